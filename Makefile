@@ -1,0 +1,39 @@
+# Few words: install run demo test style types bench
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install run demo test style types bench clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml sdk/pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fasti needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . -e 'sdk[cli]'
+	touch $@
+
+.venv/tested: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+run: install
+	$(BIN)/python -m server --config config.toml --data data
+
+demo: install
+	$(BIN)/python docs/demo.py
+
+style: .venv/tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/tested
+	$(BIN)/mypy
+
+test: style types
+	$(BIN)/python -m pytest -q
+
+bench: .venv/tested
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf .venv build *.egg-info sdk/*.egg-info

@@ -1,0 +1,1 @@
+"""Batch work over whole slices: a floor above the store, beside the server."""
