@@ -1,0 +1,163 @@
+"""Millions of messages in, a batch in memory.
+
+The iterable is read as fast as the server takes: one batch is on its way while the next is encoded, so at
+most two are held (2 x 1,000 messages or 2 x 8 MiB). Batches go one after another, which keeps the order of
+messages with equal due times. Each is all or nothing on the server, and every message has a key, its own or
+one made here, so sending a batch again after a broken connection schedules nothing twice.
+
+An item is a `NewMessage` or a mapping with the fields of `POST /v1/messages` (`key` among them); in a mapping
+`at`, `delay`, bytes, datetimes and timedeltas are understood too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from .coalesce import MAX_BYTES, MAX_ITEMS
+from .errors import Error, Problem, Refused
+from .transport import NDJSON, Transport
+from .wire import Json, NewMessage, due, dumps, instant, new_key, put_payload, span
+
+_OURS = ("at", "delay", "payload")
+Item = NewMessage | Mapping[str, Any]
+Items = Iterable[Item] | AsyncIterable[Item]
+
+
+def line_of(item: Item) -> bytes:
+    """One NDJSON line without its end, with a key. Raises TypeError, ValueError for what cannot be said."""
+    body = item.body() if isinstance(item, NewMessage) else _body_of(item)
+    key = item.key if isinstance(item, NewMessage) else item.get("key")
+    body["key"] = key or new_key()
+    return dumps(body)
+
+
+def _body_of(item: Mapping[str, Any]) -> Json:
+    body: Json = {
+        name: _plain(value) for name, value in item.items() if name not in ("at", "delay", "payload")
+    }
+    if "payload" in item:
+        put_payload(body, item["payload"])
+    body.update(due(item.get("at"), item.get("delay")))
+    return body
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return instant(value)
+    if isinstance(value, timedelta):
+        return span(value)
+    return value
+
+
+@dataclass(slots=True)
+class _Batch:
+    lines: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def takes(self, line: bytes, limit: int) -> bool:
+        return not self.lines or (len(self.lines) < limit and self.size + len(line) <= MAX_BYTES)
+
+    def add(self, line: bytes) -> None:
+        self.lines.append(line)
+        self.size += len(line) + 1
+
+
+async def _lines(items: Items) -> AsyncIterator[bytes]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield line_of(item)
+    else:
+        for item in items:
+            yield line_of(item)
+
+
+async def send_all(
+    transport: Transport,
+    items: Items,
+    *,
+    batch: int = MAX_ITEMS,
+    on_progress: Callable[[int], None] | None = None,
+) -> int:
+    """Schedule everything; return how many the server accepted.
+
+    `on_progress` is told the number accepted so far after each batch. Raises what the server said to the
+    first refused batch: `error.accepted` messages before it are stored, of that batch none; `line` in its
+    `errors` counts from 1 over the whole iterable.
+    """
+    if not 1 <= batch <= MAX_ITEMS:
+        raise ValueError(f"batch must be 1 to {MAX_ITEMS}, not {batch}")
+    sender = _Sender(transport, on_progress)
+    filling = _Batch()
+    try:
+        async for line in _lines(items):
+            if not filling.takes(line, batch):
+                await sender.start(filling)
+                filling = _Batch()
+            filling.add(line)
+        if filling.lines:
+            await sender.start(filling)
+        await sender.finish()
+    except BaseException as error:
+        await sender.abandon()
+        if isinstance(error, Error):
+            raise _counted(error, sender.accepted) from error
+        raise
+    return sender.accepted
+
+
+class _Sender:
+    """At most one batch on its way."""
+
+    def __init__(self, transport: Transport, on_progress: Callable[[int], None] | None) -> None:
+        self.accepted = 0
+        self._transport = transport
+        self._on_progress = on_progress
+        self._under_way: asyncio.Task[int] | None = None
+
+    async def start(self, batch: _Batch) -> None:
+        """Wait for the one before, then send this one in the background."""
+        await self.finish()
+        self._under_way = asyncio.create_task(self._post(batch))
+        await asyncio.sleep(0)  # let it reach the socket before the next one is encoded
+
+    async def finish(self) -> None:
+        if self._under_way is None:
+            return
+        accepted = await self._under_way
+        self._under_way = None
+        self.accepted += accepted
+        if self._on_progress is not None:
+            self._on_progress(self.accepted)
+
+    async def abandon(self) -> None:
+        """After a failure: the batch on its way ends, whatever came of it."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
+
+    async def _post(self, batch: _Batch) -> int:
+        body = b"\n".join(batch.lines) + b"\n"
+        answer = await self._transport.call("POST", "/v1/messages:batch", body=body, content_type=NDJSON)
+        return int(answer.object()["accepted"])
+
+
+def _counted(error: Error, accepted: int) -> Error:
+    """The error with `accepted` set, and its lines counted over all batches."""
+    found = error.problem
+    if accepted and found.errors and isinstance(error, Refused):
+        moved = tuple(_moved(e, accepted) for e in found.errors)
+        error = Refused(
+            f"{error} (batch after the first {accepted:,})",
+            problem=Problem(found.slug, found.detail, found.status, moved, found.raw),
+        )
+    error.accepted = accepted
+    return error
+
+
+def _moved(error: Mapping[str, Any], lines: int) -> Mapping[str, Any]:
+    line = error.get("line")
+    return {**error, "line": line + lines} if isinstance(line, int) else error

@@ -1,0 +1,5 @@
+"""`python -m fasti.cli`."""
+
+from . import main
+
+main()

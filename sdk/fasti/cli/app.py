@@ -1,0 +1,78 @@
+"""The root command: global options, and the nouns under it.
+
+Global options may stand anywhere (`fasti message ls -o json`), as people write them; they are moved to the
+front before parsing. What follows `--` stays where it is.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import message, server, session, shard, slices, subscribe, transfer
+from .output import Format
+from .profiles import Profile, ProfileError, chosen
+from .run import Settings
+
+_GLOBAL = ("--url", "--key", "--mqtt", "--profile", "--output", "-o")
+
+app = typer.Typer(
+    name="fasti",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Schedule messages, receive them, look at the timeline. Global options may stand anywhere.",
+)
+app.add_typer(message.app, name="message", help="Schedule, look up, cancel, move, list messages.")
+app.command("subscribe")(subscribe.subscribe)
+app.add_typer(slices.app, name="slice", help="The spans of time that messages are stored in.")
+app.add_typer(shard.app, name="shard", help="The capped runs of messages inside a slice.")
+app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
+app.add_typer(server.app, name="server", help="The server itself.")
+message.app.command("import")(transfer.import_)
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="The server; else FASTI_URL, the profile, 127.0.0.1:8080.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="API key; else FASTI_KEY, the profile.")] = None,
+    mqtt: Annotated[str | None, typer.Option(help="host:port of MQTT; else the server is asked.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml; else `default`.")
+    ] = None,
+    output: Annotated[Format, typer.Option("--output", "-o", help="How to print.")] = Format.table,
+) -> None:
+    """Find out which server, as whom, and how to print."""
+    try:
+        found = chosen(profile)
+    except ProfileError as error:
+        raise typer.BadParameter(str(error), param_hint="--profile") from error
+    named = Profile(url, key, mqtt)
+    settled = (named if profile else named.over(Profile.of_environment())).over(found)
+    context.obj = Settings(settled.url, settled.key, settled.mqtt, output)
+
+
+def hoisted(arguments: list[str]) -> list[str]:
+    """The arguments with the global options first."""
+    front: list[str] = []
+    back: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            back += [argument, *rest]
+        elif argument in _GLOBAL:
+            front += [argument, *[value for value in [next(rest, None)] if value is not None]]
+        elif argument.startswith(tuple(f"{name}=" for name in _GLOBAL if name != "-o")):
+            front.append(argument)
+        else:
+            back.append(argument)
+    return front + back
+
+
+def start(arguments: list[str]) -> None:
+    """Run and exit."""
+    app(hoisted(arguments), prog_name="fasti")

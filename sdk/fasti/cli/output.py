@@ -1,0 +1,99 @@
+"""Values as a table for people, as JSON or NDJSON for programs. Results go to stdout, all else to stderr.
+
+JSON is the server's object as it came, so that a program sees every field; a table shows the chosen columns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Row = Mapping[str, Any]
+
+
+class Format(StrEnum):
+    """`-o`."""
+
+    table = "table"
+    json = "json"
+    ndjson = "ndjson"
+
+
+class Printer:
+    """Prints in one format."""
+
+    def __init__(self, format: Format) -> None:  # noqa: A002
+        self.format = format
+        self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = Console(highlight=False, soft_wrap=True)
+
+    def one(self, row: Row) -> None:
+        """A single object: name and value, line by line, or JSON."""
+        if self.format is not Format.table:
+            self.line(row)
+            return
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for name, value in row.items():
+            table.add_row(f"[bold]{name}[/bold]", _cell(value))
+        self._console.print(table)
+
+    def many(self, rows: Sequence[Row], columns: Sequence[str], **more: Any) -> None:
+        """A list. `more` stands beside the rows in a table's caption."""
+        if self.format is Format.ndjson:
+            for row in rows:
+                self.line(row)
+        elif self.format is Format.json:
+            sys.stdout.write(json.dumps(list(rows), indent=2, ensure_ascii=False, default=_plain) + "\n")
+        else:
+            table = Table(box=None, pad_edge=False, header_style="bold")
+            for name in columns:
+                table.add_column(name, overflow="fold")
+            for row in rows:
+                table.add_row(*(_cell(row.get(name)) for name in columns))
+            self._console.print(table)
+            for name, value in more.items():
+                self._console.print(f"{name}: {_cell(value)}")
+
+    def line(self, row: Row) -> None:
+        """One object on one line of JSON, at once (for streams)."""
+        sys.stdout.write(json.dumps(row, ensure_ascii=False, default=_plain) + "\n")
+        sys.stdout.flush()
+
+    def text(self, text: str) -> None:
+        """A line for people, at once, its brackets printed as they are."""
+        self._console.print(text, markup=False)
+
+    def complain(self, text: str) -> None:
+        """To stderr."""
+        self.errors.print(f"fasti: {text}", markup=False, style="red")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, (datetime, bytes)):
+        text = str(_plain(value))
+    elif isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, int):
+        text = f"{value:,}"
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=_plain)
+    return text.replace("[", "\\[")

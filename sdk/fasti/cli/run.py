@@ -1,0 +1,62 @@
+"""From a command to an exit code: open a client, run, say what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import typer
+
+import fasti
+
+from .output import Format, Printer
+
+REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the global options and the profile came to."""
+
+    url: str | None
+    key: str | None
+    mqtt: str | None
+    output: Format
+
+
+Work = Callable[[fasti.Client, Printer], Awaitable[None]]
+
+
+def run(context: typer.Context, work: Work) -> None:
+    """Run `work` with a client and a printer; exit 1, 2 or 3 when it fails."""
+    settings = context.find_object(Settings)
+    assert settings is not None
+    printer = Printer(settings.output)
+    try:
+        asyncio.run(_with_client(settings, work, printer))
+    except fasti.Unreachable as error:
+        raise _failed(printer, error, UNREACHABLE) from error
+    except fasti.Error as error:
+        raise _failed(printer, error, REFUSED) from error
+    except (ValueError, TypeError) as error:
+        raise _failed(printer, error, USAGE) from error
+    except BrokenPipeError as error:  # `| head`
+        raise typer.Exit(0) from error
+
+
+async def _with_client(settings: Settings, work: Work, printer: Printer) -> None:
+    retry = fasti.Retry(attempts=3)
+    async with fasti.Client(settings.url, key=settings.key, mqtt=settings.mqtt, retry=retry) as client:
+        await work(client, printer)
+
+
+def _failed(printer: Printer, error: Exception, code: int) -> typer.Exit:
+    printer.complain(str(error))
+    return typer.Exit(code)
+
+
+def too_late(printer: Printer, message_id: str) -> typer.Exit:
+    """A cancel that lost the race."""
+    printer.complain(f"{message_id} was already dispatched")
+    return typer.Exit(REFUSED)

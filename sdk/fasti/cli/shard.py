@@ -1,0 +1,69 @@
+"""`fasti shard ...`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import fasti
+
+from .output import Format, Printer
+from .run import run
+
+app = typer.Typer(no_args_is_help=True)
+Start = Annotated[
+    str, typer.Argument(metavar="START", help="First instant of the slice, RFC 3339 or Unix ms.")
+]
+Number = Annotated[int, typer.Argument(metavar="SHARD", min=0)]
+COLUMNS = ("shard", "structure", "count", "live", "bytes", "cap", "first", "last", "borrowed", "sealed")
+
+
+@app.command()
+def ls(context: typer.Context, start: Start) -> None:
+    """List the shards of a slice."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        out.many([s.raw for s in (await client.slices.get(start)).shards], COLUMNS)
+
+    run(context, work)
+
+
+@app.command()
+def show(context: typer.Context, start: Start, number: Number) -> None:
+    """Show one shard."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        out.one((await client.slices.shard(start, number)).raw)
+
+    run(context, work)
+
+
+@app.command()
+def dump(context: typer.Context, start: Start, number: Number) -> None:
+    """Write the messages of one shard as NDJSON, whatever their state."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        out.format = Format.ndjson
+        await client.slices.shard(start, number)
+        found = await client.slices.get(start)
+        async for message in client.messages.list(due_from=found.start, due_to=found.end, state="all"):
+            if await _shard_of(client, message) in (number, None):
+                out.line(message.raw)
+
+    run(context, work)
+
+
+async def _shard_of(client: fasti.Client, message: fasti.Message) -> int | None:
+    """The shard that a message is in; None if the server does not say.
+
+    The id names time and shard of the place where the message was first put. A message that is due at another
+    time by now was moved or came late; for that one the server is asked.
+    """
+    if fasti.instant_of_id(message.id) == message.deliver_at:
+        return int(message.id[12:16], 16)
+    try:
+        shard = (await client.messages.explain(message.id)).get("shard")
+    except fasti.NotFound:
+        return None
+    return shard if isinstance(shard, int) else None

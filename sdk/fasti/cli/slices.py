@@ -1,0 +1,44 @@
+"""`fasti slice ...`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import fasti
+
+from .output import Printer
+from .run import run
+from .shard import COLUMNS as SHARD_COLUMNS
+
+app = typer.Typer(no_args_is_help=True)
+Start = Annotated[
+    str, typer.Argument(metavar="START", help="First instant of the slice, RFC 3339 or Unix ms.")
+]
+COLUMNS = ("start", "end", "generation", "count", "live", "bytes", "shards")
+
+
+@app.command()
+def ls(context: typer.Context) -> None:
+    """List slices in order of time."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        out.many([s.raw async for s in client.slices.list()], COLUMNS)
+
+    run(context, work)
+
+
+@app.command()
+def show(context: typer.Context, start: Start) -> None:
+    """Show one slice and its shards."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        found = await client.slices.get(start)
+        if out.format != "table":
+            out.one(found.raw)
+            return
+        out.one({**found.raw, "shards": found.shard_count})
+        out.many([s.raw for s in found.shards], SHARD_COLUMNS)
+
+    run(context, work)

@@ -1,0 +1,75 @@
+"""`fasti subscribe FILTER`: print each arrival, with its lateness, and ack it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+import fasti
+
+from .output import Format, Printer
+from .run import run
+
+
+def subscribe(
+    context: typer.Context,
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER")],
+    session: Annotated[
+        str | None, typer.Option(help="Keep my place under this name while I am away.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Share the messages with all others of this name.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")] = None,
+    qos: Annotated[int, typer.Option(min=0, max=2)] = 1,
+    replay_from: Annotated[
+        str | None, typer.Option(help="Start a new subscription there: an instant, or how far back (PT1H).")
+    ] = None,
+) -> None:
+    """Receive messages until Ctrl-C, or until --count."""
+    if session is not None and group is not None:
+        raise typer.BadParameter("give --session or --group, not both")
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        received = 0
+        async with client.subscribe(
+            topic_filter, session=session, group=group, qos=qos, replay_from=replay_from
+        ) as deliveries:
+            if out.format is Format.table:
+                out.errors.print(f"subscribed to {topic_filter}", markup=False, style="dim")
+            async for delivery in deliveries:
+                _show(out, delivery)
+                await delivery.ack()
+                received += 1
+                if received == count:
+                    return
+
+    try:
+        run(context, work)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def _show(out: Printer, delivery: fasti.Delivery) -> None:
+    if out.format is not Format.table:
+        out.line(_object(delivery))
+        return
+    late = "" if delivery.lateness is None else f"  +{delivery.lateness.total_seconds() * 1000:.1f} ms"
+    again = f"  attempt {delivery.attempt}" if delivery.attempt > 1 else ""
+    now = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
+    out.text(f"{now}{late}{again}  {delivery.topic}  {delivery.payload.decode(errors='replace')}")
+
+
+def _object(delivery: fasti.Delivery) -> dict[str, Any]:
+    late = delivery.lateness
+    return {
+        "id": delivery.id,
+        "topic": delivery.topic,
+        "payload": delivery.payload,
+        "due": delivery.due,
+        "late_ms": None if late is None else late.total_seconds() * 1000,
+        "attempt": delivery.attempt,
+        "headers": dict(delivery.headers),
+    }

@@ -1,0 +1,147 @@
+"""`fasti.Client`: one server, both of its sides.
+
+Scheduling and looking go over HTTP, receiving goes over MQTT. Where MQTT listens is asked once from `GET
+/v1/info`, unless `mqtt=` says it. The client holds a connection pool and the open subscriptions; it has no
+state that a second client would not have, and belongs to the event loop it is first used in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakSet
+
+from .admin import Info, Sessions, Slices
+from .errors import Error
+from .messages import Messages
+from .mqtt_adapter import NEVER, Target
+from .subscribe import DEFAULT_IN_FLIGHT, Subscription, Wish
+from .transport import Retry, Transport
+from .wire import Span, When, dumps, moment, parse_instant, span
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+_ANYWHERE = ("", "0.0.0.0", "::")
+
+
+class Client:
+    """Speaks to one server. Use it as `async with`, or call `close()` at the end.
+
+    `url` defaults to FASTI_URL, else to http://127.0.0.1:8080; `key` to FASTI_KEY; `mqtt` is "host:port".
+    `timeout` bounds one HTTP attempt, in seconds; `retry` says how often and how long to try.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        mqtt: str | None = None,
+        timeout: float = 30.0,
+        retry: Retry | None = None,
+    ) -> None:
+        self._retry = retry or Retry()
+        self._transport = Transport(
+            url or os.environ.get("FASTI_URL") or DEFAULT_URL,
+            key=key or os.environ.get("FASTI_KEY"),
+            timeout_s=timeout,
+            retry=self._retry,
+        )
+        self._mqtt = None if mqtt is None else _address(mqtt)
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self.messages = Messages(self._transport)
+        self.sessions = Sessions(self._transport)
+        self.slices = Slices(self._transport)
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """The server's base URL."""
+        return self._transport.url
+
+    async def close(self) -> None:
+        """Finish what is being sent, close subscriptions and connections."""
+        await self.messages.close()
+        for subscription in tuple(self._subscriptions):
+            await subscription.aclose()
+        await self._transport.close()
+
+    async def info(self) -> Info:
+        """Version, node, clock, MQTT listeners."""
+        return Info.of((await self._transport.call("GET", "/v1/info")).object())
+
+    async def advance(self, by: Span) -> datetime:
+        """Move a simulated clock on; gives the new time.
+
+        Answers when all that became due on the way has been dispatched. Raises Refused on a server that
+        runs on the system's clock.
+        """
+        answer = await self._transport.call(
+            "POST", "/v1/clock:advance", body=dumps({"by": span(by)}), repeatable=False, timeout_s=0
+        )
+        now = answer.body.get("now") if isinstance(answer.body, dict) else None
+        return parse_instant(now) if isinstance(now, str) else (await self.info()).now
+
+    def subscribe(
+        self,
+        topic_filter: str,
+        *,
+        session: str | None = None,
+        group: str | None = None,
+        qos: int = 1,
+        replay_from: When | timedelta | None = None,
+        max_in_flight: int = DEFAULT_IN_FLIGHT,
+        expiry: timedelta | None = None,
+    ) -> Subscription:
+        """Receive what matches the filter: `async for d in client.subscribe(...)`.
+
+        `session`: a name under which the server keeps the place while we are away, for `expiry` (default:
+        as long as it allows); two subscribers of one name push each other out. `group`: a name under which
+        several subscribers share the messages. `replay_from`: where a new subscription starts, an instant
+        or how far back. `max_in_flight`: most messages handed over and not acked. Errors come from the
+        loop: Unreachable if the first connection fails, Refused when the server says no, with its
+        `reason_code`.
+        """
+        if not 1 <= max_in_flight <= 0xFFFF:
+            raise ValueError(f"max_in_flight must be 1 to 65,535, not {max_in_flight}")
+        wish = Wish(
+            topic_filter=topic_filter,
+            qos=qos,
+            session=session,
+            group=group,
+            replay_from=None if replay_from is None else moment(replay_from),
+            max_in_flight=max_in_flight,
+            expiry_s=NEVER if expiry is None else min(NEVER, int(expiry.total_seconds())),
+        )
+        return Subscription(wish, self._find_target, self._retry, self._subscriptions)
+
+    async def _find_target(self, wish: Wish) -> Target:
+        if self._mqtt is None:
+            host, port = _listener((await self.info()).mqtt)
+            self._mqtt = (self._transport.host if host in _ANYWHERE else host, port)
+        return wish.target(*self._mqtt, password=self._transport.key)
+
+
+def _address(text: str) -> tuple[str, int]:
+    """host and port of "host:port", "[::1]:1883" or "mqtt://host:port". Raises ValueError."""
+    host, colon, port = text.removeprefix("mqtt://").rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(f"mqtt must be host:port, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _listener(listeners: tuple[Mapping[str, Any], ...]) -> tuple[str, int]:
+    for found in listeners:
+        if found.get("transport", "tcp") == "tcp":
+            return str(found.get("host", "")), int(found["port"])
+    raise Error("the server names no MQTT listener over TCP; give mqtt='host:port'")

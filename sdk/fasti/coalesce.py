@@ -1,0 +1,125 @@
+"""Many concurrent `schedule()` calls, one request.
+
+A call puts its message in a list and waits for a future; the first one also asks the loop to flush the list
+at the end of the turn. One message travels as `POST /v1/messages`, several as one `POST
+/v1/messages:batch?each=true`, in which each succeeds or fails on its own. Example: `gather` over 2,500
+calls makes three requests (1,000, 1,000, 500). No timer is involved: a call that is alone in its turn waits
+for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import Error, error_of, problem_of
+from .transport import NDJSON, Transport
+from .wire import Json, dumps
+
+MAX_ITEMS = 1_000
+MAX_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    body: bytes
+    key: str
+    answer: asyncio.Future[Json]
+
+
+def with_key(body: bytes, key: str) -> bytes:
+    """A message object in JSON (never empty) with the field `key` added at its end."""
+    return body[:-1] + b',"key":' + dumps(key) + b"}"
+
+
+class Coalescer:
+    """Collects the messages of one event-loop turn."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._waiting: list[_Waiting] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def submit(self, body: bytes, key: str) -> asyncio.Future[Json]:
+        """Queue one message; the future gives the server's object for it, or raises what it said."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Json] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.append(_Waiting(body, key, answer))
+        return answer
+
+    async def close(self) -> None:
+        """Wait for the requests under way."""
+        while self._waiting or self._sending:
+            await asyncio.sleep(0)
+            await asyncio.gather(*self._sending, return_exceptions=True)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for part in _parts(waiting):
+            task = asyncio.create_task(self._send(part))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send(self, part: list[_Waiting]) -> None:
+        try:
+            answers = await (self._send_one(part[0]) if len(part) == 1 else self._send_batch(part))
+        except asyncio.CancelledError:
+            for item in part:
+                item.answer.cancel()
+            raise
+        except Exception as error:
+            for item in part:  # each caller gets an exception of its own to raise
+                _settle(item.answer, copy.copy(error))
+        else:
+            for item, answer in zip(part, answers, strict=True):
+                _settle(item.answer, answer)
+
+    async def _send_one(self, item: _Waiting) -> list[Json | Error]:
+        answer = await self._transport.call(
+            "POST", "/v1/messages", body=item.body, headers={"Idempotency-Key": item.key}
+        )
+        return [answer.object()]
+
+    async def _send_batch(self, part: list[_Waiting]) -> list[Json | Error]:
+        answer = await self._transport.call(
+            "POST",
+            "/v1/messages:batch",
+            params={"each": "true"},
+            body=b"\n".join(with_key(item.body, item.key) for item in part) + b"\n",
+            content_type=NDJSON,
+        )
+        results: list[Any] = answer.object().get("results", [])
+        if len(results) != len(part):
+            raise Error(f"{len(part)} messages sent, {len(results)} results came back")
+        return [_result(r) for r in results]
+
+
+def _parts(waiting: list[_Waiting]) -> list[list[_Waiting]]:
+    """Cut at MAX_ITEMS and at MAX_BYTES, whichever comes first."""
+    parts: list[list[_Waiting]] = []
+    size = 0
+    for item in waiting:
+        if not parts or len(parts[-1]) >= MAX_ITEMS or size + len(item.body) > MAX_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(item)
+        size += len(item.body)
+    return parts
+
+
+def _result(result: Json) -> Json | Error:
+    problem = result.get("problem")
+    return result if problem is None else error_of(problem_of(problem))
+
+
+def _settle(future: asyncio.Future[Json], value: Json | Exception) -> None:
+    if future.done():  # its caller was cancelled
+        return
+    if isinstance(value, Exception):
+        future.set_exception(value)
+    else:
+        future.set_result(value)

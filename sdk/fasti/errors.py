@@ -1,0 +1,122 @@
+"""What can go wrong, as a small tree.
+
+    Error
+      NotFound            404: no such message, session, slice
+      AlreadyDispatched   409: too late, it is on its way or gone
+      Refused             any other no: of HTTP (problem+json) or of MQTT (a reason code)
+      Unreachable         no answer, after the retries
+
+The server says why in `application/problem+json` with a stable `type` of the form `/problems/<slug>`; code
+should branch on `slug`, people should read `detail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SLUG_PREFIX = "/problems/"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why the answer was no.
+
+    `slug` is the last part of the problem's type, `errors` names fields and lines of a refused body,
+    `raw` is the whole problem as it came.
+    """
+
+    slug: str
+    detail: str
+    status: int | None = None
+    errors: tuple[Mapping[str, Any], ...] = ()
+    raw: Mapping[str, Any] | None = None
+
+
+_NONE = Problem(slug="", detail="")
+
+
+class Error(Exception):
+    """Base of all errors that this package raises on purpose.
+
+    `accepted` counts the messages that a `schedule_many` had already got accepted when it failed.
+    """
+
+    def __init__(self, message: str, *, problem: Problem = _NONE) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.accepted = 0
+
+    @property
+    def slug(self) -> str:
+        """The problem's stable name, such as `already-dispatched`; empty where the server gave none."""
+        return self.problem.slug
+
+    @property
+    def detail(self) -> str:
+        """One sentence for people."""
+        return self.problem.detail
+
+    @property
+    def errors(self) -> tuple[Mapping[str, Any], ...]:
+        """`{"line", "field", "detail"}` for each refused part of the body."""
+        return self.problem.errors
+
+
+class NotFound(Error):
+    """The server knows nothing of that name or id."""
+
+
+class AlreadyDispatched(Error):
+    """The message counts as dispatched: it can be neither cancelled nor moved any more."""
+
+
+class Refused(Error):
+    """The server answered, and the answer is no.
+
+    `reason_code` is the MQTT 5 reason code where the no came over MQTT.
+    """
+
+    def __init__(self, message: str, *, problem: Problem = _NONE, reason_code: int | None = None) -> None:
+        super().__init__(message, problem=problem)
+        self.reason_code = reason_code
+
+
+class Unreachable(Error):
+    """No server there, or it went away before it answered."""
+
+
+def problem_of(body: object, status: int | None = None) -> Problem:
+    """Read a problem+json object; `body` may be anything, also no problem at all."""
+    if not isinstance(body, Mapping):
+        return Problem(slug="", detail=str(body)[:500] if body else "", status=status)
+    kind = str(body.get("type", ""))
+    said = body.get("status")
+    errors = body.get("errors")
+    return Problem(
+        slug=kind.rsplit("/", 1)[-1] if SLUG_PREFIX in kind else "",
+        detail=str(body.get("detail") or body.get("title") or ""),
+        status=said if isinstance(said, int) else status,
+        errors=tuple(e for e in errors if isinstance(e, Mapping)) if isinstance(errors, list) else (),
+        raw=body,
+    )
+
+
+def error_of(problem: Problem) -> Error:
+    """The exception for a problem, a fresh one at each call."""
+    text = problem.detail or problem.slug or "refused"
+    if problem.errors:
+        text += ": " + "; ".join(_located(e) for e in problem.errors[:3])
+    if problem.status is not None:
+        text += f" ({problem.status}{' ' + problem.slug if problem.slug else ''})"
+    if problem.status == 404:
+        return NotFound(text, problem=problem)
+    if problem.slug == "already-dispatched":
+        return AlreadyDispatched(text, problem=problem)
+    return Refused(text, problem=problem)
+
+
+def _located(error: Mapping[str, Any]) -> str:
+    where = [f"{name} {error[name]}" for name in ("line", "field") if error.get(name) is not None]
+    return " ".join([*where, str(error.get("detail", ""))]).strip()

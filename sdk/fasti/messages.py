@@ -1,0 +1,243 @@
+"""`client.messages`: schedule, look up, list, cancel and move single messages.
+
+A `Message` is a handle on one message: what the server last said of it, and the calls that concern it. It
+does not follow the message by itself; `refresh()` asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from .bulk import Items, send_all
+from .coalesce import MAX_ITEMS, Coalescer
+from .errors import AlreadyDispatched
+from .transport import Transport, quoted
+from .wire import (
+    Json,
+    NewMessage,
+    Span,
+    When,
+    due,
+    dumps,
+    get_payload,
+    instant,
+    instant_of_id,
+    new_key,
+    parse_instant,
+)
+
+State = Literal["pending", "dispatched", "cancelled", "expired"]
+PAGE_MAX = 1_000
+
+
+@dataclass(slots=True)
+class Message:
+    """A scheduled message. `raw` is the server's last object for it, `payload` what it carries (if known)."""
+
+    id: str
+    topic: str
+    deliver_at: datetime
+    state: str
+    raw: Mapping[str, Any] = field(repr=False)
+    _calls: Messages = field(repr=False, compare=False)
+
+    @property
+    def payload(self) -> Any:
+        """bytes, str or a JSON value, as it was given; None where the answer did not repeat it."""
+        return get_payload(self.raw)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The message's own user properties."""
+        found = self.raw.get("headers")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def dispatched_at(self) -> datetime | None:
+        """When it went out, once it did."""
+        at = self.raw.get("dispatched_at")
+        return parse_instant(at) if isinstance(at, str) else None
+
+    async def cancel(self) -> bool:
+        """True: nobody will get it. False: it was already dispatched."""
+        won = await self._calls.cancel(self.id)
+        self.state = "cancelled" if won else "dispatched"
+        return won
+
+    async def reschedule(self, *, at: When | None = None, delay: Span | None = None) -> Self:
+        """Move it; the id stays. Raises AlreadyDispatched when it is too late."""
+        self._take(await self._calls.reschedule(self.id, at=at, delay=delay))
+        return self
+
+    async def refresh(self) -> Self:
+        """Ask the server again."""
+        self._take(await self._calls.get(self.id))
+        return self
+
+    def _take(self, newer: Message) -> None:
+        self.topic = newer.topic or self.topic
+        self.deliver_at, self.state = newer.deliver_at, newer.state
+        self.raw = {**self.raw, **newer.raw}
+
+
+class Messages:
+    """Calls on `/v1/messages`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._coalescer = Coalescer(transport)
+
+    async def schedule(
+        self,
+        topic: str,
+        payload: Any = "",
+        *,
+        at: When | None = None,
+        delay: Span | None = None,
+        key: str | None = None,
+        qos: int | None = None,
+        retain: bool | None = None,
+        expires_in: Span | None = None,
+        late: str | None = None,
+        spread: Span | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Message:
+        """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
+
+        `payload`: bytes and str go as they are, anything else as JSON. `key` makes the call idempotent over
+        processes (the same key with another message is Refused); without one, a key of our own making covers
+        the retries. Concurrent calls of one event-loop turn share a request.
+        """
+        new = NewMessage(
+            topic=topic,
+            payload=payload,
+            at=at,
+            delay=delay,
+            qos=qos,
+            retain=retain,
+            expires_in=expires_in,
+            late=late,
+            spread=spread,
+            headers=headers,
+            content_type=content_type,
+        )
+        body = new.body()
+        answer = await self._coalescer.submit(dumps(body), key or new_key())
+        return self._handle({**body, **answer})
+
+    async def schedule_many(
+        self, items: Items, *, batch: int = MAX_ITEMS, on_progress: Callable[[int], None] | None = None
+    ) -> int:
+        """Stream any iterable, sync or async, in atomic batches; return how many were accepted."""
+        return await send_all(self._transport, items, batch=batch, on_progress=on_progress)
+
+    async def get(self, message_id: str) -> Message:
+        """Raises NotFound."""
+        answer = await self._transport.call("GET", _path(message_id))
+        return self._handle(answer.object())
+
+    async def explain(self, message_id: str) -> Json:
+        """Where it is stored: slice, shard, structure, position, when it enters RAM."""
+        answer = await self._transport.call("GET", _path(message_id) + "/explain")
+        return answer.object()
+
+    async def cancel(self, message_id: str) -> bool:
+        """True: nobody will get it (also if it was cancelled before). False: already dispatched.
+
+        Raises NotFound.
+        """
+        try:
+            await self._transport.call("DELETE", _path(message_id))
+        except AlreadyDispatched:
+            return False
+        return True
+
+    async def reschedule(
+        self, message_id: str, *, at: When | None = None, delay: Span | None = None
+    ) -> Message:
+        """Move it to another time; the id stays. Raises AlreadyDispatched, NotFound, Refused (cancelled)."""
+        wish = due(at, delay)
+        if not wish:
+            raise ValueError("give `at` or `delay`")
+        answer = await self._transport.call("PATCH", _path(message_id), body=dumps(wish))
+        return self._handle({"id": message_id, **answer.object()})
+
+    async def list(
+        self,
+        *,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        page: int = PAGE_MAX,
+    ) -> AsyncIterator[Message]:
+        """Messages in order of time, pending ones unless `state` says otherwise ("all" for every one).
+
+        `topic` is a topic filter, `limit` bounds the whole listing, `page` what one request asks for.
+        """
+        params = _selection(due_from, due_to, topic, state)
+        left = limit
+        while left is None or left > 0:
+            params["limit"] = str(page if left is None else min(page, left))
+            answer = (await self._transport.call("GET", "/v1/messages", params=params)).object()
+            for found in answer["messages"]:
+                yield self._handle(found)
+            if not answer.get("next"):
+                return
+            params["cursor"] = answer["next"]
+            left = None if left is None else left - len(answer["messages"])
+
+    async def count(
+        self,
+        *,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+    ) -> int:
+        """How many messages `list` would give, counted exactly by the server."""
+        params = _selection(due_from, due_to, topic, state)
+        params.update(limit="1", count="true")
+        answer = await self._transport.call("GET", "/v1/messages", params=params)
+        return int(answer.object()["count"])
+
+    async def close(self) -> None:
+        """Wait for what is still being sent."""
+        await self._coalescer.close()
+
+    def _handle(self, said: Json) -> Message:
+        at = said.get("deliver_at")
+        known = isinstance(at, str) and "id" in said and "state" in said
+        return Message(
+            id=said["id"],
+            topic=said.get("topic", ""),
+            # A batch answers with the id alone; the time is in it.
+            deliver_at=parse_instant(str(at)) if known else instant_of_id(said["id"]),
+            state=said.get("state", "pending"),
+            raw=said,
+            _calls=self,
+        )
+
+
+def _path(message_id: str) -> str:
+    return f"/v1/messages/{quoted(message_id)}"
+
+
+def _selection(
+    due_from: When | None, due_to: When | None, topic: str | None, state: str | None
+) -> dict[str, str]:
+    params: dict[str, str] = {}
+    if due_from is not None:
+        params["due_from"] = instant(due_from)
+    if due_to is not None:
+        params["due_to"] = instant(due_to)
+    if topic is not None:
+        params["topic"] = topic
+    if state is not None:
+        params["state"] = state
+    return params

@@ -1,0 +1,290 @@
+"""One MQTT 5 connection, over aiomqtt. All use of what aiomqtt and paho keep private is in this file.
+
+Why private access is needed at all:
+
+- aiomqtt acknowledges on arrival, before anybody has seen the message. paho can leave the ack to us
+  (`manual_ack_set`, `ack`), aiomqtt does not pass that on.
+- `session_present` of the CONNACK is thrown away, and so is the reason of a server's DISCONNECT.
+- aiomqtt's queue survives a reconnect and then holds packet ids of the old connection. Here each network
+  connection is an object of its own with a queue of its own, and every message knows its connection. The
+  queue has no bound of its own (a full one would drop): Receive Maximum bounds what can be in it.
+- QoS 2: paho answers PUBREC on arrival and hands on at PUBREL, so that a crash between the two loses the
+  message. Here a message is handed on at PUBLISH, PUBREC goes out when the user acks, and PUBREL is always
+  answered by PUBCOMP.
+
+- A close right behind the last acks can overtake them (a reset throws away what the peer has not read). So a
+  close first waits for the answer to a PINGREQ, which the server reads after the acks.
+
+A connection that ended says so through `receive()`, once what had arrived before is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiomqtt
+from paho.mqtt.client import Client as Paho
+from paho.mqtt.client import ConnectFlags, MQTTMessage
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from .errors import Error, Problem, Refused, Unreachable
+
+NEVER = 0xFFFF_FFFF
+"""Session expiry interval that means: keep it as long as the server allows."""
+
+# A CONNACK with one of these may be different next time; all other refusals are final.
+_TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
+# A DISCONNECT with one of these means that coming back would be wrong: not authorized, session taken over,
+# administrative action, use another server.
+_STAY_AWAY = frozenset({0x87, 0x8E, 0x98, 0x9C, 0x9D})
+_SETTLE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how to connect. `expiry_s` > 0 makes the session outlive the connection."""
+
+    host: str
+    port: int
+    client_id: str
+    clean: bool
+    expiry_s: int
+    receive_maximum: int
+    password: str | None = None
+    keep_alive_s: int = 30
+    timeout_s: float = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Incoming:
+    """One PUBLISH as it came. `connection` is the one that an ack must go out on."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    mid: int
+    dup: bool
+    retain: bool
+    properties: tuple[tuple[str, str], ...]
+    content_type: str | None
+    connection: Connection
+
+
+class Ended(Exception):
+    """The connection is over. `error` is set when there is no point in coming back."""
+
+    def __init__(self, reason: str, error: Error | None = None) -> None:
+        super().__init__(reason)
+        self.error = error
+
+
+class Connection:
+    """One network connection. `number` counts the connections of a subscription, from 1."""
+
+    def __init__(self, target: Target, number: int, on_release: Callable[[int], None]) -> None:
+        self.number = number
+        self.session_present = False
+        self._arrived: deque[Incoming] = deque()
+        self._news = asyncio.Event()
+        self._pong = asyncio.Event()
+        self._settled = True
+        self._ended: Ended | None = None
+        self._on_release = on_release
+        self._mqtt = aiomqtt.Client(
+            target.host,
+            target.port,
+            identifier=target.client_id,
+            protocol=aiomqtt.ProtocolVersion.V5,
+            clean_start=target.clean,
+            keepalive=target.keep_alive_s,
+            timeout=target.timeout_s,
+            username=None if target.password is None else "key",
+            password=target.password,
+            properties=_connect_properties(target),
+        )
+        self._paho: Paho = self._mqtt._client
+        self._loop = asyncio.get_running_loop()
+        self._withheld: list[int] = []
+        self._hook()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an ack can still go out."""
+        return self._ended is None
+
+    async def open(self) -> None:
+        """Connect. Raises Unreachable (worth another try) or Refused (not)."""
+        try:
+            await self._mqtt.__aenter__()
+        except aiomqtt.MqttCodeError as error:
+            self._drop_socket()
+            raise _refused_connect(error) from error
+        except aiomqtt.MqttError as error:
+            self._drop_socket()
+            raise Unreachable(f"mqtt: {error}") from error
+        except BaseException:
+            self._drop_socket()
+            raise
+        self._mqtt._disconnected.add_done_callback(self._on_end)
+
+    async def subscribe(self, topic_filter: str, qos: int, user_properties: list[tuple[str, str]]) -> None:
+        """SUBSCRIBE and wait. Raises Refused naming the reason code, or Ended."""
+        properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
+        for pair in user_properties:
+            properties.UserProperty = pair
+        # Retained messages come with a new subscription only, not again at each reconnect.
+        kept = 0 if topic_filter.startswith("$share/") else 1
+        options = SubscribeOptions(qos=qos, retainHandling=kept)
+        try:
+            codes = await self._mqtt.subscribe(topic_filter, options=options, properties=properties)
+        except aiomqtt.MqttError as error:
+            if self._ended is not None:
+                raise self._ended from error
+            raise Ended(f"no answer to SUBSCRIBE: {error}") from error
+        code = codes[0]
+        if isinstance(code, ReasonCode) and code.value >= 0x80:
+            raise _refused(f"SUBSCRIBE {topic_filter}", code)
+
+    async def receive(self) -> Incoming:
+        """The next message. Raises Ended once all that had arrived is taken."""
+        while not self._arrived:
+            if self._ended is not None:
+                raise self._ended
+            self._news.clear()
+            await self._news.wait()
+        return self._arrived.popleft()
+
+    def ack(self, incoming: Incoming) -> bool:
+        """PUBACK or PUBREC. False if the connection is over: then the server will send the message again."""
+        if self._ended is not None:
+            return False
+        if incoming.qos == 1:
+            self._paho.ack(incoming.mid, 1)
+        elif incoming.qos == 2:
+            Paho._send_pubrec(self._paho, incoming.mid)
+        self._settled = self._settled and not incoming.qos
+        return True
+
+    async def close(self) -> None:
+        """See the acks through, DISCONNECT, close the socket."""
+        await self._settle()
+        with contextlib.suppress(aiomqtt.MqttError, OSError):
+            await self._mqtt.__aexit__(None, None, None)
+        self._drop_socket()
+
+    async def _settle(self) -> None:
+        """Wait until the server has read every ack, but not for long."""
+        if self._settled or self._ended is not None:
+            return
+        self._pong.clear()
+        self._paho._send_pingreq()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_S):
+                await self._pong.wait()
+        self._settled = True
+
+    def abandon(self) -> None:
+        """`close()` for callers that cannot wait: left to the loop, if that still runs."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
+
+    def _hook(self) -> None:
+        paho, mqtt = self._paho, self._mqtt
+        handle_publish, handle_pubrel = paho._handle_publish, paho._handle_pubrel
+        handle_pingresp = paho._handle_pingresp
+
+        def on_connect(client: Paho, userdata: Any, flags: ConnectFlags, code: ReasonCode, more: Any) -> None:
+            self.session_present = bool(flags.session_present)
+            mqtt._on_connect(client, userdata, flags, code, more)
+
+        def withhold(mid: int) -> MQTTErrorCode:
+            self._withheld.append(mid)
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+        def on_publish_packet() -> MQTTErrorCode:
+            code = handle_publish()
+            while self._withheld:
+                message = paho._in_messages.pop(self._withheld.pop())
+                paho._handle_on_message(message)
+            return code
+
+        def on_pubrel_packet() -> MQTTErrorCode:
+            mid = int.from_bytes(bytes(paho._in_packet["packet"][:2]), "big")
+            code = handle_pubrel()
+            self._on_release(mid)
+            return code or paho._send_pubcomp(mid)
+
+        def on_pingresp_packet() -> MQTTErrorCode:
+            self._pong.set()
+            return handle_pingresp()
+
+        paho.manual_ack_set(True)
+        paho.on_connect = on_connect
+        paho.on_message = self._on_message
+        paho._send_pubrec = withhold  # type: ignore[method-assign]
+        paho._handle_publish = on_publish_packet  # type: ignore[method-assign]
+        paho._handle_pubrel = on_pubrel_packet  # type: ignore[method-assign]
+        paho._handle_pingresp = on_pingresp_packet  # type: ignore[method-assign]
+
+    def _on_message(self, _client: Paho, _userdata: Any, message: MQTTMessage) -> None:
+        properties = message.properties
+        self._arrived.append(
+            Incoming(
+                topic=message.topic,
+                payload=bytes(message.payload),
+                qos=message.qos,
+                mid=message.mid,
+                dup=message.dup,
+                retain=message.retain,
+                properties=tuple(getattr(properties, "UserProperty", ())),
+                content_type=getattr(properties, "ContentType", None),
+                connection=self,
+            )
+        )
+        self._news.set()
+
+    def _on_end(self, disconnected: asyncio.Future[None]) -> None:
+        error = None if disconnected.cancelled() else disconnected.exception()
+        code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
+        final = isinstance(code, ReasonCode) and code.value in _STAY_AWAY
+        self._ended = Ended(str(error or "closed"), _refused("DISCONNECT", code) if final else None)
+        self._news.set()
+        self._pong.set()
+
+    def _drop_socket(self) -> None:
+        """For the ways out on which paho leaves its socket open."""
+        if self._paho.socket() is not None:
+            self._paho._sock_close()
+        if self._mqtt._misc_task is not None:
+            self._mqtt._misc_task.cancel()
+
+
+def _connect_properties(target: Target) -> Properties:
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.SessionExpiryInterval = target.expiry_s
+    properties.ReceiveMaximum = target.receive_maximum
+    return properties
+
+
+def _refused_connect(error: aiomqtt.MqttCodeError) -> Error:
+    if not isinstance(error.rc, ReasonCode):
+        return Unreachable(f"mqtt: {error}")
+    if error.rc.value in _TRY_AGAIN:
+        return Unreachable(f"mqtt: CONNECT: {error.rc} (0x{error.rc.value:02X})")
+    return _refused("CONNECT", error.rc)
+
+
+def _refused(what: str, code: Any) -> Refused:
+    name = str(code)
+    detail = f"{what}: {name} (0x{code.value:02X})"
+    slug = "mqtt-" + name.lower().replace(" ", "-")
+    return Refused(detail, problem=Problem(slug=slug, detail=detail), reason_code=int(code.value))

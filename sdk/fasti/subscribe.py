@@ -1,0 +1,253 @@
+"""`client.subscribe`: messages as an async iterator that survives the connection.
+
+    async for d in client.subscribe("orders/#", session="billing"):
+        await handle(d.json())
+        await d.ack()
+
+Nothing is acked before `ack()`, so that a worker that dies in the middle of a message gets it again. At
+most `max_in_flight` messages are here and unacked (MQTT's Receive Maximum): a slow loop slows its own
+deliveries and fills no memory. That bound is the protocol's and does not cover QoS 0.
+
+With a session, this happens to a message when its connection goes:
+
+- Waiting here, not yet in the loop's hands: dropped here, the server sends it again.
+- In the loop's hands at QoS 1: `ack()` gives False, the server sends it again as attempt 2.
+- In the loop's hands at QoS 2: the server sends it again, it is recognised and not handed out twice; the
+  ack goes out on the new connection, or is kept until there is one.
+- Acked at QoS 2 with the ack lost: recognised, acked again, not handed out twice.
+
+Without a session the server forgets us with the connection: what waits here is still handed out, what
+becomes due while the connection is down is missed. If the server lost the session (`session_present` is 0),
+it will send nothing again, so what waits here is handed out too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from weakref import WeakSet
+
+from .delivery import Delivery
+from .errors import Unreachable
+from .mqtt_adapter import NEVER, Connection, Ended, Incoming, Target
+from .transport import Retry
+
+DEFAULT_IN_FLIGHT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to subscribe to, and as whom."""
+
+    topic_filter: str
+    qos: int = 1
+    session: str | None = None
+    group: str | None = None
+    replay_from: str | None = None
+    max_in_flight: int = DEFAULT_IN_FLIGHT
+    expiry_s: int = NEVER
+
+    def target(self, host: str, port: int, password: str | None) -> Target:
+        """The connection that goes with it."""
+        return Target(
+            host=host,
+            port=port,
+            client_id=self.session or f"fasti-{uuid.uuid4().hex[:16]}",
+            clean=self.session is None,
+            expiry_s=0 if self.session is None else self.expiry_s,
+            receive_maximum=self.max_in_flight,
+            password=password,
+        )
+
+    @property
+    def wire_filter(self) -> str:
+        return self.topic_filter if self.group is None else f"$share/{self.group}/{self.topic_filter}"
+
+
+class Ledger:
+    """QoS 2 packet ids between PUBLISH and PUBREL: who has the message, and was it acked?
+
+    It lives as long as the subscription, over its connections, as MQTT asks of a receiver's session state.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, Incoming] = {}
+        self._acked: set[int] = set()
+
+    def is_new(self, incoming: Incoming) -> bool:
+        """Note a message about to be handed out; False if it was before (then it is dealt with here)."""
+        if incoming.mid in self._acked:
+            incoming.connection.ack(incoming)
+            return False
+        held = self._held.get(incoming.mid)
+        if held is not None:
+            held.connection = incoming.connection
+            return False
+        self._held[incoming.mid] = incoming
+        return True
+
+    def ack(self, incoming: Incoming) -> bool:
+        """True even without a connection: the ack is kept and sent when the message comes again."""
+        if self._held.get(incoming.mid) is not incoming:
+            return False  # of a session that the server has lost since
+        del self._held[incoming.mid]
+        self._acked.add(incoming.mid)
+        incoming.connection.ack(incoming)
+        return True
+
+    def release(self, mid: int) -> None:
+        """PUBREL came: the packet id is free again."""
+        self._acked.discard(mid)
+
+    def clear(self) -> None:
+        self._held.clear()
+        self._acked.clear()
+
+
+class Subscription:
+    """An async iterator of deliveries, and an async context manager that closes it at the end.
+
+    It connects at the first step (or on entering the context). A step may be cancelled, say by a timeout,
+    without harm, and several tasks may iterate at once. The connection ends with `aclose()`, with the
+    client, or when the subscription and the deliveries out of it are no longer referenced, as after `break`
+    in the usual loop.
+    """
+
+    def __init__(
+        self,
+        wish: Wish,
+        find_target: Callable[[Wish], Awaitable[Target]],
+        retry: Retry,
+        opened: WeakSet[Subscription],
+    ) -> None:
+        self._wish = wish
+        self._find_target = find_target
+        self._retry = retry
+        self._opened = opened
+        self._target: Target | None = None
+        self._replay_from = wish.replay_from
+        self._attempts = 0
+        self._established = 0
+        self._fruitless = 0  # connections in a row that brought no message
+        self._ledger = Ledger()
+        self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
+        self._orphans: deque[Incoming] = deque()  # of an ended connection, nobody sends them again
+        self._connecting = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._closed = False
+
+    @property
+    def connections(self) -> int:
+        """How many network connections have come up."""
+        return self._established
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        while not self._closed:
+            connection = await self._connected()
+            if self._orphans:
+                return Delivery(self._orphans.popleft(), self._ack)
+            try:
+                incoming = await connection.receive()
+            except Ended as ended:
+                await self._end(connection)
+                if ended.error is not None and not self._closed:
+                    self._closed = True
+                    raise ended.error from ended
+                continue
+            self._fruitless = 0
+            if incoming.qos and self._wish.session is not None and not connection.is_open:
+                self._set_aside.append(incoming)
+            elif incoming.qos < 2 or self._ledger.is_new(incoming):
+                return Delivery(incoming, self._ack)
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Disconnect for good, after the acks given so far are sent. A loop that waits for messages ends."""
+        self._closed = True
+        if self._connection is not None:
+            await self._end(self._connection)
+
+    def __del__(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection is not None:
+            connection.abandon()
+
+    def _ack(self, incoming: Incoming) -> bool:
+        if incoming.qos == 2:
+            return self._ledger.ack(incoming)
+        return incoming.connection.ack(incoming)
+
+    async def _connected(self) -> Connection:
+        """The connection; made if there is none. Raises Refused, and Unreachable if there never was one."""
+        async with self._connecting:
+            if self._connection is None:
+                self._connection = await self._connect()
+                self._opened.add(self)
+            return self._connection
+
+    async def _connect(self) -> Connection:
+        """In as many attempts as a request gets; once there was a connection, for as long as it takes."""
+        failures = 0
+        while True:
+            if self._established:
+                await asyncio.sleep(self._retry.wait_s(self._fruitless))
+                self._fruitless += 1
+            try:
+                return await self._attempt()
+            except Unreachable:
+                failures += 1
+                if self._closed or (not self._established and failures >= self._retry.attempts):
+                    raise
+            if not self._established:
+                await asyncio.sleep(self._retry.wait_s(failures - 1))
+
+    async def _attempt(self) -> Connection:
+        """Connect and subscribe once. Raises Refused, Unreachable."""
+        if self._target is None:
+            self._target = await self._find_target(self._wish)
+        self._attempts += 1
+        connection = Connection(self._target, self._attempts, self._ledger.release)
+        try:
+            await connection.open()
+            self._sort_out(connection.session_present)
+            wished = [("replay-from", self._replay_from)] if self._replay_from else []
+            await connection.subscribe(self._wish.wire_filter, self._wish.qos, wished)
+        except Ended as ended:
+            await connection.close()
+            raise ended.error or Unreachable(f"mqtt: {ended}") from ended
+        except BaseException:
+            await connection.close()
+            raise
+        self._replay_from = None
+        self._established += 1
+        return connection
+
+    def _sort_out(self, session_present: bool) -> None:
+        """What becomes of the messages of the connection before this one."""
+        if not session_present:
+            self._ledger.clear()
+            self._orphans.extend(self._set_aside)
+        self._set_aside.clear()
+
+    async def _end(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._opened.discard(self)
+        await connection.close()

@@ -1,0 +1,183 @@
+"""The blocking twin: the same calls without `await`.
+
+    with fasti.sync.Client() as c:
+        m = c.messages.schedule("orders/17/remind", "soon", delay=90)
+        with c.subscribe("orders/#", session="audit") as deliveries:
+            for d in deliveries:
+                print(d.text())
+                d.ack()
+
+A private thread runs an event loop with an ordinary `fasti.Client` in it; each call here is handed to that
+loop and waited for. So it may be used from several threads at once, and their concurrent `schedule()` calls
+share requests too. Not for use inside a running event loop: it would block it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from . import admin as _admin
+from . import client as _client
+from . import delivery as _delivery
+from . import subscribe as _subscribe
+from .blocking import Loop
+from .delivery import Received
+from .sync_messages import Message, Messages
+from .transport import Retry
+from .wire import Json, Span, When
+
+__all__ = ["Client", "Delivery", "Message", "Messages", "Sessions", "Slices", "Subscription"]
+
+
+class Sessions:
+    """See `fasti.admin.Sessions`."""
+
+    def __init__(self, loop: Loop, inner: _admin.Sessions) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def list(self) -> Iterator[_admin.Session]:
+        """All sessions, connected and away."""
+        return self._loop.iterate(self._inner.list())
+
+    def get(self, client_id: str) -> _admin.Session:
+        """Raises NotFound."""
+        return self._loop.run(self._inner.get(client_id))
+
+    def remove(self, client_id: str) -> None:
+        """Forget the session."""
+        self._loop.run(self._inner.remove(client_id))
+
+    def replay(self, client_id: str, since: When | timedelta) -> Json:
+        """Set the read position back."""
+        return self._loop.run(self._inner.replay(client_id, since))
+
+
+class Slices:
+    """See `fasti.admin.Slices`."""
+
+    def __init__(self, loop: Loop, inner: _admin.Slices) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def list(self) -> Iterator[_admin.Slice]:
+        """All slices in order of time."""
+        return self._loop.iterate(self._inner.list())
+
+    def get(self, start: When) -> _admin.Slice:
+        """One slice with its shards."""
+        return self._loop.run(self._inner.get(start))
+
+    def shard(self, start: When, number: int) -> _admin.Shard:
+        """One shard."""
+        return self._loop.run(self._inner.shard(start, number))
+
+
+class Delivery(Received):
+    """See `fasti.Delivery`."""
+
+    __slots__ = ("_inner", "_loop")
+
+    def __init__(self, loop: Loop, inner: _delivery.Delivery) -> None:
+        super().__init__(inner._incoming)
+        self._loop = loop
+        self._inner = inner
+
+    def ack(self) -> bool:
+        """Say that the message is done with; False if it will come again."""
+        return self._loop.run(self._inner.ack())
+
+
+class Subscription:
+    """A blocking iterator of deliveries; `close()` or leaving the `with` disconnects."""
+
+    def __init__(self, loop: Loop, inner: _subscribe.Subscription) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __iter__(self) -> Iterator[Delivery]:
+        for found in self._loop.iterate(aiter(self._inner)):
+            yield Delivery(self._loop, found)
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect. May be called from another thread; the loop then ends."""
+        self._loop.run(self._inner.aclose())
+
+
+class Client:
+    """`fasti.Client` for code without an event loop; the same arguments."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        mqtt: str | None = None,
+        timeout: float = 30.0,
+        retry: Retry | None = None,
+    ) -> None:
+        self._inner = _client.Client(url, key=key, mqtt=mqtt, timeout=timeout, retry=retry)
+        self._loop = Loop()
+        self.messages = Messages(self._loop, self._inner.messages)
+        self.sessions = Sessions(self._loop, self._inner.sessions)
+        self.slices = Slices(self._loop, self._inner.slices)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close connections and end the thread."""
+        self._loop.run(self._inner.close())
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def info(self) -> _admin.Info:
+        """Version, node, clock, MQTT listeners."""
+        return self._loop.run(self._inner.info())
+
+    def advance(self, by: Span) -> datetime:
+        """Move a simulated clock on."""
+        return self._loop.run(self._inner.advance(by))
+
+    def subscribe(
+        self,
+        topic_filter: str,
+        *,
+        session: str | None = None,
+        group: str | None = None,
+        qos: int = 1,
+        replay_from: When | timedelta | None = None,
+        max_in_flight: int = _subscribe.DEFAULT_IN_FLIGHT,
+        expiry: timedelta | None = None,
+    ) -> Subscription:
+        """Receive what matches the filter; see `fasti.Client.subscribe`."""
+        inner = self._inner.subscribe(
+            topic_filter,
+            session=session,
+            group=group,
+            qos=qos,
+            replay_from=replay_from,
+            max_in_flight=max_in_flight,
+            expiry=expiry,
+        )
+        return Subscription(self._loop, inner)

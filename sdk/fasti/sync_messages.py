@@ -1,0 +1,161 @@
+"""`client.messages` of the blocking client. See `fasti.sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Self
+
+from . import messages as _messages
+from .blocking import Loop
+from .bulk import Items
+from .coalesce import MAX_ITEMS
+from .wire import Json, Span, When
+
+
+class Message:
+    """A handle on one scheduled message; see `fasti.Message`."""
+
+    def __init__(self, loop: Loop, inner: _messages.Message) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def deliver_at(self) -> datetime:
+        return self._inner.deliver_at
+
+    @property
+    def state(self) -> str:
+        return self._inner.state
+
+    @property
+    def payload(self) -> Any:
+        return self._inner.payload
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._inner.headers
+
+    @property
+    def dispatched_at(self) -> datetime | None:
+        return self._inner.dispatched_at
+
+    @property
+    def raw(self) -> Mapping[str, Any]:
+        return self._inner.raw
+
+    def cancel(self) -> bool:
+        """True: nobody will get it. False: it was already dispatched."""
+        return self._loop.run(self._inner.cancel())
+
+    def reschedule(self, *, at: When | None = None, delay: Span | None = None) -> Self:
+        """Move it; the id stays."""
+        self._loop.run(self._inner.reschedule(at=at, delay=delay))
+        return self
+
+    def refresh(self) -> Self:
+        """Ask the server again."""
+        self._loop.run(self._inner.refresh())
+        return self
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class Messages:
+    """See `fasti.messages.Messages`."""
+
+    def __init__(self, loop: Loop, inner: _messages.Messages) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def schedule(
+        self,
+        topic: str,
+        payload: Any = "",
+        *,
+        at: When | None = None,
+        delay: Span | None = None,
+        key: str | None = None,
+        qos: int | None = None,
+        retain: bool | None = None,
+        expires_in: Span | None = None,
+        late: str | None = None,
+        spread: Span | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Message:
+        """Schedule one message."""
+        work = self._inner.schedule(
+            topic,
+            payload,
+            at=at,
+            delay=delay,
+            key=key,
+            qos=qos,
+            retain=retain,
+            expires_in=expires_in,
+            late=late,
+            spread=spread,
+            headers=headers,
+            content_type=content_type,
+        )
+        return Message(self._loop, self._loop.run(work))
+
+    def schedule_many(
+        self, items: Items, *, batch: int = MAX_ITEMS, on_progress: Callable[[int], None] | None = None
+    ) -> int:
+        """Stream any iterable in atomic batches. It is read in the client's thread."""
+        return self._loop.run(self._inner.schedule_many(items, batch=batch, on_progress=on_progress))
+
+    def get(self, message_id: str) -> Message:
+        """Raises NotFound."""
+        return Message(self._loop, self._loop.run(self._inner.get(message_id)))
+
+    def explain(self, message_id: str) -> Json:
+        """Where it is stored."""
+        return self._loop.run(self._inner.explain(message_id))
+
+    def cancel(self, message_id: str) -> bool:
+        """True: nobody will get it. False: already dispatched."""
+        return self._loop.run(self._inner.cancel(message_id))
+
+    def reschedule(self, message_id: str, *, at: When | None = None, delay: Span | None = None) -> Message:
+        """Move it to another time."""
+        return Message(self._loop, self._loop.run(self._inner.reschedule(message_id, at=at, delay=delay)))
+
+    def list(
+        self,
+        *,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        page: int = _messages.PAGE_MAX,
+    ) -> Iterator[Message]:
+        """Messages in order of time, fetched page by page."""
+        found = self._inner.list(
+            due_from=due_from, due_to=due_to, topic=topic, state=state, limit=limit, page=page
+        )
+        for message in self._loop.iterate(found):
+            yield Message(self._loop, message)
+
+    def count(
+        self,
+        *,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        topic: str | None = None,
+        state: str | None = None,
+    ) -> int:
+        """How many messages `list` would give."""
+        return self._loop.run(self._inner.count(due_from=due_from, due_to=due_to, topic=topic, state=state))

@@ -1,0 +1,148 @@
+"""Values on the wire: instants, spans of time, payloads.
+
+Instants go out as RFC 3339 in UTC with milliseconds, rounded *up*: the server's unit is the millisecond,
+and a message must not come before the microsecond that was asked for. Spans go out as ISO 8601 durations
+and are added to the server's clock, not to ours. Strings pass unread, so that whatever the server
+understands (`15m`, `2027-03-28T09:00[Europe/Bucharest]`) can be said through the SDK too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+Json = dict[str, Any]
+When = datetime | str
+Span = timedelta | float | str
+
+_MS = timedelta(milliseconds=1)
+
+
+def instant(at: When) -> str:
+    """RFC 3339 UTC with ms. Raises ValueError for a datetime without time zone: whose nine o'clock?"""
+    if isinstance(at, str):
+        return at
+    if at.utcoffset() is None:
+        raise ValueError(f"{at!r} has no time zone; give it one, such as tzinfo=UTC")
+    utc = at.astimezone(UTC)
+    below = timedelta(microseconds=utc.microsecond % 1000)
+    if below:
+        utc += _MS - below
+    return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def span(delay: Span) -> str:
+    """ISO 8601 duration of a timedelta or of a number of seconds. Raises ValueError below zero."""
+    if isinstance(delay, str):
+        return delay
+    exact = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+    if exact < timedelta(0):
+        raise ValueError(f"{delay!r} is negative; leave out the time to send at once")
+    minutes, seconds = divmod(exact.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    fraction = f".{exact.microseconds:06d}".rstrip("0") if exact.microseconds else ""
+    parts = [(hours, "H"), (minutes, "M")]
+    clock = "".join(f"{n}{unit}" for n, unit in parts if n)
+    if seconds or fraction:
+        clock += f"{seconds}{fraction}S"
+    days = f"{exact.days}D" if exact.days else ""
+    if not days and not clock:
+        return "PT0S"
+    return f"P{days}T{clock}" if clock else f"P{days}"
+
+
+def moment(at: When | timedelta) -> str:
+    """An instant, or a duration that is meant backwards from now (`replay_from`)."""
+    return span(at) if isinstance(at, timedelta) else instant(at)
+
+
+def parse_instant(text: str) -> datetime:
+    """Aware datetime in UTC of an RFC 3339 text."""
+    at = datetime.fromisoformat(text)
+    return at.astimezone(UTC) if at.utcoffset() is not None else at.replace(tzinfo=UTC)
+
+
+def instant_of_id(message_id: str) -> datetime:
+    """The due instant that a message id opens with: 48 bits of Unix ms in 12 hex digits."""
+    return datetime.fromtimestamp(0, UTC) + int(message_id[:12], 16) * _MS
+
+
+def new_key() -> str:
+    """An idempotency key of our own making."""
+    return uuid.uuid4().hex
+
+
+def dumps(value: object) -> bytes:
+    """Compact JSON. Raises TypeError for what JSON cannot say."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def put_payload(body: Json, payload: object) -> None:
+    """Set `payload` (and `encoding`) of a message body: bytes as base64, str as text, else as JSON."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        body["payload"] = base64.b64encode(payload).decode()
+        body["encoding"] = "base64"
+    else:
+        body["payload"] = payload
+
+
+def get_payload(body: Mapping[str, Any]) -> Any:
+    """The payload of an answered message: bytes, str or a JSON value, as it was given."""
+    payload = body.get("payload")
+    if body.get("encoding") == "base64" and isinstance(payload, str):
+        return base64.b64decode(payload)
+    return payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """One message to schedule. `at` or `delay`, or neither for now; `key` makes it idempotent.
+
+    `late` says what happens if the time has passed on arrival: "deliver" (the default) or "drop".
+    """
+
+    topic: str
+    payload: Any = ""
+    at: When | None = None
+    delay: Span | None = None
+    key: str | None = None
+    qos: int | None = None
+    retain: bool | None = None
+    expires_in: Span | None = None
+    late: str | None = None
+    spread: Span | None = None
+    headers: Mapping[str, str] | None = None
+    content_type: str | None = None
+
+    def body(self) -> Json:
+        """The object of `POST /v1/messages`, without the key."""
+        body: Json = {"topic": self.topic}
+        put_payload(body, self.payload)
+        body.update(due(self.at, self.delay))
+        for name in ("qos", "retain", "late", "content_type"):
+            value = getattr(self, name)
+            if value is not None:
+                body[name] = value
+        if self.expires_in is not None:
+            body["expires_in"] = span(self.expires_in)
+        if self.spread is not None:
+            body["spread"] = span(self.spread)
+        if self.headers:
+            body["headers"] = dict(self.headers)
+        return body
+
+
+def due(at: When | None, delay: Span | None) -> Json:
+    """`deliver_at` or `deliver_in`. Raises ValueError when both are given."""
+    if at is not None and delay is not None:
+        raise ValueError("give `at` or `delay`, not both")
+    if at is not None:
+        return {"deliver_at": instant(at)}
+    if delay is not None:
+        return {"deliver_in": span(delay)}
+    return {}

@@ -1,0 +1,1 @@
+"""Floor 3: sockets, the clock and the wiring between them."""

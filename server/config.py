@@ -1,0 +1,324 @@
+"""What can be set: every key of config.toml with its kind, default and bounds, and where each value is from.
+
+A value is looked up in four places, the later the stronger: the default here, the file, the environment
+(`FASTI__LIMITS__MAX_DELAY`), the command line. All four pass through the same reader, so that
+`FASTI__TAIL__MAX_BYTES=8MiB` and `max_bytes = "8MiB"` are the same wish:
+
+    [slices]                            Config.slices.retention_ms == 604_800_000
+    retention = "7d"                    origins["slices.retention"] == "file"
+
+An attribute has the name of its key; a duration adds its unit (`retention` -> `retention_ms`, `keep_alive` ->
+`keep_alive_s`). Sizes are bytes. A key that is not known is an error, as is a value out of its bounds: a
+setting that is silently not applied is worse than a server that does not start.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .kinds import (
+    ADDRESS,
+    FILTERS,
+    FLAG,
+    MS,
+    MS_OR_NEVER,
+    NAME,
+    SECONDS,
+    SPARK,
+    TEXT,
+    Address,
+    Kind,
+    choice,
+    count,
+    show_size,
+    size,
+)
+
+ENV_PREFIX = "FASTI__"
+
+T = TypeVar("T")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used. `key` is `section.key`, a section, or the path of the file."""
+
+    def __init__(self, key: str, detail: str) -> None:
+        super().__init__(f"{key}: {detail}")
+        self.key = key
+        self.detail = detail
+
+
+def _key(kind: Kind[T], default: object) -> T:
+    return field(default=kind.read(default), metadata={"kind": kind})
+
+
+# Sections. config.toml says in words what each key does and what happens at its bound.
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """[http]"""
+
+    listen: Address = _key(ADDRESS, "127.0.0.1:8080")  # noqa: RUF009 - frozen
+    max_body: int = _key(size(1 << 10, 1 << 30), "16MiB")
+    max_batch: int = _key(count(1, 10_000), 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Mqtt:
+    """[mqtt]"""
+
+    listen: Address = _key(ADDRESS, "127.0.0.1:1883")  # noqa: RUF009 - frozen
+    deny_subscribe: tuple[str, ...] = _key(FILTERS, [])
+    receive_maximum: int = _key(count(1, 65_535), 1_024)
+    topic_alias_maximum: int = _key(count(0, 65_535), 0)
+    keep_alive_s: int = _key(SECONDS, 0)
+    maximum_qos: int = _key(count(0, 2), 1)
+    retain_available: bool = _key(FLAG, False)
+    maximum_packet_size: int = _key(size(1 << 10, 268_435_455), "1MiB")
+    allow_anonymous: bool = _key(FLAG, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """[store]"""
+
+    dir: str = _key(NAME, "data")
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """[slices]"""
+
+    max: int = _key(count(16), 20_000)
+    retention_ms: int = _key(MS, "7d")
+    split_above: int = _key(count(2), 1_000_000)
+    expire_by: str = _key(choice("server", "job"), "server")
+    archive: str = _key(TEXT, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """[shards]"""
+
+    cap_messages: int = _key(count(1), 100_000)
+    cap_bytes: int = _key(size(1 << 10), "64MiB")
+    structure_above: int = _key(count(1), 10_000)
+    max_structures: int = _key(count(1, 65_535), 1_024)
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """[wheel]"""
+
+    max_entries: int = _key(count(16), 50_000)
+    max_bytes: int = _key(size(1 << 16), "64MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """[tail]"""
+
+    max_entries: int = _key(count(16), 50_000)
+    max_bytes: int = _key(size(1 << 16), "16MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """[sessions]"""
+
+    expiry_max_ms: int = _key(MS, "7d")
+    max_in_flight: int = _key(count(1, 65_535), 1_024)
+    max_attempts: int = _key(count(0), 0)
+    ack_timeout_ms: int = _key(MS_OR_NEVER, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """[limits]"""
+
+    max_delay_ms: int = _key(MS, "3650d")
+    max_payload: int = _key(size(1), "256KiB")
+    connections: int = _key(count(1), 10_000)
+    connect_rate: int = _key(count(0), 1_000)
+    connect_timeout_ms: int = _key(MS, "10s")
+    sessions: int = _key(count(1), 100_000)
+    subscriptions_per_session: int = _key(count(1), 1_000)
+    topic_levels: int = _key(count(1, 65_535), 128)
+    hash_on_persistent: bool = _key(FLAG, True)
+    out_bytes: int = _key(size(1 << 12), "1MiB")
+    pending: int = _key(count(0), 0)
+    pending_per_user: int = _key(count(0), 0)
+    schedules: int = _key(count(1), 100_000)
+    queued: int = _key(count(1), 100_000)
+    queued_bytes: int = _key(size(1 << 16), "128MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """[replay]"""
+
+    filters: tuple[str, ...] = _key(FILTERS, [])
+    min_qos: int = _key(count(0, 2), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """[spark]"""
+
+    enabled: str = _key(SPARK, "auto")
+    master: str = _key(NAME, "local[2]")
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """[auth]"""
+
+    keys_file: str = _key(TEXT, "")
+    allow_open: bool = _key(FLAG, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All sections; `Config()` is the defaults."""
+
+    http: Http = Http()
+    mqtt: Mqtt = Mqtt()
+    store: Store = Store()
+    slices: Slices = Slices()
+    shards: Shards = Shards()
+    wheel: Wheel = Wheel()
+    tail: Tail = Tail()
+    sessions: Sessions = Sessions()
+    limits: Limits = Limits()
+    replay: Replay = Replay()
+    spark: Spark = Spark()
+    auth: Auth = Auth()
+
+
+def load(
+    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]
+) -> tuple[Config, dict[str, str]]:
+    """The configuration, and per `section.key` its origin: "default", "file", "env FASTI__…" or "option".
+
+    `overrides` maps `section.key` to the value of a command-line option, None where it was not given. Raises
+    ConfigError naming the key.
+    """
+    wishes: dict[str, tuple[object, str]] = {}
+    for place in (_from_file(path), _from_environ(environ), _from_options(overrides)):
+        for name, value, origin in place:
+            _check_known(name, origin)
+            wishes[name] = (value, origin)
+    config = Config(**{item.name: _section(item.name, wishes) for item in fields(Config)})
+    _check_together(config)
+    return config, {name: wishes[name][1] if name in wishes else "default" for name, _, _ in _keys()}
+
+
+def table(config: Config, origins: Mapping[str, str]) -> list[str]:
+    """One line per key for `--check`: name, value, origin, in columns."""
+    rows = [
+        (name, kind.show(getattr(getattr(config, name.partition(".")[0]), attribute)), origins[name])
+        for name, attribute, kind in _keys()
+    ]
+    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [f"{name:<{wide[0]}}  {shown:<{wide[1]}}  {origin}" for name, shown, origin in rows]
+
+
+def _keys() -> Iterator[tuple[str, str, Kind[Any]]]:
+    """(`section.key`, attribute, kind) of all keys, in the order of the file."""
+    for section in fields(Config):
+        for item in fields(getattr(Config(), section.name)):
+            yield f"{section.name}.{_key_name(item.name)}", item.name, item.metadata["kind"]
+
+
+def _key_name(attribute: str) -> str:
+    return attribute.removesuffix("_ms").removesuffix("_s")
+
+
+Wish = tuple[str, object, str]
+
+
+def _from_file(path: Path | None) -> Iterator[Wish]:
+    if path is None:
+        return
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(str(path), f"is not TOML: {error}") from None
+    for section, keys in tree.items():
+        if not isinstance(keys, dict):
+            raise ConfigError(section, "unknown key: every key belongs to a [section]")
+        if not keys:
+            _check_section(section, "file")
+        for key, value in keys.items():
+            yield f"{section}.{key}", value, "file"
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[Wish]:
+    for variable, value in environ.items():
+        if variable.startswith(ENV_PREFIX):
+            name = variable.removeprefix(ENV_PREFIX).lower().replace("__", ".", 1)
+            yield name, value, f"env {variable}"
+
+
+def _from_options(overrides: Mapping[str, object]) -> Iterator[Wish]:
+    for name, value in overrides.items():
+        if value is not None:
+            yield name, value, "option"
+
+
+def _check_known(name: str, origin: str) -> None:
+    known = [key for key, _, _ in _keys()]
+    if name in known:
+        return
+    _check_section(name.partition(".")[0], origin)
+    near = get_close_matches(name, known, 1)
+    raise ConfigError(name, f"unknown key ({origin})" + (f"; is {near[0]} meant?" if near else ""))
+
+
+def _check_section(section: str, origin: str) -> None:
+    known = [item.name for item in fields(Config)]
+    if section not in known:
+        raise ConfigError(section, f"unknown section ({origin}); there are {', '.join(known)}")
+
+
+def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
+    default = getattr(Config(), name)
+    changes = {}
+    for item in fields(default):
+        key = f"{name}.{_key_name(item.name)}"
+        if key in wishes:
+            value, origin = wishes[key]
+            try:
+                changes[item.name] = item.metadata["kind"].read(value)
+            except ValueError as error:
+                raise ConfigError(key, f"{error}, got {value!r} ({origin})") from None
+    return replace(default, **changes)
+
+
+def _check_together(config: Config) -> None:
+    """Raise ConfigError for values that are fine each and not together."""
+    limits, auth = config.limits, config.auth
+    for key, bound in (
+        ("http.max_body", config.http.max_body),
+        ("mqtt.maximum_packet_size", config.mqtt.maximum_packet_size),
+        ("shards.cap_bytes", config.shards.cap_bytes),
+    ):
+        if limits.max_payload >= bound:
+            raise ConfigError(key, f"must be above limits.max_payload ({show_size(limits.max_payload)})")
+    if auth.allow_open:
+        return
+    if not config.http.listen.is_loopback and not auth.keys_file:
+        raise ConfigError(
+            "auth.keys_file", f"is needed: http.listen {config.http.listen} can be reached from elsewhere"
+        )
+    if not config.mqtt.listen.is_loopback and config.mqtt.allow_anonymous:
+        raise ConfigError(
+            "mqtt.allow_anonymous",
+            f"must be false: mqtt.listen {config.mqtt.listen} can be reached from elsewhere",
+        )

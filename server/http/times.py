@@ -1,0 +1,214 @@
+"""Times as people write them, and as the server answers with them: text to UTC ms and back.
+
+Two kinds come in. A wish for an *instant* (`deliver_at`) is RFC 3339 with an offset, or a local time with a
+zone in brackets; without either it names no instant and is refused. A wish for a *delay* (`deliver_in`) is an
+ISO 8601 period, the short form that people type, or a number of seconds. Nothing here reads a clock.
+
+The rule for fractions follows from "never early": what does not fit into whole ms is rounded up.
+
+    2026-11-21T08:00:00.1230001Z          08:00:00.124 UTC
+    2027-03-28T03:30[Europe/Bucharest]    01:30 UTC, 04:30 there: the clocks skip 03:00 to 04:00
+    2027-10-31T03:30[Europe/Bucharest]    00:30 UTC, the first of the two
+    PT15M, 15m, 900, "900"                900,000 ms
+
+A local time in a gap is read with the offset from before the gap, which moves it after the gap by the gap's
+length; a doubled one is read with the offset from before too, which makes it the first. Python's `fold=0`
+says just that. Days are 24 hours and weeks 7 days; a month or a year has no fixed length, so a delay in them
+is refused. A leap second (23:59:60 UTC) is the first second of the next day, as clocks here never show it.
+
+Source: RFC 3339, RFC 9557 (the zone in brackets), ISO 8601 (periods), PEP 495 (fold).
+"""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import NoReturn
+from zoneinfo import ZoneInfo
+
+INSTANT_MS_MAX = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the last instant that RFC 3339 can write."""
+
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_SECONDS_END = 10**15
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+_PERIOD_MS = {"S": 1_000, "M": 60_000, "H": 3_600_000}
+
+_INSTANT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
+    r"([Zz]|[+-]\d\d:\d\d)?(?:\[([^\[\]]*)\])?",
+    re.ASCII,
+)
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", re.ASCII)
+_NUMBER = r"\d{1,15}(?:[.,]\d{1,9})?"
+_SECONDS = re.compile(r"\d{1,15}(?:\.\d{1,9})?", re.ASCII)
+_SHORT = re.compile(
+    rf"(?=\d)(?:({_NUMBER})w)?(?:({_NUMBER})d)?(?:({_NUMBER})h)?"
+    rf"(?:({_NUMBER})m(?!s))?(?:({_NUMBER})s)?(?:({_NUMBER})ms)?",
+    re.ASCII,
+)
+_PERIOD = re.compile(
+    rf"[Pp](?:({_NUMBER})[Yy])?(?:({_NUMBER})[Mm])?(?:({_NUMBER})[Ww])?(?:({_NUMBER})[Dd])?"
+    rf"(?:[Tt](?=\d)(?:({_NUMBER})[Hh])?(?:({_NUMBER})[Mm])?(?:({_NUMBER})[Ss])?)?",
+    re.ASCII,
+)
+
+
+class TimeError(ValueError):
+    """A time or a delay that cannot be taken; the message says why."""
+
+
+def parse_deliver_at(text: str) -> int:
+    """The instant that `text` names, in UTC ms, rounded up; from 1970 (exclusive) to the end of 9999.
+
+    Raises TimeError. On the path of every message with a due time, so the usual shape, `YYYY-MM-DDTHH:MM:SS`
+    with or without `.fff` and then `Z` or an offset, goes through `fromisoformat` (0.8 against 5 µs). The
+    fixed characters are compared first, because that function takes many other shapes too.
+    """
+    marks = text[4:20:3]
+    tail = text[23:] if marks == "--T::." else text[19:] if marks[:5] == "--T::" else ""
+    if tail == "Z" or (len(tail) == 6 and tail[0] in "+-" and tail[3] == ":" and tail[4] < "6"):
+        try:
+            since = datetime.fromisoformat(text) - _EPOCH_UTC
+        except ValueError:
+            return _parse_slowly(text)
+        at_ms = since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
+        return at_ms if 0 < at_ms <= INSTANT_MS_MAX else _refuse_year()
+    return _parse_slowly(text)
+
+
+def _parse_slowly(text: str) -> int:
+    found = _INSTANT.fullmatch(text)
+    if found is None:
+        raise TimeError(
+            "not an RFC 3339 time such as 2026-11-21T08:00:00Z or 2027-03-28T09:00[Europe/Bucharest]"
+        )
+    year, month, day, hour, minute, second, fraction, offset, zone = found.groups()
+    leap = second == "60"
+    try:
+        local = datetime(
+            int(year), int(month), int(day), int(hour), int(minute), 59 if leap else int(second or 0)
+        )
+    except ValueError as error:
+        raise TimeError(f"no such time: {error}") from None
+    away_s = _offset_s(local, offset, zone)
+    since = local - _EPOCH
+    at_s = since.days * 86_400 + since.seconds - away_s
+    if leap:
+        if at_s % 86_400 != 86_399:
+            raise TimeError("no such time: second 60 is only in 23:59:60 UTC")
+        at_s += 1
+    at_ms = at_s * 1_000 - (-int((fraction or "").ljust(9, "0")) // 1_000_000)
+    return at_ms if 0 < at_ms <= INSTANT_MS_MAX else _refuse_year()
+
+
+def _refuse_year() -> NoReturn:
+    raise TimeError("a time must lie after 1970-01-01T00:00:00Z and within the year 9999")
+
+
+def _offset_s(local: datetime, offset: str | None, zone: str | None) -> int:
+    """Seconds that `local` is ahead of UTC."""
+    if zone is None:
+        if offset is None:
+            raise TimeError(
+                "local time without an offset or a zone: end it with Z, +02:00 or [Europe/Bucharest]"
+            )
+        return _numeric_s(offset)
+    there = local.replace(tzinfo=_zone(zone)).utcoffset() or timedelta()
+    zone_s = there.days * 86_400 + there.seconds
+    if offset is None:
+        return zone_s
+    if offset in "Zz":
+        return 0
+    given_s = _numeric_s(offset)
+    later = local.replace(tzinfo=_zone(zone), fold=1).utcoffset() or timedelta()
+    if given_s not in (zone_s, later.days * 86_400 + later.seconds):
+        raise TimeError(f"the offset {offset} is not the one of {zone} at that time")
+    return given_s
+
+
+def _numeric_s(offset: str) -> int:
+    if offset in "Zz":
+        return 0
+    hours, minutes = int(offset[1:3]), int(offset[4:6])
+    if hours > 23 or minutes > 59:
+        raise TimeError(f"no such offset: {offset}")
+    return (hours * 3_600 + minutes * 60) * (-1 if offset[0] == "-" else 1)
+
+
+def _zone(name: str) -> ZoneInfo:
+    if _ZONE.fullmatch(name):
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            pass
+    raise TimeError(f"unknown time zone {name[:64]!r}")
+
+
+def parse_delay(value: str | float) -> int:
+    """The delay in ms, rounded up, that a number of seconds or a text with units names. Raises TimeError."""
+    if isinstance(value, str):
+        # The usual 15m and PT15M, without the expressions that read all forms (0.6 against 4 µs).
+        period = value[:2] == "PT"
+        number = value[2:-1] if period else value[:-1]
+        unit_ms = (_PERIOD_MS if period else _UNIT_MS).get(value[-1:])
+        if unit_ms and len(number) <= 15 and number.isdecimal() and number.isascii():
+            return int(number) * unit_ms
+        return _parse_delay_text(value)
+    if isinstance(value, bool):
+        raise TimeError("a delay is a number of seconds or a text such as PT15M, not true or false")
+    if not 0 <= value < _SECONDS_END:
+        raise TimeError("a delay in seconds must be a finite number, not negative and below 10^15")
+    if isinstance(value, int):
+        return value * 1_000
+    near_ms = round(value * 1_000)
+    # 0.07 * 1000 is a little over 70: a float that is the nearest to whole ms means those.
+    return near_ms if near_ms / 1_000 >= value else near_ms + 1
+
+
+def _parse_delay_text(text: str) -> int:
+    if _SECONDS.fullmatch(text):
+        return _sum_ms([(text, 1_000)])
+    found = _SHORT.fullmatch(text)
+    if found:
+        return _sum_ms(
+            zip(found.groups(), (_UNIT_MS[unit] for unit in ("w", "d", "h", "m", "s", "ms")), strict=True)
+        )
+    found = _PERIOD.fullmatch(text)
+    if found and any(found.groups()):
+        years, months, *rest = found.groups()
+        if years or months:
+            raise TimeError("a year or a month has no fixed length: give weeks or days, or deliver_at")
+        return _sum_ms(zip(rest, (_UNIT_MS[unit] for unit in "wdhms"), strict=True))
+    if text.startswith("-") and len(text) > 1:
+        raise TimeError("a delay must not be negative")
+    raise TimeError("not a delay such as PT15M, P1DT2H, 15m, 1h30m, 250ms or a number of seconds")
+
+
+def _sum_ms(parts: Iterable[tuple[str | None, int]]) -> int:
+    """The sum of (number, its unit in ms), exact in integers, rounded up once."""
+    total_e9 = 0
+    for number, unit_ms in parts:
+        if number:
+            whole, _, fraction = number.replace(",", ".").partition(".")
+            total_e9 += int(whole + fraction.ljust(9, "0")) * unit_ms
+    return -(-total_e9 // 10**9)
+
+
+def format_ms(at_ms: int) -> str:
+    """UTC ms as RFC 3339 with ms: `2026-11-21T08:00:00.123Z`. For 0 to INSTANT_MS_MAX.
+
+    On the path of every 201. Neighbouring answers share their minute, whose text is remembered: 1.1 µs, where
+    `datetime.isoformat` and `time.gmtime` took 3.5 in the same run.
+    """
+    minute, rest_ms = divmod(at_ms, 60_000)
+    digits = str(100_000 + rest_ms)
+    return f"{_minute_text(minute)}{digits[1:3]}.{digits[3:]}Z"
+
+
+@lru_cache(maxsize=4_096)
+def _minute_text(minute: int) -> str:
+    """`2026-11-21T08:00:`; a pure function, so the memory of it is no state."""
+    return (_EPOCH + timedelta(minutes=minute)).isoformat()[:17]

@@ -1,0 +1,139 @@
+"""Housekeeping: what has to be done now and then, each a bounded step, driven by APScheduler.
+
+  - seal: note the running time at which the horizon passed a slice, from which its retention counts;
+  - expire: drop slices whose retention is over, oldest first, and give their space back;
+  - sessions: drop those whose expiry has come; write the cursors of idle ones;
+  - sweep: delete dedupe and moved rows whose message has been dropped.
+
+Retention counts server running time, so a server that was down for a month drops nothing that it has not
+had the time to deliver.
+"""
+
+import logging
+from datetime import UTC
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from shards import keys
+from shards.commit import Commit
+from shards.errors import ShardsError
+from shards.store import Table
+from shards.tables import dedupe_from
+from timeline.position import Position, id_position
+from timeline.retention import expired_slices, passed_slices
+from timeline.slices import Slice
+
+from .app import App
+from .writer import Busy
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 30
+SWEEP_ROWS = 5_000
+EXPIRE_SLICES = 100
+
+
+class Housekeeping:
+    """The jobs of one server."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._scheduler = AsyncIOScheduler(timezone=UTC)
+        self._sweep_from: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
+        self.expired_slices = 0
+
+    def start(self) -> None:
+        self._scheduler.add_job(
+            self._run_logged,
+            "interval",
+            seconds=INTERVAL_S,
+            max_instances=1,
+            coalesce=True,
+            misfire_grace_time=None,
+        )
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        self._scheduler.shutdown(wait=False)
+
+    async def run_due(self) -> None:
+        """Everything once. Raises what the store raises."""
+        await self._seal()
+        if self._app.config.slices.expire_by == "server":
+            await self._expire()
+        await self._expire_sessions()
+        self._app.sessions.mark_idle()
+        for table in (Table.DEDUPE, Table.MOVED):
+            await self._sweep(table)
+
+    async def _run_logged(self) -> None:
+        try:
+            await self.run_due()
+        except (ShardsError, Busy) as error:
+            log.warning("housekeeping put off: %s", error)
+
+    async def _seal(self) -> None:
+        app = self._app
+        passed = passed_slices(app.directory, app.horizon.position)
+
+        def seal(commit: Commit) -> None:
+            for piece in passed:
+                commit.passed(piece)
+
+        if passed:
+            await app.ask(seal)
+
+    async def _expire(self) -> None:
+        app = self._app
+        retention_s = app.config.slices.retention_ms // 1000
+        running_s = app.opened.commit.running_ms // 1000
+        plan = expired_slices(app.directory, running_s, retention_s)[:EXPIRE_SLICES]
+        if not plan:
+            return
+        await app.ask(lambda commit: commit.expire(plan))
+        self.expired_slices += len(plan)
+        log.info("expired %d slices up to %d", len(plan), plan[-1].end_ms)
+        await app.in_thread(lambda: _compact(app, plan))
+
+    async def _expire_sessions(self) -> None:
+        app = self._app
+        now_ms = app.clock.wall_ms()
+        for subscriber in list(app.sessions):
+            session = subscriber.session
+            if subscriber.link is None and now_ms >= subscriber.left_ms + session.expiry_s * 1000:
+                app.sessions.drop(subscriber)
+                client_id = session.client_id
+                await app.ask(lambda commit, client_id=client_id: app.sessions.erase(commit, client_id))
+                log.info("session %s expired", client_id)
+
+    async def _sweep(self, table: Table) -> None:
+        """Delete a step's worth of rows that count as absent; the next step goes on from there."""
+        app = self._app
+        floor = app.directory.floor
+        rows, last = [], b""
+        for key, value in app.opened.store.scan(table, self._sweep_from[table], keys.LAST):
+            last = key
+            if _place(table, value) < floor:
+                rows.append(key)
+            if len(rows) >= SWEEP_ROWS:
+                break
+        else:
+            last = b""
+        self._sweep_from[table] = last
+
+        def sweep(commit: Commit) -> None:
+            for key in rows:
+                commit.row(table, key, None)
+
+        if rows:
+            await app.ask(sweep)
+
+
+def _place(table: Table, value: bytes) -> Position:
+    return dedupe_from(value).position if table is Table.DEDUPE else id_position(keys.message_of(value))
+
+
+def _compact(app: App, pieces: list[Slice]) -> None:
+    for piece in pieces:
+        start, end = keys.slice_range(piece.home)
+        app.opened.store.compact(Table.MESSAGES, start, end)

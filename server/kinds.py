@@ -1,0 +1,193 @@
+"""Kinds of settings: how a value of config.toml is read, and how `--check` shows it.
+
+A kind is a pair of functions. `read` takes what TOML gives (text, number, flag, list) or the text of an
+environment variable, for which every kind has a form in text, and raises ValueError saying what was expected:
+
+    duration    604_800, "7d", "90s", "1h30m", "PT15M"      -> ms
+    size        65_536, "64KiB", "16MiB"                    -> bytes; binary units only
+    filters     ["a/#"], from a variable a/#,b or ["a/#"]   -> tuple of checked topic filters
+    address     "127.0.0.1:8080", "[::1]:0"                 -> Address
+"""
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from timeline.filters import check_filter
+
+from .http.times import parse_delay
+
+T = TypeVar("T")
+
+
+class KindError(ValueError):
+    """A value that is not of its kind; the message says what is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """`read` takes a TOML value or the text of a variable and raises ValueError; `show` is its inverse."""
+
+    read: Callable[[object], T]
+    show: Callable[[T], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0 is any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+_SIZE = re.compile(r"(\d{1,15}) ?(B|KiB|MiB|GiB|TiB)", re.ASCII)
+_SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_MS_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+
+
+def _read_int(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value, re.ASCII):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise KindError("a whole number is expected")
+    return value
+
+
+def _bounded(value: int, low: int, high: int | None) -> int:
+    if value < low or (high is not None and value > high):
+        raise KindError(f"must be at least {low}" if high is None else f"must be from {low} to {high}")
+    return value
+
+
+def _read_size(value: object) -> int:
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if found:
+        return int(found[1]) * _SIZE_UNITS[found[2]]
+    try:
+        return _read_int(value)
+    except ValueError:
+        raise KindError('a size is expected: bytes, or text such as "64KiB", "16MiB", "1GiB"') from None
+
+
+def show_size(size: int) -> str:
+    """Bytes in the largest binary unit that divides them: 64MiB."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _SIZE_UNITS[unit] == 0:
+            return f"{size // _SIZE_UNITS[unit]}{unit}"
+    return str(size)
+
+
+def _read_ms(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise KindError('a duration is expected: seconds, or text such as "7d", "90s", "PT15M"')
+    return parse_delay(value)
+
+
+def _show_ms(duration_ms: int) -> str:
+    unit = next((unit for unit, ms in _MS_UNITS.items() if duration_ms % ms == 0), "ms")
+    return f"{duration_ms // _MS_UNITS[unit]}{unit}" if duration_ms else "0"
+
+
+def _read_flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "1", "false", "0"):
+        return value.lower() in ("true", "1")
+    raise KindError("true or false is expected")
+
+
+def _read_text(value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise KindError("text is expected")
+    return value
+
+
+def _read_name(value: object) -> str:
+    if not _read_text(value):
+        raise KindError("must not be empty")
+    return _read_text(value)
+
+
+def _read_filters(value: object) -> tuple[str, ...]:
+    """A list of topic filters; from a variable a JSON list, or filters with commas between them."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise KindError("a list of topic filters is expected")
+    for item in value:
+        check_filter(item)
+    return tuple(value)
+
+
+def _read_address(value: object) -> Address:
+    host, colon, port = _read_text(value).rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    unclear = ":" in host and bare == host
+    if not colon or not bare or unclear or not re.fullmatch(r"\d{1,5}", port, re.ASCII):
+        raise KindError('an address is expected: "127.0.0.1:8080", "[::1]:8080", "localhost:0"')
+    return Address(bare, _bounded(int(port), 0, 65_535))
+
+
+def _read_spark(value: object) -> str:
+    if value in ("auto", "on", "off"):
+        return str(value)
+    return "on" if _read_flag(value) else "off"
+
+
+def count(low: int = 1, high: int | None = None) -> Kind[int]:
+    """A whole number from `low` to `high`."""
+    return Kind(lambda value: _bounded(_read_int(value), low, high))
+
+
+def size(low: int = 1, high: int | None = None) -> Kind[int]:
+    """Bytes from `low` to `high`."""
+    return Kind(lambda value: _bounded(_read_size(value), low, high), show_size)
+
+
+def choice(*words: str) -> Kind[str]:
+    """One of `words`."""
+
+    def read(value: object) -> str:
+        if value not in words:
+            raise KindError(f"must be one of {', '.join(words)}")
+        return str(value)
+
+    return Kind(read)
+
+
+def _whole_s(value: object) -> int:
+    seconds, rest_ms = divmod(_read_ms(value), 1_000)
+    if rest_ms:
+        raise KindError("whole seconds are expected")
+    return _bounded(seconds, 0, 65_535)
+
+
+def _some_ms(value: object) -> int:
+    return _bounded(_read_ms(value), 1, None)
+
+
+ADDRESS = Kind(_read_address)
+FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))
+FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
+MS = Kind(_some_ms, _show_ms)
+MS_OR_NEVER = Kind(_read_ms, _show_ms)
+NAME = Kind(_read_name, json.dumps)
+SECONDS = Kind(_whole_s, lambda seconds: _show_ms(seconds * 1_000))
+SPARK = Kind(_read_spark)
+TEXT = Kind(_read_text, json.dumps)

@@ -1,0 +1,46 @@
+"""A message on its way out: one object for all who get it, encoded once per form.
+
+Deliveries of one message to a thousand subscribers differ in a few bytes (packet id, DUP, the
+subscription's identifiers), so the parts that are the same are made once and kept in `wire`:
+(protocol level, QoS, retain) -> (head, tail), joined with the packet id between them.
+"""
+
+from shards.record import Record
+from timeline.position import MessageId, Position, id_text, message_id
+
+OVERHEAD_BYTES = 600
+"""What a message costs in RAM beside its topic, payload and properties."""
+
+
+class Message:
+    """A dispatched message. `shard` < 0: not stored, nobody can replay it."""
+
+    __slots__ = ("due_ms", "late_ms", "position", "publisher", "record", "shard", "wire")
+
+    def __init__(self, position: Position, shard: int, record: Record, late_from_ms: int) -> None:
+        self.position = position
+        self.shard = shard
+        self.record = record
+        self.due_ms = record.due_ms or position >> 48
+        self.late_ms = max(0, late_from_ms - self.due_ms)
+        self.wire: dict[int, tuple[bytes, bytes]] = {}
+
+    @property
+    def is_stored(self) -> bool:
+        return self.shard >= 0
+
+    def is_expired(self, wall_ms: int) -> bool:
+        """Whether its expiry, counted from due, has come."""
+        expires_ms = self.record.expires_ms
+        return bool(expires_ms) and wall_ms >= self.due_ms + expires_ms
+
+    def size(self) -> int:
+        """Bytes of RAM, about."""
+        record = self.record
+        return OVERHEAD_BYTES + 3 * len(record.payload) + len(record.topic) + len(record.properties)
+
+    def id_text(self, node: int) -> str:
+        record = self.record
+        if record.id:
+            return id_text(MessageId(record.id))
+        return id_text(message_id(self.position, max(self.shard, 0), node))

@@ -1,0 +1,117 @@
+"""A PUBLISH of a client read as a wish: when, where, under which key.
+
+Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
+reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
+makes a publish that is sent again the same message.
+"""
+
+from hashlib import blake2b
+
+import msgspec
+
+from shards.record import Record
+from timeline.filters import TopicError, check_topic
+
+from ..http.times import TimeError, parse_delay, parse_deliver_at
+from .packets import Publish
+from .properties import Properties, forwarded
+from .reasons import Reason
+
+DELAYED = b"$delayed/"
+EPOCH_FROM_S = 42_949_670
+OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key"})
+
+
+class PublishRefused(Exception):
+    """A publish that cannot be taken; `reason` goes into its PUBACK."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """A publish, read: the record to store or hand on, and what was asked for."""
+
+    record: Record
+    is_scheduled: bool
+    key: bytes
+    fingerprint: bytes
+
+
+def read_publish(packet: Publish, publisher: str, now_ms: int, max_delay_ms: int) -> Wish:
+    """Raises PublishRefused."""
+    topic, due_ms = packet.topic, 0
+    properties = packet.properties
+    if topic.startswith(b"$"):
+        topic, due_ms = _delayed(topic, now_ms)
+    key = b""
+    if properties is not None and properties.user_properties:
+        due_ms = _asked_due(properties, now_ms) or due_ms
+        key = (properties.user("idempotency-key") or "").encode()
+        if len(key) > 256:
+            raise PublishRefused(Reason.PACKET_TOO_LARGE, "idempotency-key is longer than 256 bytes")
+    if due_ms > now_ms + max_delay_ms:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "the delay is longer than limits.max_delay")
+    expiry = properties.message_expiry if properties is not None else None
+    record = Record(
+        topic,
+        packet.payload,
+        due_ms,
+        packet.qos,
+        packet.retain,
+        expires_ms=(expiry or 0) * 1000,
+        publisher=publisher.encode()[:255],
+        properties=forwarded(_without_own(properties)) if properties is not None else b"",
+        key=dedupe_key("mqtt", key) if key else b"",
+    )
+    fingerprint = _fingerprint(packet) if key else b""
+    return Wish(record, due_ms > 0, record.key, fingerprint)
+
+
+def dedupe_key(user: str, key: bytes) -> bytes:
+    """What an idempotency key is stored under."""
+    return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
+
+
+def _fingerprint(packet: Publish) -> bytes:
+    return blake2b(packet.topic + b"\0" + packet.payload, digest_size=16).digest()
+
+
+def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
+    """Topic and due of `$delayed/{n}/{topic}`."""
+    if not topic.startswith(DELAYED):
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "topics that start with $ are the server's")
+    number, _, rest = topic[len(DELAYED) :].partition(b"/")
+    if not number.isdigit() or len(number) > 12:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "$delayed/{n}/{topic}: n is whole seconds")
+    try:
+        check_topic(rest)
+    except TopicError as error:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, f"$delayed/{{n}}/{{topic}}: {error}") from error
+    if rest.startswith(b"$"):
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "topics that start with $ are the server's")
+    seconds = int(number)
+    return rest, seconds * 1000 if seconds >= EPOCH_FROM_S else now_ms + seconds * 1000
+
+
+def _asked_due(properties: Properties, now_ms: int) -> int:
+    at, delay = properties.user("deliver-at"), properties.user("deliver-in")
+    if at is not None and delay is not None:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "both deliver-at and deliver-in are given")
+    try:
+        if at is not None:
+            return max(1, parse_deliver_at(at))
+        if delay is not None:
+            return now_ms + parse_delay(delay)
+    except TimeError as error:
+        name = "deliver-at" if at is not None else "deliver-in"
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, f"{name}: {error}") from error
+    return 0
+
+
+def _without_own(properties: Properties) -> Properties:
+    users = tuple(pair for pair in properties.user_properties if pair[0] not in OWN_PROPERTIES)
+    if len(users) == len(properties.user_properties):
+        return properties
+    return msgspec.structs.replace(properties, user_properties=users)

@@ -1,0 +1,136 @@
+"""One frozen struct per packet, the same for all protocol levels and both directions.
+
+What a level does not have is at its default: no properties below 5, no reasons in a 3.1.1 UNSUBACK.
+`properties` is None when there are none, so that the usual packet costs one small object. The garbage
+collector does not track these structs (they cannot be part of a cycle: strings, bytes, numbers and tuples of
+them).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .properties import Properties
+
+
+class Will(msgspec.Struct, frozen=True, gc=False):
+    topic: bytes
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties | None = None
+
+
+class Connect(msgspec.Struct, frozen=True, gc=False):
+    """`level` is 3, 4 or 5; `clean_start` is 3.1.1's clean session; `keep_alive` seconds, 0 is off."""
+
+    level: int
+    client_id: str
+    clean_start: bool = True
+    keep_alive: int = 0
+    username: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    properties: Properties | None = None
+
+
+class Connack(msgspec.Struct, frozen=True, gc=False):
+    """`reason` is a return code 0 .. 5 below level 5; `encode` also takes and translates a `Reason` there."""
+
+    session_present: bool = False
+    reason: int = 0
+    properties: Properties | None = None
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """`topic`: UTF-8 without U+0000 and wildcards, empty only with an alias; `packet_id` is 0 at QoS 0."""
+
+    topic: bytes
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties | None = None
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    """PUBACK, PUBREC, PUBREL or PUBCOMP, as `kind` says (wire.PUBACK, ...)."""
+
+    kind: int
+    packet_id: int
+    reason: int = 0
+    properties: Properties | None = None
+
+
+class SubscribeOptions(msgspec.Struct, frozen=True, gc=False):
+    """`retain_handling`: retained messages are sent 0 always, 1 to a new subscription, 2 never."""
+
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+class Subscribe(msgspec.Struct, frozen=True, gc=False):
+    """Filters are text as they came: UTF-8 and not empty; where wildcards may stand is checked elsewhere."""
+
+    packet_id: int
+    filters: tuple[tuple[str, SubscribeOptions], ...]
+    properties: Properties | None = None
+
+
+class Suback(msgspec.Struct, frozen=True, gc=False):
+    """One reason per filter, in order. Below level 5 `encode` sends any failure as 0x80."""
+
+    packet_id: int
+    reasons: tuple[int, ...]
+    properties: Properties | None = None
+
+
+class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
+    packet_id: int
+    filters: tuple[str, ...]
+    properties: Properties | None = None
+
+
+class Unsuback(msgspec.Struct, frozen=True, gc=False):
+    """One reason per filter, in order; none below level 5."""
+
+    packet_id: int
+    reasons: tuple[int, ...] = ()
+    properties: Properties | None = None
+
+
+class Pingreq(msgspec.Struct, frozen=True, gc=False):
+    pass
+
+
+class Pingresp(msgspec.Struct, frozen=True, gc=False):
+    pass
+
+
+class Disconnect(msgspec.Struct, frozen=True, gc=False):
+    reason: int = 0
+    properties: Properties | None = None
+
+
+class Auth(msgspec.Struct, frozen=True, gc=False):
+    reason: int = 0
+    properties: Properties | None = None
+
+
+Packet = (
+    Connect
+    | Connack
+    | Publish
+    | Ack
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Pingreq
+    | Pingresp
+    | Disconnect
+    | Auth
+)

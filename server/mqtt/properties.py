@@ -1,0 +1,295 @@
+"""The properties of MQTT 5: typed on our side, id and value on the wire.
+
+A property section is its length and then, in any order, an id with a value in the form that belongs to the
+id:
+
+    26 00 01 61 00 01 62     user property "a" = "b"
+    02 00 00 00 3C           message expiry interval, 60 s
+
+One table, `RULES`, holds everything that can be said about a property: name, form, bounds, the packets it
+may stand in. Decoding checks all of it. An id that is unknown or that no such packet may carry is malformed;
+a repeated one, a value out of bounds or one that only the other side may send is a protocol error.
+
+A message is stored and sent on with `forwarded()`: what the specification makes a server hand through
+unchanged.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from . import wire
+from .reasons import Reason
+from .wire import Reader
+
+
+class Properties(msgspec.Struct, frozen=True, gc=False):
+    """Properties of one packet; None is absent. Intervals and keep alive are seconds, sizes bytes."""
+
+    payload_format: int | None = None
+    message_expiry: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    subscription_ids: tuple[int, ...] = ()
+    topic_alias: int | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
+    session_expiry: int | None = None
+    receive_maximum: int | None = None
+    maximum_packet_size: int | None = None
+    topic_alias_maximum: int | None = None
+    request_problem_info: bool | None = None
+    request_response_info: bool | None = None
+    auth_method: str | None = None
+    auth_data: bytes | None = None
+    will_delay: int | None = None
+    assigned_client_id: str | None = None
+    server_keep_alive: int | None = None
+    response_info: str | None = None
+    server_reference: str | None = None
+    reason_string: str | None = None
+    maximum_qos: int | None = None
+    retain_available: bool | None = None
+    wildcard_available: bool | None = None
+    subscription_ids_available: bool | None = None
+    shared_available: bool | None = None
+
+    def user(self, key: str) -> str | None:
+        """Value of the first user property named `key`."""
+        for name, value in self.user_properties:
+            if name == key:
+                return value
+        return None
+
+
+class _Form(NamedTuple):
+    """How a value stands on the wire."""
+
+    read: Callable[[Reader, str], Any]
+    write: Callable[[Any], bytes]
+
+
+def _read_flag(reader: Reader, field: str) -> bool:
+    value = reader.byte(field)
+    if value > 1:
+        raise reader.violation(field, f"is {value}, not 0 or 1", reader.at - 1)
+    return value == 1
+
+
+def _read_pair(reader: Reader, field: str) -> tuple[str, str]:
+    return reader.text(field), reader.text(field)
+
+
+_BYTE: Final = _Form(Reader.byte, lambda value: value.to_bytes(1))
+_FLAG: Final = _Form(_read_flag, lambda value: value.to_bytes(1))
+_U16: Final = _Form(Reader.u16, lambda value: value.to_bytes(2))
+_U32: Final = _Form(Reader.u32, lambda value: value.to_bytes(4))
+_VARINT: Final = _Form(Reader.varint, wire.varint)
+_TEXT: Final = _Form(Reader.text, wire.text)
+_BINARY: Final = _Form(Reader.binary, wire.binary)
+_PAIR: Final = _Form(_read_pair, lambda pair: wire.text(pair[0]) + wire.text(pair[1]))
+
+_MESSAGE: Final = frozenset({wire.PUBLISH, wire.WILL})
+_CONNECT: Final = frozenset({wire.CONNECT})
+_CONNACK: Final = frozenset({wire.CONNACK})
+_OPENING: Final = _CONNECT | _CONNACK
+_AUTH: Final = _OPENING | {wire.AUTH}
+_ACKS: Final = frozenset({wire.PUBACK, wire.PUBREC, wire.PUBREL, wire.PUBCOMP, wire.SUBACK, wire.UNSUBACK})
+_ANSWERS: Final = _ACKS | {wire.CONNACK, wire.DISCONNECT, wire.AUTH}
+_ALL: Final = _ANSWERS | _MESSAGE | {wire.CONNECT, wire.SUBSCRIBE, wire.UNSUBSCRIBE}
+
+
+class Rule(NamedTuple):
+    """`kinds` are the packets that may carry it; a number must be within low .. high."""
+
+    field: str
+    form: _Form
+    kinds: frozenset[int]
+    low: int = 0
+    high: int = 0xFFFF_FFFF
+
+
+RULES: Final = {
+    0x01: Rule("payload_format", _BYTE, _MESSAGE, high=1),
+    0x02: Rule("message_expiry", _U32, _MESSAGE),
+    0x03: Rule("content_type", _TEXT, _MESSAGE),
+    0x08: Rule("response_topic", _TEXT, _MESSAGE),
+    0x09: Rule("correlation_data", _BINARY, _MESSAGE),
+    0x0B: Rule("subscription_ids", _VARINT, frozenset({wire.PUBLISH, wire.SUBSCRIBE}), low=1),
+    0x11: Rule("session_expiry", _U32, _OPENING | {wire.DISCONNECT}),
+    0x12: Rule("assigned_client_id", _TEXT, _CONNACK),
+    0x13: Rule("server_keep_alive", _U16, _CONNACK),
+    0x15: Rule("auth_method", _TEXT, _AUTH),
+    0x16: Rule("auth_data", _BINARY, _AUTH),
+    0x17: Rule("request_problem_info", _FLAG, _CONNECT),
+    0x18: Rule("will_delay", _U32, frozenset({wire.WILL})),
+    0x19: Rule("request_response_info", _FLAG, _CONNECT),
+    0x1A: Rule("response_info", _TEXT, _CONNACK),
+    0x1C: Rule("server_reference", _TEXT, _CONNACK | {wire.DISCONNECT}),
+    0x1F: Rule("reason_string", _TEXT, _ANSWERS),
+    0x21: Rule("receive_maximum", _U16, _OPENING, low=1),
+    0x22: Rule("topic_alias_maximum", _U16, _OPENING),
+    0x23: Rule("topic_alias", _U16, frozenset({wire.PUBLISH}), low=1),
+    0x24: Rule("maximum_qos", _BYTE, _CONNACK, high=1),
+    0x25: Rule("retain_available", _FLAG, _CONNACK),
+    0x26: Rule("user_properties", _PAIR, _ALL),
+    0x27: Rule("maximum_packet_size", _U32, _OPENING, low=1),
+    0x28: Rule("wildcard_available", _FLAG, _CONNACK),
+    0x29: Rule("subscription_ids_available", _FLAG, _CONNACK),
+    0x2A: Rule("shared_available", _FLAG, _CONNACK),
+}
+_PAIR_HEAD: Final = struct.Struct(">BH").pack
+_LENGTH: Final = struct.Struct(">H").pack
+_SUBSCRIPTION_ID: Final = 0x0B
+_USER: Final = 0x26
+_LISTS: Final = frozenset({_SUBSCRIPTION_ID, _USER})
+_ONLY_CLIENT: Final = frozenset({(wire.DISCONNECT, 0x11)})
+_ONLY_SERVER: Final = frozenset({(wire.DISCONNECT, 0x1C), (wire.PUBLISH, 0x0B)})
+
+
+def read_properties(reader: Reader, kind: int) -> Properties | None:
+    """The property section at the cursor, with its length; None if it is empty."""
+    length = reader.varint("property length")
+    if not length:
+        return None
+    outer = reader.stop
+    if reader.at + length > outer:
+        raise reader.malformed(
+            "property length", f"is {length}, the packet has {outer - reader.at} bytes left"
+        )
+    reader.stop = reader.at + length  # a value must end within the section
+    properties = _read_all(reader, kind)
+    reader.stop = outer
+    return properties
+
+
+def _read_all(reader: Reader, kind: int) -> Properties:
+    users: list[tuple[str, str]] = []
+    ids: list[int] = []
+    found: dict[str, Any] = {}
+    data = reader.data
+    while reader.at < reader.stop:
+        identifier = data[reader.at]
+        if identifier == _USER:  # allowed everywhere, and by far the most frequent
+            reader.at += 1
+            users.append((reader.text("user_properties"), reader.text("user_properties")))
+            continue
+        at = reader.at
+        rule = _rule(reader, kind, identifier)
+        value = rule.form.read(reader, rule.field)
+        _check_value(reader, rule, value, at)
+        if rule.field in found or (ids and identifier == _SUBSCRIPTION_ID and kind != wire.PUBLISH):
+            raise reader.violation(rule.field, "is given twice", at)
+        if identifier == _SUBSCRIPTION_ID:
+            ids.append(value)
+        else:
+            found[rule.field] = value
+    if users:
+        found["user_properties"] = tuple(users)
+    if ids:
+        found["subscription_ids"] = tuple(ids)
+    if "auth_data" in found and "auth_method" not in found:
+        raise reader.violation("auth_data", "comes without auth_method")
+    return Properties(**found)
+
+
+def _rule(reader: Reader, kind: int, identifier: int) -> Rule:
+    rule = RULES.get(identifier)
+    if rule is None or kind not in rule.kinds:
+        where = "the will" if kind == wire.WILL else wire.NAMES[kind]
+        raise reader.malformed(f"property 0x{identifier:02x}", f"is not one of {where}")
+    wrong_side = _ONLY_CLIENT if reader.from_server else _ONLY_SERVER
+    if (kind, identifier) in wrong_side:
+        raise reader.violation(rule.field, "may only be sent by the other side")
+    reader.at += 1
+    return rule
+
+
+def _check_value(reader: Reader, rule: Rule, value: Any, at: int) -> None:
+    if isinstance(value, int):
+        if not rule.low <= value <= rule.high:
+            reason = Reason.TOPIC_ALIAS_INVALID if rule.field == "topic_alias" else None
+            raise reader.violation(rule.field, f"is {value}, out of range", at, reason)
+    elif rule.field == "response_topic" and (not value or "+" in value or "#" in value):
+        raise reader.violation(rule.field, "is not a topic name", at)
+
+
+def decode_properties(encoded: bytes) -> Properties | None:
+    """The reverse of `forwarded()` or `encode_properties()` of a publish; MqttError if it is none."""
+    if not encoded:
+        return None
+    frame = b"\x30" + encoded
+    return _read_all(Reader(frame, 0, 1, len(frame), 5, True), wire.PUBLISH)
+
+
+def encode_properties(properties: Properties | None) -> bytes:
+    """All of `properties` by rising id, without the length in front; ValueError if one does not fit."""
+    if properties is None:
+        return b""
+    parts: list[bytes] = []
+    for identifier, rule in RULES.items():
+        value = getattr(properties, rule.field)
+        if value is None:
+            continue
+        for item in value if identifier in _LISTS else (value,):
+            parts += (identifier.to_bytes(1), _write(rule, item))
+    return b"".join(parts)
+
+
+def _write(rule: Rule, value: Any) -> bytes:
+    if isinstance(value, int) and not rule.low <= value <= rule.high:
+        raise ValueError(f"{rule.field} is {value}, out of range")
+    try:
+        return rule.form.write(value)
+    except OverflowError:
+        raise ValueError(f"{rule.field} is {value}, out of range") from None
+
+
+def forwarded(properties: Properties | None) -> bytes:
+    """What a server passes on with a publish, encoded, without the length in front.
+
+    Payload format, content type, response topic, correlation data, and the user properties in their order.
+    Message expiry is not in it: what is left of it is known only when the message is sent
+    (`message_expiry()`).
+    """
+    if properties is None:
+        return b""
+    parts: list[bytes] = []
+    if properties.payload_format is not None:
+        parts.append(b"\x01\x01" if properties.payload_format else b"\x01\x00")
+    if properties.content_type is not None:
+        parts.append(b"\x03" + wire.text(properties.content_type))
+    if properties.response_topic is not None:
+        parts.append(b"\x08" + wire.text(properties.response_topic))
+    if properties.correlation_data is not None:
+        parts.append(b"\x09" + wire.binary(properties.correlation_data))
+    parts += [user_property(key, value) for key, value in properties.user_properties]
+    return b"".join(parts)
+
+
+def user_property(key: str, value: str) -> bytes:
+    """One user property, encoded; ValueError as `wire.text`. Several of these go out with each delivery."""
+    name = key.encode()
+    raw = value.encode()
+    if 0 in name or 0 in raw or len(name) > 65_535 or len(raw) > 65_535:
+        return b"\x26" + wire.text(key) + wire.text(value)  # which raises
+    return _PAIR_HEAD(0x26, len(name)) + name + _LENGTH(len(raw)) + raw
+
+
+def message_expiry(seconds: int) -> bytes:
+    """Message expiry interval, encoded."""
+    return b"\x02" + seconds.to_bytes(4)
+
+
+def subscription_id(number: int) -> bytes:
+    """One subscription identifier (1 .. 268,435,455), encoded."""
+    return b"\x0b" + wire.varint(number)
+
+
+def topic_alias(alias: int) -> bytes:
+    """Topic alias (1 .. 65,535), encoded."""
+    return b"\x23" + alias.to_bytes(2)

@@ -1,0 +1,167 @@
+"""Reason codes, which packet may carry which, and the errors that carry them.
+
+Up to 3.1.1 only CONNACK and SUBACK could say why; MQTT 5 gives nearly every answer a reason code: below 0x80
+the request worked, from 0x80 on it failed. A code that its packet may not carry is a protocol error of the
+sender, so the allowed ones stand here as sets, per packet and, where it matters, per sender.
+
+An error of the codec carries the reason code that a DISCONNECT (or a CONNACK, before there is a session)
+should name. It ends the connection: what follows a malformed packet in the stream means nothing.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .packets import Packet
+
+
+class Reason(IntEnum):
+    """Reason codes of MQTT 5, section 2.4. GRANTED_QOS_0 and NORMAL_DISCONNECTION are 0x00 as SUCCESS is."""
+
+    SUCCESS = 0x00
+    GRANTED_QOS_1 = 0x01
+    GRANTED_QOS_2 = 0x02
+    DISCONNECT_WITH_WILL = 0x04
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    CONTINUE_AUTHENTICATION = 0x18
+    REAUTHENTICATE = 0x19
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    BAD_USER_NAME_OR_PASSWORD = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    BANNED = 0x8A
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    MESSAGE_RATE_TOO_HIGH = 0x96
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    USE_ANOTHER_SERVER = 0x9C
+    SERVER_MOVED = 0x9D
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    CONNECTION_RATE_EXCEEDED = 0x9F
+    MAXIMUM_CONNECT_TIME = 0xA0
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+class ConnectReturn(IntEnum):
+    """Return codes of CONNACK up to 3.1.1."""
+
+    ACCEPTED = 0
+    UNACCEPTABLE_PROTOCOL_VERSION = 1
+    IDENTIFIER_REJECTED = 2
+    SERVER_UNAVAILABLE = 3
+    BAD_USER_NAME_OR_PASSWORD = 4
+    NOT_AUTHORIZED = 5
+
+
+_RETURNS: Final[dict[int, ConnectReturn]] = {
+    Reason.UNSUPPORTED_PROTOCOL_VERSION: ConnectReturn.UNACCEPTABLE_PROTOCOL_VERSION,
+    Reason.CLIENT_IDENTIFIER_NOT_VALID: ConnectReturn.IDENTIFIER_REJECTED,
+    Reason.BAD_USER_NAME_OR_PASSWORD: ConnectReturn.BAD_USER_NAME_OR_PASSWORD,
+    Reason.BAD_AUTHENTICATION_METHOD: ConnectReturn.BAD_USER_NAME_OR_PASSWORD,
+    Reason.NOT_AUTHORIZED: ConnectReturn.NOT_AUTHORIZED,
+    Reason.BANNED: ConnectReturn.NOT_AUTHORIZED,
+}
+
+
+def connect_return(reason: int) -> int:
+    """The 3.1.1 return code (0 to 5) that says best what `reason` of a CONNACK says; below 0x80 it stays."""
+    if reason < 0x80:
+        return reason
+    return _RETURNS.get(reason, ConnectReturn.SERVER_UNAVAILABLE)
+
+
+# Per packet. The numbers are those of the tables in chapter 3 of the specification.
+CONNACK_REASONS: Final = frozenset({0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F})
+PUBLISH_REASONS: Final = frozenset({0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})  # PUBACK and PUBREC
+RELEASE_REASONS: Final = frozenset({0, 0x92})  # PUBREL and PUBCOMP
+SUBACK_REASONS: Final = frozenset({0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2})
+UNSUBACK_REASONS: Final = frozenset({0, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91})
+CLIENT_DISCONNECT_REASONS: Final = frozenset({0, 4, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A)})
+# 0x8C stands in the common table (2.4) but not in that of DISCONNECT: read it, do not send it.
+SERVER_DISCONNECT_REASONS: Final = frozenset(
+    {0, *range(0x80, 0x84), 0x87, 0x89, *range(0x8B, 0x91), *range(0x93, 0xA3)}
+)
+CLIENT_AUTH_REASONS: Final = frozenset({0x18, 0x19})
+SERVER_AUTH_REASONS: Final = frozenset({0x00, 0x18})
+SUBACK_RETURNS: Final = frozenset({0, 1, 2, 0x80})  # up to 3.1.1
+CONNECT_RETURNS: Final = frozenset(range(6))  # up to 3.1.1
+
+
+class MqttError(Exception):
+    """What the other side sent is not MQTT; the connection must end.
+
+    `packet` names the packet, `field` what in it is wrong, `offset` the byte counted from the packet's first
+    one. `reason` is the reason code to answer with. `packets` are those of the same chunk that came before
+    it and are good.
+    """
+
+    reason: int = Reason.UNSPECIFIED_ERROR
+
+    def __init__(self, packet: str, field: str, offset: int, detail: str, reason: int | None = None) -> None:
+        super().__init__(f"{packet}: {field} at byte {offset} {detail}")
+        self.packet = packet
+        self.field = field
+        self.offset = offset
+        self.packets: list[Packet] = []
+        if reason is not None:
+            self.reason = reason
+
+
+class MalformedPacket(MqttError):
+    """The bytes cannot be read as the packet they claim to be."""
+
+    reason = Reason.MALFORMED_PACKET
+
+
+class ProtocolViolation(MqttError):
+    """The packet can be read, but may not be sent like this, now or by this side."""
+
+    reason = Reason.PROTOCOL_ERROR
+
+
+class PacketTooLarge(MqttError):
+    """The packet is larger than we said we take."""
+
+    reason = Reason.PACKET_TOO_LARGE
+
+
+class UnsupportedLevel(MqttError):
+    """CONNECT asks for a protocol level that we do not speak.
+
+    `level` is what it asked for; `connack` the bytes to answer with before closing: return code 0x01 in the
+    form of 3.1.1 or reason code 0x84 in that of MQTT 5, whichever such a client can read.
+    """
+
+    reason = Reason.UNSUPPORTED_PROTOCOL_VERSION
+
+    def __init__(self, offset: int, name: str, level: int) -> None:
+        super().__init__("CONNECT", "protocol level", offset, f"is {level} of {name!r}: not 3, 4 or 5")
+        self.level = level
+
+    @property
+    def connack(self) -> bytes:
+        # Bridges set the top bit to say that they are bridges: 0x84 is 3.1.1.
+        return b"\x20\x03\x00\x84\x00" if (self.level & 0x7F) >= 5 else b"\x20\x02\x00\x01"

@@ -1,0 +1,58 @@
+"""Topic -> subscribers: the trie, and a cache of its answers by topic.
+
+Most deployments publish to far fewer topics than they publish messages, so the trie is asked once a topic;
+the cache is dropped whole when any subscription changes, and when it has reached its bound.
+"""
+
+from timeline.filters import Trie, matches
+from timeline.session import Subscription
+
+from ..subscriber import Subscriber
+
+CACHE_TOPICS = 50_000
+
+Targets = dict[Subscriber, tuple[Subscription, ...]]
+
+
+class Router:
+    """Who gets a topic. `route` is O(1) for a topic seen since the last change."""
+
+    def __init__(self) -> None:
+        self._trie: Trie[Subscriber, Subscription] = Trie()
+        self._cache: dict[bytes, Targets] = {}
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    def add(self, subscriber: Subscriber, subscription: Subscription) -> None:
+        self._trie.add(subscription.filter, subscriber, subscription)
+        self._cache.clear()
+
+    def discard(self, subscriber: Subscriber, topic_filter: str) -> None:
+        self._trie.discard(topic_filter, subscriber)
+        self._cache.clear()
+
+    def discard_all(self, subscriber: Subscriber) -> None:
+        for topic_filter in subscriber.session.subscriptions:
+            self.discard(subscriber, topic_filter)
+
+    def route(self, topic: bytes) -> Targets:
+        """Every subscriber with a matching subscription, away or not."""
+        targets = self._cache.get(topic)
+        if targets is None:
+            targets = self._match(topic)
+        return targets
+
+    def _match(self, topic: bytes) -> Targets:
+        targets: Targets = {}
+        for subscriber, subscription in self._trie.match(topic.decode()):
+            targets[subscriber] = (*targets.get(subscriber, ()), subscription)
+        if len(self._cache) >= CACHE_TOPICS:
+            self._cache.clear()
+        self._cache[topic] = targets
+        return targets
+
+
+def matching(subscriber: Subscriber, topic: str) -> tuple[Subscription, ...]:
+    """The subscriptions of one subscriber that match a topic."""
+    return tuple(s for s in subscriber.session.subscriptions.values() if matches(s.filter, topic))

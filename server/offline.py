@@ -1,0 +1,63 @@
+"""Commands on a stopped server's data: look, check, repair."""
+
+from pathlib import Path
+
+from shards import keys
+from shards.errors import StoreFailed
+from shards.recover import read_directory, stored_cursor
+from shards.rocks import RocksStore
+from shards.store import Table
+from shards.tables import session_of
+from shards.verify import repair_counts, verify_counts
+from timeline.position import at_of
+
+from .http.times import format_ms
+
+
+def inspect(path: Path, max_slices: int) -> int:
+    """Print slices, shards and sessions; 0."""
+    store = _open_existing(path)
+    cursor = stored_cursor(store, 0)
+    directory = read_directory(store, max_slices)
+    _say(f"{path}: horizon {format_ms(at_of(cursor.horizon))}, bound {format_ms(cursor.bound_ms)}")
+    _say(f"last seq {cursor.seq}, running {cursor.running_ms // 1000} s, {len(directory)} slices")
+    _say("slice                     end                       gen  rows       live       bytes        shards")
+    for piece in directory:
+        _say(
+            f"{format_ms(piece.start_ms):25} {format_ms(piece.end_ms):25} {piece.generation:<4} "
+            f"{piece.count:<10} {piece.live:<10} {piece.bytes:<12} {len(piece.shards)}"
+        )
+        for shard in piece.shards.values():
+            _say(
+                f"  shard {shard.number}: structure {shard.structure}, {shard.count} rows, {shard.live} live, "
+                f"{shard.bytes} bytes, first {format_ms(at_of(shard.first))}, last {format_ms(at_of(shard.last))}"
+            )
+    for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
+        filters = ", ".join(f"{s.filter} (QoS {s.qos})" for s in session_of(value).subscriptions)
+        _say(f"session {key.decode()}: {filters or 'no subscriptions'}")
+    store.close()
+    return 0
+
+
+def verify(path: Path, max_slices: int, *, repair: bool) -> int:
+    """Check derived data against the rows; 0 if all is well or has been repaired, else 1."""
+    store = _open_existing(path)
+    faults = verify_counts(store, read_directory(store, max_slices))
+    for fault in faults:
+        _say(str(fault))
+    if faults and repair:
+        repair_counts(store, faults)
+        _say(f"repaired {len(faults)} shards")
+    store.close()
+    _say("nothing wrong" if not faults else f"{len(faults)} faults")
+    return 0 if not faults or repair else 1
+
+
+def _open_existing(path: Path) -> RocksStore:
+    if not (path / "CURRENT").exists():
+        raise StoreFailed(f"{path} holds no data")
+    return RocksStore(path)
+
+
+def _say(line: str) -> None:
+    print(line)  # noqa: T201

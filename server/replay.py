@@ -1,0 +1,142 @@
+"""Sessions behind the horizon read on by themselves, in turns.
+
+Who has been away, is slow, or asked for the past reads from its own position: from the tail while that
+reaches back far enough, else from the store. A turn is bounded, so that one session with a million
+messages to catch up on delays nobody; a session without room leaves the queue and comes back with its
+next ack or when its socket takes data again. When a session's read position equals the horizon it joins
+the tail, checked and joined without a pause in between.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from shards.read import Reader
+from shards.record import decode, is_stub, topic_of
+from timeline.horizon import Horizon
+from timeline.position import Position
+from timeline.session import Subscription
+from timeline.tail import Tail
+
+from .message import Message
+from .mqtt.router import Router
+from .subscriber import Subscriber
+
+TURN_ROWS = 1_000
+
+
+class Replay:
+    """The queue of sessions that have something to read and room for it."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        horizon: Horizon,
+        tail: Tail[Message],
+        router: Router,
+        *,
+        wall_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._reader = reader
+        self._horizon = horizon
+        self._tail = tail
+        self._router = router
+        self._wall_ms = wall_ms
+        self._wake = wake
+        self._ready: deque[Subscriber] = deque()
+        self.lost = 0
+        """Times that a session found its place dropped by retention."""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._ready
+
+    def wake(self, subscriber: Subscriber) -> None:
+        """The subscriber may have room, and may have something to read."""
+        if subscriber.is_ready or subscriber.link is None or subscriber.session.tailing:
+            return
+        subscriber.is_ready = True
+        self._ready.append(subscriber)
+        self._wake()
+
+    def turn(self) -> None:
+        """Let the next session in the queue read a bounded stretch."""
+        if not self._ready:
+            return
+        subscriber = self._ready.popleft()
+        subscriber.is_ready = False
+        if subscriber.link is not None and self._read_on(subscriber):
+            self.wake(subscriber)
+
+    def begin(self, subscriber: Subscriber) -> None:
+        """The session has a connection again: what was in flight goes first, in order."""
+        session = subscriber.session
+        subscriber.resends = deque(session.flights.values())
+        if subscriber.resends or not session.join(self._horizon.position):
+            self.wake(subscriber)
+
+    def _resend(self, subscriber: Subscriber) -> bool:
+        """Send again as much as the window takes; True when nothing is left to be sent again."""
+        session, resends = subscriber.session, subscriber.resends
+        while resends:
+            link = subscriber.link
+            if link is None or not link.has_room or len(session.flights) - len(resends) >= session.window:
+                return False
+            flight = resends.popleft()
+            value = self._reader.value_at(flight.position, flight.shard)
+            if value is None or is_stub(value):
+                session.ack(flight.packet_id)
+                continue
+            message = self._message(flight.position, flight.shard, value)
+            found = self._router.route(message.record.topic).get(subscriber, ())
+            subscriber.resend(message, flight, found)
+        return True
+
+    def _read_on(self, subscriber: Subscriber) -> bool:
+        """Read a stretch; True if there is more and room for it."""
+        if not self._resend(subscriber):
+            return False
+        session, horizon = subscriber.session, self._horizon.position
+        if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
+            session.read = self._reader.directory.floor
+            self.lost += 1
+        subscriber.dirty.add(subscriber)
+        count = 0
+        for place, message in self._stretch(subscriber, session.read, horizon):
+            count += 1
+            if message is not None and not subscriber.offer(*message):
+                session.read = Position(place - 1)
+                return False
+            session.read = place
+        if count < TURN_ROWS:
+            session.read = horizon
+        return not session.join(self._horizon.position)
+
+    def _stretch(
+        self, subscriber: Subscriber, read: Position, horizon: Position
+    ) -> Iterator[tuple[Position, tuple[Message, tuple[Subscription, ...]] | None]]:
+        """The next positions behind `read`, each with the message if the subscriber is to get it."""
+        if self._tail.covers(read):
+            for place, message in self._tail.after(read, TURN_ROWS):
+                found = self._wanted(subscriber, place, message.record.topic)
+                is_wanted = found and not message.is_expired(self._wall_ms())
+                yield place, (message, found) if is_wanted else None
+            return
+        rows = self._reader.read(Position(read + 1), Position(horizon + 1))
+        for place, shard, value in islice(rows, TURN_ROWS):
+            found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
+            if found:
+                message = self._message(place, shard, value)
+                yield place, None if message.is_expired(self._wall_ms()) else (message, found)
+            else:
+                yield place, None
+
+    def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
+        found = self._router.route(topic).get(subscriber, ())
+        if found and any(s.since >= place for s in found):
+            found = tuple(s for s in found if s.since < place)
+        return found
+
+    def _message(self, place: Position, shard: int, value: bytes) -> Message:
+        return Message(place, shard, decode(value), self._wall_ms())

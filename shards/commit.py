@@ -1,0 +1,460 @@
+"""What goes into one group commit, and every answer of the write path.
+
+The writer opens a group (`begin`), hands in the requests one after the other in the order of their
+arrival, closes it (`seal`: one atomic batch, readable but not yet durable) and, when the sync is done,
+sends the answers that were decided here. Decisions are made against what is stored plus what this group
+has already changed, so that two cancels of one message in one group get the same truth as in two.
+
+    begin(wall) -> put, cancel, move, release, ... -> seal() -> Group -> (sync) -> durable(group)
+
+A message's place is chosen here and nowhere else (DESIGN: "position"). A batch of drafts is checked whole
+before the first row is placed, so a refused one leaves nothing behind.
+
+Rows of fresh drafts cannot be cancelled or moved within their own group: nobody has been told their ids.
+
+`put` is written for speed: at 150,000 messages a second everything from the socket to the disk has 6.6
+microseconds a message, and its inner loop takes about 1.5 of them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from timeline.horizon import HELD, Horizon
+from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
+from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, SlicesError, TooManyShards
+
+from . import keys
+from .errors import ShardsError
+from .read import Found, Row, find
+from .record import CANCELLED, MOVED, decode, is_stub, stub, with_id
+from .store import Batch, Store, Table
+from .tables import (
+    META_CURSOR,
+    DedupeRow,
+    StoredCursor,
+    cursor_value,
+    dedupe_from,
+    dedupe_value,
+    shard_value,
+    slice_value,
+    wall_value,
+)
+
+ROW_OVERHEAD = 22
+"""Key bytes that count towards a shard's cap."""
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A message that wants a place. `value` is the encoded record; due 0: as soon as possible."""
+
+    due_ms: int
+    topic: bytes
+    value: bytes
+    key: bytes = b""
+    fingerprint: bytes = b""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The idempotency key was used before, by the same request: the first answer again."""
+
+    id: MessageId
+    due_ms: int
+
+
+class Refused(ShardsError):
+    """A draft cannot be taken; `index` says which of its request, `why` is a stable word."""
+
+    def __init__(self, why: str, detail: str, index: int = 0) -> None:
+        super().__init__(detail)
+        self.why = why
+        self.index = index
+
+
+class Outcome(Enum):
+    """How a cancel or move ended."""
+
+    DONE = "done"
+    NOT_FOUND = "not-found"
+    ALREADY_DISPATCHED = "already-dispatched"
+    CANCELLED = "cancelled"
+    CHANGED = "precondition-failed"
+
+
+class Control(msgspec.Struct, frozen=True):
+    """The answer to a cancel or move: how it ended and where the message stood, or stands now."""
+
+    outcome: Outcome
+    found: Found | None = None
+    row: MessageId = MessageId(0)
+
+
+@dataclass(slots=True)
+class Group:
+    """One atomic batch: written, not yet durable."""
+
+    bound_ms: int = 0
+    placed: list[Row] = field(default_factory=list)
+    """New rows, for the wheel once they are durable."""
+    gone: list[Position] = field(default_factory=list)
+    """Cancelled or moved: out of the wheel at once, the floor keeps dispatch below them."""
+    floor: Position | None = None
+    rows: int = 0
+
+    def touch(self, place: Position) -> None:
+        if self.floor is None or place < self.floor:
+            self.floor = place
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Bounds of a shard and of what may be pending."""
+
+    messages: int
+    bytes: int
+    pending: int
+
+
+class Commit:
+    """Composes groups. One writer: calls come one after the other, never from two threads."""
+
+    def __init__(
+        self, store: Store, directory: Directory, horizon: Horizon, *, node: int, caps: Caps, pending: int
+    ) -> None:
+        self._store = store
+        self.directory = directory
+        self.horizon = horizon
+        self.node = node
+        self.caps = caps
+        self.pending = pending
+        """Messages neither dispatched nor cancelled. Derived: counted at start, kept up here."""
+        self.held = 0
+        """Messages in the table `held`. Derived, like `pending`."""
+        self.running_ms = 0
+        """Server running time over all starts; the writer sets it before `seal`."""
+        self._wall_ms = 0
+        self._group = Group()
+        self._batch: Batch = store.batch()
+        self._fresh: dict[tuple[Table, bytes], bytes | None] = {}
+        self._touched: dict[bytes, Shard] = {}
+        self._slices: dict[int, Slice] = {}
+        self._quarters: dict[int, Slice] = {}
+
+    def begin(self, wall_ms: int) -> None:
+        """Open a group; `wall_ms` is what the clock shows for all of it."""
+        self.horizon.observe(wall_ms)
+        self._wall_ms = wall_ms
+        self._group = Group()
+        self._batch = self._store.batch()
+        self._fresh.clear()
+        self._touched.clear()
+        self._slices.clear()
+        if len(self._quarters) > 2 * self.directory.max_slices:
+            self._quarters.clear()
+
+    def forget(self) -> None:
+        """Drop what was composed and every cached slice: the directory is about to be read again."""
+        self._quarters.clear()
+        self.begin(self._wall_ms)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been written into the open group."""
+        return not len(self._batch)
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """A stored value as this group leaves it."""
+        marker = (table, key)
+        return self._fresh[marker] if marker in self._fresh else self._store.get(table, key)
+
+    def find(self, wanted: MessageId) -> Found | None:
+        return find(self.get, self.directory, wanted)
+
+    # -- messages
+
+    def put(self, drafts: Sequence[Draft]) -> list[MessageId | Replayed]:
+        """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
+        if self.pending + len(drafts) > self.caps.pending:
+            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
+        known = self._known(drafts) if any(draft.key for draft in drafts) else {}
+        fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
+        ats = self._reserve(fresh)
+        ids: list[MessageId | Replayed] = list(self._place(fresh, ats))
+        if known:
+            ids = self._woven(ids, known, len(drafts))
+        return ids
+
+    def cancel(self, wanted: MessageId) -> Control:
+        """Make sure that nobody gets the message, if dispatch has not come to it."""
+        control = self._open(wanted)
+        if control.outcome is Outcome.CANCELLED:
+            return Control(Outcome.DONE, control.found)
+        if control.outcome is Outcome.DONE:
+            assert control.found is not None
+            self._retire(control.found, CANCELLED)
+            self.pending -= 1
+        return control
+
+    def move(self, wanted: MessageId, due_ms: int, expected: MessageId | None = None) -> Control:
+        """Give the message another due; same id, new position. `expected`: only if its row is this."""
+        control = self._open(wanted)
+        found = control.found
+        if control.outcome is not Outcome.DONE or found is None:
+            return control
+        if expected is not None and found.row_id != expected:
+            return Control(Outcome.CHANGED, found)
+        ats = self._reserve([Draft(due_ms, b"", b"")])
+        value = with_id(found.value, wanted, due_ms)
+        self._retire(found, MOVED)
+        row = self._rehome(wanted, value, due_ms, ats[0])
+        return Control(Outcome.DONE, found, row)
+
+    def release(self, place: Position) -> None:
+        """Put a held message on the timeline: the wall clock has reached its due."""
+        value = self.get(Table.HELD, keys.place(place))
+        if value is None:
+            return
+        record = decode(value)
+        wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.node))
+        self._delete(Table.HELD, keys.place(place))
+        self.held -= 1
+        ats = self._reserve([Draft(record.due_ms, b"", b"")])
+        self._rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, ats[0])
+
+    # -- other rows
+
+    def row(self, table: Table, key: bytes, value: bytes | None) -> None:
+        """Put a row of a small table, or delete it."""
+        if value is None:
+            self._delete(table, key)
+        else:
+            self._put(table, key, value)
+
+    def dispatched(self, turns: Iterable[tuple[Position, int]]) -> None:
+        """Note dispatch turns: (last position, wall ms)."""
+        for place, wall_ms in turns:
+            self._batch.put(Table.DISPATCHES, keys.place(place), wall_value(wall_ms))
+
+    def passed(self, piece: Slice) -> None:
+        """The horizon has passed the slice: its retention begins now."""
+        piece.passed_s = self.running_ms // 1000
+        self._slices[piece.start_ms] = piece
+
+    def expire(self, pieces: Sequence[Slice]) -> None:
+        """Drop whole slices, the oldest ones; the retention floor moves to the last one's end."""
+        for piece in pieces:
+            start, end = keys.slice_range(piece.home)
+            self._batch.delete_range(Table.MESSAGES, start, end)
+            self._batch.delete_range(Table.SHARDS, start, end)
+            self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
+            self.directory.drop(piece)
+            self._slices.pop(piece.start_ms, None)
+            self.directory.floor = max(self.directory.floor, Position(piece.end_ms << 48))
+        floor = keys.place(self.directory.floor)
+        self._batch.delete_range(Table.DISPATCHES, b"", floor)
+        self._quarters.clear()
+
+    # -- the group
+
+    def seal(self) -> Group:
+        """Write the group: readable now, durable after the caller's sync. Raises StoreFailed."""
+        group = self._group
+        for shard in self._touched.values():
+            self._batch.put(Table.SHARDS, shard.prefix, shard_value(shard))
+        for piece in self._slices.values():
+            self._batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
+        group.bound_ms = self.horizon.open_group(group.floor)
+        cursor = StoredCursor(
+            self.horizon.position, group.bound_ms, self.horizon.seq, self.running_ms, self.directory.floor
+        )
+        self._batch.put(Table.META, META_CURSOR, cursor_value(cursor))
+        group.rows = len(self._batch)
+        self._store.write(self._batch)
+        return group
+
+    # -- leaves
+
+    def _put(self, table: Table, key: bytes, value: bytes) -> None:
+        self._batch.put(table, key, value)
+        self._fresh[table, key] = value
+
+    def _delete(self, table: Table, key: bytes) -> None:
+        self._batch.delete(table, key)
+        self._fresh[table, key] = None
+
+    def _known(self, drafts: Sequence[Draft]) -> dict[int, Replayed | int]:
+        """Of each keyed draft whose key is taken: the first answer, or the index of its twin here."""
+        known: dict[int, Replayed | int] = {}
+        here: dict[bytes, int] = {}
+        for index, draft in enumerate(drafts):
+            if not draft.key:
+                continue
+            twin = here.setdefault(draft.key, index)
+            row = self._taken(draft.key) if twin == index else None
+            fingerprint = row.fingerprint if row else drafts[twin].fingerprint
+            if fingerprint != draft.fingerprint:
+                raise Refused("idempotency-mismatch", "the key was used by another request", index)
+            if row:
+                known[index] = Replayed(row.id, row.due_ms)
+            elif twin != index:
+                known[index] = twin
+        return known
+
+    def _taken(self, key: bytes) -> DedupeRow | None:
+        value = self.get(Table.DEDUPE, key)
+        row = dedupe_from(value) if value is not None else None
+        return row if row and row.position >= self.directory.floor else None
+
+    def _woven(
+        self, placed: list[MessageId | Replayed], known: dict[int, Replayed | int], count: int
+    ) -> list[MessageId | Replayed]:
+        """The answers of fresh and known drafts in request order."""
+        fresh = iter(placed)
+        answers: list[MessageId | Replayed] = []
+        for index in range(count):
+            answer = known.get(index)
+            if answer is None:
+                answers.append(next(fresh))
+            elif isinstance(answer, int):
+                answers.append(answers[answer])
+            else:
+                answers.append(answer)
+        return answers
+
+    def _reserve(self, drafts: Sequence[Draft]) -> list[int]:
+        """The `at` (or HELD) of each draft; opens the slices they need. Raises Refused before any row."""
+        wall_ms, clock_ms = self._wall_ms, self.horizon.clock_ms
+        quarters = self._quarters
+        ats = []
+        for index, draft in enumerate(drafts):
+            due = draft.due_ms
+            if due <= wall_ms:
+                at = clock_ms
+            elif due > clock_ms:
+                at = due
+            else:
+                at = self.horizon.place(due, wall_ms)
+            ats.append(at)
+            piece = quarters.get(at // NARROWEST_MS)
+            if (piece is None or not piece.start_ms <= at < piece.end_ms) and at != HELD:
+                try:
+                    self._slice_for(at)
+                except SlicesError as error:
+                    raise Refused("over-quota", str(error), index) from error
+        return ats
+
+    def _slice_for(self, at: int) -> Slice:
+        piece = self.directory.find(at)
+        if piece is None:
+            piece = self.directory.open(at, self.horizon.clock_ms)
+            self._slices[piece.start_ms] = piece
+        if len(piece.shards) + len(piece.borrowed) >= SHARDS_MAX - 1:
+            raise TooManyShards(piece.start_ms)
+        self._quarters[at // NARROWEST_MS] = piece
+        return piece
+
+    def _place(self, drafts: Sequence[Draft], ats: list[int]) -> list[MessageId]:
+        """Give each draft its position and row. The inner loop of every schedule."""
+        seq, node = self.horizon.seq, self.node << 48
+        put, touched, placed = self._batch.put, self._touched, self._group.placed
+        quarters, cap_messages, cap_bytes = self._quarters, self.caps.messages, self.caps.bytes
+        messages = Table.MESSAGES
+        lowest: int | None = None
+        ids: list[MessageId] = []
+        for draft, at in zip(drafts, ats, strict=True):
+            if at == HELD:
+                self.horizon.seq = seq
+                ids.append(self._hold(draft))
+                seq = self.horizon.seq
+                continue
+            seq += 1
+            position = at << 48 | seq
+            piece = quarters.get(at // NARROWEST_MS)
+            if piece is None or not piece.start_ms <= at < piece.end_ms:
+                piece = self._slice_for(at)
+            shard = piece.newest.get(0)
+            if shard is None or shard.count >= cap_messages or shard.bytes >= cap_bytes:
+                shard = piece.open_shard(0)
+            value = draft.value
+            prefix = shard.prefix
+            put(messages, prefix + position.to_bytes(12, "big"), value)
+            shard.grow(position, len(value) + ROW_OVERHEAD)  # type: ignore[arg-type]
+            touched[prefix] = shard
+            if lowest is None or position < lowest:
+                lowest = position
+            placed.append((position, shard.number, value))  # type: ignore[arg-type]
+            name = at << 80 | shard.number << 64 | node | seq
+            ids.append(name)  # type: ignore[arg-type]
+            if draft.key:
+                self._remember(draft, MessageId(name), Position(position))
+        self.horizon.seq = seq
+        self.pending += len(ids)
+        if lowest is not None:
+            self._group.touch(Position(lowest))
+        return ids
+
+    def _remember(self, draft: Draft, name: MessageId, position: Position) -> None:
+        row = DedupeRow(name, draft.fingerprint, draft.due_ms or position >> 48, position)
+        self._put(Table.DEDUPE, draft.key, dedupe_value(row))
+
+    def _hold(self, draft: Draft) -> MessageId:
+        """The clock was set back: wait in `held` until the wall clock reaches the due."""
+        place = Position(draft.due_ms << 48 | self.horizon.issue())
+        self._put(Table.HELD, keys.place(place), draft.value)
+        self.held += 1
+        name = message_id(place, HELD_SHARD, self.node)
+        if draft.key:
+            self._remember(draft, name, place)
+        return name
+
+    def _open(self, wanted: MessageId) -> Control:
+        """Whether a cancel or move of the message can still win."""
+        found = self.find(wanted)
+        if found is None:
+            return Control(Outcome.NOT_FOUND)
+        if is_stub(found.value):
+            return Control(Outcome.CANCELLED, found)
+        if found.shard is not None and not self.horizon.undecided(found.position):
+            return Control(Outcome.ALREADY_DISPATCHED, found)
+        return Control(Outcome.DONE, found)
+
+    def _retire(self, found: Found, kind: int) -> None:
+        """Overwrite a row by a stub; nothing deletes it before its slice goes."""
+        left = stub(decode(found.value), kind, self._wall_ms)
+        if found.shard is None:
+            if kind == MOVED:
+                self._delete(Table.HELD, keys.place(found.position))
+                self.held -= 1
+            else:
+                self._put(Table.HELD, keys.place(found.position), left)
+            return
+        self._put(Table.MESSAGES, found.shard.prefix + keys.place(found.position), left)
+        found.shard.live -= 1
+        self._touched[found.shard.prefix] = found.shard
+        self._group.gone.append(found.position)
+        self._group.touch(found.position)
+
+    def _rehome(self, wanted: MessageId, value: bytes, due_ms: int, at: int) -> MessageId:
+        """Write a message that has an id already to a new position, and say where it is."""
+        record = decode(value)
+        (row_id,) = self._place([Draft(due_ms, record.topic, value)], [at])
+        self.pending -= 1
+        if at != HELD:
+            self._settle(value, record.stub)
+        self._put(Table.MOVED, keys.message(wanted), keys.message(row_id))
+        taken = self._taken(record.key) if record.key else None
+        if taken:
+            follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, id_position(row_id))
+            self._put(Table.DEDUPE, record.key, dedupe_value(follow))
+        return row_id
+
+    def _settle(self, value: bytes, dead: int) -> None:
+        """A re-homed row is known to users: this group must see it. A stub is not for the wheel."""
+        place, number, _ = self._group.placed[-1]
+        shard = self._slice_for(place >> 48).shards[number]
+        self._fresh[Table.MESSAGES, shard.prefix + keys.place(place)] = value
+        if dead:
+            self._group.placed.pop()
+            shard.live -= 1

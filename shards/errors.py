@@ -1,0 +1,21 @@
+"""What can go wrong in this room."""
+
+
+class ShardsError(Exception):
+    """Base of the room's errors."""
+
+
+class StoreFailed(ShardsError):
+    """The engine did not write, sync or read; what was not durable before may be gone."""
+
+
+class Corrupt(ShardsError):
+    """Stored bytes are not what was written. The message names the file or the row."""
+
+
+class StoreLocked(ShardsError):
+    """Another process has the data directory open."""
+
+
+class WrongFormat(ShardsError):
+    """The data directory was written by another version of the format."""

@@ -1,0 +1,55 @@
+"""The one place that knows key bytes. All big-endian, so that byte order is timeline order.
+
+    messages     slice start (6) · generation (2) · shard (2) · at (6) · seq (6)    22 bytes
+    slices       start (6) · generation (2)                                          8
+    shards       start (6) · generation (2) · shard (2)                             10
+    held         due (6) · seq (6)                                                  12
+    dispatches   at (6) · seq (6) of the last message of a dispatch turn            12
+    moved        message id (16)                                                    16
+    dedupe       hash of user and key (16)                                          16
+    sessions, cursors, schedules, retained: the name or topic, UTF-8
+
+A shard's first ten bytes are `Shard.prefix`, a position's twelve are `place(position)`.
+"""
+
+from timeline.position import ID_BYTES, POSITION_BYTES, MessageId, Position
+from timeline.slices import Home
+
+LAST = b"\xff" * 24
+"""Above every key of the tables with fixed keys."""
+
+
+def place(position: Position) -> bytes:
+    return position.to_bytes(POSITION_BYTES, "big")
+
+
+def place_of(key: bytes) -> Position:
+    """The position that a key of `messages`, `held` or `dispatches` ends with."""
+    return Position(int.from_bytes(key[-POSITION_BYTES:], "big"))
+
+
+def message(message_id: MessageId) -> bytes:
+    return message_id.to_bytes(ID_BYTES, "big")
+
+
+def message_of(key: bytes) -> MessageId:
+    return MessageId(int.from_bytes(key, "big"))
+
+
+def slice_key(home: Home) -> bytes:
+    return (home.start_ms << 16 | home.generation).to_bytes(8, "big")
+
+
+def slice_of(key: bytes) -> Home:
+    number = int.from_bytes(key[:8], "big")
+    return Home(number >> 16, number & 0xFFFF)
+
+
+def slice_range(home: Home) -> tuple[bytes, bytes]:
+    """The bounds [start, end) of every row of a slice, in `messages` and in `shards`."""
+    number = home.start_ms << 16 | home.generation
+    return number.to_bytes(8, "big"), (number + 1).to_bytes(8, "big")
+
+
+def shard_of(key: bytes) -> tuple[Home, int]:
+    return slice_of(key), int.from_bytes(key[8:10], "big")

@@ -1,0 +1,107 @@
+"""The store contract in RAM: for tests, and the model that the RocksDB form is held against.
+
+It keeps its write-ahead log as a list of batches and a mark up to which that is durable, so that a test
+can crash it at every prefix that a real crash could leave (`crash`).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from sortedcontainers import SortedDict
+
+from .errors import StoreFailed
+from .store import Batch, Table
+
+Change = tuple[Table, bytes, bytes | None, bytes | None]
+"""(table, key, value, None): put; (table, key, None, None): delete; (table, start, None, end): range."""
+
+
+class MemoryBatch:
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        self.changes.append((table, key, value, None))
+
+    def delete(self, table: Table, key: bytes) -> None:
+        self.changes.append((table, key, None, None))
+
+    def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
+        self.changes.append((table, start, None, end))
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+
+class MemoryStore:
+    """Sorted dictionaries, one a table, and the log that makes them."""
+
+    def __init__(self) -> None:
+        self.log: list[MemoryBatch] = []
+        self.durable = 0
+        self.fail_writes = False
+        self.fail_flushes = False
+        self.survivors = 0
+        """How many of the batches that were not durable a `reopen` keeps."""
+        self._tables = _empty()
+
+    def batch(self) -> MemoryBatch:
+        return MemoryBatch()
+
+    def write(self, batch: Batch) -> None:
+        if self.fail_writes:
+            raise StoreFailed("the memory store was told to fail its writes")
+        own = cast("MemoryBatch", batch)
+        self.log.append(own)
+        self._apply(own)
+
+    def flush(self) -> None:
+        if self.fail_flushes:
+            raise StoreFailed("the memory store was told to fail its syncs")
+        self.durable = len(self.log)
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        found: bytes | None = self._tables[table].get(key)
+        return found
+
+    def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        rows = self._tables[table]
+        yield from [(key, rows[key]) for key in rows.irange(start, end, (True, False))]
+
+    def compact(self, table: Table, start: bytes, end: bytes) -> None:
+        """Nothing to give back."""
+
+    def checkpoint(self, path: Path) -> None:
+        raise StoreFailed(f"a store in RAM has no files to link into {path}")
+
+    def reopen(self) -> None:
+        if self.fail_writes:
+            raise StoreFailed("the memory store was told to fail")
+        self.crash(self.survivors)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def crash(self, survivors: int) -> None:
+        """Come back with what was durable and the first `survivors` batches that were not."""
+        del self.log[self.durable + survivors :]
+        self._tables = _empty()
+        for batch in self.log:
+            self._apply(batch)
+        self.durable = len(self.log)
+
+    def _apply(self, batch: MemoryBatch) -> None:
+        for table, key, value, end in batch.changes:
+            rows = self._tables[table]
+            if value is not None:
+                rows[key] = value
+            elif end is None:
+                rows.pop(key, None)
+            else:
+                for doomed in list(rows.irange(key, end, (True, False))):
+                    del rows[doomed]
+
+
+def _empty() -> dict[Table, "SortedDict[bytes, bytes]"]:
+    return {table: SortedDict() for table in Table}

@@ -1,0 +1,143 @@
+"""Everything that reads messages reads here: by id, or a stretch of the timeline in position order.
+
+A row is (position, shard number, stored value). `read` merges the shards of each slice, own and borrowed,
+slice after slice. It opens its iterators as it comes to a slice and they do not see what is written
+later: a caller reads a bounded run, closes it, and trusts it only up to the horizon (or `loaded`) as it
+was when the run began.
+"""
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+from operator import itemgetter
+from typing import NamedTuple
+
+from timeline.position import (
+    END,
+    HELD_SHARD,
+    MessageId,
+    Position,
+    id_position,
+    id_shard,
+    message_id,
+)
+from timeline.slices import Directory, Shard, Slice
+
+from . import keys
+from .errors import Corrupt
+from .record import MOVED
+from .store import Store, Table
+from .tables import wall_from
+
+Row = tuple[Position, int, bytes]
+"""(position, shard number, value)."""
+
+Getter = Callable[[Table, bytes], bytes | None]
+
+_first = itemgetter(0)
+
+
+class Found(NamedTuple):
+    """A message looked up by id: the row that holds it now. `shard` is None in the table `held`."""
+
+    id: MessageId
+    position: Position
+    shard: Shard | None
+    value: bytes
+
+    @property
+    def row_id(self) -> MessageId:
+        number = HELD_SHARD if self.shard is None else self.shard.number
+        return message_id(self.position, number, self.id >> 48 & 0xFFFF)
+
+
+class Reader:
+    """Look-ups and ordered reads over one store and its directory."""
+
+    def __init__(self, store: Store, directory: Directory) -> None:
+        self._store = store
+        self.directory = directory
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        return self._store.get(table, key)
+
+    def find(self, wanted: MessageId) -> Found | None:
+        """The message with this id, wherever moves have taken it; None if there is none (any more)."""
+        return find(self._store.get, self.directory, wanted)
+
+    def value_at(self, place: Position, number: int) -> bytes | None:
+        """The stored value of the row at `place` in the shard of that number."""
+        shard = _shard_at(self.directory, place, number)
+        return self._store.get(Table.MESSAGES, shard.prefix + keys.place(place)) if shard else None
+
+    def read(self, start: Position, end: Position, structures: set[int] | None = None) -> Iterator[Row]:
+        """Rows with start <= position < end in position order, stubs included.
+
+        With `structures` only shards of those (and of structure 0) are read.
+        """
+        for piece in self.directory.over(start, end):
+            runs = [
+                self._run(piece, shard, start, end)
+                for shard in piece.readable()
+                if shard.last >= start
+                and shard.first < end
+                and (structures is None or not shard.structure or shard.structure in structures)
+            ]
+            if len(runs) == 1:
+                yield from runs[0]
+            elif runs:
+                yield from merge(*runs, key=_first)
+
+    def held(self) -> Iterator[Row]:
+        """The messages that wait because the clock was set back, in (due, seq) order."""
+        for key, value in self._store.scan(Table.HELD, b"", keys.LAST):
+            yield keys.place_of(key), HELD_SHARD, value
+
+    def dispatched_ms(self, place: Position) -> int | None:
+        """When the message at `place` was dispatched, wall ms; None if the journal does not say."""
+        for _, value in self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST):
+            return wall_from(value)
+        return None
+
+    def _run(self, piece: Slice, shard: Shard, start: Position, end: Position) -> Iterator[Row]:
+        """One shard's rows within the slice and the bounds."""
+        low = max(start, piece.start_ms << 48)
+        high = min(end, piece.end_ms << 48)
+        prefix, number = shard.prefix, shard.number
+        top = prefix + min(high, END).to_bytes(12, "big")
+        for key, value in self._store.scan(Table.MESSAGES, prefix + low.to_bytes(12, "big"), top):
+            yield Position(int.from_bytes(key[10:], "big")), number, value
+
+
+def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
+    """Look a message up through `get`, which may see writes that are still being composed."""
+    now = wanted
+    for _ in range(2):
+        found = _at(get, directory, wanted, now)
+        if found is not None and not _was_moved(found.value):
+            return found
+        target = get(Table.MOVED, keys.message(wanted))
+        if target is None or id_position(keys.message_of(target)) < directory.floor:
+            return None
+        now = keys.message_of(target)
+    raise Corrupt(f"message {wanted:032x} is said to have moved to {now:032x}, which is moved too")
+
+
+def _at(get: Getter, directory: Directory, wanted: MessageId, row: MessageId) -> Found | None:
+    place, number = id_position(row), id_shard(row)
+    if number == HELD_SHARD:
+        value = get(Table.HELD, keys.place(place))
+        return None if value is None else Found(wanted, place, None, value)
+    shard = _shard_at(directory, place, number)
+    if shard is None:
+        return None
+    value = get(Table.MESSAGES, shard.prefix + keys.place(place))
+    return None if value is None else Found(wanted, place, shard, value)
+
+
+def _shard_at(directory: Directory, place: Position, number: int) -> Shard | None:
+    piece = directory.find(place >> 48)
+    return piece.shard(number) if piece else None
+
+
+def _was_moved(value: bytes) -> bool:
+    return bool(value[1] << 8 & MOVED)

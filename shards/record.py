@@ -1,0 +1,195 @@
+"""One stored message as bytes: written once when it is accepted, read when it is due.
+
+    version (1) · flags (2) · topic length (2) · due ms (8)                        13 bytes, always
+    then, each only if its flag is set, in this order:
+      expires ms after due (8) · id (16) · key hash (16)
+      publisher: length (1), bytes · properties: length (4), bytes · zone: length (1), bytes
+      stubs only: when ms (8)
+    then topic, then the payload up to the end
+
+`due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when
+it does not name this row any more, after a move. Properties are MQTT 5 property bytes as they go to
+subscribers, so that a delivery copies them. A *stub* is what a cancel or a move leaves: the same head and
+topic with a flag and the time, no payload.
+"""
+
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+from typing import Final
+
+import msgspec
+
+from .errors import Corrupt
+
+VERSION: Final = 1
+QOS_MASK: Final = 0x0003
+RETAIN: Final = 0x0004
+DROP_LATE: Final = 0x0008
+EXPIRES: Final = 0x0010
+HAS_ID: Final = 0x0020
+HAS_KEY: Final = 0x0040
+PUBLISHER: Final = 0x0080
+PROPERTIES: Final = 0x0100
+ENCODING_SHIFT: Final = 9
+ENCODING_MASK: Final = 0x0600
+CANCELLED: Final = 0x0800
+MOVED: Final = 0x1000
+ZONE: Final = 0x2000
+STUB: Final = CANCELLED | MOVED
+
+ENCODINGS: Final = ("text", "base64", "json")
+"""How the payload came in over HTTP, so that it can be given back the same way."""
+
+_HEAD = Struct(">BHHQ")
+_WHEN = Struct(">Q")
+_LENGTH = Struct(">I")
+_SIZE = _HEAD.size
+_FLAGS = Struct(">xH")
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A message as stored. Times in ms; bytes as they go over the wire."""
+
+    topic: bytes
+    payload: bytes
+    due_ms: int = 0
+    qos: int = 1
+    retain: bool = False
+    drop_late: bool = False
+    expires_ms: int = 0
+    id: int = 0
+    key: bytes = b""
+    publisher: bytes = b""
+    properties: bytes = b""
+    encoding: int = 0
+    zone: bytes = b""
+    stub: int = 0
+    when_ms: int = 0
+
+
+def encode(record: Record) -> bytes:
+    """The stored form. Lengths are the caller's to have checked: topic and key 65,535 and 16 bytes,
+    publisher and zone 255."""
+    flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
+    optional = b""
+    if record.retain:
+        flags |= RETAIN
+    if record.drop_late:
+        flags |= DROP_LATE
+    if record.expires_ms:
+        flags |= EXPIRES
+        optional = _WHEN.pack(record.expires_ms)
+    if record.id:
+        flags |= HAS_ID
+        optional += record.id.to_bytes(16, "big")
+    if record.key:
+        flags |= HAS_KEY
+        optional += record.key
+    if record.publisher:
+        flags |= PUBLISHER
+        optional += bytes((len(record.publisher),)) + record.publisher
+    if record.properties:
+        flags |= PROPERTIES
+        optional += _LENGTH.pack(len(record.properties)) + record.properties
+    if record.zone:
+        flags |= ZONE
+        optional += bytes((len(record.zone),)) + record.zone
+    if record.stub:
+        optional += _WHEN.pack(record.when_ms)
+    head = _HEAD.pack(VERSION, flags, len(record.topic), record.due_ms)
+    return b"".join((head, optional, record.topic, record.payload))
+
+
+def decode(value: bytes) -> Record:
+    """Read a stored message. Raises Corrupt for a version or a length that cannot be."""
+    try:
+        version, flags, topic_length, due_ms = _HEAD.unpack_from(value)
+        if version != VERSION:
+            raise Corrupt(f"record version {version}, this program reads {VERSION}")
+        if flags & ~(QOS_MASK | RETAIN | DROP_LATE | ENCODING_MASK):
+            return _decode_optional(value, flags, topic_length, due_ms)
+    except (StructError, IndexError) as error:
+        raise Corrupt(f"record of {len(value)} bytes: {error}") from error
+    end = _SIZE + topic_length
+    if end > len(value):
+        raise Corrupt(f"record of {len(value)} bytes says that its topic ends at {end}")
+    return Record(
+        value[_SIZE:end],
+        value[end:],
+        due_ms,
+        flags & QOS_MASK,
+        bool(flags & RETAIN),
+        bool(flags & DROP_LATE),
+        encoding=(flags & ENCODING_MASK) >> ENCODING_SHIFT,
+    )
+
+
+def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -> Record:
+    at = _SIZE
+    expires_ms = message_id = when_ms = 0
+    key = publisher = properties = zone = b""
+    if flags & EXPIRES:
+        (expires_ms,) = _WHEN.unpack_from(value, at)
+        at += 8
+    if flags & HAS_ID:
+        message_id = int.from_bytes(value[at : at + 16], "big")
+        at += 16
+    if flags & HAS_KEY:
+        key = value[at : at + 16]
+        at += 16
+    if flags & PUBLISHER:
+        end = at + 1 + value[at]
+        publisher, at = value[at + 1 : end], end
+    if flags & PROPERTIES:
+        end = at + 4 + _LENGTH.unpack_from(value, at)[0]
+        properties, at = value[at + 4 : end], end
+    if flags & ZONE:
+        end = at + 1 + value[at]
+        zone, at = value[at + 1 : end], end
+    if flags & STUB:
+        (when_ms,) = _WHEN.unpack_from(value, at)
+        at += 8
+    end = at + topic_length
+    if end > len(value):
+        raise Corrupt(f"record of {len(value)} bytes says that its topic ends at {end}")
+    return Record(
+        value[at:end],
+        value[end:],
+        due_ms,
+        flags & QOS_MASK,
+        bool(flags & RETAIN),
+        bool(flags & DROP_LATE),
+        expires_ms,
+        message_id,
+        key,
+        publisher,
+        properties,
+        (flags & ENCODING_MASK) >> ENCODING_SHIFT,
+        zone,
+        flags & STUB,
+        when_ms,
+    )
+
+
+def topic_of(value: bytes) -> bytes:
+    """The topic of a stored value, cheaper than `decode` for the many rows that a reader passes over."""
+    _, flags, length, _ = _HEAD.unpack_from(value)
+    if flags & ~(QOS_MASK | RETAIN | DROP_LATE | ENCODING_MASK):
+        return decode(value).topic
+    return value[_SIZE : _SIZE + length]
+
+
+def is_stub(value: bytes) -> bool:
+    """Whether a stored value is what a cancel or move left."""
+    flags: int = _FLAGS.unpack_from(value)[0]
+    return bool(flags & STUB)
+
+
+def stub(record: Record, kind: int, when_ms: int) -> bytes:
+    """What overwrites a cancelled or moved row: head and topic, without the payload."""
+    return encode(msgspec.structs.replace(record, payload=b"", properties=b"", stub=kind, when_ms=when_ms))
+
+
+def with_id(value: bytes, message_id: int, due_ms: int) -> bytes:
+    """The same message for another row: its id kept inside, its due as now asked."""
+    return encode(msgspec.structs.replace(decode(value), id=message_id, due_ms=due_ms))

@@ -1,0 +1,123 @@
+"""Opening: from what is on disk to a directory, a horizon and a commit that can go on.
+
+Counts, caps and the directory come from their rows, which are written in the same batch as the messages
+they count, so that nothing has to be scanned but the slice the horizon is in (to know how many of its
+messages are still pending). Ten million pending messages open as fast as ten.
+"""
+
+from dataclasses import dataclass
+
+from timeline.horizon import Horizon
+from timeline.position import END, START, Position, before
+from timeline.slices import Directory
+
+from . import keys
+from .commit import Caps, Commit
+from .errors import WrongFormat
+from .read import Reader
+from .record import is_stub
+from .store import Store, Table
+from .tables import (
+    FORMAT_VERSION,
+    META_CURSOR,
+    META_FORMAT,
+    StoredCursor,
+    cursor_from,
+    shard_from,
+    slice_from,
+)
+
+
+@dataclass(slots=True)
+class Opened:
+    """Everything that the write and read paths share, for one open store."""
+
+    store: Store
+    directory: Directory
+    horizon: Horizon
+    reader: Reader
+    commit: Commit
+    running_ms: int
+
+
+def open_timeline(store: Store, *, wall_ms: int, node: int, max_slices: int, caps: Caps) -> Opened:
+    """Open a store's timeline at wall time `wall_ms`. Raises WrongFormat, Corrupt, StoreFailed."""
+    _check_format(store)
+    cursor = stored_cursor(store, wall_ms)
+    directory = read_directory(store, max_slices)
+    directory.floor = cursor.floor
+    horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
+    reader = Reader(store, directory)
+    commit = Commit(
+        store, directory, horizon, node=node, caps=caps, pending=count_pending(reader, cursor.horizon)
+    )
+    commit.running_ms = cursor.running_ms
+    commit.held = sum(1 for _ in reader.held())
+    return Opened(store, directory, horizon, reader, commit, cursor.running_ms)
+
+
+def reopen_timeline(opened: Opened) -> None:
+    """After a failed write or sync: the store comes back with what was durable. Raises StoreFailed.
+
+    The horizon, a live thing, stays where it is: nothing that it passed can be lost. The directory is
+    read again in place, because others hold it.
+    """
+    opened.store.reopen()
+    cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
+    fresh = read_directory(opened.store, opened.directory.max_slices)
+    opened.directory.replace(fresh)
+    opened.horizon.drop_groups(cursor.bound_ms)
+    opened.commit.forget()
+    opened.commit.pending = count_pending(opened.reader, opened.horizon.position)
+    opened.commit.held = sum(1 for _ in opened.reader.held())
+
+
+def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
+    """Where dispatch stood; a new store's timeline begins now."""
+    value = store.get(Table.META, META_CURSOR)
+    if value is not None:
+        return cursor_from(value)
+    return StoredCursor(before(wall_ms), 0, 0, 0, START)
+
+
+def read_directory(store: Store, max_slices: int) -> Directory:
+    directory = Directory(max_slices=max_slices)
+    shards = {}
+    for key, value in store.scan(Table.SHARDS, b"", keys.LAST):
+        shard = shard_from(key, value)
+        shards[shard.prefix] = shard
+    by_home: dict[tuple[int, int], list[bytes]] = {}
+    for prefix, shard in shards.items():
+        by_home.setdefault(shard.home, []).append(prefix)
+    for key, value in store.scan(Table.SLICES, b"", keys.LAST):
+        piece, borrowed = slice_from(key, value)
+        for prefix in by_home.get(piece.home, ()):
+            piece.adopt(shards[prefix])
+        piece.borrowed = {shards[p].number: shards[p] for p in borrowed if p in shards}
+        directory.adopt(piece)
+    return directory
+
+
+def count_pending(reader: Reader, horizon: Position) -> int:
+    """Messages behind which the horizon is not yet: whole slices from their counts."""
+    pending = sum(1 for _, _, value in reader.held() if not is_stub(value))
+    for piece in reader.directory.over(horizon, END):
+        if before(piece.start_ms) > horizon and not piece.borrowed:
+            pending += piece.live
+        else:
+            start = max(Position(horizon + 1), before(piece.start_ms))
+            rows = reader.read(start, before(piece.end_ms))
+            pending += sum(1 for _, _, value in rows if not is_stub(value))
+    return pending
+
+
+def _check_format(store: Store) -> None:
+    value = store.get(Table.META, META_FORMAT)
+    if value is None:
+        batch = store.batch()
+        batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_VERSION)
+        store.write(batch)
+    elif value != b"%d" % FORMAT_VERSION:
+        raise WrongFormat(
+            f"the data has format {value.decode('ascii', 'replace')}, this program reads {FORMAT_VERSION}"
+        )

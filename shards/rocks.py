@@ -1,0 +1,168 @@
+"""The store contract on RocksDB through rocksdict: one database, a column family a table, one log.
+
+Group commit is `write(batch)` without sync and then `flush_wal(True)`: the binding holds the interpreter
+lock during a synced write but not during `flush_wal`, so a caller's thread can wait for the disk while
+the event loop goes on.
+
+The log is recovered with `tolerate_corrupted_tail_records`: a torn tail after a kill is cut off, a
+damaged record in the middle refuses to open. (The engine's default opens quietly with what came before
+the damage.)
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+)
+
+from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
+from .scan import scan
+from .store import Batch, Table
+
+MEMTABLE_BYTES = 32 << 20
+MEMTABLES_BYTES = 64 << 20
+CACHE_BYTES = 32 << 20
+OPEN_FILES = 256
+
+
+class RocksBatch:
+    """Thin: puts go straight into the engine's batch."""
+
+    def __init__(self, families: dict[Table, object]) -> None:
+        self.raw = WriteBatch(raw_mode=True)
+        self._families = families
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        self.raw.put(key, value, self._families[table])  # type: ignore[arg-type]
+
+    def delete(self, table: Table, key: bytes) -> None:
+        self.raw.delete(key, self._families[table])  # type: ignore[arg-type]
+
+    def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
+        self.raw.delete_range(start, end, self._families[table])  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+
+class RocksStore:
+    """A data directory, open. Raises StoreLocked, Corrupt or StoreFailed when it cannot be."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._open()
+
+    def batch(self) -> RocksBatch:
+        return RocksBatch(self._handles)
+
+    def write(self, batch: Batch) -> None:
+        try:
+            self._db.write(cast("RocksBatch", batch).raw)
+        except Exception as error:
+            raise StoreFailed(f"write to {self.path}: {error}") from error
+
+    def flush(self) -> None:
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise StoreFailed(f"sync of {self.path}: {error}") from error
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        try:
+            found: bytes | None = self._families[table].get(key)
+        except Exception as error:
+            raise Corrupt(f"table {table.value}, key {key.hex()}: {error}") from error
+        return found
+
+    def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return scan(self._families[table], start, end, table.value)
+
+    def compact(self, table: Table, start: bytes, end: bytes) -> None:
+        self._families[table].compact_range(start, end)
+
+    def checkpoint(self, path: Path) -> None:
+        try:
+            Checkpoint(self._db).create_checkpoint(str(path))
+        except Exception as error:
+            raise StoreFailed(f"checkpoint into {path}: {error}") from error
+
+    def reopen(self) -> None:
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        self._families.clear()
+        self._handles.clear()
+        self._db.close()
+
+    def _open(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        options = _options(Cache(CACHE_BYTES))
+        families = dict.fromkeys(_families_on_disk(self.path, options), options)
+        access = AccessType.read_only() if self.read_only else AccessType.read_write()
+        try:
+            self._db = Rdict(str(self.path), options, families, access)
+            for table in Table:
+                if table.value not in families and not self.read_only:
+                    self._db.create_column_family(table.value, options)
+            self._families = {t: self._db.get_column_family(t.value) for t in Table}
+            self._handles: dict[Table, object] = {
+                t: self._db.get_column_family_handle(t.value) for t in Table
+            }
+        except Exception as error:
+            raise _refusal(self.path, error) from error
+
+
+def _families_on_disk(path: Path, options: Options) -> list[str]:
+    """Every column family has to be named when a database is opened."""
+    if not (path / "CURRENT").exists():
+        return []
+    try:
+        return [name for name in Rdict.list_cf(str(path), options) if name != "default"]
+    except Exception as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: Exception) -> ShardsError:
+    text = str(error)
+    if "lock" in text.lower():
+        return StoreLocked(f"{path} is open in another process: {text}")
+    if "Corruption" in text:
+        return Corrupt(f"{path}: {text}")
+    return StoreFailed(f"{path}: {text}")
+
+
+def _options(cache: Cache) -> Options:
+    """Bounded memory: all column families share one cache and one budget of memtables.
+
+    Index and filter blocks go into the cache too; by default they lie outside it and grow with the data.
+    """
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(cache)
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    blocks.set_bloom_filter(10, False)
+    blocks.set_block_size(16 << 10)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_write_buffer_size(MEMTABLE_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_db_write_buffer_size(MEMTABLES_BYTES)
+    options.set_max_open_files(OPEN_FILES)
+    options.set_max_total_wal_size(4 * MEMTABLES_BYTES)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(4)
+    options.set_block_based_table_factory(blocks)
+    return options

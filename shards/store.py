@@ -1,0 +1,77 @@
+"""The store contract: ordered tables of bytes, atomic batches, an explicit sync.
+
+Everything above this file (keys, records, slices, commits, sessions) is the same for every engine, and
+one conformance suite (tests/store) holds for all of them. What an engine promises:
+
+  - a batch is applied whole or not at all, and batches survive a crash as a prefix: never the later one
+    without the earlier;
+  - `write` makes a batch readable, `flush` makes all that was written before it durable. Between the two
+    a row can be read but may be gone after a crash;
+  - `scan` gives every row of [start, end) in key order as of its opening, or raises: it never ends early
+    and quietly;
+  - `flush`, `compact` and `checkpoint` block and may be called from another thread than the rest.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+
+class Table(Enum):
+    """The tables of a store; values are the names on disk."""
+
+    MESSAGES = "messages"
+    SLICES = "slices"
+    SHARDS = "shards"
+    STRUCTURES = "structures"
+    SESSIONS = "sessions"
+    CURSORS = "cursors"
+    DEDUPE = "dedupe"
+    MOVED = "moved"
+    HELD = "held"
+    DISPATCHES = "dispatches"
+    SCHEDULES = "schedules"
+    RETAINED = "retained"
+    META = "meta"
+
+
+class Batch(Protocol):
+    """Changes that become visible together."""
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, table: Table, key: bytes) -> None: ...
+
+    def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
+        """Delete every key in [start, end)."""
+
+    def __len__(self) -> int: ...
+
+
+class Store(Protocol):
+    """One database. Errors: StoreFailed, Corrupt."""
+
+    def batch(self) -> Batch: ...
+
+    def write(self, batch: Batch) -> None:
+        """Apply a batch of this store: readable at once, durable at the next `flush`."""
+
+    def flush(self) -> None:
+        """Return when all that was written before the call is durable."""
+
+    def get(self, table: Table, key: bytes) -> bytes | None: ...
+
+    def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The rows with start <= key < end, in order, as they were at the first `next`."""
+
+    def compact(self, table: Table, start: bytes, end: bytes) -> None:
+        """Give the space of deleted rows in [start, end) back."""
+
+    def checkpoint(self, path: Path) -> None:
+        """A consistent, durable copy in a new directory."""
+
+    def reopen(self) -> None:
+        """After a failure: close and open again, with what became durable. Raises StoreFailed."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,155 @@
+"""Values of the small tables: directory rows, the stored cursor, dedupe, sessions.
+
+shards    structure (2) · count (4) · live (4) · bytes (8) · first (12) · last (12)        42 bytes
+slices    end ms (8) · running seconds when passed, +1, 0: not yet (8) ·
+          then for each borrowed shard: start (6) · generation (2) · shard (2) · structure (2)
+meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) · floor (12)
+          "format": the format version, ASCII digits
+dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
+moved     the id that names the row now (16)
+dispatches  wall ms of the dispatch turn (8)
+sessions  MessagePack of `SessionRow` · cursors  MessagePack of `CursorRow`
+"""
+
+from struct import Struct
+
+import msgspec
+
+from timeline.position import MessageId, Position
+from timeline.slices import Shard, Slice
+
+from . import keys
+
+FORMAT_VERSION = 1
+META_CURSOR = b"cursor"
+META_FORMAT = b"format"
+
+_SHARD = Struct(">HIIQ12s12s")
+_SLICE = Struct(">QQ")
+_CURSOR = Struct(">12sQQQ12s")
+_DEDUPE = Struct(">16s16sQ12s")
+_WALL = Struct(">Q")
+
+
+class StoredCursor(msgspec.Struct, frozen=True):
+    """What every batch writes: how far dispatch is and may go."""
+
+    horizon: Position
+    bound_ms: int
+    seq: int
+    running_ms: int
+    floor: Position
+
+
+class DedupeRow(msgspec.Struct, frozen=True):
+    """The first answer to an idempotency key."""
+
+    id: MessageId
+    fingerprint: bytes
+    due_ms: int
+    position: Position
+
+
+class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    filter: str
+    qos: int
+    since: bytes
+    options: int = 0
+    identifier: int = 0
+
+
+class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a persistent session is, apart from where it stands."""
+
+    expiry_s: int
+    subscriptions: list[SubscriptionRow]
+    left_ms: int = 0
+    """When its connection ended, wall ms; 0: it has not."""
+
+
+class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A message that a session was sent and has not acked."""
+
+    packet_id: int
+    place: bytes
+    qos: int = 1
+    phase: int = 0
+    attempts: int = 1
+    shard: int = 0
+
+
+class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Where a session stands: read up to `place`, but for what is in flight, in order."""
+
+    place: bytes
+    flights: list[FlightRow] = []
+
+
+_session = msgspec.msgpack.Decoder(SessionRow)
+_cursor_row = msgspec.msgpack.Decoder(CursorRow)
+encode_row = msgspec.msgpack.Encoder().encode
+
+
+def session_of(value: bytes) -> SessionRow:
+    return _session.decode(value)
+
+
+def cursor_row_of(value: bytes) -> CursorRow:
+    return _cursor_row.decode(value)
+
+
+def shard_value(shard: Shard) -> bytes:
+    first, last = keys.place(shard.first), keys.place(shard.last)
+    return _SHARD.pack(shard.structure, shard.count, shard.live, shard.bytes, first, last)
+
+
+def shard_from(key: bytes, value: bytes) -> Shard:
+    home, number = keys.shard_of(key)
+    structure, count, live, size, first, last = _SHARD.unpack(value)
+    shard = Shard(home, number, structure)
+    shard.count, shard.live, shard.bytes = count, live, size
+    shard.first, shard.last = keys.place_of(first), keys.place_of(last)
+    return shard
+
+
+def slice_value(piece: Slice) -> bytes:
+    passed = 0 if piece.passed_s is None else piece.passed_s + 1
+    borrowed = [s.prefix + s.structure.to_bytes(2, "big") for s in piece.borrowed.values()]
+    return _SLICE.pack(piece.end_ms, passed) + b"".join(borrowed)
+
+
+def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[bytes]]:
+    """The slice, without its shards, and the prefixes of those it borrows."""
+    home = keys.slice_of(key)
+    end_ms, passed = _SLICE.unpack_from(value)
+    piece = Slice(home.start_ms, end_ms, home.generation)
+    piece.passed_s = passed - 1 if passed else None
+    return piece, [value[at : at + 10] for at in range(_SLICE.size, len(value), 12)]
+
+
+def cursor_value(cursor: StoredCursor) -> bytes:
+    horizon, floor = keys.place(cursor.horizon), keys.place(cursor.floor)
+    return _CURSOR.pack(horizon, cursor.bound_ms, cursor.seq, cursor.running_ms, floor)
+
+
+def cursor_from(value: bytes) -> StoredCursor:
+    horizon, bound_ms, seq, running_ms, floor = _CURSOR.unpack(value)
+    return StoredCursor(keys.place_of(horizon), bound_ms, seq, running_ms, keys.place_of(floor))
+
+
+def dedupe_value(row: DedupeRow) -> bytes:
+    return _DEDUPE.pack(keys.message(row.id), row.fingerprint, row.due_ms, keys.place(row.position))
+
+
+def dedupe_from(value: bytes) -> DedupeRow:
+    message, fingerprint, due_ms, place = _DEDUPE.unpack(value)
+    return DedupeRow(keys.message_of(message), fingerprint, due_ms, keys.place_of(place))
+
+
+def wall_value(wall_ms: int) -> bytes:
+    return _WALL.pack(wall_ms)
+
+
+def wall_from(value: bytes) -> int:
+    wall_ms: int = _WALL.unpack(value)[0]
+    return wall_ms

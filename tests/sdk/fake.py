@@ -1,0 +1,220 @@
+"""A stand-in for the server's HTTP side: the shapes of the surface, in memory, with faults on demand.
+
+It knows messages (schedule, batch, get, move, cancel, list), one slice, one session and info. `faults` is a
+list that each request takes one from: a (status, headers) to answer with instead, "lost" to do the work and
+then cut the connection, "cut" to cut it at once, None for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+
+Json = dict[str, Any]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SLICE = {
+    "start": "2030-01-01T00:00:00.000Z",
+    "end": "2030-01-01T00:15:00.000Z",
+    "generation": 0,
+    "count": 3,
+    "live": 2,
+    "bytes": 600,
+}
+SHARD = {"shard": 1, "structure": "a/+", "count": 3, "live": 2, "bytes": 600, "cap": 1000, "sealed": False}
+SESSION = {
+    "client_id": "audit/1",
+    "connected": False,
+    "subscriptions": [{"filter": "a/#", "qos": 1, "since": "2030-01-01T00:00:00.000Z"}],
+    "read_position": "2030-01-01T00:00:00.000Z",
+    "lag_messages": 7,
+    "lag_seconds": 1.5,
+    "in_flight": 0,
+}
+
+
+def text_of(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def problem(status: int, slug: str, **more: Any) -> web.Response:
+    body = {"type": f"/problems/{slug}", "title": slug, "status": status, "detail": f"it is {slug}", **more}
+    return web.json_response(body, status=status, content_type="application/problem+json")
+
+
+class Fake:
+    """The state and the routes."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, Json] = {}
+        self.keys: dict[str, str] = {}
+        self.faults: list[Any] = []
+        self.requests: list[tuple[str, str]] = []
+        self.headers: list[Json] = []
+        self.mqtt_port = 1883
+        self.now = NOW
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._meddle], client_max_size=64 << 20)
+        app.add_routes(
+            [
+                web.get("/v1/info", self.info),
+                web.post("/v1/clock:advance", self.advance),
+                web.post("/v1/messages", self.post),
+                web.post("/v1/messages:batch", self.batch),
+                web.get("/v1/messages", self.list),
+                web.get("/v1/messages/{id}", self.get),
+                web.get("/v1/messages/{id}/explain", self.explain),
+                web.patch("/v1/messages/{id}", self.patch),
+                web.delete("/v1/messages/{id}", self.delete),
+                web.get("/v1/sessions", self.sessions),
+                web.get("/v1/sessions/{id}", self.session),
+                web.delete("/v1/sessions/{id}", self.session),
+                web.post("/v1/sessions/{id}:replay", self.session),
+                web.get("/v1/slices", self.slices),
+                web.get("/v1/slices/{start}", self.slice),
+                web.get("/v1/slices/{start}/shards/{n}", self.shard),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _meddle(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        self.requests.append((request.method, str(request.rel_url)))
+        self.headers.append(dict(request.headers))
+        fault = self.faults.pop(0) if self.faults else None
+        if isinstance(fault, tuple):
+            return web.json_response(
+                {"type": "/problems/busy", "detail": "busy"}, status=fault[0], headers=fault[1]
+            )
+        if fault == "cut":
+            assert request.transport is not None
+            request.transport.close()
+        answer = await handler(request)
+        if fault == "lost":
+            assert request.transport is not None
+            request.transport.close()
+        return answer
+
+    def add(self, body: Json, key: str | None) -> Json:
+        """Schedule, or repeat the first answer to the same key."""
+        if key in self.keys:
+            return self.messages[self.keys[key]]
+        at = self.due(body)
+        message_id = (
+            f"{(at - EPOCH) // timedelta(milliseconds=1):012x}{1:04x}{0:04x}{len(self.messages):012x}"
+        )
+        message = {**body, "id": message_id, "deliver_at": text_of(at), "state": "pending"}
+        message.pop("deliver_in", None)
+        self.messages[message_id] = message
+        if key is not None:
+            self.keys[key] = message_id
+        return message
+
+    def due(self, body: Json) -> datetime:
+        if "deliver_at" in body:
+            return datetime.fromisoformat(body["deliver_at"])
+        span = body.get("deliver_in", "PT0S")
+        return self.now + timedelta(seconds=float(span.removeprefix("PT").removesuffix("S")))
+
+    async def info(self, request: web.Request) -> web.Response:
+        listener = {"transport": "tcp", "host": "0.0.0.0", "port": self.mqtt_port}
+        return web.json_response(
+            {"version": "9", "node": 0, "clock": "simulated", "now": text_of(self.now), "mqtt": [listener]}
+        )
+
+    async def advance(self, request: web.Request) -> web.Response:
+        self.now += timedelta(days=1)
+        return web.json_response({"now": text_of(self.now)})
+
+    async def post(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if "topic" not in body or "#" in body["topic"]:
+            return problem(422, "bad-message", errors=[{"field": "topic", "detail": "no wildcards"}])
+        key = request.headers["Idempotency-Key"]
+        seen = key in self.keys
+        return web.json_response(self.add(body, key), status=200 if seen else 201)
+
+    async def batch(self, request: web.Request) -> web.Response:
+        items = [json.loads(line) for line in (await request.text()).splitlines()]
+        bad = [n for n, item in enumerate(items, 1) if "#" in item["topic"]]
+        if "each" in request.query:
+            return web.json_response({"results": [self.one(i) for i in items]})
+        if bad:
+            errors = [{"line": n, "field": "topic", "detail": "no wildcards"} for n in bad]
+            return problem(422, "bad-message", errors=errors)
+        ids = [self.add(item, item.pop("key"))["id"] for item in items]
+        return web.json_response({"accepted": len(ids), "ids": ids}, status=201)
+
+    def one(self, item: Json) -> Json:
+        if "#" in item["topic"]:
+            return {"problem": {"type": "/problems/bad-message", "status": 422, "detail": "no wildcards"}}
+        return {"id": self.add(item, item.pop("key"))["id"]}
+
+    async def list(self, request: web.Request) -> web.Response:
+        query = request.query
+        state = query.get("state", "pending")
+        found = [m for _, m in sorted(self.messages.items()) if state in ("all", m["state"])]
+        start, limit = int(query.get("cursor", "0")), int(query["limit"])
+        answer: Json = {"messages": found[start : start + limit], "next": None}
+        if start + limit < len(found):
+            answer["next"] = str(start + limit)
+        if query.get("count") == "true":
+            answer["count"] = len(found)
+        return web.json_response(answer)
+
+    async def get(self, request: web.Request) -> web.Response:
+        message = self.messages.get(request.match_info["id"])
+        return problem(404, "not-found") if message is None else web.json_response(message)
+
+    async def explain(self, request: web.Request) -> web.Response:
+        return web.json_response({"shard": 1})
+
+    async def patch(self, request: web.Request) -> web.Response:
+        message = self.messages.get(request.match_info["id"])
+        if message is None:
+            return problem(404, "not-found")
+        if message["state"] != "pending":
+            return self.too_late(message)
+        message["deliver_at"] = text_of(self.due(await request.json()))
+        return web.json_response(
+            {"id": message["id"], "deliver_at": message["deliver_at"], "state": message["state"]}
+        )
+
+    async def delete(self, request: web.Request) -> web.Response:
+        message = self.messages.get(request.match_info["id"])
+        if message is None:
+            return problem(404, "not-found")
+        if message["state"] == "dispatched":
+            return self.too_late(message)
+        message["state"] = "cancelled"
+        return web.Response(status=204)
+
+    def too_late(self, message: Json) -> web.Response:
+        return problem(409, "cancelled" if message["state"] == "cancelled" else "already-dispatched")
+
+    async def sessions(self, request: web.Request) -> web.Response:
+        return web.json_response({"sessions": [SESSION], "next": None})
+
+    async def session(self, request: web.Request) -> web.Response:
+        if request.match_info["id"] != SESSION["client_id"]:
+            return problem(404, "not-found")
+        return web.Response(status=204) if request.method == "DELETE" else web.json_response(SESSION)
+
+    async def slices(self, request: web.Request) -> web.Response:
+        if "cursor" in request.query:
+            later = {**SLICE, "start": SLICE["end"], "end": "2030-01-01T00:30:00.000Z", "shards": 0}
+            return web.json_response({"slices": [later], "next": None})
+        return web.json_response({"slices": [{**SLICE, "shards": 1}], "next": "2"})
+
+    async def slice(self, request: web.Request) -> web.Response:
+        return web.json_response({**SLICE, "shards": [SHARD]})
+
+    async def shard(self, request: web.Request) -> web.Response:
+        return problem(404, "not-found") if request.match_info["n"] != "1" else web.json_response(SHARD)

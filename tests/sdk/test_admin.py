@@ -1,0 +1,102 @@
+"""Sessions, slices, info, clock; and the small pure things."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import fasti
+from fasti.client import _address
+from fasti.errors import error_of, problem_of
+from fasti.transport import Retry, _retry_after_s
+from fasti.wire import instant, instant_of_id, parse_instant, span
+from tests.sdk.fake import NOW, Fake
+
+
+async def test_info_and_clock(client: fasti.Client, fake: Fake) -> None:
+    info = await client.info()
+    assert (info.version, info.clock, info.now, info.mqtt[0]["port"]) == ("9", "simulated", NOW, 1883)
+    assert await client.advance(timedelta(days=1)) == NOW + timedelta(days=1)
+    fake.faults = ["lost"]
+    with pytest.raises(fasti.Unreachable):
+        await client.advance("P1D")
+    assert fake.now == NOW + timedelta(days=2), "an advance is not sent twice"
+    fake.faults = [(503, {})]
+    assert await client.advance(86_400) == NOW + timedelta(days=3)
+
+
+async def test_sessions(client: fasti.Client, fake: Fake) -> None:
+    [found] = [s async for s in client.sessions.list()]
+    assert (found.client_id, found.lag_messages, found.connected) == ("audit/1", 7, False)
+    assert (await client.sessions.get("audit/1")).subscriptions[0]["filter"] == "a/#"
+    await client.sessions.replay("audit/1", timedelta(hours=1))
+    assert fake.requests[-1] == ("POST", "/v1/sessions/audit%2F1:replay")
+    await client.sessions.remove("audit/1")
+    with pytest.raises(fasti.NotFound):
+        await client.sessions.get("nobody")
+
+
+async def test_slices(client: fasti.Client) -> None:
+    first, second = [s async for s in client.slices.list()]
+    assert (first.start, first.end, first.shard_count, first.shards) == (
+        NOW,
+        NOW + timedelta(minutes=15),
+        1,
+        (),
+    )
+    assert second.start == first.end
+    one = await client.slices.get(first.start)
+    assert (one.shard_count, one.shards[0].structure) == (1, "a/+")
+    assert (await client.slices.shard("2030-01-01T00:00:00Z", 1)).live == 2
+    with pytest.raises(fasti.NotFound):
+        await client.slices.shard(first.start, 2)
+
+
+@pytest.mark.parametrize(
+    ("delay", "text"),
+    [
+        (timedelta(0), "PT0S"),
+        (90, "PT1M30S"),
+        (0.25, "PT0.25S"),
+        (timedelta(days=2), "P2D"),
+        (timedelta(days=1, hours=2, seconds=3, microseconds=4), "P1DT2H3.000004S"),
+        ("15m", "15m"),
+    ],
+)
+def test_spans(delay: timedelta | float | str, text: str) -> None:
+    assert span(delay) == text
+
+
+def test_instants() -> None:
+    assert instant(datetime(2030, 1, 1, 0, 0, 0, 999_001, UTC)) == "2030-01-01T00:00:01.000Z"
+    assert instant("2027-03-28T09:00[Europe/Bucharest]") == "2027-03-28T09:00[Europe/Bucharest]"
+    assert parse_instant("2030-01-01T02:00:00.5+02:00") == NOW + timedelta(seconds=0.5)
+    assert instant_of_id(f"{1_893_456_000_123:012x}" + "0" * 20) == NOW + timedelta(milliseconds=123)
+    with pytest.raises(ValueError, match="negative"):
+        span(-1)
+
+
+def test_retry_waits() -> None:
+    retry = Retry(first_s=1, cap_s=5)
+    for index, top in enumerate([1, 2, 4, 5, 5]):
+        assert top / 2 <= retry.wait_s(index) <= top
+    assert _retry_after_s("7", 1) == 7
+    assert _retry_after_s("soon", 1) == 1
+    assert _retry_after_s(None, 1) == 1
+    assert _retry_after_s("Wed, 01 Jan 2020 00:00:00 GMT", 1) == 0
+
+
+def test_addresses() -> None:
+    assert _address("h:1") == ("h", 1)
+    assert _address("mqtt://[::1]:1883") == ("::1", 1883)
+    with pytest.raises(ValueError, match="host:port"):
+        _address("h")
+
+
+def test_errors_of_odd_bodies() -> None:
+    assert isinstance(error_of(problem_of("<html>", 404)), fasti.NotFound)
+    odd = error_of(problem_of({"detail": "x", "errors": [{"line": 3, "field": "qos", "detail": "bad"}]}, 400))
+    assert isinstance(odd, fasti.Refused)
+    assert str(odd) == "x: line 3 field qos bad (400)"
+    assert str(error_of(problem_of(None))) == "refused"

@@ -1,0 +1,289 @@
+"""`client.subscribe` against a mosquitto broker: acks, kills, redelivery, QoS 2, sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+import aiomqtt
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+import fasti
+from fasti.mqtt_adapter import Connection, Incoming
+from fasti.subscribe import Ledger
+from tests.sdk.conftest import QUICK, Broker, free_port, until
+from tests.sdk.fake import Fake
+
+
+@pytest.fixture
+async def c(broker: Broker) -> AsyncIterator[fasti.Client]:
+    async with fasti.Client(mqtt=broker.address, retry=QUICK) as made:
+        yield made
+
+
+async def publish(
+    broker: Broker, *payloads: object, topic: str = "t/1", qos: int = 1, said: Mapping[str, str] | None = None
+) -> None:
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    for pair in (said or {}).items():
+        properties.UserProperty = pair
+    v5 = aiomqtt.ProtocolVersion.V5
+    async with aiomqtt.Client("127.0.0.1", broker.port, protocol=v5) as publisher:
+        for payload in payloads:
+            await publisher.publish(topic, str(payload).encode(), qos=qos, properties=properties)
+
+
+async def take(deliveries: AsyncIterator[fasti.Delivery], count: int, *, ack: bool = True) -> list[str]:
+    got: list[str] = []
+    async with asyncio.timeout(15):
+        while len(got) < count:
+            d = await anext(deliveries)
+            got.append(d.text())
+            if ack:
+                assert await d.ack()
+    return got
+
+
+async def quiet(deliveries: AsyncIterator[fasti.Delivery], seconds: float = 0.3) -> None:
+    """Nothing comes."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await anext(deliveries)
+
+
+async def test_a_delivery_says_what_it_is(broker: Broker, c: fasti.Client) -> None:
+    async with c.subscribe("t/+") as s:
+        said = {
+            "fasti-id": "0" * 32,
+            "fasti-due": "2030-01-01T00:00:00.000Z",
+            "fasti-late-ms": "1.5",
+            "fasti-attempt": "2",
+            "mine": "yes",
+        }
+        await publish(broker, json.dumps({"id": 17}), said=said)
+        await publish(broker, "plain", topic="t/2", qos=0)
+        deliveries = aiter(s)
+        d = await anext(deliveries)
+        assert (d.topic, d.json(), d.id, d.attempt, d.qos) == ("t/1", {"id": 17}, "0" * 32, 2, 1)
+        assert d.due == datetime(2030, 1, 1, tzinfo=UTC)
+        assert d.lateness == timedelta(milliseconds=1.5)
+        assert d.headers == {"mine": "yes"}
+        assert await d.ack()
+        assert await d.ack()
+        d = await anext(deliveries)
+        assert (d.payload, d.text(), d.id, d.due, d.lateness, d.attempt) == (
+            b"plain",
+            "plain",
+            None,
+            None,
+            None,
+            1,
+        )
+        assert await d.ack(), "nothing to send for QoS 0"
+        assert not d.retain
+        assert d.content_type is None
+
+
+async def test_unacked_comes_again(broker: Broker, c: fasti.Client) -> None:
+    async with c.subscribe("t/#", session="worker") as s:
+        await publish(broker, 1, 2, 3)
+        deliveries = aiter(s)
+        assert await take(deliveries, 1) == ["1"]
+        assert await take(deliveries, 2, ack=False) == ["2", "3"]
+    await publish(broker, 4)
+    async with c.subscribe("t/#", session="worker") as s:
+        assert await take(aiter(s), 3) == ["2", "3", "4"]
+    async with c.subscribe("t/#", session="worker") as s:
+        await quiet(aiter(s))
+
+
+async def test_max_in_flight_bounds_what_waits_here(broker: Broker, c: fasti.Client) -> None:
+    async with c.subscribe("t/#", max_in_flight=3) as s:
+        await publish(broker, *range(10))
+        deliveries = aiter(s)
+        first = [await anext(deliveries) for _ in range(3)]
+        await quiet(deliveries)
+        assert await first[0].ack()
+        assert await take(deliveries, 1, ack=False) == ["3"], "the wait that was cancelled broke nothing"
+        assert s.connections == 1
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_broker_restarts_mid_stream(broker: Broker, c: fasti.Client, kill: bool) -> None:
+    async with c.subscribe("t/#", session="worker", max_in_flight=10) as s:
+        await publish(broker, *range(20))
+        deliveries = aiter(s)
+        assert await take(deliveries, 5) == ["0", "1", "2", "3", "4"]
+        held = await anext(deliveries)
+        await asyncio.sleep(1.2 if kill else 0.1)  # a killed mosquitto knows what its autosave (1 s) wrote
+        broker.stop(kill=kill)
+        await asyncio.sleep(0.1)
+        assert not await held.ack(), "its connection is gone; the broker will send it again"
+        broker.start()
+        rest: list[str] = []
+        while not rest or rest[-1] != "19":
+            rest += await take(deliveries, 1)
+        assert rest[-15:] == [str(n) for n in range(5, 20)], "nothing lost, in order"
+        assert kill or len(rest) == 15, "nothing twice, if the broker knows its acks"
+        assert s.connections >= 2
+        await publish(broker, "after")
+        assert await take(deliveries, 1) == ["after"]
+        await quiet(deliveries)
+
+
+async def test_without_a_session_what_had_arrived_is_still_handed_out(
+    broker: Broker, c: fasti.Client
+) -> None:
+    async with c.subscribe("t/#") as s:
+        await publish(broker, 1, 2, 3)
+        deliveries = aiter(s)
+        assert await take(deliveries, 1) == ["1"]
+        await asyncio.sleep(0.1)
+        broker.stop()
+        await asyncio.sleep(0.1)
+        assert await take(deliveries, 2, ack=False) == ["2", "3"]
+        broker.start()
+        waiting = asyncio.ensure_future(take(deliveries, 1))
+        await until(lambda: s.connections == 2)
+        await asyncio.sleep(0.2)
+        await publish(broker, 4)
+        assert await waiting == ["4"]
+
+
+async def test_a_lost_session_gives_its_orphans_away(broker: Broker, c: fasti.Client) -> None:
+    async with c.subscribe("t/#", session="worker") as s:
+        await publish(broker, 1, 2)
+        deliveries = aiter(s)
+        assert await take(deliveries, 1) == ["1"]
+        await asyncio.sleep(0.1)
+        broker.stop()
+        for saved in broker.home.glob("*.db"):
+            saved.unlink()
+        await asyncio.sleep(0.1)
+        broker.start()
+        assert await take(deliveries, 1, ack=False) == ["2"], "nobody will send it again"
+
+
+async def test_qos_2_is_handed_out_once(broker: Broker, c: fasti.Client) -> None:
+    async with c.subscribe("t/#", session="worker", qos=2) as s:
+        await publish(broker, 1, 2, 3, qos=2)
+        deliveries = aiter(s)
+        assert await take(deliveries, 1) == ["1"]
+        two = await anext(deliveries)
+        assert two.text() == "2"
+        await asyncio.sleep(0.1)
+        broker.stop()
+        await asyncio.sleep(0.1)
+        assert await two.ack(), "kept until there is a connection"
+        broker.start()
+        assert await take(deliveries, 1) == ["3"]
+        await publish(broker, 4, qos=2)
+        assert await take(deliveries, 1) == ["4"]
+        await quiet(deliveries)
+    async with c.subscribe("t/#", session="worker", qos=2) as s:
+        await quiet(aiter(s))
+
+
+async def test_qos_2_unacked_comes_again_to_the_next_process(broker: Broker, c: fasti.Client) -> None:
+    async with c.subscribe("t/#", session="worker", qos=2) as s:
+        await publish(broker, 1, qos=2)
+        await take(aiter(s), 1, ack=False)
+    async with c.subscribe("t/#", session="worker", qos=2) as s:
+        assert await take(aiter(s), 1) == ["1"]
+
+
+async def test_unreachable_at_first() -> None:
+    async with fasti.Client(mqtt=f"127.0.0.1:{free_port()}", retry=QUICK) as lone:
+        with pytest.raises(fasti.Unreachable):
+            async for _ in lone.subscribe("t"):
+                pass
+
+
+async def test_address_comes_from_info(broker: Broker, client: fasti.Client, fake: Fake) -> None:
+    fake.mqtt_port = broker.port
+    async with client.subscribe("t/#") as s:
+        await publish(broker, 1)
+        assert await take(aiter(s), 1) == ["1"]
+
+
+async def test_leaving_the_loop_disconnects(broker: Broker, c: fasti.Client) -> None:
+    async def one() -> None:
+        async for d in c.subscribe("t/#", session="worker"):
+            assert await d.ack()
+            break
+        assert len(c._subscriptions) == 1, "as long as the delivery is in our hands"
+
+    task = asyncio.create_task(one())
+    await until(lambda: bool(c._subscriptions))
+    await publish(broker, 1, 2)
+    async with asyncio.timeout(5):
+        await task
+    gc.collect()
+    assert not c._subscriptions
+    async with c.subscribe("t/#", session="worker") as s:
+        assert await take(s, 1) == ["2"]
+
+
+async def test_several_tasks_share_one_subscription(broker: Broker, c: fasti.Client) -> None:
+    async with c.subscribe("t/#", session="worker") as s:
+        takers = [asyncio.create_task(take(s, 5)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        broker.stop()
+        await asyncio.sleep(0.1)
+        broker.start()
+        await publish(broker, *range(15))
+        got = [text for taker in takers for text in await taker]
+        assert sorted(got, key=int) == [str(n) for n in range(15)]
+        assert s.connections == 2
+
+
+async def test_close_ends_a_waiting_loop(broker: Broker, c: fasti.Client) -> None:
+    async def forever() -> int:
+        return len([d async for d in c.subscribe("t/#")])
+
+    task = asyncio.create_task(forever())
+    await until(lambda: bool(c._subscriptions))
+    await c.close()
+    async with asyncio.timeout(5):
+        assert await task == 0
+
+
+async def test_a_thousand(broker: Broker, c: fasti.Client) -> None:
+    async with c.subscribe("t/#", session="worker") as s:
+        publishing = asyncio.create_task(publish(broker, *range(1_000)))
+        assert await take(aiter(s), 1_000) == [str(n) for n in range(1_000)]
+        await publishing
+
+
+def test_ledger() -> None:
+    sent: list[tuple[int, int]] = []
+
+    class Wire(Connection):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def ack(self, incoming: Incoming) -> bool:
+            sent.append((self.number, incoming.mid))
+            return True
+
+    def came(mid: int, number: int) -> Incoming:
+        return Incoming("t", b"", 2, mid, False, False, (), None, Wire(number))
+
+    ledger = Ledger()
+    first, second = came(1, 1), came(2, 1)
+    assert ledger.is_new(first)
+    assert ledger.is_new(second)
+    assert ledger.ack(first)
+    assert not ledger.is_new(came(1, 2)), "its PUBREC was lost: said again at once"
+    assert not ledger.is_new(came(2, 2)), "in the user's hands: adopted by the new connection"
+    assert ledger.ack(second)
+    assert sent == [(1, 1), (2, 1), (2, 2)]
+    ledger.release(1)
+    assert ledger.is_new(came(1, 2)), "the packet id means another message now"
+    ledger.clear()
+    assert not ledger.ack(second)

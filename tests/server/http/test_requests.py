@@ -1,0 +1,222 @@
+"""One message request: what each field becomes, and the field that is named when it is refused."""
+
+import json
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.config import Limits
+from server.http.requests import (
+    FieldError,
+    NotReadable,
+    NotSupported,
+    RequestError,
+    UnsupportedMedia,
+    check_json,
+    parse_one,
+)
+
+NOW = 1_795_248_000_000
+LIMITS = Limits()
+PLAIN = {"topic": "orders/17", "payload": "hi"}
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps(PLAIN | fields).encode()
+
+
+def refused(raw: bytes, **more: Any) -> tuple[str, str]:
+    with pytest.raises(FieldError) as caught:
+        parse_one(raw, NOW, LIMITS, **more)
+    return caught.value.field, caught.value.detail
+
+
+def test_a_plain_message_is_now_and_qos_1() -> None:
+    message = parse_one(body(), NOW, LIMITS)
+    assert (message.topic, message.payload, message.due_ms, message.qos) == (b"orders/17", b"hi", 0, 1)
+    assert (message.retain, message.drop_late, message.expires_ms, message.headers) == (False, False, 0, ())
+    assert (message.content_type, message.encoding, message.key, message.fingerprint) == ("", "text", "", b"")
+
+
+def test_every_field_arrives() -> None:
+    raw = body(
+        deliver_at="2026-11-21T08:00:00.5Z",
+        qos=2,
+        retain=True,
+        expires_in="PT1M",
+        late="drop",
+        headers={"a": "b", "c": ""},
+        content_type="text/plain",
+        key="order-17",
+    )
+    message = parse_one(raw, NOW, LIMITS)
+    assert (message.due_ms, message.qos, message.retain, message.drop_late) == (NOW + 500, 2, True, True)
+    assert message.expires_ms == 60_000
+    assert message.headers == (("a", "b"), ("c", ""))
+    assert (message.content_type, message.key) == ("text/plain", "order-17")
+    assert message.fingerprint == blake2b(raw, digest_size=16).digest()
+
+
+@pytest.mark.parametrize(
+    ("value", "encoding", "payload", "kept", "content_type"),
+    [
+        ('"hi"', None, b"hi", "text", ""),
+        ('""', None, b"", "text", ""),
+        ('"h\\u00e9\\n\\""', None, 'hé\n"'.encode(), "text", ""),
+        ('"hé"', "text", "hé".encode(), "text", ""),
+        ('"AP8="', "base64", b"\0\xff", "base64", ""),
+        ('"AP\\u0038="', "base64", b"\0\xff", "base64", ""),
+        ('""', "base64", b"", "base64", ""),
+        ('{"id": 17}', None, b'{"id": 17}', "json", "application/json"),
+        ("[1, 2]", "json", b"[1, 2]", "json", "application/json"),
+        ("null", None, b"null", "json", "application/json"),
+        ("12345678901234567890123", None, b"12345678901234567890123", "json", "application/json"),
+        ('"hi"', "json", b'"hi"', "json", "application/json"),
+    ],
+)
+def test_a_payload_is_text_base64_or_json(
+    value: str, encoding: str | None, payload: bytes, kept: str, content_type: str
+) -> None:
+    raw = f'{{"topic": "a", "payload": {value}, "encoding": {json.dumps(encoding)}}}'.encode()
+    message = parse_one(raw, NOW, LIMITS)
+    assert (message.payload, message.encoding, message.content_type) == (payload, kept, content_type)
+
+
+@given(st.text())
+def test_any_text_goes_through(text: str) -> None:
+    for raw in (body(payload=text), json.dumps(PLAIN | {"payload": text}, ensure_ascii=False).encode()):
+        assert parse_one(raw, NOW, LIMITS).payload == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "due_ms"),
+    [
+        ({"deliver_in": "15m"}, NOW + 900_000),
+        ({"deliver_in": 0}, NOW),
+        ({"deliver_in": 1.5}, NOW + 1_500),
+        ({"deliver_at": "2001-01-01T00:00:00Z"}, 978_307_200_000),
+        ({"deliver_at": "2027-03-28T09:00[Europe/Bucharest]"}, 1_806_213_600_000),
+        ({"deliver_in": "3650d"}, NOW + 3_650 * 86_400_000),
+        ({"deliver_in": None, "deliver_at": None}, 0),
+    ],
+)
+def test_a_due_time_is_resolved(fields: dict[str, Any], due_ms: int) -> None:
+    assert parse_one(body(**fields), NOW, LIMITS).due_ms == due_ms
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"topic": ""}, "topic", "empty"),
+        ({"topic": "a/+"}, "topic", "wildcard"),
+        ({"topic": "a\0"}, "topic", "NUL"),
+        ({"topic": "$SYS/x"}, "topic", "'$'"),
+        ({"topic": "a" * 65_536}, "topic", "65536"),
+        ({"topic": "/" * 128}, "topic", "129 levels"),
+        ({"topic": 1}, "topic", "Expected `str`"),
+        ({"payload": "x" * (256 * 1024 + 1)}, "payload", "limits.max_payload"),
+        ({"payload": "A", "encoding": "base64"}, "payload", "is not base64"),
+        ({"payload": "AA==AA==", "encoding": "base64"}, "payload", "is not base64"),
+        ({"payload": "A A=", "encoding": "base64"}, "payload", "is not base64"),
+        ({"payload": 1, "encoding": "base64"}, "encoding", "a string"),
+        ({"payload": {}, "encoding": "text"}, "encoding", "a string"),
+        ({"encoding": "hex"}, "encoding", "hex"),
+        ({"deliver_at": "2027-03-28T09:00"}, "deliver_at", "without an offset"),
+        ({"deliver_at": 5}, "deliver_at", "Expected"),
+        ({"deliver_at": "2026-11-21T08:00:00Z", "deliver_in": 1}, "deliver_in", "exclude each other"),
+        ({"deliver_at": "2046-11-21T08:00:00Z"}, "deliver_at", "limits.max_delay"),
+        ({"deliver_in": "3651d"}, "deliver_in", "3650 days"),
+        ({"deliver_in": "P1M"}, "deliver_in", "no fixed length"),
+        ({"deliver_in": -1}, "deliver_in", "not negative"),
+        ({"deliver_in": True}, "deliver_in", "bool"),
+        ({"qos": 3}, "qos", "<= 2"),
+        ({"qos": "1"}, "qos", "Expected `int`"),
+        ({"retain": 1}, "retain", "Expected `bool`"),
+        ({"late": "later"}, "late", "later"),
+        ({"expires_in": 0}, "expires_in", "above 0"),
+        ({"expires_in": 4_294_967_296}, "expires_in", "at most"),
+        ({"expires_in": "x"}, "expires_in", "not a delay"),
+        ({"headers": []}, "headers", "Expected"),
+        ({"headers": {"a": 1}}, "headers", "Expected `str`"),
+        ({"headers": {str(n): "" for n in range(65)}}, "headers", "at most 64"),
+        ({"headers": {"": "x"}}, "headers", "4096"),
+        ({"headers": {"a": "é" * 2_049}}, "headers", "4096"),
+        ({"headers": {"a": "\0"}}, "headers", "NUL"),
+        ({"headers": {"fasti-id": "x"}}, "headers", "prefix"),
+        ({"content_type": ""}, "content_type", "1 to 256"),
+        ({"content_type": "a\r\nb"}, "content_type", "control"),
+        ({"key": ""}, "key", "1 to 256"),
+        ({"key": "k" * 257}, "key", "has 257"),
+        ({"key": "a\n"}, "key", "control"),
+        ({"delay": 5}, "delay", "not known"),
+    ],
+)
+def test_a_refusal_names_the_field(fields: dict[str, Any], field: str, said: str) -> None:
+    found = refused(body(**fields))
+    assert found[0] == field
+    assert said in found[1]
+
+
+def test_what_is_missing_or_no_object_is_refused() -> None:
+    assert refused(b'{"topic": "a"}') == ("payload", "is required")
+    assert refused(b"{}") == ("topic", "is required")
+    assert refused(b"[1]") == ("", "Expected `object`, got `array`")
+
+
+def test_spread_is_refused_for_now() -> None:
+    with pytest.raises(NotSupported, match="spread: is not supported yet"):
+        parse_one(body(spread="PT10M"), NOW, LIMITS)
+    parse_one(body(spread=None), NOW, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"nope",
+        body() + b"x",
+        b'{"topic": "a", "payload": "\xff"}',
+        b'{"topic": "a", "payload": {"k": "\xff"}}',
+        b'{"topic": "\xff", "payload": 1}',
+        b'{"topic": "a", "payload": "\\ud800"}',
+        b'{"topic": "a", "payload": NaN}',
+        b'{"topic": "a", "payload": ' + b"[" * 100_000,
+    ],
+)
+def test_what_is_no_json_is_not_readable(raw: bytes) -> None:
+    with pytest.raises(NotReadable):
+        parse_one(raw, NOW, LIMITS)
+
+
+def test_the_key_of_the_header_counts_like_one_in_the_body() -> None:
+    raw = body()
+    message = parse_one(raw, NOW, LIMITS, key="k")
+    assert (message.key, message.fingerprint) == ("k", blake2b(raw, digest_size=16).digest())
+    assert parse_one(body(key="k"), NOW, LIMITS, key="k").key == "k"
+    assert refused(body(key="other"), key="k") == ("key", "is not the one in the header Idempotency-Key")
+    assert refused(body(), key="")[0] == "key"
+
+
+@given(st.binary(max_size=60), st.integers(0, 200))
+def test_a_damaged_body_is_a_message_or_a_request_error(noise: bytes, at: int) -> None:
+    raw = body(deliver_in="15m", headers={"a": "b"}, qos=0)
+    at %= len(raw)
+    for damaged in (raw[:at], raw[:at] + noise + raw[at:], raw[:at] + noise + raw[at + len(noise) :]):
+        try:
+            message = parse_one(damaged, NOW, LIMITS)
+        except RequestError:
+            continue
+        if message.encoding != "base64":
+            message.payload.decode()
+
+
+def test_the_media_type_of_a_request() -> None:
+    for good in ("application/json", "Application/JSON; charset=UTF-8", "application/merge-patch+json"):
+        check_json(good)
+    for bad in ("", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1"):
+        with pytest.raises(UnsupportedMedia, match="expected"):
+            check_json(bad)

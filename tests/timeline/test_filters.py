@@ -1,0 +1,192 @@
+"""Topics and filters: the checks, MQTT's examples of matching, the trie against one comparison per filter."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from timeline.filters import (
+    TOPIC_BYTES_MAX,
+    FilterError,
+    TopicError,
+    Trie,
+    check_filter,
+    check_topic,
+    matches,
+    parse_share,
+)
+
+LEVELS = st.sampled_from(["", "a", "b", "$a", "é"])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
+FILTERS = st.builds(
+    lambda levels, tail: "/".join(levels + tail),
+    st.lists(st.one_of(LEVELS, st.just("+")), max_size=4),
+    st.sampled_from([[], ["#"]]),
+).filter(bool)
+
+
+@pytest.mark.parametrize(
+    "topic", [b"a", b"/", b"a//b", b" ", "ä/ö".encode(), b"$SYS/x", b"x" * TOPIC_BYTES_MAX]
+)
+def test_a_good_topic_passes(topic: bytes) -> None:
+    check_topic(topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        (b"", "empty"),
+        (b"x" * (TOPIC_BYTES_MAX + 1), "at most 65535 bytes, this one has 65536"),
+        (b"a\0", "NUL, found at byte 1"),
+        (b"ab/+/c", "'\\+', found at byte 3"),
+        (b"ab#", "'#', found at byte 2"),
+        (b"ab\xff", "UTF-8, byte 2"),
+        (b"\xed\xa0\x80", "UTF-8, byte 0"),
+    ],
+)
+def test_a_bad_topic_is_named(topic: bytes, said: str) -> None:
+    with pytest.raises(TopicError, match=said):
+        check_topic(topic)
+
+
+@pytest.mark.parametrize("good", ["a", "#", "+", "/", "+/+/#", "a//b", "$SYS/#", "/+", "é/#", "$share"])
+def test_a_good_filter_passes(good: str) -> None:
+    check_filter(good)
+    assert parse_share(good) == (None, good)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("", "empty"),
+        ("#/a", "level 1 of 2"),
+        ("a/#/b", "level 2 of 3"),
+        ("a/b+", "level 2 is 'b\\+'"),
+        ("a#", "level 1 is 'a#'"),
+        ("++", "whole level"),
+        ("a\0b", "NUL, found at character 1"),
+        ("a\ud800", "UTF-8, character 1"),
+        ("é" * 32_768, "this one has 65536"),
+    ],
+)
+def test_a_bad_filter_is_named(bad: str, said: str) -> None:
+    with pytest.raises(FilterError, match=said):
+        check_filter(bad)
+    with pytest.raises(FilterError, match=said):
+        parse_share(bad)
+
+
+def test_a_share_is_taken_apart() -> None:
+    assert parse_share("$share/workers/orders/+/#") == ("workers", "orders/+/#")
+    assert parse_share("$share/g//") == ("g", "/")
+    assert parse_share("$shared/g/a") == (None, "$shared/g/a")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("$share/", "group .* empty"),
+        ("$share//a", "group .* empty"),
+        ("$share/g", "missing after the group 'g'"),
+        ("$share/g/", "missing after the group 'g'"),
+        ("$share/g+/a", "wildcard"),
+        ("$share/#/a", "wildcard"),
+        ("$share/g/a#", "whole level"),
+        ("$share/\0/a", "NUL"),
+        ("$share/g/" + "x" * TOPIC_BYTES_MAX, "at most"),
+    ],
+)
+def test_a_bad_share_is_named(bad: str, said: str) -> None:
+    with pytest.raises(FilterError, match=said):
+        parse_share(bad)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "expected"),
+    [
+        ("sport/tennis/player1/#", "sport/tennis/player1", True),
+        ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True),
+        ("sport/#", "sport", True),
+        ("sport/#", "sports", False),
+        ("#", "a/b", True),
+        ("#", "/", True),
+        ("sport/+", "sport", False),
+        ("sport/+", "sport/", True),
+        ("+/+", "/finance", True),
+        ("/+", "/finance", True),
+        ("+", "/finance", False),
+        ("#", "$SYS/x", False),
+        ("+/x", "$SYS/x", False),
+        ("$SYS/#", "$SYS", True),
+        ("$SYS/+", "$SYS/x", True),
+        ("a/+", "a/$x", True),
+        ("a/b", "a/B", False),
+    ],
+)
+def test_the_examples_of_the_standard(pattern: str, topic: str, expected: bool) -> None:
+    assert matches(pattern, topic) is expected
+    trie: Trie[int, str] = Trie()
+    trie.add(pattern, 1, "x")
+    assert trie.match(topic) == ([(1, "x")] if expected else [])
+
+
+@given(st.lists(st.tuples(FILTERS, st.integers(0, 3)), max_size=12), TOPICS)
+def test_the_trie_equals_a_comparison_each(added: list[tuple[str, int]], topic: str) -> None:
+    trie: Trie[int, str] = Trie()
+    for pattern, key in added:
+        check_filter(pattern)
+        trie.add(pattern, key, pattern)
+    assert sorted(trie.match(topic)) == sorted((k, p) for p, k in set(added) if matches(p, topic))
+
+
+def test_a_very_deep_filter_needs_no_recursion() -> None:
+    trie: Trie[int, int] = Trie()
+    deep = "/" * (TOPIC_BYTES_MAX - 1)
+    trie.add(deep, 1, 1)
+    assert trie.match(deep) == [(1, 1)]
+    trie.discard(deep, 1)
+    assert not trie._root.children
+
+
+class TrieMachine(RuleBasedStateMachine):
+    """A trie beside a plain dict, with things added, replaced and taken out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trie: Trie[int, int] = Trie()
+        self.model: dict[tuple[str, int], int] = {}
+
+    @rule(pattern=FILTERS, key=st.integers(0, 2), value=st.integers(0, 9))
+    def add(self, pattern: str, key: int, value: int) -> None:
+        self.trie.add(pattern, key, value)
+        self.model[pattern, key] = value
+
+    @rule(pattern=FILTERS, key=st.integers(0, 2))
+    def discard(self, pattern: str, key: int) -> None:
+        self.trie.discard(pattern, key)
+        self.model.pop((pattern, key), None)
+
+    @rule()
+    def discard_all(self) -> None:
+        for pattern, key in self.model:
+            self.trie.discard(pattern, key)
+        self.model.clear()
+        assert not self.trie._root.children
+
+    @rule(topic=TOPICS)
+    def match(self, topic: str) -> None:
+        wanted = [(key, value) for (pattern, key), value in self.model.items() if matches(pattern, topic)]
+        assert sorted(self.trie.match(topic)) == sorted(wanted)
+
+    @invariant()
+    def counts_and_no_empty_leaf(self) -> None:
+        assert len(self.trie) == len(self.model)
+        nodes = list(self.trie._root.children.values())
+        while nodes:
+            node = nodes.pop()
+            assert node.values or node.children
+            nodes.extend(node.children.values())
+
+
+TestTrie = TrieMachine.TestCase
+TestTrie.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

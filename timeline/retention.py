@@ -1,0 +1,29 @@
+"""Which slices may go. A plan is returned; acting on it is somebody else's.
+
+A slice's retention begins when the horizon has passed its end and counts server running time. Slices go
+oldest first and without gaps, so that one position, the retention floor, says what is gone.
+"""
+
+from .position import Position, before
+from .slices import Directory, Slice
+
+
+def passed_slices(directory: Directory, horizon: Position) -> list[Slice]:
+    """Slices that the horizon has passed since this was last asked, oldest first."""
+    passed = []
+    for piece in directory:
+        if before(piece.end_ms) > horizon:
+            break
+        if piece.passed_s is None:
+            passed.append(piece)
+    return passed
+
+
+def expired_slices(directory: Directory, running_s: int, retention_s: int) -> list[Slice]:
+    """Slices whose retention is over at `running_s` seconds of running time, oldest first."""
+    plan = []
+    for piece in directory:
+        if piece.passed_s is None or running_s - piece.passed_s < retention_s:
+            break
+        plan.append(piece)
+    return plan

@@ -1,0 +1,144 @@
+"""A session: one read position on the timeline, and what is in flight.
+
+A session does not own a queue. It has *read* the timeline up to a position; of what it was sent at QoS 1
+or 2 it remembers what has not been acked. Everything else (what it missed, what comes next) is the
+timeline itself.
+
+While it keeps up it is *tailing*: its read position is the horizon, whatever that is. It stops tailing at
+the first message that it has no room for, reads on by itself, and tails again when its read position
+equals the horizon.
+
+Each subscription has a `since`: it matches only later positions. So a new filter on an old session does
+not replay the past, and a filter that is sent again on each reconnect changes nothing. `replay_from`
+asks for the past: the read position goes back, and every other subscription's `since` becomes the old
+read position, so that they do not see again what they saw.
+
+What is stored (the *cursor*) is the read position and the flights, together: a message is either behind
+both and done with, or in flight and sent again first, in order, or ahead and still to come.
+"""
+
+from dataclasses import dataclass
+
+from .position import Position
+
+PACKET_ID_MAX = 65_535
+
+
+@dataclass(slots=True)
+class Flight:
+    """A message that was sent and is not acked. `phase` is 1 once a QoS 2 message is known to be there."""
+
+    packet_id: int
+    position: Position
+    shard: int
+    qos: int
+    attempts: int = 1
+    phase: int = 0
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A filter of a session; it matches positions later than `since`."""
+
+    filter: str
+    qos: int
+    since: Position
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+
+
+class Session:
+    """State of one client id. `window`: how many messages may be in flight at once."""
+
+    def __init__(self, client_id: str, *, read: Position, expiry_s: int, window: int) -> None:
+        self.client_id = client_id
+        self.expiry_s = expiry_s
+        self.window = window
+        self.read = read
+        self.tailing = False
+        self.subscriptions: dict[str, Subscription] = {}
+        self.flights: dict[int, Flight] = {}
+        """By packet id, in the order in which they were first sent."""
+        self._last_id = 0
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.expiry_s > 0
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.flights) < self.window
+
+    def read_at(self, horizon: Position) -> Position:
+        """Up to where the session has read, when the horizon is there."""
+        return horizon if self.tailing else self.read
+
+    # -- subscriptions
+
+    def subscribe(self, wanted: Subscription, horizon: Position, replay_from: Position | None = None) -> bool:
+        """Add or replace a subscription; True if its filter is new.
+
+        A filter that is there already keeps its `since`.
+        """
+        known = self.subscriptions.get(wanted.filter)
+        self.subscriptions[wanted.filter] = wanted
+        if known is not None:
+            wanted.since = known.since
+            return False
+        wanted.since = horizon
+        if replay_from is not None and replay_from < horizon:
+            self.rewind(wanted, replay_from, horizon)
+        return True
+
+    def rewind(self, wanted: Subscription | None, to: Position, horizon: Position) -> None:
+        """Read again from `to`: for one subscription, or for all of them."""
+        old = self.read_at(horizon)
+        for other in self.subscriptions.values():
+            if wanted is None:
+                other.since = min(other.since, to)
+            elif other is not wanted:
+                other.since = max(other.since, old)
+        if wanted is not None:
+            wanted.since = to
+        self.read = min(old, to)
+        self.tailing = False
+
+    def unsubscribe(self, topic_filter: str) -> bool:
+        return self.subscriptions.pop(topic_filter, None) is not None
+
+    # -- reading
+
+    def fall_behind(self, before: Position) -> None:
+        """Stop tailing: the session has read all up to `before`, but no more."""
+        if self.tailing:
+            self.tailing = False
+            self.read = before
+
+    def join(self, horizon: Position) -> bool:
+        """Tail if everything up to the horizon has been read."""
+        self.tailing = self.read >= horizon
+        return self.tailing
+
+    # -- in flight
+
+    def take(self, position: Position, shard: int, qos: int) -> int:
+        """Put a message in flight; its packet id. The caller has looked for room."""
+        flights = self.flights
+        packet_id = self._last_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+            if packet_id not in flights:
+                break
+        self._last_id = packet_id
+        flights[packet_id] = Flight(packet_id, position, shard, qos)
+        return packet_id
+
+    def ack(self, packet_id: int) -> Flight | None:
+        """The subscriber has it: no longer in flight. None if it was not."""
+        return self.flights.pop(packet_id, None)
+
+    def restore(self, flights: list[Flight]) -> None:
+        """Take over what was in flight when the cursor was stored."""
+        self.flights = {flight.packet_id: flight for flight in flights}
+        self._last_id = flights[-1].packet_id if flights else 0

@@ -1,0 +1,225 @@
+"""Slices and shards: how the timeline is cut, and the directory that knows every piece.
+
+A *slice* is a half-open span of due time [start, end). It is opened by the first message that falls into
+it, as wide as its distance from now allows: 15 minutes within two days, 6 hours within sixty days, 8 days
+beyond. Each width is a multiple of the one before and all are aligned, so a wide slice that has come near
+never half covers a quarter of an hour; a new slice is the widest that overlaps no neighbour. A message
+per quarter of an hour for ten years is about 900 slices instead of 350,000.
+
+A *shard* is a capped run of messages inside a slice. Writes go to the newest shard of a structure; when
+it has reached its cap the next one opens; readers merge all of them. A shard's number is unique within
+its slice and everything split from it, because a message id carries it.
+
+After a split the children *borrow* the parent's shards until the bytes have been moved: a borrowed shard
+keeps its home (start and generation of the parent, under which its rows are found) and is read only
+within the child's span.
+
+The directory is the only place that knows where a row lies; everything else holds ids and positions. It
+is kept in RAM (a few hundred bytes a slice), ordered by start, and bounded by `max_slices`.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sortedcontainers import SortedDict
+
+from .position import END, START, Position, at_of, before
+
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+WIDTHS = ((2 * DAY_MS, 15 * MINUTE_MS), (60 * DAY_MS, 360 * MINUTE_MS), (1 << 62, 8 * DAY_MS))
+"""(up to this distance from T, this wide), ms."""
+SHARDS_MAX = 0xFFFE
+NARROWEST_MS = WIDTHS[0][1]
+
+
+class SlicesError(Exception):
+    """Something the directory refuses."""
+
+
+class TooManySlices(SlicesError):
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the timeline has {limit} slices, as many as slices.max allows")
+        self.limit = limit
+
+
+class TooManyShards(SlicesError):
+    def __init__(self, start_ms: int) -> None:
+        super().__init__(f"the slice at {start_ms} has {SHARDS_MAX} shards, as many as a slice can have")
+
+
+class Home(NamedTuple):
+    """Under which slice a shard's rows are stored."""
+
+    start_ms: int
+    generation: int
+
+
+class Shard:
+    """A capped run of messages of one structure. Counts are of rows; `live` is without stubs."""
+
+    __slots__ = ("bytes", "count", "first", "home", "last", "live", "number", "prefix", "structure")
+
+    def __init__(self, home: Home, number: int, structure: int = 0) -> None:
+        self.home = home
+        self.number = number
+        self.structure = structure
+        self.count = self.live = self.bytes = 0
+        self.first, self.last = END, START
+        self.prefix = (home.start_ms << 32 | home.generation << 16 | number).to_bytes(10, "big")
+        """The first ten bytes of each of its row keys; the position makes the other twelve."""
+
+    def grow(self, place: Position, size: int) -> None:
+        """One row more, of `size` bytes."""
+        self.count += 1
+        self.live += 1
+        self.bytes += size
+        if place < self.first:
+            self.first = place
+        if place > self.last:
+            self.last = place
+
+
+class Slice:
+    """One span of the timeline and its shards, own and borrowed, by number."""
+
+    __slots__ = ("borrowed", "end_ms", "generation", "newest", "passed_s", "shards", "start_ms")
+
+    def __init__(self, start_ms: int, end_ms: int, generation: int) -> None:
+        self.start_ms = start_ms
+        self.end_ms = end_ms
+        self.generation = generation
+        self.shards: dict[int, Shard] = {}
+        self.borrowed: dict[int, Shard] = {}
+        self.newest: dict[int, Shard] = {}
+        """The shard that takes writes, by structure."""
+        self.passed_s: int | None = None
+        """Server running time, s, when the horizon had passed the slice: set once, then it is sealed."""
+
+    @property
+    def home(self) -> Home:
+        return Home(self.start_ms, self.generation)
+
+    @property
+    def count(self) -> int:
+        return sum(shard.count for shard in self.shards.values())
+
+    @property
+    def live(self) -> int:
+        return sum(shard.live for shard in self.shards.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(shard.bytes for shard in self.shards.values())
+
+    def open_shard(self, structure: int) -> Shard:
+        """Open the next shard of a structure. Raises TooManyShards."""
+        number = 1 + max(max(self.shards, default=-1), max(self.borrowed, default=-1))
+        if number >= SHARDS_MAX:
+            raise TooManyShards(self.start_ms)
+        shard = Shard(self.home, number, structure)
+        self.adopt(shard)
+        return shard
+
+    def adopt(self, shard: Shard) -> None:
+        """Enter an own shard; the highest number of a structure is the one that takes writes."""
+        self.shards[shard.number] = shard
+        newest = self.newest.get(shard.structure)
+        if newest is None or newest.number < shard.number:
+            self.newest[shard.structure] = shard
+
+    def shard(self, number: int) -> Shard | None:
+        return self.shards.get(number) or self.borrowed.get(number)
+
+    def readable(self) -> Iterator[Shard]:
+        """Every shard whose rows can lie in this slice."""
+        yield from self.shards.values()
+        yield from self.borrowed.values()
+
+
+class Directory:
+    """Every slice of the timeline by start. Look-ups O(log slices)."""
+
+    def __init__(self, *, max_slices: int) -> None:
+        self.max_slices = max_slices
+        self.floor = START
+        """The retention floor: everything before it has been dropped."""
+        self._by_start: SortedDict[int, Slice] = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_start)
+
+    def __iter__(self) -> Iterator[Slice]:
+        return iter(self._by_start.values())
+
+    def get(self, start_ms: int) -> Slice | None:
+        """The slice that starts at `start_ms`."""
+        found: Slice | None = self._by_start.get(start_ms)
+        return found
+
+    def find(self, at_ms: int) -> Slice | None:
+        """The slice that covers `at_ms`."""
+        index = self._by_start.bisect_right(at_ms) - 1
+        if index < 0:
+            return None
+        found: Slice = self._by_start.peekitem(index)[1]
+        return found if at_ms < found.end_ms else None
+
+    def over(self, start: Position, end: Position) -> Iterator[Slice]:
+        """The slices that hold positions in [start, end), in order."""
+        first = self._by_start.bisect_right(at_of(start)) - 1
+        lowest = self._by_start.keys()[first] if first >= 0 else None
+        for key in list(self._by_start.irange(lowest, at_of(end))):
+            piece: Slice = self._by_start[key]
+            if before(piece.end_ms) > start and before(piece.start_ms) < end:
+                yield piece
+
+    def adopt(self, piece: Slice) -> None:
+        """Enter a slice that is known to overlap none (recovery, split)."""
+        self._by_start[piece.start_ms] = piece
+
+    def drop(self, piece: Slice) -> None:
+        del self._by_start[piece.start_ms]
+
+    def replace(self, other: "Directory") -> None:
+        """Take over what `other` holds; whoever holds this directory sees it."""
+        self._by_start = other._by_start
+
+    def open(self, at_ms: int, clock_ms: int) -> Slice:
+        """Open the slice for `at_ms`, which no slice covers. Raises TooManySlices at the bound."""
+        if len(self._by_start) >= self.max_slices:
+            raise TooManySlices(self.max_slices)
+        low, high = self._gap(at_ms)
+        start_ms, end_ms = _span(at_ms, at_ms - clock_ms, low, high)
+        piece = Slice(start_ms, end_ms, 0)
+        self._by_start[start_ms] = piece
+        return piece
+
+    def _gap(self, at_ms: int) -> tuple[int, int]:
+        """The free span round `at_ms`."""
+        index = self._by_start.bisect_right(at_ms)
+        low = self._by_start.peekitem(index - 1)[1].end_ms if index else 0
+        high = self._by_start.peekitem(index)[0] if index < len(self._by_start) else 1 << 48
+        return low, high
+
+    def check(self) -> None:
+        """Assert the directory's invariants. For tests and verify."""
+        last = 0
+        for start_ms, piece in self._by_start.items():
+            assert start_ms == piece.start_ms >= last, "slices overlap"
+            assert piece.end_ms > start_ms
+            last = piece.end_ms
+
+
+def _span(at_ms: int, distance_ms: int, low: int, high: int) -> tuple[int, int]:
+    """The widest aligned span for a distance that stays within [low, high).
+
+    What a split or an expiry left free may be narrower than any width: then the gap itself.
+    """
+    widest = next(width for reach, width in WIDTHS if distance_ms <= reach)
+    for width in sorted((w for _, w in WIDTHS if w <= widest), reverse=True):
+        start = at_ms - at_ms % width
+        if low <= start and start + width <= high:
+            return start, start + width
+    start = at_ms - at_ms % NARROWEST_MS
+    return max(low, start), min(high, start + NARROWEST_MS)

@@ -1,0 +1,60 @@
+"""The end of the log in RAM: what was dispatched last, shared by all sessions that are nearly caught up.
+
+A session that has fallen a little behind (its window was full, its socket slow) reads on from here
+instead of from disk, and gets the very objects that the others got, with their encoded bytes. The ring
+holds everything dispatched after `floor`; a session whose read position is before that reads from the
+store. Bounded in entries and bytes: what is pushed out is still on disk, or was a message that nobody
+can replay.
+"""
+
+from bisect import bisect_right
+from typing import Generic, TypeVar
+
+from .position import Position
+
+Item = TypeVar("Item")
+
+
+class Tail(Generic[Item]):
+    """(position, item) in position order. `append` is O(1) amortised, `after` O(log n + returned)."""
+
+    def __init__(self, start: Position, *, max_entries: int, max_bytes: int) -> None:
+        self.floor = start
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._places: list[Position] = []
+        self._items: list[Item] = []
+        self._sizes: list[int] = []
+        self._first = 0
+
+    def __len__(self) -> int:
+        return len(self._places) - self._first
+
+    def covers(self, read: Position) -> bool:
+        """Whether a session that has read up to `read` finds all it has not read here."""
+        return read >= self.floor
+
+    def append(self, place: Position, item: Item, size: int) -> None:
+        """Take the next dispatched message; the oldest ones go at the bound."""
+        self._places.append(place)
+        self._items.append(item)
+        self._sizes.append(size)
+        self.bytes += size
+        while len(self) > self.max_entries or self.bytes > self.max_bytes:
+            self._drop_first()
+
+    def after(self, read: Position, limit: int) -> list[tuple[Position, Item]]:
+        """The next messages behind `read`, at most `limit`."""
+        low = max(self._first, bisect_right(self._places, read))
+        high = low + limit
+        return list(zip(self._places[low:high], self._items[low:high], strict=True))
+
+    def _drop_first(self) -> None:
+        first = self._first
+        self.floor = self._places[first]
+        self.bytes -= self._sizes[first]
+        self._first = first + 1
+        if self._first > 1024 and self._first * 2 > len(self._places):
+            del self._places[: self._first], self._items[: self._first], self._sizes[: self._first]
+            self._first = 0

@@ -1,0 +1,234 @@
+"""A hierarchical timing wheel: the near future in RAM, bounded.
+
+Varghese & Lauck 1987, scheme 7, with two levels here and the slices on disk as the outermost one:
+
+    level 0    1,024 slots of 1 ms      the block of 1,024 ms that `now` is in
+    level 1    1,024 slots of 1,024 ms  the next 17 minutes, a slot a block
+    overflow   the slices on disk       brought in by the loader
+
+An entry goes to level 0 when its block is the one of `now`, else to the slot of its block. When `now`
+enters a block, that block's slot cascades into level 0. Which slots hold something is one integer of
+1,024 bits a level: the next one is found by shifting, so that an empty hour costs nothing.
+
+Example: now = 5,000 (block 4: 4,096..5,119). An entry for 5,030 goes to level 0, slot 5,030 % 1,024 = 934;
+one for 9,000 to level 1, slot 9,000 // 1,024 = 8. At 8,192 block 8 begins: slot 8 is emptied into level 0,
+the entry lies in slot 9,000 % 1,024 = 808 and is returned when `advance` passes 9,000.
+
+The wheel is the one who knows *loaded*: it holds every stored message between the horizon and `loaded`.
+An entry beyond it is refused without loss, the loader will read it when it comes to it. At the bound the
+far half is given back to the disk and `loaded` moves back with it, so that a burst, however large, never
+holds more than the bound and never loses its order. A million messages in one millisecond are read,
+fired and forgotten in runs.
+
+An entry is (position, item); items are opaque. `cancel` forgets the item and leaves its position in the
+slot, where it is passed over later. Not here: threads, clocks, callbacks.
+"""
+
+from bisect import bisect_right
+from typing import Generic, TypeVar
+
+from .position import SEQ_BITS, Position, at_of, before
+
+Item = TypeVar("Item")
+
+BITS = 10
+SLOTS = 1 << BITS
+MASK = SLOTS - 1
+REACH_MS = SLOTS * (SLOTS - 1)
+"""The wheel takes entries less than this beyond `now`."""
+
+
+class Wheel(Generic[Item]):
+    """Entries by position, bounded in entries and bytes.
+
+    `add` and `cancel` are O(1), `advance` O(slots passed that hold something + entries returned, sorted).
+    """
+
+    def __init__(self, start: Position, *, max_entries: int, max_bytes: int) -> None:
+        self.loaded = start
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._now_ms = at_of(start)
+        self._items: dict[int, tuple[Item, int]] = {}
+        self._fine: list[list[int]] = [[] for _ in range(SLOTS)]
+        self._coarse: list[list[int]] = [[] for _ in range(SLOTS)]
+        self._fine_bits = 0
+        self._coarse_bits = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._items) >= self.max_entries or self.bytes >= self.max_bytes
+
+    @property
+    def reach(self) -> Position:
+        """The position that the loader may fill the wheel up to."""
+        return before(self._now_ms + REACH_MS)
+
+    def add(self, place: Position, item: Item, size: int) -> bool:
+        """Take an entry at or before `loaded`; False if it lies beyond and is the loader's.
+
+        Adding a position twice changes nothing. At the bound the far half is given up first.
+        """
+        if place > self.loaded:
+            return False
+        if self.is_full:
+            self.shed()
+            if place > self.loaded:
+                return False
+        self._insert(place, item, size)
+        return True
+
+    def load(self, place: Position, item: Item, size: int) -> None:
+        """Take an entry from the loader, which says `loaded_to` when its run is complete."""
+        self._insert(place, item, size)
+
+    def loaded_to(self, place: Position) -> None:
+        """The loader has brought everything up to `place`."""
+        assert place <= self.reach, "loaded beyond what the wheel can hold"
+        if place > self.loaded:
+            self.loaded = place
+
+    def cancel(self, place: Position) -> None:
+        """Forget the entry at `place`, if there is one."""
+        found = self._items.pop(place, None)
+        if found is not None:
+            self.bytes -= found[1]
+
+    def clear(self, loaded: Position) -> None:
+        """Forget everything; the wheel is loaded up to `loaded` and no further."""
+        self._items.clear()
+        self.bytes = 0
+        for slots in (self._fine, self._coarse):
+            for slot in slots:
+                slot.clear()
+        self._fine_bits = self._coarse_bits = 0
+        self.loaded = loaded
+
+    def skip(self, place: Position) -> None:
+        """Jump over a stretch in which nothing is stored, up to `place`. The wheel must be empty."""
+        assert not self._items, "only an empty wheel can skip"
+        if place > self.loaded:
+            self.clear(place)
+            self._now_ms = max(self._now_ms, at_of(place))
+
+    def shed(self) -> None:
+        """Give the far half back to the disk: `loaded` moves back to the last entry that is kept."""
+        places = sorted(self._items)
+        keep = len(places) // 2
+        for place in places[keep:]:
+            self.cancel(Position(place))
+        self.loaded = Position(places[keep - 1] if keep else places[0] - 1)
+
+    def next_ms(self) -> int | None:
+        """A time not later than the first entry's; None when the wheel is empty."""
+        if not self._items:
+            return None
+        fine = self._fine_bits >> (self._now_ms & MASK)
+        if fine:
+            return self._now_ms + _lowest(fine)
+        return self._next_block() << BITS
+
+    def advance(self, to: Position, limit: int) -> list[tuple[Position, Item]]:
+        """Move towards `to`; the entries up to there in position order, at most `limit` of them.
+
+        When fewer than `limit` come back the wheel has reached `to`; else it stands at the last one.
+        Raises AssertionError if time would run back or past what is loaded.
+        """
+        to_ms = at_of(to)
+        assert to_ms >= self._now_ms, "time runs forward"
+        assert to <= self.loaded, "advance stays within what is loaded"
+        due: list[tuple[Position, Item]] = []
+        while True:
+            self._drain(to, limit, due)
+            if len(due) >= limit or not self._step(to_ms):
+                return due
+
+    def _insert(self, place: Position, item: Item, size: int) -> None:
+        if place in self._items:
+            return
+        self._items[place] = (item, size)
+        self.bytes += size
+        at_ms = max(place >> SEQ_BITS, self._now_ms)
+        block = at_ms >> BITS
+        if block == self._now_ms >> BITS:
+            self._fine[at_ms & MASK].append(place)
+            self._fine_bits |= 1 << (at_ms & MASK)
+        else:
+            assert block - (self._now_ms >> BITS) < SLOTS, "beyond the wheel's reach"
+            self._coarse[block & MASK].append(place)
+            self._coarse_bits |= 1 << (block & MASK)
+
+    def _drain(self, to: Position, limit: int, due: list[tuple[Position, Item]]) -> None:
+        """Move what is due in the slot of `now` to `due`, as far as `limit` lets it."""
+        slot = self._fine[self._now_ms & MASK]
+        if not slot:
+            return
+        slot.sort()
+        ready = min(bisect_right(slot, to), len(slot))
+        taken = 0
+        for place in slot[:ready]:
+            if len(due) >= limit:
+                break
+            taken += 1
+            found = self._items.pop(place, None)
+            if found is not None:
+                due.append((Position(place), found[0]))
+                self.bytes -= found[1]
+        del slot[:taken]
+        if not slot:
+            self._fine_bits &= ~(1 << (self._now_ms & MASK))
+
+    def _step(self, to_ms: int) -> bool:
+        """Go to the next slot that holds something, at most to `to_ms`; False if there already."""
+        if self._now_ms >= to_ms:
+            return False
+        ahead = self._fine_bits >> (self._now_ms & MASK) >> 1
+        if ahead:
+            next_ms = self._now_ms + 1 + _lowest(ahead)
+        elif self._coarse_bits:
+            next_ms = self._next_block() << BITS
+        else:
+            next_ms = to_ms
+        self._enter(min(next_ms, to_ms))
+        return True
+
+    def _enter(self, at_ms: int) -> None:
+        """Set `now`; when that enters a new block, cascade the block's slot into level 0."""
+        block = at_ms >> BITS
+        entered = block != self._now_ms >> BITS
+        self._now_ms = at_ms
+        if not entered:
+            return
+        places = self._coarse[block & MASK]
+        self._coarse[block & MASK] = []
+        self._coarse_bits &= ~(1 << (block & MASK))
+        for place in places:
+            at = max(place >> SEQ_BITS, at_ms)
+            self._fine[at & MASK].append(place)
+            self._fine_bits |= 1 << (at & MASK)
+
+    def _next_block(self) -> int:
+        """The number of the next block whose slot in level 1 holds something."""
+        block = self._now_ms >> BITS
+        turn = (block + 1) & MASK
+        bits = self._coarse_bits
+        rotated = bits >> turn | (bits & ((1 << turn) - 1)) << (SLOTS - turn)
+        return block + 1 + _lowest(rotated)
+
+    def check(self) -> None:
+        """Assert the wheel's own invariants. For tests."""
+        slots = {p for level in (self._fine, self._coarse) for slot in level for p in slot}
+        assert set(self._items) <= slots
+        assert self.bytes == sum(size for _, size in self._items.values())
+        assert all(place <= self.loaded for place in self._items)
+        for level, bits in ((self._fine, self._fine_bits), (self._coarse, self._coarse_bits)):
+            assert bits == sum(1 << index for index, slot in enumerate(level) if slot)
+
+
+def _lowest(bits: int) -> int:
+    """The index of the lowest set bit."""
+    return (bits & -bits).bit_length() - 1
