@@ -51,9 +51,19 @@ class App:
         self.config = config
         self.clock = clock
         self.node = NODE
-        caps = Caps(config.shards.cap_messages, config.shards.cap_bytes, config.limits.pending or UNLIMITED)
+        caps = Caps(
+            messages=config.shards.cap_messages,
+            bytes=config.shards.cap_bytes,
+            pending=config.limits.pending or UNLIMITED,
+            structure_above=config.shards.structure_above,
+        )
         self.opened = open_timeline(
-            store, wall_ms=clock.wall_ms(), node=NODE, max_slices=config.slices.max, caps=caps
+            store,
+            wall_ms=clock.wall_ms(),
+            node=NODE,
+            max_slices=config.slices.max,
+            max_structures=config.shards.max_structures,
+            caps=caps,
         )
         self.horizon = self.opened.horizon
         self.directory = self.opened.directory

@@ -11,6 +11,7 @@ had the time to deliver.
 
 import logging
 from datetime import UTC
+from functools import partial
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
@@ -103,7 +104,7 @@ class Housekeeping:
             if subscriber.link is None and now_ms >= subscriber.left_ms + session.expiry_s * 1000:
                 app.sessions.drop(subscriber)
                 client_id = session.client_id
-                await app.ask(lambda commit, client_id=client_id: app.sessions.erase(commit, client_id))
+                await app.ask(partial(app.sessions.erase, client_id=client_id))
                 log.info("session %s expired", client_id)
 
     async def _sweep(self, table: Table) -> None:

@@ -123,7 +123,8 @@ class Replay:
                 is_wanted = found and not message.is_expired(self._wall_ms())
                 yield place, (message, found) if is_wanted else None
             return
-        rows = self._reader.read(Position(read + 1), Position(horizon + 1))
+        structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
+        rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
         for place, shard, value in islice(rows, TURN_ROWS):
             found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
             if found:

@@ -25,6 +25,7 @@ import msgspec
 from timeline.horizon import HELD, Horizon
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
 from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, SlicesError, TooManyShards
+from timeline.structures import ANYTHING, Structures
 
 from . import keys
 from .errors import ShardsError
@@ -43,6 +44,8 @@ from .tables import (
     wall_value,
 )
 
+SLICE_STRUCTURES = 33
+"""Structures that a slice opens, structure 0 among them."""
 ROW_OVERHEAD = 22
 """Key bytes that count towards a shard's cap."""
 
@@ -115,15 +118,25 @@ class Caps:
     messages: int
     bytes: int
     pending: int
+    structure_above: int
 
 
 class Commit:
     """Composes groups. One writer: calls come one after the other, never from two threads."""
 
     def __init__(
-        self, store: Store, directory: Directory, horizon: Horizon, *, node: int, caps: Caps, pending: int
+        self,
+        store: Store,
+        directory: Directory,
+        structures: Structures,
+        horizon: Horizon,
+        *,
+        node: int,
+        caps: Caps,
+        pending: int,
     ) -> None:
         self._store = store
+        self.structures = structures
         self.directory = directory
         self.horizon = horizon
         self.node = node
@@ -360,7 +373,7 @@ class Commit:
         seq, node = self.horizon.seq, self.node << 48
         put, touched, placed = self._batch.put, self._touched, self._group.placed
         quarters, cap_messages, cap_bytes = self._quarters, self.caps.messages, self.caps.bytes
-        messages = Table.MESSAGES
+        messages, busy = Table.MESSAGES, self.caps.structure_above
         lowest: int | None = None
         ids: list[MessageId] = []
         for draft, at in zip(drafts, ats, strict=True):
@@ -374,13 +387,15 @@ class Commit:
             piece = quarters.get(at // NARROWEST_MS)
             if piece is None or not piece.start_ms <= at < piece.end_ms:
                 piece = self._slice_for(at)
-            shard = piece.newest.get(0)
+            structure = self._structure(piece, draft.topic) if piece.count >= busy else ANYTHING
+            shard = piece.newest.get(structure)
             if shard is None or shard.count >= cap_messages or shard.bytes >= cap_bytes:
-                shard = piece.open_shard(0)
+                shard = piece.open_shard(structure)
             value = draft.value
             prefix = shard.prefix
             put(messages, prefix + position.to_bytes(12, "big"), value)
             shard.grow(position, len(value) + ROW_OVERHEAD)  # type: ignore[arg-type]
+            piece.count += 1
             touched[prefix] = shard
             if lowest is None or position < lowest:
                 lowest = position
@@ -394,6 +409,15 @@ class Commit:
         if lowest is not None:
             self._group.touch(Position(lowest))
         return ids
+
+    def _structure(self, piece: Slice, topic: bytes) -> int:
+        """In which structure's shards of a busy slice a message goes."""
+        number, pattern = self.structures.place(topic)
+        if pattern is not None:
+            self._put(Table.STRUCTURES, keys.structure(number), pattern.encode())
+        if number in piece.newest or len(piece.newest) < SLICE_STRUCTURES:
+            return number
+        return ANYTHING
 
     def _remember(self, draft: Draft, name: MessageId, position: Position) -> None:
         row = DedupeRow(name, draft.fingerprint, draft.due_ms or position >> 48, position)

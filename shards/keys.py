@@ -7,6 +7,7 @@
     dispatches   at (6) · seq (6) of the last message of a dispatch turn            12
     moved        message id (16)                                                    16
     dedupe       hash of user and key (16)                                          16
+    structures   number (2)                                                          2
     sessions, cursors, schedules, retained: the name or topic, UTF-8
 
 A shard's first ten bytes are `Shard.prefix`, a position's twelve are `place(position)`.
@@ -53,3 +54,7 @@ def slice_range(home: Home) -> tuple[bytes, bytes]:
 
 def shard_of(key: bytes) -> tuple[Home, int]:
     return slice_of(key), int.from_bytes(key[8:10], "big")
+
+
+def structure(number: int) -> bytes:
+    return number.to_bytes(2, "big")

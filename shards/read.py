@@ -21,6 +21,7 @@ from timeline.position import (
     message_id,
 )
 from timeline.slices import Directory, Shard, Slice
+from timeline.structures import Structures
 
 from . import keys
 from .errors import Corrupt
@@ -53,9 +54,10 @@ class Found(NamedTuple):
 class Reader:
     """Look-ups and ordered reads over one store and its directory."""
 
-    def __init__(self, store: Store, directory: Directory) -> None:
+    def __init__(self, store: Store, directory: Directory, structures: Structures) -> None:
         self._store = store
         self.directory = directory
+        self.structures = structures
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         return self._store.get(table, key)
@@ -72,7 +74,7 @@ class Reader:
     def read(self, start: Position, end: Position, structures: set[int] | None = None) -> Iterator[Row]:
         """Rows with start <= position < end in position order, stubs included.
 
-        With `structures` only shards of those (and of structure 0) are read.
+        With `structures` (from `structures.overlapping`) only shards of those are read.
         """
         for piece in self.directory.over(start, end):
             runs = [
@@ -80,7 +82,7 @@ class Reader:
                 for shard in piece.readable()
                 if shard.last >= start
                 and shard.first < end
-                and (structures is None or not shard.structure or shard.structure in structures)
+                and (structures is None or shard.structure in structures)
             ]
             if len(runs) == 1:
                 yield from runs[0]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position, before
 from timeline.slices import Directory
+from timeline.structures import Structures
 
 from . import keys
 from .commit import Caps, Commit
@@ -40,16 +41,26 @@ class Opened:
     running_ms: int
 
 
-def open_timeline(store: Store, *, wall_ms: int, node: int, max_slices: int, caps: Caps) -> Opened:
+def open_timeline(
+    store: Store, *, wall_ms: int, node: int, max_slices: int, max_structures: int, caps: Caps
+) -> Opened:
     """Open a store's timeline at wall time `wall_ms`. Raises WrongFormat, Corrupt, StoreFailed."""
     _check_format(store)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
     directory.floor = cursor.floor
     horizon = Horizon(position=cursor.horizon, bound_ms=cursor.bound_ms, seq=cursor.seq, wall_ms=wall_ms)
-    reader = Reader(store, directory)
+    structures = Structures(max_structures=max_structures)
+    structures.restore(read_structures(store))
+    reader = Reader(store, directory, structures)
     commit = Commit(
-        store, directory, horizon, node=node, caps=caps, pending=count_pending(reader, cursor.horizon)
+        store,
+        directory,
+        structures,
+        horizon,
+        node=node,
+        caps=caps,
+        pending=count_pending(reader, cursor.horizon),
     )
     commit.running_ms = cursor.running_ms
     commit.held = sum(1 for _ in reader.held())
@@ -66,6 +77,7 @@ def reopen_timeline(opened: Opened) -> None:
     cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
     fresh = read_directory(opened.store, opened.directory.max_slices)
     opened.directory.replace(fresh)
+    opened.commit.structures.restore(read_structures(opened.store))
     opened.horizon.drop_groups(cursor.bound_ms)
     opened.commit.forget()
     opened.commit.pending = count_pending(opened.reader, opened.horizon.position)
@@ -96,6 +108,12 @@ def read_directory(store: Store, max_slices: int) -> Directory:
         piece.borrowed = {shards[p].number: shards[p] for p in borrowed if p in shards}
         directory.adopt(piece)
     return directory
+
+
+def read_structures(store: Store) -> dict[int, str]:
+    """Pattern by number."""
+    rows = store.scan(Table.STRUCTURES, b"", keys.LAST)
+    return {int.from_bytes(key, "big"): value.decode() for key, value in rows}
 
 
 def count_pending(reader: Reader, horizon: Position) -> int:

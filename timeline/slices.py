@@ -83,7 +83,7 @@ class Shard:
 class Slice:
     """One span of the timeline and its shards, own and borrowed, by number."""
 
-    __slots__ = ("borrowed", "end_ms", "generation", "newest", "passed_s", "shards", "start_ms")
+    __slots__ = ("borrowed", "count", "end_ms", "generation", "newest", "passed_s", "shards", "start_ms")
 
     def __init__(self, start_ms: int, end_ms: int, generation: int) -> None:
         self.start_ms = start_ms
@@ -93,16 +93,14 @@ class Slice:
         self.borrowed: dict[int, Shard] = {}
         self.newest: dict[int, Shard] = {}
         """The shard that takes writes, by structure."""
+        self.count = 0
+        """Rows in its own shards."""
         self.passed_s: int | None = None
         """Server running time, s, when the horizon had passed the slice: set once, then it is sealed."""
 
     @property
     def home(self) -> Home:
         return Home(self.start_ms, self.generation)
-
-    @property
-    def count(self) -> int:
-        return sum(shard.count for shard in self.shards.values())
 
     @property
     def live(self) -> int:
@@ -124,6 +122,7 @@ class Slice:
     def adopt(self, shard: Shard) -> None:
         """Enter an own shard; the highest number of a structure is the one that takes writes."""
         self.shards[shard.number] = shard
+        self.count += shard.count
         newest = self.newest.get(shard.structure)
         if newest is None or newest.number < shard.number:
             self.newest[shard.structure] = shard

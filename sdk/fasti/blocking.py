@@ -20,7 +20,7 @@ class Loop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end and give the result; Ctrl-C cancels it."""
-        if self._loop.is_closed():
+        if self.is_closed:
             work.close()
             raise RuntimeError("the client is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -39,9 +39,12 @@ class Loop:
                 return
             yield item
 
+    @property
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()
+
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
+        """Stop the loop and end the thread."""
         self.run(self._loop.shutdown_asyncgens())
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)

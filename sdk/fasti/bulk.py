@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from .coalesce import MAX_BYTES, MAX_ITEMS
-from .errors import Error, Problem, Refused
+from .errors import Error, Problem, error_of
 from .transport import NDJSON, Transport
 from .wire import Json, NewMessage, due, dumps, instant, new_key, put_payload, span
 
@@ -148,12 +148,9 @@ class _Sender:
 def _counted(error: Error, accepted: int) -> Error:
     """The error with `accepted` set, and its lines counted over all batches."""
     found = error.problem
-    if accepted and found.errors and isinstance(error, Refused):
+    if accepted and found.errors:
         moved = tuple(_moved(e, accepted) for e in found.errors)
-        error = Refused(
-            f"{error} (batch after the first {accepted:,})",
-            problem=Problem(found.slug, found.detail, found.status, moved, found.raw),
-        )
+        error = error_of(Problem(found.slug, found.detail, found.status, moved, found.raw))
     error.accepted = accepted
     return error
 

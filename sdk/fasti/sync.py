@@ -144,8 +144,9 @@ class Client:
 
     def close(self) -> None:
         """Close connections and end the thread."""
-        self._loop.run(self._inner.close())
-        self._loop.close()
+        if not self._loop.is_closed:
+            self._loop.run(self._inner.close())
+            self._loop.close()
 
     @property
     def url(self) -> str:

@@ -2,7 +2,8 @@
 
 This is a hot path (100,000 messages a second come in batches), hence: one decoder call for the whole body, a
 topic checked once per batch, and only if anything in the batch is not fine a second, slow pass that goes item
-by item to find out what. Fast pass: 2 µs per message of 200 bytes, decoding included; slow pass: 5.
+by item to find out what. Per message of 180 bytes the fast pass takes 1.4 µs (without a due time) to 2.6 µs
+(with one), of which decoding is 0.35, a key adds 1.5, and the slow pass takes 5 to 8 on top.
 
 The fast pass takes what the decoder takes, so a message may span lines as long as all are fine. In the slow
 pass a line is a line: broken JSON is an error of that line, and the numbers in errors count from 1, lines of
@@ -46,11 +47,12 @@ class LineError(TypedDict):
 
 
 class BatchError(RequestError):
-    """A batch with bad items, `count` of them; `errors` holds the first 100."""
+    """A batch with bad items, `count` of them; `errors` holds the first 100, the message is the first one."""
 
     def __init__(self, errors: Sequence[LineError]) -> None:
         first = errors[0]
-        super().__init__(f"line {first['line']}: {first['field']}: {first['detail']}")
+        field = f"{first['field']}: " if first["field"] else ""
+        super().__init__(f"line {first['line']}: {field}{first['detail']}")
         self.errors = list(errors[:ERRORS_MAX])
         self.count = len(errors)
 

@@ -60,7 +60,7 @@ class MqttLink(asyncio.Protocol):
         connection.receive(data)
         if not self._is_armed and connection.is_open:
             self._arm()
-        if self._broker.is_congested and not self._is_holding:
+        if (self._broker.is_congested or connection.is_overfed) and not self._is_holding:
             self._hold()
 
     def pause_writing(self) -> None:
@@ -72,7 +72,7 @@ class MqttLink(asyncio.Protocol):
         self._connection.is_blocked = False
         self._connection.drained()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         self._links.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -119,7 +119,8 @@ class MqttLink(asyncio.Protocol):
         self._is_holding = False
         if self._transport is None or self._transport.is_closing():
             return
-        if self._broker.is_congested:
+        connection = self._connection
+        if self._broker.is_congested or (connection is not None and connection.is_overfed):
             self._is_holding = True
             self._loop.call_later(CONGESTION_POLL_S, self._release)
         else:

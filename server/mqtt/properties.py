@@ -176,7 +176,7 @@ def _read_all(reader: Reader, kind: int) -> Properties:
         identifier = data[reader.at]
         if identifier == _USER:  # allowed everywhere, and by far the most frequent
             reader.at += 1
-            users.append((reader.text("user_properties"), reader.text("user_properties")))
+            users.append(_read_pair(reader, "user_properties"))
             continue
         at = reader.at
         rule = _rule(reader, kind, identifier)

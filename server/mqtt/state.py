@@ -13,21 +13,18 @@ shared subscriptions (0x9E).
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from typing import assert_never
 
-from timeline.filters import TopicError, check_filter, parse_share
-from timeline.position import MessageId, Position, before, id_text
+from timeline.position import MessageId, id_text
 from timeline.session import Subscription
 
-from ..http.times import TimeError, parse_delay, parse_deliver_at
 from ..message import Message
 from ..subscriber import Subscriber
 from . import wire
-from .broker import Answer, Broker
+from .broker import Broker
 from .encode import encode
-from .incoming import PublishRefused, Wish, read_publish
+from .inflow import Inflow, PendingAck
+from .opening import connack_properties, connect_fault, granted_expiry_s, granted_window
 from .outgoing import parts, special_parts
 from .packets import (
     Ack,
@@ -41,30 +38,19 @@ from .packets import (
     Publish,
     Suback,
     Subscribe,
-    SubscribeOptions,
     Unsuback,
     Unsubscribe,
 )
-from .properties import Properties, user_property
+from .properties import user_property
 from .publish import Decoder, ack
 from .reasons import MqttError, Reason, UnsupportedLevel, connect_return
+from .subscribing import subscribe, unsubscribe
 
 log = logging.getLogger(__name__)
 
+HELD_PACKETS = 100
 OUT_BYTES = 256 << 10
 """Unsent bytes from which a connection has no room: the session then reads on by itself, later."""
-
-
-class PendingAck:
-    """A publish that has not been answered yet."""
-
-    __slots__ = ("is_ready", "message", "packet_id", "reason")
-
-    def __init__(self, packet_id: int) -> None:
-        self.packet_id = packet_id
-        self.is_ready = False
-        self.reason = 0
-        self.message = 0
 
 
 class Connection:
@@ -78,8 +64,7 @@ class Connection:
         self._level = 0
         self._subscriber: Subscriber | None = None
         self._held: list[Packet] = []
-        self._acks: deque[PendingAck] = deque()
-        self._wishes: list[tuple[Wish, Answer | None]] = []
+        self._inflow = Inflow(broker, self._acknowledge)
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._max_packet = 0
@@ -124,7 +109,13 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        return self._subscriber is not None and not self.is_closed
+        """CONNACK is out and the connection has not ended."""
+        return self._subscriber is not None and not self.is_opening and not self.is_closed
+
+    @property
+    def is_overfed(self) -> bool:
+        """Too much has come that waits for the session to be opened: read no more for now."""
+        return len(self._held) > HELD_PACKETS
 
     # -- Link
 
@@ -166,48 +157,45 @@ class Connection:
             return
         if self._level == 5 and self._subscriber is not None:
             self._put(Disconnect(reason))
-        self.is_closed = True
-        self._wake()
+        self._end()
 
     # -- packets
 
     def _accept(self, packets: list[Packet]) -> None:
-        if self.is_opening:
-            self._held += packets
-            return
-        for index, packet in enumerate(packets):
+        """Handle packets in order; what comes while the session is being opened waits."""
+        waiting = self._held + packets
+        self._held = []
+        for index, packet in enumerate(waiting):
             if self.is_closed:
-                break
+                return
             if self.is_opening:
-                self._held += packets[index:]
+                self._held = waiting[index:]
                 break
             self._handle(packet)
-        self._flush_publishes()
+        self._inflow.flush()
 
     def _handle(self, packet: Packet) -> None:
         if isinstance(packet, Publish):
             self._on_publish(packet)
-        elif isinstance(packet, Ack):
+            return
+        if isinstance(packet, Ack):
             self._on_ack(packet)
-        elif isinstance(packet, Connect):
+            return
+        self._inflow.flush()
+        if isinstance(packet, Connect):
             self._on_connect(packet)
         elif isinstance(packet, Subscribe):
-            self._flush_publishes()
             self._on_subscribe(packet)
         elif isinstance(packet, Unsubscribe):
-            self._flush_publishes()
             self._on_unsubscribe(packet)
         elif isinstance(packet, Pingreq):
             self._put(Pingresp())
         elif isinstance(packet, Disconnect):
-            self._flush_publishes()
             self._on_disconnect(packet)
         elif isinstance(packet, Auth):
-            self._refuse(Reason.BAD_AUTHENTICATION_METHOD, "AUTH without an authentication method")
-        elif isinstance(packet, Connack | Suback | Unsuback | Pingresp):
-            self._refuse(Reason.PROTOCOL_ERROR, f"{type(packet).__name__} from a client")
+            self._refuse(Reason.PROTOCOL_ERROR, "AUTH without an authentication method")
         else:
-            assert_never(packet)
+            self._refuse(Reason.PROTOCOL_ERROR, f"{type(packet).__name__} from a client")
 
     # -- CONNECT
 
@@ -216,69 +204,45 @@ class Connection:
             self._refuse(Reason.PROTOCOL_ERROR, "a second CONNECT")
             return
         self._level = packet.level
-        reason = self._connect_fault(packet)
+        reason = connect_fault(packet, self._broker.config)
         if reason:
             self._refuse_connect(reason)
             return
-        asked = packet.properties or Properties()
-        self.client_id = packet.client_id or self._assign_id()
-        self._max_packet = asked.maximum_packet_size or 0
-        self.keep_alive_s = self._broker.config.mqtt.keep_alive_s or packet.keep_alive
-        self._broker.traffic.connects += 1
-        self._open_session(packet, asked)
-
-    def _connect_fault(self, packet: Connect) -> Reason | None:
-        properties = packet.properties
-        if not packet.client_id and packet.level < 5 and not packet.clean_start:
-            return Reason.CLIENT_IDENTIFIER_NOT_VALID
-        if properties is not None and properties.auth_method is not None:
-            return Reason.BAD_AUTHENTICATION_METHOD
-        if not self._broker.config.mqtt.allow_anonymous:
-            return Reason.NOT_AUTHORIZED
-        if packet.will is not None:
-            return Reason.IMPLEMENTATION_SPECIFIC_ERROR
-        return None
-
-    def _refuse_connect(self, reason: int) -> None:
-        log.info("connect refused: %s, reason 0x%02x", self._peer, reason)
-        code = reason if self._level == 5 else connect_return(reason)
-        self._put(Connack(False, code))
-        self.is_closed = True
-        self._wake()
-
-    def _assign_id(self) -> str:
-        return f"fasti-{self._broker.take_id():x}"
-
-    def _expiry_s(self, packet: Connect, asked: Properties) -> int:
-        """The session expiry that is granted."""
-        longest = self._broker.config.sessions.expiry_max_ms // 1000
-        if self._level == 5:
-            return min(asked.session_expiry or 0, longest)
-        return 0 if packet.clean_start else longest
-
-    def _open_session(self, packet: Connect, asked: Properties) -> None:
         broker = self._broker
-        expiry_s = self._expiry_s(packet, asked)
-        window = min(asked.receive_maximum or 65_535, broker.config.sessions.max_in_flight)
+        self.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
+        asked = packet.properties
+        self._max_packet = asked.maximum_packet_size or 0 if asked is not None else 0
+        self.keep_alive_s = broker.config.mqtt.keep_alive_s or packet.keep_alive
+        broker.traffic.connects += 1
+        self._open_session(packet)
+
+    def _open_session(self, packet: Connect) -> None:
+        """Claim the session; CONNACK leaves when it is durable."""
+        broker = self._broker
+        expiry_s = granted_expiry_s(packet, broker.config)
         subscriber, is_present = broker.claim(
-            self, self.client_id, clean=packet.clean_start, expiry_s=expiry_s, window=window
+            self,
+            self.client_id,
+            clean=packet.clean_start,
+            expiry_s=expiry_s,
+            window=granted_window(packet, broker.config),
         )
         if subscriber is None:
             self._refuse_connect(Reason.QUOTA_EXCEEDED)
             return
         self.is_opening = True
-        assigned = None if packet.client_id else self.client_id
+        self._subscriber = subscriber
 
         def opened(is_durable: bool) -> None:
+            self.is_opening = False
             if self.is_closed:
                 return
-            self.is_opening = False
             if subscriber.link is not self:
                 self.close(Reason.SESSION_TAKEN_OVER)
             elif not is_durable:
                 self._refuse_connect(Reason.SERVER_UNAVAILABLE)
             else:
-                self._opened(subscriber, is_present, asked, assigned)
+                self._opened(subscriber, is_present, packet)
 
         if expiry_s:
             broker.store(subscriber, opened)
@@ -287,191 +251,69 @@ class Connection:
         else:
             opened(True)
 
-    def _opened(
-        self, subscriber: Subscriber, is_present: bool, asked: Properties, assigned: str | None
-    ) -> None:
-        self._subscriber = subscriber
-        self._put(Connack(is_present, 0, self._connack_properties(subscriber, asked, assigned)))
+    def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
+        properties = None
+        if self._level == 5:
+            assigned = None if packet.client_id else self.client_id
+            expiry_s = subscriber.session.expiry_s
+            properties = connack_properties(packet, self._broker.config, expiry_s, assigned)
+        self._put(Connack(is_present, 0, properties))
         self._broker.resume(subscriber)
-        held, self._held = self._held, []
-        self._accept(held)
+        self._accept([])
 
-    def _connack_properties(
-        self, subscriber: Subscriber, asked: Properties, assigned: str | None
-    ) -> Properties | None:
-        if self._level < 5:
-            return None
-        config = self._broker.config.mqtt
-        granted = subscriber.session.expiry_s
-        return Properties(
-            session_expiry=granted if granted != (asked.session_expiry or 0) else None,
-            receive_maximum=config.receive_maximum,
-            maximum_qos=min(1, config.maximum_qos),
-            retain_available=False,
-            maximum_packet_size=config.maximum_packet_size,
-            assigned_client_id=assigned,
-            topic_alias_maximum=config.topic_alias_maximum or None,
-            server_keep_alive=config.keep_alive_s or None,
-            shared_available=False,
-        )
+    def _refuse_connect(self, reason: int) -> None:
+        log.info("connect refused: %s, reason 0x%02x", self._peer, reason)
+        self._put(Connack(False, reason if self._level == 5 else connect_return(reason)))
+        self._end()
 
-    # -- SUBSCRIBE
+    # -- SUBSCRIBE, UNSUBSCRIBE
 
     def _on_subscribe(self, packet: Subscribe) -> None:
-        subscriber = self._present()
-        properties = packet.properties or Properties()
-        try:
-            replay_from = self._replay_from(properties)
-        except TimeError as error:
-            log.info("subscribe refused: %s, replay-from: %s", self._peer, error)
-            reasons = tuple(int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) for _ in packet.filters)
-            self._put(Suback(packet.packet_id, reasons))
-            return
-        identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
-        reasons = tuple(
-            self._subscribe_one(subscriber, text, options, identifier, replay_from)
-            for text, options in packet.filters
-        )
-        answer = Suback(packet.packet_id, reasons)
-        if not subscriber.session.is_persistent:
-            self._put(answer)
-            return
-
-        def stored(is_durable: bool) -> None:
-            if is_durable:
-                self._put(answer)
-            else:
-                self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-
-        self._broker.store(subscriber, stored)
-
-    def _subscribe_one(
-        self,
-        subscriber: Subscriber,
-        text: str,
-        options: SubscribeOptions,
-        identifier: int,
-        replay_from: Position | None,
-    ) -> int:
-        try:
-            group, topic_filter = parse_share(text)
-            check_filter(topic_filter)
-        except TopicError:
-            return Reason.TOPIC_FILTER_INVALID
-        if group is not None:
-            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        denied = self._broker.denial(topic_filter, subscriber)
-        if denied is not None:
-            return denied
-        granted = min(options.qos, self._broker.config.mqtt.maximum_qos, 1)
-        wanted = Subscription(
-            topic_filter,
-            granted,
-            self._broker.horizon(),
-            options.no_local,
-            options.retain_as_published,
-            identifier,
-        )
-        self._broker.subscribe(subscriber, wanted, replay_from)
-        return granted
-
-    def _replay_from(self, properties: Properties) -> Position | None:
-        """`replay-from`: a time, or a duration back from now. Raises TimeError."""
-        text = properties.user("replay-from")
-        if text is None:
-            return None
-        try:
-            return before(parse_deliver_at(text))
-        except TimeError:
-            return before(max(0, self._broker.clock.wall_ms() - parse_delay(text)))
+        reasons = subscribe(self._broker, self._present(), packet)
+        self._put_stored(Suback(packet.packet_id, reasons))
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
+        reasons = unsubscribe(self._broker, self._present(), packet)
+        self._put_stored(Unsuback(packet.packet_id, reasons))
+
+    def _put_stored(self, answer: Packet) -> None:
+        """Send an answer once the session, if it is persistent, is durable as it is now."""
         subscriber = self._present()
-        reasons = tuple(
-            0 if self._broker.unsubscribe(subscriber, text) else int(Reason.NO_SUBSCRIPTION_EXISTED)
-            for text in packet.filters
-        )
-        answer = Unsuback(packet.packet_id, reasons)
         if not subscriber.session.is_persistent:
             self._put(answer)
             return
 
         def stored(is_durable: bool) -> None:
-            if is_durable:
-                self._put(answer)
-            else:
+            if not is_durable:
                 self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+            elif not self.is_closed:
+                self._put(answer)
 
         self._broker.store(subscriber, stored)
 
     # -- PUBLISH
 
     def _on_publish(self, packet: Publish) -> None:
-        fault = self._publish_fault(packet)
+        fault = self._inflow.fault(packet, self._level)
         if fault is not None:
             self._refuse(*fault)
             return
-        broker = self._broker
-        pending = None
-        if packet.qos:
-            pending = PendingAck(packet.packet_id)
-            self._acks.append(pending)
-        try:
-            wish = read_publish(
-                packet, self.client_id, broker.clock.wall_ms(), broker.config.limits.max_delay_ms
-            )
-        except PublishRefused as error:
-            broker.traffic.refused += 1
-            log.info("publish refused: %s, %s", self._peer, error)
-            self._answer(pending, error.reason, 0)
+        error = self._inflow.take(packet, self.client_id)
+        if error is not None:
+            log.info("publish refused: %s (%s), %s", self._peer, self.client_id, error)
+
+    def _acknowledge(self, pending: PendingAck) -> None:
+        """Answer a publish; below level 5 a refusal can only be said by closing."""
+        if self.is_closed:
             return
-        answer = None
-        if pending is not None:
-
-            def answer(reason: int, message: int) -> None:
-                self._answer(pending, reason, message)
-
-        self._wishes.append((wish, answer))
-
-    def _publish_fault(self, packet: Publish) -> tuple[Reason, str] | None:
-        """What of a publish ends the connection."""
-        if packet.qos > 1:
-            return Reason.QOS_NOT_SUPPORTED, "QoS 2"
-        if packet.retain:
-            return Reason.RETAIN_NOT_SUPPORTED, "a retained message"
-        properties = packet.properties
-        if properties is not None and properties.topic_alias is not None:
-            return Reason.TOPIC_ALIAS_INVALID, "a topic alias, none were offered"
-        if packet.qos and len(self._acks) >= self._broker.config.mqtt.receive_maximum and self._level == 5:
-            return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
-        if len(packet.payload) > self._broker.config.limits.max_payload:
-            return Reason.PACKET_TOO_LARGE, "the payload is larger than limits.max_payload"
-        return None
-
-    def _flush_publishes(self) -> None:
-        if self._wishes:
-            wishes, self._wishes = self._wishes, []
-            self._broker.publish(wishes)
-
-    def _answer(self, pending: PendingAck | None, reason: int, message: int) -> None:
-        """A publish has its answer: send what is complete from the front of the queue."""
-        if reason >= 0x80 and self._level < 5:
-            self._refuse(Reason(reason), "a publish that cannot be taken")
-            return
-        if pending is None:
-            return
-        pending.is_ready, pending.reason, pending.message = True, reason, message
-        acks = self._acks
-        while acks and acks[0].is_ready:
-            self._write(self._puback(acks.popleft()))
-
-    def _puback(self, pending: PendingAck) -> bytes:
-        if self._level < 5:
-            return ack(self._level, wire.PUBACK, pending.packet_id)
-        properties = b""
-        if pending.message:
-            properties = user_property("fasti-id", id_text(MessageId(pending.message)))
-        return ack(5, wire.PUBACK, pending.packet_id, pending.reason, properties)
+        if self._level == 5:
+            name = id_text(MessageId(pending.message)) if pending.message else ""
+            properties = user_property("fasti-id", name) if name else b""
+            self._write(ack(5, wire.PUBACK, pending.packet_id, pending.reason, properties))
+        elif pending.reason >= 0x80:
+            self._refuse(Reason(pending.reason), "a publish that cannot be taken")
+        else:
+            self._write(ack(self._level, wire.PUBACK, pending.packet_id))
 
     # -- acks of deliveries
 
@@ -505,8 +347,7 @@ class Connection:
                 self._refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
                 return
             session.expiry_s = min(asked, self._broker.config.sessions.expiry_max_ms // 1000)
-        self.is_closed = True
-        self._wake()
+        self._end()
 
     def _fault(self, error: MqttError) -> None:
         if self._level:
@@ -515,13 +356,12 @@ class Connection:
         log.info("connect refused: %s, %s", self._peer, error)
         if isinstance(error, UnsupportedLevel):
             self._write(error.connack)
-        self.is_closed = True
-        self._wake()
+        self._end()
 
     def _refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""
         log.info("connection closed: %s (%s), 0x%02x %s", self._peer, self.client_id, reason, why)
-        self._wishes.clear()
+        self._inflow.forget()
         self.close(reason)
 
     # -- leaves
@@ -529,6 +369,11 @@ class Connection:
     def _present(self) -> Subscriber:
         assert self._subscriber is not None, "the decoder lets nothing through before CONNECT"
         return self._subscriber
+
+    def _end(self) -> None:
+        """Close when what has been put has been sent."""
+        self.is_closed = True
+        self._wake()
 
     def _put(self, packet: Packet) -> None:
         self._write(encode(packet, self._level))

@@ -21,6 +21,7 @@ app = typer.Typer(
     name="fasti",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Schedule messages, receive them, look at the timeline. Global options may stand anywhere.",
 )

@@ -33,7 +33,8 @@ COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 def schedule(
     context: typer.Context,
     topic: str,
-    payload: Annotated[str, typer.Argument(help="Text; `@FILE` for a file's bytes.")] = "",
+    payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
+    file: Annotated[Path | None, typer.Option(help="Take the payload from here, as bytes.")] = None,
     at: At = None,
     delay: In = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
@@ -57,7 +58,7 @@ def schedule(
     async def work(client: fasti.Client, out: Printer) -> None:
         made = await client.messages.schedule(
             topic,
-            _payload(payload, as_json),
+            _payload(payload, file, as_json),
             at=at,
             delay=delay,
             key=idempotency_key,
@@ -159,13 +160,15 @@ def _short(payload: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _payload(text: str, as_json: bool) -> Any:
+def _payload(text: str, file: Path | None, as_json: bool) -> Any:
     data: str | bytes = text
-    if text.startswith("@"):
+    if file is not None:
+        if text:
+            raise ValueError("give a payload or --file, not both")
         try:
-            data = Path(text[1:]).read_bytes()
+            data = file.read_bytes()
         except OSError as error:
-            raise ValueError(f"payload: {error}") from error
+            raise ValueError(f"--file: {error}") from error
     return json.loads(data) if as_json else data
 
 

@@ -108,8 +108,18 @@ def test_not_utf8_is_an_error_of_its_line_and_of_a_whole_array() -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"nope", b"[", b"[" + GOOD, b"[" + GOOD + b",]", b"[" + GOOD + b" " + GOOD + b"]", b"[]]", b"[,]"]
-    + [b"[" + GOOD + b"] x", b'[{"payload": ' + b"[" * 100_000],
+    [
+        b"",
+        b"nope",
+        b"[",
+        b"[" + GOOD,
+        b"[" + GOOD + b",]",
+        b"[" + GOOD + b" " + GOOD + b"]",
+        b"[" + GOOD + b"] x",
+        b"[]]",
+        b"[,]",
+        b'[{"payload": ' + b"[" * 100_000,
+    ],
 )
 def test_an_array_that_is_no_json_is_not_readable(raw: bytes) -> None:
     with pytest.raises(NotReadable):

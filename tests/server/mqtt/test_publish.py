@@ -200,6 +200,8 @@ def test_too_large_is_known_from_the_length(limit: int) -> None:
         with pytest.raises(PacketTooLarge, match="PUBLISH: remaining length at byte 1 makes 129") as caught:
             Decoder(limit, 4).feed(raw[:2])
         assert caught.value.reason == 0x95
+        with pytest.raises(PacketTooLarge):
+            Decoder(limit, 4).feed(raw)
 
 
 def test_a_bad_first_byte_is_not_waited_for() -> None:
@@ -210,6 +212,8 @@ def test_a_bad_first_byte_is_not_waited_for() -> None:
 def test_roles() -> None:
     with pytest.raises(ValueError, match="told its level"):
         Decoder(LIMIT, role="client")
+    with pytest.raises(ValueError, match="4 at least"):
+        Decoder(3)
     with pytest.raises(ProtocolViolation, match="second time"):
         Decoder(LIMIT, 4).feed(encode(Connect(4, "c"), 4))
 
@@ -222,6 +226,10 @@ def test_longer_length_forms_than_needed() -> None:
     ]
     with pytest.raises(MalformedPacket, match="PINGREQ: remaining length at byte 1 is not in the short"):
         Decoder(LIMIT, 5).feed(b"\xc0\x80\x00")
+    publish = b"\x30\x85\x00\x00\x01t\x00x"
+    assert Decoder(LIMIT, 4).feed(publish) == [Publish(b"t", b"\0x")]
+    with pytest.raises(MalformedPacket, match="PUBLISH: remaining length"):
+        Decoder(LIMIT, 5).feed(publish)
     for level in (3, 4, 5):
         raw = encode(Connect(level, "c"), level)
         padded = raw[:1] + bytes((raw[1] | 128, 0)) + raw[2:]

@@ -1,0 +1,174 @@
+"""What HTTP says when it says no: one shape for every error, RFC 9457 `application/problem+json`.
+
+    409 Conflict
+    {"type": "/problems/already-dispatched", "title": "The message has been dispatched", "status": 409,
+     "detail": "...", "dispatched_at": "2026-11-21T08:00:00.123Z"}
+
+A *slug* is the stable name that a client may compare; it decides status and title, and all of them stand in
+one table here. `detail` is for people and may change. Further members are the problem's own data.
+
+A route raises `Problem`, or lets a `RequestError` of the parsers pass; `problem_middleware` turns these, the
+exceptions of aiohttp (no such route, wrong method, body too large) and everything unexpected into an answer.
+Of the unexpected the log gets all and the client nothing but the fact. An answer that is already under way
+cannot become a problem any more: the connection is cut, so that half an export does not look like a whole.
+
+Source: RFC 9457.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from .batches import BatchError, TooMany
+from .requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
+
+MEDIA_TYPE = "application/problem+json"
+
+SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
+    {
+        "not-readable": (400, "The request cannot be read"),
+        "unauthorized": (401, "A valid key is needed"),
+        "forbidden": (403, "The key does not allow this"),
+        "not-found": (404, "There is no such thing"),
+        "method-not-allowed": (405, "The resource does not know this method"),
+        "already-dispatched": (409, "The message has been dispatched"),
+        "cancelled": (409, "The message has been cancelled"),
+        "clock-not-simulated": (409, "The clock of this server is the real one"),
+        "wrong-state": (409, "The state does not allow this"),
+        "precondition-failed": (412, "The resource has changed"),
+        "too-large": (413, "The request is too large"),
+        "unsupported-media-type": (415, "The media type is not understood"),
+        "refused": (422, "The request was read and is refused"),
+        "not-supported": (422, "This is not supported yet"),
+        "idempotency-mismatch": (422, "The key was used for another request"),
+        "bad-manifest": (422, "The manifest does not fit the job"),
+        "over-quota": (429, "A quota is used up"),
+        "internal": (500, "Something went wrong in the server"),
+        "store-unavailable": (503, "The store cannot be written"),
+        "not-ready": (503, "The server is not ready"),
+    }
+)
+_AIOHTTP = MappingProxyType(
+    {
+        SLUGS[slug][0]: slug
+        for slug in ("not-readable", "not-found", "method-not-allowed", "too-large", "unsupported-media-type")
+    }
+)
+
+log = logging.getLogger(__name__)
+
+
+class Problem(Exception):
+    """An error answer on its way out. `slug` is one of SLUGS, `extra` further members of the body.
+
+    `headers` go out with it: `Retry-After` with over-quota, `WWW-Authenticate` with unauthorized.
+    """
+
+    def __init__(
+        self, slug: str, detail: str = "", *, headers: Mapping[str, str] | None = None, **extra: Any
+    ) -> None:
+        super().__init__(f"{slug}: {detail}" if detail else slug)
+        self.slug = slug
+        self.status, self.title = SLUGS[slug]
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.extra = extra
+
+    def members(self) -> dict[str, Any]:
+        """The body as a dict, also for a problem inside an answer (`?each=true`)."""
+        members: dict[str, Any] = {
+            "type": f"/problems/{self.slug}",
+            "title": self.title,
+            "status": self.status,
+        }
+        if self.detail:
+            members["detail"] = self.detail
+        return members | self.extra
+
+    def to_bytes(self) -> bytes:
+        """The body."""
+        return msgspec.json.encode(self.members())
+
+    def response(self) -> web.Response:
+        """The answer."""
+        return web.Response(
+            body=self.to_bytes(), status=self.status, headers=self.headers, content_type=MEDIA_TYPE
+        )
+
+
+def problem_of(error: RequestError) -> Problem:
+    """What a parser refused, as a problem; refused fields are listed in `errors`."""
+    match error:
+        case BatchError():
+            return Problem("refused", str(error), errors=error.errors, error_count=error.count)
+        case NotSupported():
+            return Problem("not-supported", str(error), errors=[_named(error)])
+        case FieldError():
+            return Problem("refused", str(error), errors=[_named(error)])
+        case TooMany():
+            return Problem("too-large", str(error), limit=error.limit)
+        case UnsupportedMedia():
+            return Problem("unsupported-media-type", str(error))
+        case NotReadable():
+            return Problem("not-readable", str(error))
+    return Problem("refused", str(error))
+
+
+def _named(error: FieldError) -> dict[str, str]:
+    return {"field": error.field, "detail": error.detail}
+
+
+def _of_aiohttp(error: web.HTTPException) -> web.Response:
+    """aiohttp's own error in our shape, with its headers (Allow) kept."""
+    slug = _AIOHTTP.get(error.status)
+    plain = f"{error.status}: {error.reason}"
+    detail = error.text if error.text and error.text != plain else ""
+    headers = {name: value for name, value in error.headers.items() if not name.startswith("Content-")}
+    if slug is not None:
+        return Problem(slug, detail, headers=headers).response()
+    phrase = HTTPStatus(error.status).phrase
+    members = {"type": "about:blank", "title": phrase, "status": error.status, "detail": detail or phrase}
+    body = msgspec.json.encode(members)
+    return web.Response(body=body, status=error.status, headers=headers, content_type=MEDIA_TYPE)
+
+
+def _answer(request: web.Request, error: Exception) -> web.Response:
+    match error:
+        case Problem():
+            return error.response()
+        case RequestError():
+            return problem_of(error).response()
+        case web.HTTPException():
+            return _of_aiohttp(error)
+    log.error("%s %s failed", request.method, request.raw_path, exc_info=error)
+    return Problem("internal").response()
+
+
+def _under_way(request: web.Request) -> bool:
+    """Whether an answer has been started: bytes are out, or aiohttp's writer is set up for its body."""
+    writer = request.writer
+    return bool(writer.output_size or getattr(writer, "chunked", False)) or writer.length is not None
+
+
+@web.middleware
+async def problem_middleware(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every error that leaves a route, as a problem answer."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        raise  # nobody is there to be answered
+    except Exception as error:
+        if isinstance(error, web.HTTPException) and error.status < 400:
+            raise
+        if _under_way(request):
+            if request.transport is not None:
+                request.transport.abort()
+            raise
+        return _answer(request, error)

@@ -1,0 +1,76 @@
+"""SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused with its reason."""
+
+from timeline.filters import TopicError, check_filter, parse_share
+from timeline.position import Position, before
+from timeline.session import Subscription
+
+from ..http.times import TimeError, parse_delay, parse_deliver_at
+from ..subscriber import Subscriber
+from .broker import Broker
+from .packets import Subscribe, SubscribeOptions, Unsubscribe
+from .properties import Properties
+from .reasons import Reason
+
+
+def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> tuple[int, ...]:
+    """Take every filter that can be taken, at once; a reason code for each."""
+    properties = packet.properties or Properties()
+    try:
+        replay_from = _replay_from(properties, broker.clock.wall_ms())
+    except TimeError:
+        return tuple(int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) for _ in packet.filters)
+    identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
+    return tuple(
+        _subscribe_one(broker, subscriber, text, options, identifier, replay_from)
+        for text, options in packet.filters
+    )
+
+
+def unsubscribe(broker: Broker, subscriber: Subscriber, packet: Unsubscribe) -> tuple[int, ...]:
+    """A reason code for each filter."""
+    return tuple(
+        0 if broker.unsubscribe(subscriber, text) else int(Reason.NO_SUBSCRIPTION_EXISTED)
+        for text in packet.filters
+    )
+
+
+def _subscribe_one(
+    broker: Broker,
+    subscriber: Subscriber,
+    text: str,
+    options: SubscribeOptions,
+    identifier: int,
+    replay_from: Position | None,
+) -> int:
+    try:
+        group, topic_filter = parse_share(text)
+        check_filter(topic_filter)
+    except TopicError:
+        return Reason.TOPIC_FILTER_INVALID
+    if group is not None:
+        return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+    denied = broker.denial(topic_filter, subscriber)
+    if denied is not None:
+        return denied
+    granted = min(options.qos, broker.config.mqtt.maximum_qos, 1)
+    wanted = Subscription(
+        topic_filter,
+        granted,
+        broker.horizon(),
+        options.no_local,
+        options.retain_as_published,
+        identifier,
+    )
+    broker.subscribe(subscriber, wanted, replay_from)
+    return granted
+
+
+def _replay_from(properties: Properties, now_ms: int) -> Position | None:
+    """User property `replay-from`: a time, or a duration back from now. Raises TimeError."""
+    text = properties.user("replay-from")
+    if text is None:
+        return None
+    try:
+        return before(parse_deliver_at(text))
+    except TimeError:
+        return before(max(0, now_ms - parse_delay(text)))

@@ -1,0 +1,322 @@
+"""The whole way against the real server in a process of its own: schedule, move, cancel, receive, come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import fasti
+from tests.sdk.conftest import QUICK, until
+
+ROOT = Path(__file__).parents[2]
+LISTENING = re.compile(r"http\D{1,12}(127\.0\.0\.1:\d+).*?mqtt\D{1,12}(127\.0\.0\.1:\d+)", re.DOTALL)
+FAR = datetime.now(UTC) + timedelta(days=300)
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "server" / "__main__.py").exists(), reason="server/__main__.py is not there yet"
+)
+
+
+@dataclass
+class Server:
+    """A child that can be killed and started again on its data and its ports."""
+
+    data: Path
+    clock: str = "system"
+    http: str = "127.0.0.1:0"
+    mqtt: str = "127.0.0.1:0"
+    child: subprocess.Popen[str] | None = None
+    said: str = field(default="", repr=False)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "server", "--data", str(self.data), "--clock", self.clock]
+        with (self.data.parent / "server.log").open("a") as log:
+            self.child = subprocess.Popen(
+                [*command, "--http", self.http, "--mqtt", self.mqtt],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.child.stdout is not None
+        self.said = ""
+        while (found := LISTENING.search(self.said)) is None:
+            line = self.child.stdout.readline()
+            assert line, f"the server ended: {(self.data.parent / 'server.log').read_text()[-2000:]}"
+            self.said += line
+        self.http, self.mqtt = found.groups()
+
+    def stop(self, *, kill: bool = False) -> None:
+        if self.child is None:
+            return
+        child, self.child = self.child, None
+        child.kill() if kill else child.terminate()
+        child.communicate(timeout=20)
+        assert kill or child.returncode == 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.http}"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path / "data")
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def c(server: Server) -> AsyncIterator[fasti.Client]:
+    async with fasti.Client(server.url, retry=fasti.Retry(attempts=8, first_s=0.05, cap_s=1)) as made:
+        yield made
+
+
+async def take(deliveries: AsyncIterator[fasti.Delivery], count: int) -> list[fasti.Delivery]:
+    got: list[fasti.Delivery] = []
+    async with asyncio.timeout(20):
+        while len(got) < count:
+            got.append(await anext(deliveries))
+            assert await got[-1].ack()
+    return got
+
+
+async def quiet(deliveries: AsyncIterator[fasti.Delivery], seconds: float = 0.3) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await anext(deliveries)
+
+
+async def test_schedule_and_receive(c: fasti.Client) -> None:
+    async with c.subscribe("orders/+/remind") as s:
+        m = await c.messages.schedule(
+            "orders/17/remind", {"id": 17}, delay=0.3, headers={"x": "y"}, key="order-17"
+        )
+        assert m.state == "pending"
+        again = await c.messages.schedule(
+            "orders/17/remind", {"id": 17}, delay=0.3, headers={"x": "y"}, key="order-17"
+        )
+        assert again.id == m.id
+        [d] = await take(s, 1)
+        now = datetime.now(UTC)
+        assert (d.id, d.topic, d.json(), d.attempt) == (m.id, "orders/17/remind", {"id": 17}, 1)
+        assert d.due is not None
+        assert d.lateness is not None
+        assert d.due == m.deliver_at <= now, "never early"
+        assert timedelta(0) <= d.lateness < timedelta(seconds=2)
+        assert d.headers == {"x": "y"}
+        await quiet(s)
+    assert not await m.cancel()
+    with pytest.raises(fasti.AlreadyDispatched):
+        await m.reschedule(delay=5)
+    assert (await m.refresh()).state == "dispatched"
+
+
+@pytest.mark.parametrize("payload", [b"\x00\xff", "text", {"a": [1, None]}])
+async def test_payloads(c: fasti.Client, payload: object) -> None:
+    async with c.subscribe("p") as s:
+        m = await c.messages.schedule("p", payload, delay=0.1)
+        assert (await c.messages.get(m.id)).payload == payload
+        [d] = await take(s, 1)
+        raw = d.payload
+    assert payload in (raw, raw.decode(errors="replace")) or payload == json.loads(raw)
+
+
+async def test_cancel_and_reschedule(c: fasti.Client) -> None:
+    async with c.subscribe("a/#") as s:
+        gone = await c.messages.schedule("a/gone", "x", delay=0.4)
+        moved = await c.messages.schedule("a/moved", "x", at=FAR)
+        late = await c.messages.schedule("a/late", "x", delay=0.4)
+        assert await gone.cancel()
+        assert await gone.cancel()
+        with pytest.raises(fasti.Refused) as refused:
+            await gone.reschedule(delay=1)
+        assert refused.value.slug == "cancelled"
+        await moved.reschedule(delay=0.2)
+        await late.reschedule(at=FAR)
+        [d] = await take(s, 1)
+        assert d.id == moved.id
+        await quiet(s, 0.6)
+    with pytest.raises(fasti.NotFound):
+        await c.messages.get("0" * 32)
+    with pytest.raises(fasti.Refused):
+        await c.messages.schedule("a/#", "wildcards are not for publishing")
+
+
+async def test_many(c: fasti.Client) -> None:
+    items = [fasti.NewMessage(topic=f"t/{n}", payload=n, at=FAR, key=f"k{n}") for n in range(2_500)]
+    told: list[int] = []
+    assert await c.messages.schedule_many(items, on_progress=told.append) == 2_500
+    assert told == [1_000, 2_000, 2_500]
+    assert await c.messages.schedule_many(items[:1_500]) == 1_500
+    assert await c.messages.count(topic="t/#") == 2_500, "sent again, there once"
+    listed = [m async for m in c.messages.list(topic="t/+", due_from=FAR - timedelta(days=1))]
+    assert [m.payload for m in listed] == list(range(2_500)), "in order"
+    with pytest.raises(fasti.Refused) as refused:
+        await c.messages.schedule_many([*items[:3], {"topic": "t/#"}], batch=3)
+    assert (refused.value.accepted, refused.value.errors[0]["line"]) == (3, 4)
+    [found] = [s async for s in c.slices.list() if s.live]
+    assert found.live == 2_500
+    shards = (await c.slices.get(found.start)).shards
+    assert sum(s.live for s in shards) == 2_500
+    assert (await c.slices.shard(found.start, shards[0].shard)).live == shards[0].live
+
+
+async def test_concurrent_schedules(c: fasti.Client) -> None:
+    topics = [f"t/{n}" if n != 7 else "t/#" for n in range(50)]
+    made = await asyncio.gather(*(c.messages.schedule(t, at=FAR) for t in topics), return_exceptions=True)
+    assert [type(m) for m in made].count(fasti.Message) == 49
+    assert isinstance(made[7], fasti.Refused)
+    handle = made[0]
+    assert isinstance(handle, fasti.Message)
+    assert (await c.messages.get(handle.id)).deliver_at == handle.deliver_at
+
+
+async def test_the_same_key_alone_and_in_a_batch(c: fasti.Client) -> None:
+    alone = await c.messages.schedule("a", "x", at=FAR, key="k")
+    batched, _ = await asyncio.gather(
+        c.messages.schedule("a", "x", at=FAR, key="k"), c.messages.schedule("b", "x", at=FAR)
+    )
+    assert batched.id == alone.id
+    with pytest.raises(fasti.Refused):
+        await c.messages.schedule("a", "another", at=FAR, key="k")
+
+
+async def test_a_persistent_session_goes_away_and_comes_back(c: fasti.Client) -> None:
+    async with c.subscribe("s/#", session="audit") as s:
+        await c.messages.schedule("s/0", "0")
+        assert [d.text() for d in await take(s, 1)] == ["0"]
+        held = await c.messages.schedule("s/held", "held")
+        d = await anext(s)
+        assert d.id == held.id, "received and not acked"
+    away = await c.sessions.get("audit")
+    assert not away.connected
+    for n in range(1, 4):
+        await c.messages.schedule(f"s/{n}", str(n))
+    last = await c.messages.schedule("s/last", "last")
+    while (await last.refresh()).state != "dispatched":
+        await asyncio.sleep(0.02)
+    assert [x.client_id async for x in c.sessions.list()] == ["audit"]
+    async with c.subscribe("s/#", session="audit") as s:
+        back = await take(s, 5)
+        assert [d.text() for d in back] == ["held", "1", "2", "3", "last"]
+        assert back[0].attempt == 2
+        await quiet(s)
+    await c.sessions.remove("audit")
+    with pytest.raises(fasti.NotFound):
+        await c.sessions.get("audit")
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_the_server_goes_and_comes_back(server: Server, c: fasti.Client, kill: bool) -> None:
+    async with c.subscribe("s/#", session="worker") as s:
+        await c.messages.schedule("s/1", "1")
+        await take(s, 1)
+        server.stop(kill=kill)
+        later = asyncio.create_task(c.messages.schedule("s/2", "2", delay=0.1))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(server.start)
+        await later
+        await until(lambda: s.connections == 2)
+        got: list[str] = []
+        while "2" not in got:
+            got += [d.text() for d in await take(s, 1)]
+        assert got in (["2"], ["1", "2"]), "an ack is not synced by itself: a killed server may send 1 again"
+
+
+async def test_refusals_name_their_reason(c: fasti.Client) -> None:
+    with pytest.raises(fasti.Refused):
+        await c.advance(timedelta(days=1))
+    async with c.subscribe("a", session="one") as first, c.subscribe("a", session="one"):
+        with pytest.raises(fasti.Refused) as refused:
+            async with asyncio.timeout(5):
+                await anext(first)
+        assert refused.value.reason_code == 0x8E
+
+
+async def test_simulated_clock(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data", clock="simulated")
+    server.start()
+    try:
+        async with fasti.Client(server.url, retry=QUICK) as c, c.subscribe("a/#") as s:
+            before = await c.info()
+            assert before.clock == "simulated"
+            m = await c.messages.schedule("a/b", "x", delay=timedelta(days=30))
+            assert await c.advance(timedelta(days=29)) >= before.now + timedelta(days=29)
+            await quiet(s)
+            await c.advance("P1D")
+            [d] = await take(s, 1)
+            assert (d.id, d.due) == (m.id, m.deliver_at)
+    finally:
+        server.stop()
+
+
+def cli(server: Server, *arguments: str, stdin: str = "") -> tuple[int, str]:
+    environment = {**os.environ, "FASTI_URL": server.url, "FASTI_CONFIG": "/nonexistent", "PYTHONPATH": "sdk"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "fasti.cli", *arguments],
+        input=stdin,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return ended.returncode, ended.stdout or ended.stderr
+
+
+def test_command_line(server: Server) -> None:
+    code, out = cli(server, "message", "schedule", "a/b", "hi", "--in", "1h", "-o", "json")
+    made = json.loads(out)
+    assert (code, made["state"]) == (0, "pending")
+    code, out = cli(server, "message", "get", made["id"], "-o", "json")
+    assert (code, json.loads(out)["payload"]) == (0, "hi")
+    assert cli(server, "message", "move", made["id"], "--in", "2h")[0] == 0
+    lines = "".join(f'{{"topic":"i/{n}","payload":"x","deliver_in":"3h"}}\n' for n in range(20))
+    assert cli(server, "message", "import", "-", "-o", "json", stdin=lines) == (0, '{"accepted": 20}\n')
+    assert cli(server, "message", "count") == (0, "21\n")
+    code, out = cli(server, "message", "ls", "--topic", "i/#", "-o", "ndjson")
+    assert (code, len(out.splitlines())) == (0, 20)
+    code, out = cli(server, "slice", "ls", "-o", "json")
+    start = json.loads(out)[-1]["start"]
+    code, out = cli(server, "shard", "ls", start, "-o", "json")
+    number = json.loads(out)[0]["shard"]
+    code, out = cli(server, "shard", "dump", start, str(number))
+    assert (code, len(out.splitlines())) == (0, 20)
+    assert cli(server, "message", "cancel", made["id"])[0] == 0
+    assert cli(server, "message", "get", "0" * 32)[0] == 1
+    assert cli(server, "message", "schedule", "a/b", "--in", "nonsense")[0] == 1
+    assert cli(server, "message", "schedule")[0] == 2
+    assert cli(server, "server", "status")[0] == 0
+    assert cli(server, "server", "status", "--url", "http://127.0.0.1:1")[0] == 3
+
+
+def test_command_line_subscribe(server: Server) -> None:
+    environment = {**os.environ, "PYTHONPATH": "sdk"}
+    command = [sys.executable, "-m", "fasti.cli", "subscribe", "a/#", "--session", "cli", "--count", "2"]
+    with subprocess.Popen(
+        [*command, "--url", server.url], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as child:
+        with fasti.sync.Client(server.url, retry=QUICK) as c:
+            deadline = time.monotonic() + 15
+            while not any(s.connected for s in c.sessions.list()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            for n in range(2):
+                c.messages.schedule("a/b", f"number {n}", delay=0.05 * n)
+        out, _ = child.communicate(timeout=20)
+    assert child.returncode == 0
+    assert [line.split("  ")[-1] for line in out.splitlines()] == ["number 0", "number 1"]
+    assert " ms  a/b" in out

@@ -1,0 +1,211 @@
+"""The command line against the stand-in, in this process; exit codes and what is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import fasti
+from fasti.cli.app import hoisted, start
+from fasti.cli.profiles import Profile, ProfileError, chosen
+from tests.sdk.conftest import Broker, free_port
+from tests.sdk.fake import Fake
+from tests.sdk.test_subscribe import publish
+
+CLI = (sys.executable, "-m", "fasti.cli")
+
+
+@pytest.fixture(autouse=True)
+def no_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTI_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PYTHONPATH", "sdk")
+
+
+async def fasti_cli(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    """Run the command in a thread; exit code, stdout, stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    given = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+
+    def run() -> object:
+        with pytest.raises(SystemExit) as left:
+            start(list(arguments))
+        return left.value.code
+
+    with redirect_stdout(out), redirect_stderr(err), patch("sys.stdin", given):
+        code = await asyncio.wait_for(asyncio.to_thread(run), 30)
+    assert isinstance(code, int)
+    return code, out.getvalue(), err.getvalue()
+
+
+async def child(*arguments: str) -> tuple[int, str]:
+    """The same as a process of its own; exit code, stderr."""
+    started = await asyncio.create_subprocess_exec(*CLI, *arguments, stderr=asyncio.subprocess.PIPE)
+    _, err = await asyncio.wait_for(started.communicate(), 30)
+    assert started.returncode is not None
+    return started.returncode, err.decode()
+
+
+async def ok(*arguments: str, stdin: str = "") -> str:
+    code, out, err = await fasti_cli(*arguments, stdin=stdin)
+    assert code == 0, err
+    return out
+
+
+async def test_message_life(url: str, fake: Fake) -> None:
+    at = ("--url", url)
+    made = json.loads(await ok("message", "schedule", "a/b", "hello", "--in", "PT30S", "-o", "json", *at))
+    assert made["deliver_at"] == "2030-01-01T00:00:30.000Z"
+    out = await ok(
+        *at, "message", "schedule", "a/c", '{"a": [1]}', "--json", "-H", "x=y", "--at", "2031-01-01T00:00Z"
+    )
+    assert "2031-01-01T00:00:00.000Z" in out
+    stored = list(fake.messages.values())[1]
+    assert (stored["payload"], stored["headers"]) == ({"a": [1]}, {"x": "y"})
+    listed = await ok("message", "ls", *at)
+    assert made["id"] in listed
+    assert "hello" in listed
+    assert (await ok("message", "count", *at)).strip() == "2"
+    lines = (await ok("message", "ls", "-o", "ndjson", *at)).splitlines()
+    assert [json.loads(line)["topic"] for line in lines] == ["a/b", "a/c"]
+    shown = json.loads(await ok("message", "get", made["id"], "--output=json", *at))
+    assert shown["payload"] == "hello"
+    moved = await ok("message", "move", made["id"], "--in", "PT5S", *at)
+    assert "2030-01-01T00:00:05.000Z" in moved
+    await ok("message", "cancel", made["id"], *at)
+    fake.messages[made["id"]]["state"] = "dispatched"
+    code, _, err = await fasti_cli("message", "cancel", made["id"], *at)
+    assert (code, "already dispatched" in err) == (1, True)
+
+
+async def test_exit_codes(url: str, fake: Fake) -> None:
+    assert (await fasti_cli("message", "get", "0" * 32, "--url", url))[0] == 1
+    code, _, err = await fasti_cli("message", "schedule", "a/#", "--url", url)
+    assert (code, "no wildcards" in err) == (1, True)
+    assert (await fasti_cli("message", "nonsense"))[0] == 2
+    assert (await child("message", "get", "0" * 32, "--url", url))[0] == 1
+    assert (await fasti_cli("message", "move", "0" * 32, "--url", url))[0] == 2
+    assert (await fasti_cli("message", "ls", "-o", "xml"))[0] == 2
+    code, err = await child("server", "status", "--url", f"http://127.0.0.1:{free_port()}")
+    assert (code, "Traceback" in err) == (3, False)
+
+
+async def test_import(url: str, fake: Fake, tmp_path: Path) -> None:
+    file = tmp_path / "messages.ndjson"
+    file.write_text("".join(f'{{"topic":"t/{n}","payload":{n}}}\n' for n in range(1_500)) + "\n")
+    said = json.loads(await ok("message", "import", str(file), "-o", "json", "--url", url))
+    assert said == {"accepted": 1_500}
+    assert len(fake.messages) == 1_500
+    assert "1" in await ok("message", "import", "-", "--url", url, stdin='{"topic":"x","key":"k"}\n')
+    await ok("message", "import", "-", "--url", url, stdin='{"topic":"x","key":"k"}\n')
+    assert len(fake.messages) == 1_501
+    bad = '{"topic":"a"}\n{"topic":"b"}\n{"topic":"c/#"}\n'
+    code, _, err = await fasti_cli("message", "import", "-", "--batch", "2", "--url", url, stdin=bad)
+    assert (code, "2 messages were accepted" in err, "line 3" in err) == (1, True, True)
+    code, _, err = await fasti_cli("message", "import", "-", "--url", url, stdin="{}\nnonsense")
+    assert (code, "line 2" in err) == (2, True)
+    assert (await fasti_cli("message", "import", str(tmp_path / "none"), "--url", url))[0] == 2
+
+
+async def test_timeline(url: str, fake: Fake) -> None:
+    start = "2030-01-01T00:00:00.000Z"
+    assert start in await ok("slice", "ls", "--url", url)
+    assert "a/+" in await ok("slice", "show", start, "--url", url)
+    assert len(json.loads(await ok("slice", "ls", "-o", "json", "--url", url))) == 2
+    assert "a/+" in await ok("shard", "ls", start, "--url", url)
+    assert json.loads(await ok("shard", "show", start, "1", "-o", "json", "--url", url))["live"] == 2
+    assert (await fasti_cli("shard", "show", start, "2", "--url", url))[0] == 1
+    async with fasti.Client(url) as c:
+        made = [await c.messages.schedule("a", n, delay=n) for n in range(3)]
+    other = {**fake.messages[made[0].id], "id": made[0].id[:12] + "0007" + made[0].id[16:]}
+    fake.messages[other["id"]] = other
+    fake.messages[made[1].id].update(deliver_at="2030-01-01T00:01:00.000Z", state="cancelled")  # asks explain
+    dumped = [json.loads(line) for line in (await ok("shard", "dump", start, "1", "--url", url)).splitlines()]
+    assert {d["id"] for d in dumped} == {m.id for m in made}
+
+
+async def test_sessions_and_status(url: str, fake: Fake) -> None:
+    assert "audit/1" in await ok("session", "ls", "--url", url)
+    shown = json.loads(await ok("session", "show", "audit/1", "-o", "ndjson", "--url", url))
+    assert shown["lag_messages"] == 7
+    await ok("session", "replay", "audit/1", "--from", "PT1H", "--url", url)
+    await ok("session", "rm", "audit/1", "--url", url)
+    assert (await fasti_cli("session", "rm", "nobody", "--url", url))[0] == 1
+    status = await ok("server", "status", "--url", url)
+    assert "simulated" in status
+    assert url in status
+
+
+@pytest.mark.parametrize("style", ["table", "ndjson"])
+async def test_subscribe(url: str, fake: Fake, broker: Broker, style: str) -> None:
+    fake.mqtt_port = broker.port
+    reading = asyncio.create_task(
+        ok("subscribe", "t/#", "--session", "cli", "--count", "2", "-o", style, "--url", url)
+    )
+    said = {"fasti-late-ms": "1.5", "fasti-id": "ab", "fasti-attempt": "2"}
+    while not reading.done():
+        await publish(broker, "hello [you]", said=said)
+        await asyncio.sleep(0.2)
+    lines = (await reading).splitlines()
+    assert len(lines) == 2
+    if style == "table":
+        assert "+1.5 ms  attempt 2  t/1  hello [you]" in lines[0]
+    else:
+        got: dict[str, Any] = json.loads(lines[0])
+        assert (got["payload"], got["late_ms"], got["id"]) == ("hello [you]", 1.5, "ab")
+    assert (await fasti_cli("subscribe", "t", "--session", "a", "--group", "b"))[0] == 2
+
+
+def test_hoisting() -> None:
+    assert hoisted(["a", "-o", "json", "b", "--url=x", "--", "--key"]) == [
+        "-o",
+        "json",
+        "--url=x",
+        "a",
+        "b",
+        "--",
+        "--key",
+    ]
+    assert hoisted(["a", "--url"]) == ["--url", "a"]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    file = tmp_path / "config.toml"
+    monkeypatch.setenv("FASTI_CONFIG", str(file))
+
+    def to_file(text: str) -> None:
+        file.write_text(text)
+
+    return to_file
+
+
+def test_profiles(write: Callable[[str], None]) -> None:
+    write('[profiles.default]\nurl = "d"\n[profiles.live]\nurl = "l"\nkey = "k"\n')
+    assert chosen(None) == Profile("d")
+    assert chosen("live") == Profile("l", "k")
+    assert Profile(None, "mine").over(chosen("live")) == Profile("l", "mine")
+    with pytest.raises(ProfileError, match=r"no \[profiles.none\]"):
+        chosen("none")
+    write("")
+    assert chosen(None) == Profile()
+    for bad in ("[", "[profiles.default]\nurl = 1", '[profiles.default]\nurls = "x"'):
+        write(bad)
+        with pytest.raises(ProfileError):
+            chosen(None)
+
+
+async def test_profile_option(url: str, fake: Fake, write: Callable[[str], None]) -> None:
+    write(f'[profiles.here]\nurl = "{url}"\nkey = "secret"\n')
+    await ok("server", "status", "--profile", "here")
+    assert fake.headers[-1]["Authorization"] == "Bearer secret"
+    assert (await fasti_cli("server", "status", "--profile", "there"))[0] == 2
