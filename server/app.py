@@ -11,124 +11,42 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice, takewhile
 from typing import Any
 
-from shards.commit import Caps, Commit, Group
+from shards.commit import Group
 from shards.errors import ShardsError, StoreFailed
-from shards.recover import open_timeline
 from shards.rocks import RocksStore
-from timeline.position import Position, at_of
-from timeline.tail import Tail
-from timeline.wheel import Wheel
 
 from .clock import Clock
 from .config import Config
-from .dispatch import Dispatch
-from .loader import Loader
-from .message import Message
+from .core import Core
 from .metrics import Metrics
-from .mqtt.broker import Broker
-from .mqtt.router import Router
-from .replay import Replay
-from .sessions import Sessions
-from .writer import Decide, Entry, Writer
+from .writer import Decide
 
 log = logging.getLogger(__name__)
 
-NODE = 0
 WAIT_S = 0.25
 RETRY_S = 1.0
-HELD_STEP = 1_000
-UNLIMITED = 1 << 62
+STOP_S = 10.0
 
 
-class App:
-    """All parts of one server. `start` opens the loop's side, `stop` ends it in order."""
+class App(Core):
+    """A core on an event loop. `start` begins its rounds, `stop` ends them in order."""
 
     def __init__(self, config: Config, clock: Clock, store: RocksStore, *, fatal: Callable[[], None]) -> None:
         """`fatal`: called when the server cannot go on. Raises WrongFormat, Corrupt, StoreFailed."""
-        self.config = config
-        self.clock = clock
-        self.node = NODE
-        caps = Caps(
-            messages=config.shards.cap_messages,
-            bytes=config.shards.cap_bytes,
-            pending=config.limits.pending or UNLIMITED,
-            structure_above=config.shards.structure_above,
-        )
-        self.opened = open_timeline(
-            store,
-            wall_ms=clock.wall_ms(),
-            node=NODE,
-            max_slices=config.slices.max,
-            max_structures=config.shards.max_structures,
-            caps=caps,
-        )
-        self.horizon = self.opened.horizon
-        self.directory = self.opened.directory
-        self.reader = self.opened.reader
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_planned = False
+        super().__init__(config, clock, store, wake=self.plan)
         self.metrics = Metrics()
-        start = self.horizon.position
-        self.wheel: Wheel[Entry] = Wheel(
-            start, max_entries=config.wheel.max_entries, max_bytes=config.wheel.max_bytes
-        )
-        self.tail: Tail[Message] = Tail(
-            start, max_entries=config.tail.max_entries, max_bytes=config.tail.max_bytes
-        )
-        self.router = Router()
-        self.sessions = Sessions(
-            self.horizon,
-            self.router,
-            clock,
-            max_sessions=config.limits.sessions,
-            max_in_flight=config.sessions.max_in_flight,
-        )
-        self.writer = Writer(
-            self.opened,
-            self.wheel,
-            clock,
-            self.sessions,
-            max_queued=config.limits.queued,
-            wake=self.plan,
-            settled=self.plan,
-        )
-        self.replay = Replay(
-            self.reader, self.horizon, self.tail, self.router, wall_ms=clock.wall_ms, wake=self.plan
-        )
-        self.dispatch = Dispatch(
-            self.horizon,
-            self.wheel,
-            self.tail,
-            self.router,
-            self.reader,
-            self.replay,
-            self.writer,
-            clock,
-            dispatched=self._dispatched,
-        )
-        self.loader = Loader(self.reader, self.wheel, self.horizon)
-        self.broker = Broker(
-            config,
-            clock,
-            self.sessions,
-            self.router,
-            self.replay,
-            self.dispatch,
-            self.writer,
-            node=NODE,
-            horizon=lambda: self.horizon.position,
-        )
-        self.sessions.load(store)
         self.listening: list[dict[str, object]] = []
         """Where MQTT listens, as /v1/info tells it."""
         self.is_ready = False
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._fatal = fatal
+        self._is_dead = False
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._syncs = 0
         self._retry_at = 0.0
-        self._is_planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: list[asyncio.Future[None]] = []
 
@@ -145,10 +63,12 @@ class App:
         """Finish the group commit, store every cursor, close the store."""
         self.is_ready = False
         self.sessions.mark_all()
-        try:
-            await self.ask(lambda commit: None)
-        except (StoreFailed, ShardsError) as error:
-            log.error("the last group was not stored: %s", error)
+        if not self._is_dead:
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self.ask(lambda commit: None)
+            except (ShardsError, TimeoutError) as error:
+                log.error("the last group was not stored: %s", error)
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()
@@ -196,7 +116,7 @@ class App:
 
     def _round(self) -> None:
         self._is_planned = False
-        if self._loop is None:
+        if self._loop is None or self._is_dead:
             return
         try:
             self._turn()
@@ -205,10 +125,11 @@ class App:
             self.plan()
         except Exception:
             log.exception("a round failed: the server stops rather than go on half done")
+            self._is_dead = True
             self._fatal()
 
     def _turn(self) -> None:
-        self._heartbeat()
+        self.heartbeat()
         group = self.writer.compose()
         if group is not None:
             self._sync(group)
@@ -216,26 +137,22 @@ class App:
         more = more or self.writer.can_compose
         self.metrics.dispatched(self.dispatch.counts)
         if self.loader.is_behind:
-            more = self.loader.step() > 0 or more or self._can_advance()
+            more = self.loader.step() > 0 or more or self.can_advance()
         if not self.replay.is_idle:
             self.replay.turn()
             more = more or not self.replay.is_idle
-        self._release_held()
+        self.release_held()
         if self.writer.broken is not None and not self._syncs:
             self._retry()
-        if more or self._can_advance():
+        if more or self.can_advance():
             self.plan()
         elif not self._is_planned:
             self._wait()
 
-    def _can_advance(self) -> bool:
-        horizon = self.horizon
-        return horizon.limit(self.wheel.loaded) > horizon.position
-
     def _wait(self) -> None:
         """Nothing to do at once: wait for the next due message."""
         assert self._loop is not None
-        if self._quiet and self._is_settled():
+        if self._quiet and self.is_settled():
             quiet, self._quiet = self._quiet, []
             for future in quiet:
                 if not future.done():
@@ -247,24 +164,6 @@ class App:
         if next_ms is not None and delay == 0.0:
             delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
         self._timer = self._loop.call_later(delay, self.plan)
-
-    def _is_settled(self) -> bool:
-        horizon = self.horizon
-        return (
-            self.writer.is_idle
-            and self.replay.is_idle
-            and not self.dispatch.live
-            and horizon.position >= horizon.clock_ms << 48
-            and not self._due_held(1)
-        )
-
-    # -- pieces of a round
-
-    def _heartbeat(self) -> None:
-        """Keep the durable bound ahead of the clock."""
-        self.horizon.observe(self.clock.wall_ms())
-        if self.horizon.needs_heartbeat and self.writer.is_idle and self.writer.broken is None:
-            self.writer.submit(lambda commit: None, lambda answer: None)
 
     def _sync(self, group: Group) -> None:
         assert self._loop is not None
@@ -288,27 +187,3 @@ class App:
         """The store has failed: take it into use again, at once the first time, then every second."""
         if self.clock.mono() >= self._retry_at and not self.writer.recover():
             self._retry_at = self.clock.mono() + RETRY_S
-
-    def _dispatched(self, count: int) -> None:
-        self.opened.commit.pending -= count
-
-    def _due_held(self, limit: int) -> list[Position]:
-        """Held messages whose due the wall clock shows, at most `limit`."""
-        if not self.opened.commit.held:
-            return []
-        wall_ms = self.clock.wall_ms()
-        places = (place for place, _, _ in self.reader.held())
-        return list(islice(takewhile(lambda place: at_of(place) <= wall_ms, places), limit))
-
-    def _release_held(self) -> None:
-        """The clock was set back and has come back: held messages whose due it shows go on."""
-        if self.writer.broken is not None or not self.writer.is_idle:
-            return
-        due = self._due_held(HELD_STEP)
-
-        def release(commit: Commit) -> None:
-            for place in due:
-                commit.release(place)
-
-        if due:
-            self.writer.submit(release, lambda answer: None, cost=len(due))

@@ -72,13 +72,17 @@ class Replay:
     def begin(self, subscriber: Subscriber) -> None:
         """The session has a connection again: what was in flight goes first, in order."""
         session = subscriber.session
+        session.fall_behind(self._horizon.position)
         subscriber.resends = deque(session.flights.values())
         if subscriber.resends or not session.join(self._horizon.position):
             self.wake(subscriber)
 
     def _resend(self, subscriber: Subscriber) -> bool:
         """Send again as much as the window takes; True when nothing is left to be sent again."""
-        session, resends = subscriber.session, subscriber.resends
+        session, flights = subscriber.session, subscriber.session.flights
+        # What the client has acked meanwhile it had from its last connection.
+        resends = deque(f for f in subscriber.resends if flights.get(f.packet_id) is f)
+        subscriber.resends = resends
         while resends:
             link = subscriber.link
             if link is None or not link.has_room or len(session.flights) - len(resends) >= session.window:

@@ -156,8 +156,10 @@ class Writer:
         self._opened.horizon.close_group()
         loaded = self._wheel.loaded
         if group.placed and group.floor is not None and group.floor <= loaded:
+            # A moved message is known by its id: this group or a later open one may have retired its new row.
+            gone = {place for later in (group, *(g for g, _ in self._open)) for place in later.gone}
             for place, shard, value in group.placed:
-                if place <= self._wheel.loaded:
+                if place <= self._wheel.loaded and place not in gone:
                     item, size = entry(shard, value)
                     self._wheel.add(place, item, size)
         for done, answer in answers:

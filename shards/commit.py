@@ -17,10 +17,6 @@ microseconds a message, and its inner loop takes about 1.5 of them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-
-import msgspec
 
 from timeline.horizon import HELD, Horizon
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
@@ -28,8 +24,9 @@ from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, S
 from timeline.structures import ANYTHING, Structures
 
 from . import keys
-from .errors import ShardsError
-from .read import Found, Row, find
+from .dedupe import Draft, Refused, Replayed, known_keys, woven
+from .group import Caps, Control, Group, Outcome
+from .read import Found, find
 from .record import CANCELLED, MOVED, decode, is_stub, stub, with_id
 from .store import Batch, Store, Table
 from .tables import (
@@ -48,77 +45,6 @@ SLICE_STRUCTURES = 33
 """Structures that a slice opens, structure 0 among them."""
 ROW_OVERHEAD = 22
 """Key bytes that count towards a shard's cap."""
-
-
-class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A message that wants a place. `value` is the encoded record; due 0: as soon as possible."""
-
-    due_ms: int
-    topic: bytes
-    value: bytes
-    key: bytes = b""
-    fingerprint: bytes = b""
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """The idempotency key was used before, by the same request: the first answer again."""
-
-    id: MessageId
-    due_ms: int
-
-
-class Refused(ShardsError):
-    """A draft cannot be taken; `index` says which of its request, `why` is a stable word."""
-
-    def __init__(self, why: str, detail: str, index: int = 0) -> None:
-        super().__init__(detail)
-        self.why = why
-        self.index = index
-
-
-class Outcome(Enum):
-    """How a cancel or move ended."""
-
-    DONE = "done"
-    NOT_FOUND = "not-found"
-    ALREADY_DISPATCHED = "already-dispatched"
-    CANCELLED = "cancelled"
-    CHANGED = "precondition-failed"
-
-
-class Control(msgspec.Struct, frozen=True):
-    """The answer to a cancel or move: how it ended and where the message stood, or stands now."""
-
-    outcome: Outcome
-    found: Found | None = None
-    row: MessageId = MessageId(0)
-
-
-@dataclass(slots=True)
-class Group:
-    """One atomic batch: written, not yet durable."""
-
-    bound_ms: int = 0
-    placed: list[Row] = field(default_factory=list)
-    """New rows, for the wheel once they are durable."""
-    gone: list[Position] = field(default_factory=list)
-    """Cancelled or moved: out of the wheel at once, the floor keeps dispatch below them."""
-    floor: Position | None = None
-    rows: int = 0
-
-    def touch(self, place: Position) -> None:
-        if self.floor is None or place < self.floor:
-            self.floor = place
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Bounds of a shard and of what may be pending."""
-
-    messages: int
-    bytes: int
-    pending: int
-    structure_above: int
 
 
 class Commit:
@@ -191,12 +117,12 @@ class Commit:
         """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
         if self.pending + len(drafts) > self.caps.pending:
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
-        known = self._known(drafts) if any(draft.key for draft in drafts) else {}
+        known = known_keys(drafts, self._taken) if any(draft.key for draft in drafts) else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         ats = self._reserve(fresh)
         ids: list[MessageId | Replayed] = list(self._place(fresh, ats))
         if known:
-            ids = self._woven(ids, known, len(drafts))
+            ids = woven(ids, known, len(drafts))
         return ids
 
     def cancel(self, wanted: MessageId) -> Control:
@@ -297,44 +223,10 @@ class Commit:
         self._batch.delete(table, key)
         self._fresh[table, key] = None
 
-    def _known(self, drafts: Sequence[Draft]) -> dict[int, Replayed | int]:
-        """Of each keyed draft whose key is taken: the first answer, or the index of its twin here."""
-        known: dict[int, Replayed | int] = {}
-        here: dict[bytes, int] = {}
-        for index, draft in enumerate(drafts):
-            if not draft.key:
-                continue
-            twin = here.setdefault(draft.key, index)
-            row = self._taken(draft.key) if twin == index else None
-            fingerprint = row.fingerprint if row else drafts[twin].fingerprint
-            if fingerprint != draft.fingerprint:
-                raise Refused("idempotency-mismatch", "the key was used by another request", index)
-            if row:
-                known[index] = Replayed(row.id, row.due_ms)
-            elif twin != index:
-                known[index] = twin
-        return known
-
     def _taken(self, key: bytes) -> DedupeRow | None:
         value = self.get(Table.DEDUPE, key)
         row = dedupe_from(value) if value is not None else None
         return row if row and row.position >= self.directory.floor else None
-
-    def _woven(
-        self, placed: list[MessageId | Replayed], known: dict[int, Replayed | int], count: int
-    ) -> list[MessageId | Replayed]:
-        """The answers of fresh and known drafts in request order."""
-        fresh = iter(placed)
-        answers: list[MessageId | Replayed] = []
-        for index in range(count):
-            answer = known.get(index)
-            if answer is None:
-                answers.append(next(fresh))
-            elif isinstance(answer, int):
-                answers.append(answers[answer])
-            else:
-                answers.append(answer)
-        return answers
 
     def _reserve(self, drafts: Sequence[Draft]) -> list[int]:
         """The `at` (or HELD) of each draft; opens the slices they need. Raises Refused before any row."""
@@ -482,3 +374,6 @@ class Commit:
         if dead:
             self._group.placed.pop()
             shard.live -= 1
+
+
+__all__ = ["Caps", "Commit", "Control", "Draft", "Group", "Outcome", "Refused", "Replayed"]

@@ -100,6 +100,28 @@ def encode(record: Record) -> bytes:
     return b"".join((head, optional, record.topic, record.payload))
 
 
+def encode_fresh(
+    topic: bytes,
+    payload: bytes,
+    due_ms: int,
+    qos: int,
+    encoding: int,
+    key: bytes = b"",
+    properties: bytes = b"",
+) -> bytes:
+    """`encode` of a record that has nothing beside these: the usual message as it is accepted.
+
+    On the path of every schedule over HTTP: a third of what a Record and `encode` take.
+    """
+    flags = qos | encoding << ENCODING_SHIFT
+    if key:
+        flags |= HAS_KEY
+    if properties:
+        flags |= PROPERTIES
+        key += _LENGTH.pack(len(properties)) + properties
+    return _HEAD.pack(VERSION, flags, len(topic), due_ms) + key + topic + payload
+
+
 def decode(value: bytes) -> Record:
     """Read a stored message. Raises Corrupt for a version or a length that cannot be."""
     try:

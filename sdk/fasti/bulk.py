@@ -30,8 +30,8 @@ Items = Iterable[Item] | AsyncIterable[Item]
 def line_of(item: Item) -> bytes:
     """One NDJSON line without its end, with a key. Raises TypeError, ValueError for what cannot be said."""
     body = item.body() if isinstance(item, NewMessage) else _body_of(item)
-    key = item.key if isinstance(item, NewMessage) else item.get("key")
-    body["key"] = key or new_key()
+    if not body.get("key"):
+        body["key"] = new_key()
     return dumps(body)
 
 

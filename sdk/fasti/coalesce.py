@@ -5,6 +5,9 @@ at the end of the turn. One message travels as `POST /v1/messages`, several as o
 /v1/messages:batch?each=true`, in which each succeeds or fails on its own. Example: `gather` over 2,500
 calls makes three requests (1,000, 1,000, 500). No timer is involved: a call that is alone in its turn waits
 for nobody.
+
+A message has its key in the body both ways. The server compares the requests of a repeated key byte by
+byte, so the bytes must not depend on who else was scheduling at that moment.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 from .errors import Error, error_of, problem_of
 from .transport import NDJSON, Transport
-from .wire import Json, dumps
+from .wire import Json
 
 MAX_ITEMS = 1_000
 MAX_BYTES = 8 << 20
@@ -29,11 +32,6 @@ class _Waiting:
     answer: asyncio.Future[Json]
 
 
-def with_key(body: bytes, key: str) -> bytes:
-    """A message object in JSON (never empty) with the field `key` added at its end."""
-    return body[:-1] + b',"key":' + dumps(key) + b"}"
-
-
 class Coalescer:
     """Collects the messages of one event-loop turn."""
 
@@ -43,7 +41,7 @@ class Coalescer:
         self._sending: set[asyncio.Task[None]] = set()
 
     def submit(self, body: bytes, key: str) -> asyncio.Future[Json]:
-        """Queue one message; the future gives the server's object for it, or raises what it said."""
+        """Queue one message (JSON with the same `key` in it); the future gives the server's object for it."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Json] = loop.create_future()
         if not self._waiting:
@@ -79,9 +77,8 @@ class Coalescer:
                 _settle(item.answer, answer)
 
     async def _send_one(self, item: _Waiting) -> list[Json | Error]:
-        answer = await self._transport.call(
-            "POST", "/v1/messages", body=item.body, headers={"Idempotency-Key": item.key}
-        )
+        headers = {"Idempotency-Key": item.key} if item.key.isascii() else {}
+        answer = await self._transport.call("POST", "/v1/messages", body=item.body, headers=headers)
         return [answer.object()]
 
     async def _send_batch(self, part: list[_Waiting]) -> list[Json | Error]:
@@ -89,7 +86,7 @@ class Coalescer:
             "POST",
             "/v1/messages:batch",
             params={"each": "true"},
-            body=b"\n".join(with_key(item.body, item.key) for item in part) + b"\n",
+            body=b"\n".join(item.body for item in part) + b"\n",
             content_type=NDJSON,
         )
         results: list[Any] = answer.object().get("results", [])

@@ -71,6 +71,12 @@ class NotFound(Error):
 class AlreadyDispatched(Error):
     """The message counts as dispatched: it can be neither cancelled nor moved any more."""
 
+    @property
+    def dispatched_at(self) -> str | None:
+        """When, in RFC 3339, if the server said so."""
+        at = (self.problem.raw or {}).get("dispatched_at")
+        return at if isinstance(at, str) else None
+
 
 class Refused(Error):
     """The server answered, and the answer is no.

@@ -117,6 +117,7 @@ class Messages:
             payload=payload,
             at=at,
             delay=delay,
+            key=key or new_key(),
             qos=qos,
             retain=retain,
             expires_in=expires_in,
@@ -126,7 +127,7 @@ class Messages:
             content_type=content_type,
         )
         body = new.body()
-        answer = await self._coalescer.submit(dumps(body), key or new_key())
+        answer = await self._coalescer.submit(dumps(body), body["key"])
         return self._handle({**body, **answer})
 
     async def schedule_many(

@@ -120,7 +120,7 @@ class NewMessage:
     content_type: str | None = None
 
     def body(self) -> Json:
-        """The object of `POST /v1/messages`, without the key."""
+        """The object of `POST /v1/messages`; the key stands last."""
         body: Json = {"topic": self.topic}
         put_payload(body, self.payload)
         body.update(due(self.at, self.delay))
@@ -134,6 +134,8 @@ class NewMessage:
             body["spread"] = span(self.spread)
         if self.headers:
             body["headers"] = dict(self.headers)
+        if self.key:
+            body["key"] = self.key
         return body
 
 

@@ -1,31 +1,56 @@
-"""minimal"""
+"""The HTTP side put together: routes of all resources, and what every request passes through.
 
-import msgspec
+From the outside in: the count of answers, problems made of exceptions, the bound on bodies, the route.
+"""
+
 from aiohttp import web
-
-from shards.commit import Draft
-from shards.record import Record, encode
+from aiohttp.typedefs import Middleware
 
 from ..app import App
 from ..jobs import Housekeeping
-from .requests import *
+from ..metrics import ServerCollector
+from .answers import Handler
+from .batch import Batch
+from .clock import ClockRoutes
+from .gate import Gate
+from .info import Info
+from .listing import Listing
+from .messages import Messages
+from .problems import problem_middleware
+from .sessions import SessionRoutes
+from .slices import Slices
 
 
 def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
-    site = web.Application()
-
-    async def post(request: web.Request) -> web.Response:
-        b = msgspec.json.decode(await request.read())
-        now = app.clock.wall_ms()
-        due = now + int(b.get("ms", 0))
-        r = Record(b["topic"].encode(), b["payload"].encode(), due, 1)
-        ids = await app.ask(lambda c: c.put([Draft(due, r.topic, encode(r))]))
-        return web.json_response({"id": f"{ids[0]:032x}"}, status=201)
-
-    site.router.add_post("/v1/messages", post)
-
-    async def m(request: web.Request) -> web.Response:
-        return web.Response(body=app.metrics.render())
-
-    site.router.add_get("/metrics", m)
+    """The application that serves `app`; its metrics then tell of the server too."""
+    http = app.config.http
+    gate = Gate(max_bytes=app.config.limits.queued_bytes, max_body=http.max_body)
+    site = web.Application(
+        middlewares=[_counting(app), problem_middleware, gate.middleware()], client_max_size=http.max_body
+    )
+    for resource in (
+        Batch(app),
+        Messages(app),
+        Listing(app),
+        Slices(app),
+        SessionRoutes(app),
+        ClockRoutes(app, housekeeping),
+        Info(app),
+    ):
+        site.router.add_routes(resource.routes())
+    app.metrics.registry.register(ServerCollector(app, housekeeping))
     return site
+
+
+def _counting(app: App) -> Middleware:
+    answers = app.metrics.answers
+
+    @web.middleware
+    async def counting(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        resource = request.match_info.route.resource
+        path = "" if resource is None else resource.canonical
+        answers[request.method if path else "", path, response.status] += 1
+        return response
+
+    return counting

@@ -138,6 +138,7 @@ class Fake:
         if "topic" not in body or "#" in body["topic"]:
             return problem(422, "bad-message", errors=[{"field": "topic", "detail": "no wildcards"}])
         key = request.headers["Idempotency-Key"]
+        assert body.pop("key") == key
         seen = key in self.keys
         return web.json_response(self.add(body, key), status=200 if seen else 201)
 

@@ -1,0 +1,153 @@
+"""The server's parts, built and connected, without a loop, a thread or a socket.
+
+Everything that decides anything is below here and runs to its end without waiting, so that a test can
+drive the whole of it step by step. `server/app.py` puts it on an event loop.
+"""
+
+from collections.abc import Callable
+from itertools import islice, takewhile
+
+from shards.commit import Caps, Commit
+from shards.recover import Opened, open_timeline
+from shards.store import Store
+from timeline.position import Position, at_of
+from timeline.tail import Tail
+from timeline.wheel import Wheel
+
+from .clock import Clock
+from .config import Config
+from .dispatch import Dispatch
+from .loader import Loader
+from .message import Message
+from .mqtt.broker import Broker
+from .mqtt.router import Router
+from .replay import Replay
+from .sessions import Sessions
+from .writer import Entry, Writer
+
+NODE = 0
+HELD_STEP = 1_000
+UNLIMITED = 1 << 62
+
+
+class Core:
+    """All parts of one server."""
+
+    def __init__(self, config: Config, clock: Clock, store: Store, *, wake: Callable[[], None]) -> None:
+        """`wake`: there is something to do. Raises WrongFormat, Corrupt, StoreFailed."""
+        self.config = config
+        self.clock = clock
+        self.node = NODE
+        self.opened = _open(config, clock, store)
+        self.horizon = self.opened.horizon
+        self.directory = self.opened.directory
+        self.reader = self.opened.reader
+        start = self.horizon.position
+        wheel, tail = config.wheel, config.tail
+        self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
+        self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
+        self.router = Router()
+        self.sessions = Sessions(
+            self.horizon,
+            self.router,
+            clock,
+            max_sessions=config.limits.sessions,
+            max_in_flight=config.sessions.max_in_flight,
+        )
+        self.writer = Writer(
+            self.opened,
+            self.wheel,
+            clock,
+            self.sessions,
+            max_queued=config.limits.queued,
+            wake=wake,
+            settled=wake,
+        )
+        self.loader = Loader(self.reader, self.wheel, self.horizon)
+        self.replay = Replay(
+            self.reader, self.horizon, self.tail, self.router, wall_ms=clock.wall_ms, wake=wake
+        )
+        self.dispatch = Dispatch(
+            self.horizon,
+            self.wheel,
+            self.tail,
+            self.router,
+            self.reader,
+            self.replay,
+            self.writer,
+            clock,
+            dispatched=self._dispatched,
+        )
+        self.broker = Broker(
+            config,
+            clock,
+            self.sessions,
+            self.router,
+            self.replay,
+            self.dispatch,
+            self.writer,
+            node=NODE,
+            horizon=lambda: self.horizon.position,
+        )
+        self.sessions.load(store)
+
+    def heartbeat(self) -> None:
+        """Keep the durable bound ahead of the clock."""
+        self.horizon.observe(self.clock.wall_ms())
+        if self.horizon.needs_heartbeat and self.writer.is_idle and self.writer.broken is None:
+            self.writer.submit(lambda commit: None, lambda answer: None)
+
+    def can_advance(self) -> bool:
+        horizon = self.horizon
+        return horizon.limit(self.wheel.loaded) > horizon.position
+
+    def is_settled(self) -> bool:
+        horizon = self.horizon
+        return (
+            self.writer.is_idle
+            and self.replay.is_idle
+            and not self.dispatch.live
+            and horizon.position >= horizon.clock_ms << 48
+            and not self._due_held(1)
+        )
+
+    def _dispatched(self, count: int) -> None:
+        self.opened.commit.pending -= count
+
+    def _due_held(self, limit: int) -> list[Position]:
+        """Held messages whose due the wall clock shows, at most `limit`."""
+        if not self.opened.commit.held:
+            return []
+        wall_ms = self.clock.wall_ms()
+        places = (place for place, _, _ in self.reader.held())
+        return list(islice(takewhile(lambda place: at_of(place) <= wall_ms, places), limit))
+
+    def release_held(self) -> None:
+        """The clock was set back and has come back: held messages whose due it shows go on."""
+        if self.writer.broken is not None or not self.writer.is_idle:
+            return
+        due = self._due_held(HELD_STEP)
+
+        def release(commit: Commit) -> None:
+            for place in due:
+                commit.release(place)
+
+        if due:
+            self.writer.submit(release, lambda answer: None, cost=len(due))
+
+
+def _open(config: Config, clock: Clock, store: Store) -> Opened:
+    caps = Caps(
+        messages=config.shards.cap_messages,
+        bytes=config.shards.cap_bytes,
+        pending=config.limits.pending or UNLIMITED,
+        structure_above=config.shards.structure_above,
+    )
+    return open_timeline(
+        store,
+        wall_ms=clock.wall_ms(),
+        node=NODE,
+        max_slices=config.slices.max,
+        max_structures=config.shards.max_structures,
+        caps=caps,
+    )

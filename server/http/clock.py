@@ -1,0 +1,59 @@
+"""`POST /v1/clock:advance`: let the simulated clock pass over a stretch of time, everything in it done.
+
+One walk at a time: a second request waits for the first to arrive, so that the clock never runs back.
+"""
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from ..app import App
+from ..jobs import Housekeeping
+from ..simulation import NotSimulated, advance
+from .answers import body_of, check_query, json_answer, refusals
+from .problems import Problem
+from .requests import FieldError
+from .times import INSTANT_MS_MAX, TimeError, format_ms, parse_delay
+
+
+class Advance(msgspec.Struct, forbid_unknown_fields=True):
+    """The body: how far, as a duration or in seconds."""
+
+    by: str | int | float
+
+
+_ADVANCE = msgspec.json.Decoder(Advance)
+
+
+class ClockRoutes:
+    """The route."""
+
+    def __init__(self, app: App, housekeeping: Housekeeping) -> None:
+        self._app = app
+        self._housekeeping = housekeeping
+        self._walking = asyncio.Lock()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/clock:advance", self.advance)]
+
+    async def advance(self, request: web.Request) -> web.Response:
+        check_query(request)
+        wish = await body_of(request, _ADVANCE)
+        by_ms = _duration(wish.by)
+        async with self._walking:
+            if self._app.clock.wall_ms() + by_ms > INSTANT_MS_MAX:
+                raise FieldError("by", "goes beyond the year 9999")
+            try:
+                with refusals():
+                    now_ms = await advance(self._app, self._housekeeping, by_ms)
+            except NotSimulated as error:
+                raise Problem("clock-not-simulated", str(error)) from None
+        return json_answer({"now": format_ms(now_ms)})
+
+
+def _duration(by: str | float) -> int:
+    try:
+        return parse_delay(by)
+    except TimeError as error:
+        raise FieldError("by", str(error)) from None

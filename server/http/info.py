@@ -1,0 +1,67 @@
+"""`/v1/info`, and what a machine asks: `/livez`, `/readyz`, `/metrics`.
+
+Live is a process whose loop turns. Ready is one that has caught up with its timeline and can write.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from ..app import App
+from .answers import check_query, json_answer
+from .problems import Problem
+from .times import format_ms
+
+DISTRIBUTION = "fasti-server"
+
+
+class Info:
+    """The routes."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._version = _version()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/info", self.info),
+            web.get("/livez", self.live),
+            web.get("/readyz", self.ready),
+            web.get("/metrics", self.metrics),
+        ]
+
+    async def info(self, request: web.Request) -> web.Response:
+        check_query(request)
+        app = self._app
+        return json_answer(
+            {
+                "version": self._version,
+                "node": app.node,
+                "clock": "simulated" if app.clock.is_simulated else "system",
+                "now": format_ms(app.clock.wall_ms()),
+                "mqtt": app.listening,
+            }
+        )
+
+    async def live(self, _: web.Request) -> web.Response:
+        return json_answer({"status": "ok"})
+
+    async def ready(self, _: web.Request) -> web.Response:
+        if not self._app.is_ready:
+            raise Problem("not-ready", "the timeline is being loaded, or the server stops")
+        if self._app.writer.broken is not None:
+            raise Problem("not-ready", "the store takes no writes")
+        return json_answer({"status": "ok"})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        body = self._app.metrics.render()
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _version() -> str:
+    """The installed distribution's version; a bare checkout has none."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,69 @@
+"""`/v1/slices`: how the timeline is cut at the moment, down to one shard. Read only, all of it from RAM."""
+
+from itertools import islice
+
+from aiohttp import web
+
+from timeline.slices import Slice
+
+from ..app import App
+from .answers import check_query, instant_ms, json_answer, limit_of
+from .problems import Problem
+from .requests import FieldError
+from .times import TimeError
+from .views import shard_view, slice_view
+
+
+class Slices:
+    """The routes."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/slices", self.list),
+            web.get("/v1/slices/{start}", self.get),
+            web.get("/v1/slices/{start}/shards/{n}", self.shard),
+        ]
+
+    async def list(self, request: web.Request) -> web.Response:
+        check_query(request, ("limit", "cursor"))
+        limit = limit_of(request)
+        start_ms = _cursor(request.query.get("cursor", "0"))
+        pieces = (piece for piece in self._app.directory if piece.start_ms >= start_ms)
+        found = list(islice(pieces, limit + 1))
+        more = str(found[limit].start_ms) if len(found) > limit else None
+        views = [slice_view(piece, len(piece.shards) + len(piece.borrowed)) for piece in found[:limit]]
+        return json_answer({"slices": views, "next": more})
+
+    async def get(self, request: web.Request) -> web.Response:
+        check_query(request)
+        piece = self._slice(request)
+        shards = [shard_view(self._app, piece, shard) for shard in piece.readable()]
+        return json_answer(slice_view(piece, shards))
+
+    async def shard(self, request: web.Request) -> web.Response:
+        check_query(request)
+        piece, text = self._slice(request), request.match_info["n"]
+        shard = piece.shard(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
+        if shard is None:
+            raise Problem("not-found", f"this slice has no shard {text[:40]!r}")
+        return json_answer(shard_view(self._app, piece, shard))
+
+    def _slice(self, request: web.Request) -> Slice:
+        """The slice that the path names by its start. Raises Problem."""
+        text = request.match_info["start"]
+        try:
+            piece = self._app.directory.get(instant_ms(text))
+        except TimeError as error:
+            raise Problem("not-found", f"{text[:40]!r} is no start of a slice: {error}") from None
+        if piece is None:
+            raise Problem("not-found", f"no slice starts at {text[:40]!r}")
+        return piece
+
+
+def _cursor(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise FieldError("cursor", "is not one that this server gave")
+    return int(text)

@@ -1,0 +1,238 @@
+"""How the server's things are shown: messages with their state, slices, shards, sessions, positions.
+
+A message's state is stored nowhere. It follows from where its row stands and what is in it:
+
+    a stub that a cancel left                        cancelled
+    in the table `held`, or beyond the horizon       pending
+    else                                             dispatched, or expired if its time to live, counted
+                                                     from its due, was over when dispatch came to it
+
+When that was stands in the journal of dispatch turns, a little later than it happens; until then the tail
+in RAM knows it. A view is a dict for the JSON encoder; a payload that came as JSON goes out as the bytes
+that came.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from shards import keys
+from shards.read import Found
+from shards.record import ENCODINGS, Record
+from shards.store import Store, Table
+from shards.tables import wall_from
+from timeline.position import MessageId, Position, at_of, id_text, seq_of
+from timeline.slices import Shard, Slice
+
+from ..app import App
+from ..mqtt.properties import decode_properties
+from ..mqtt.reasons import MqttError
+from ..subscriber import Subscriber
+from .times import INSTANT_MS_MAX, format_ms
+
+View = dict[str, Any]
+
+PENDING, DISPATCHED, CANCELLED, EXPIRED = "pending", "dispatched", "cancelled", "expired"
+STATES = (PENDING, DISPATCHED, CANCELLED, EXPIRED)
+
+
+def time_text(at_ms: int) -> str:
+    return format_ms(min(at_ms, INSTANT_MS_MAX))
+
+
+def etag(row: MessageId) -> str:
+    """Names the row that a message is in: another one after each move."""
+    return f'"{row:032x}"'
+
+
+# -- messages
+
+
+class Journal:
+    """When messages were dispatched, asked in rising order of position: one scan for a whole page."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._store: Store = app.opened.store
+        self._turn: tuple[Position, int] | None = None
+        self._turns: Iterator[tuple[bytes, bytes]] = iter(())
+        self._is_open = False
+
+    def dispatched_ms(self, place: Position) -> int | None:
+        """Wall ms of the dispatch turn that passed `place`; None if nobody knows it (any more)."""
+        if not self._is_open:
+            self._turns = self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST)
+            self._is_open = True
+            self._next()
+        while self._turn is not None and self._turn[0] < place:
+            self._next()
+        return self._turn[1] if self._turn is not None else self._from_tail(place)
+
+    def _next(self) -> None:
+        row = next(self._turns, None)
+        self._turn = None if row is None else (keys.place_of(row[0]), wall_from(row[1]))
+
+    def _from_tail(self, place: Position) -> int | None:
+        """The tail has what was dispatched last, with its lateness; nothing there was early."""
+        for found, message in self._app.tail.after(Position(place - 1), 1):
+            if found == place:
+                return message.due_ms + message.late_ms
+        return None
+
+
+def state_of(
+    place: Position, record: Record, horizon: Position, journal: Journal, *, is_held: bool
+) -> tuple[str, int | None]:
+    """(state, when it was dispatched if that is known). Not for what a move left."""
+    if record.stub:
+        return CANCELLED, None
+    if is_held or place > horizon:
+        return PENDING, None
+    dispatched_ms = journal.dispatched_ms(place)
+    expires_ms = record.expires_ms
+    if expires_ms:
+        passed_ms = at_of(place) if dispatched_ms is None else dispatched_ms
+        if passed_ms >= due_of_row(place, record) + expires_ms:
+            return EXPIRED, None
+    return DISPATCHED, dispatched_ms
+
+
+def due_of_row(place: Position, record: Record) -> int:
+    """The due that was asked for; of a plain publish, when it came."""
+    return record.due_ms or at_of(place)
+
+
+def message_view(
+    message: MessageId, place: Position, record: Record, state: str, dispatched_ms: int | None
+) -> View:
+    """A message as it came in, with what became of it."""
+    view: View = {
+        "id": id_text(message),
+        "topic": record.topic.decode(),
+        "deliver_at": time_text(due_of_row(place, record)),
+        "state": state,
+        "qos": record.qos,
+    }
+    if dispatched_ms is not None:
+        view["dispatched_at"] = time_text(dispatched_ms)
+    if record.stub:
+        view["cancelled_at"] = time_text(record.when_ms)
+    else:
+        view["payload"], view["encoding"] = _payload(record)
+    if record.retain:
+        view["retain"] = True
+    if record.drop_late:
+        view["late"] = "drop"
+    if record.expires_ms:
+        seconds, rest = divmod(record.expires_ms, 1_000)
+        view["expires_in"] = record.expires_ms / 1_000 if rest else seconds
+    if record.publisher:
+        view["publisher"] = record.publisher.decode("utf-8", "replace")
+    if record.properties:
+        _add_properties(view, record.properties)
+    return view
+
+
+def found_view(app: App, found: Found, record: Record) -> View:
+    """A message that was looked up by its id."""
+    place, is_held = found.position, found.shard is None
+    state, dispatched_ms = state_of(place, record, app.horizon.position, Journal(app), is_held=is_held)
+    return message_view(found.id, place, record, state, dispatched_ms)
+
+
+def _payload(record: Record) -> tuple[object, str]:
+    """As it came in; what is said to be text and is not (a plain publish can be anything) as base64."""
+    encoding = ENCODINGS[record.encoding]
+    if encoding == "json":
+        return msgspec.Raw(record.payload), encoding
+    if encoding == "text":
+        try:
+            return record.payload.decode(), encoding
+        except UnicodeDecodeError:
+            pass
+    return b64encode(record.payload).decode(), "base64"
+
+
+def _add_properties(view: View, encoded: bytes) -> None:
+    try:
+        properties = decode_properties(encoded)
+    except MqttError:
+        return
+    if properties is None:
+        return
+    if properties.content_type:
+        view["content_type"] = properties.content_type
+    if properties.user_properties:
+        view["headers"] = dict(properties.user_properties)
+
+
+# -- the timeline
+
+
+def position_view(place: Position) -> View:
+    return {"at": time_text(at_of(place)), "seq": seq_of(place)}
+
+
+def slice_view(piece: Slice, shards: object) -> View:
+    """`shards`: their number, or the view of each."""
+    return {
+        "start": time_text(piece.start_ms),
+        "end": time_text(piece.end_ms),
+        "generation": piece.generation,
+        "count": piece.count,
+        "live": piece.live,
+        "bytes": piece.bytes,
+        "shards": shards,
+    }
+
+
+def shard_view(app: App, piece: Slice, shard: Shard) -> View:
+    """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
+    caps = app.config.shards
+    is_borrowed = piece.borrowed.get(shard.number) is shard
+    is_sealed = (
+        is_borrowed
+        or piece.newest.get(shard.structure) is not shard
+        or shard.count >= caps.cap_messages
+        or shard.bytes >= caps.cap_bytes
+        or app.horizon.clock_ms >= piece.end_ms
+    )
+    return {
+        "shard": shard.number,
+        "structure": app.reader.structures.pattern(shard.structure),
+        "count": shard.count,
+        "live": shard.live,
+        "bytes": shard.bytes,
+        "cap": caps.cap_messages,
+        "cap_bytes": caps.cap_bytes,
+        "first": position_view(shard.first) if shard.count else None,
+        "last": position_view(shard.last) if shard.count else None,
+        "borrowed": is_borrowed,
+        "sealed": is_sealed,
+    }
+
+
+# -- sessions
+
+
+def session_view(app: App, subscriber: Subscriber, lag: View) -> View:
+    """`lag`: the members that say how far it is behind."""
+    session = subscriber.session
+    view: View = {"client_id": session.client_id, "connected": subscriber.link is not None}
+    if subscriber.link is not None:
+        view["connected_at"] = time_text(subscriber.connected_ms)
+    elif subscriber.left_ms:
+        view["left_at"] = time_text(subscriber.left_ms)
+    return view | {
+        "expiry_s": session.expiry_s,
+        "subscriptions": [
+            {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
+            for s in session.subscriptions.values()
+        ],
+        "read_position": position_view(session.read_at(app.horizon.position)),
+        **lag,
+        "in_flight": len(session.flights),
+        "delivered": subscriber.delivered,
+    }

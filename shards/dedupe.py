@@ -1,0 +1,82 @@
+"""Idempotency keys: which drafts of a request were accepted before.
+
+A key is remembered with its message (table `dedupe`) until that message's slice is dropped. A draft whose
+key is taken by the same request gets the first answer again; by another request, the whole request is
+refused before any row is placed. Two drafts of one request with the same key are one message.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from timeline.position import MessageId
+
+from .errors import ShardsError
+from .tables import DedupeRow
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A message that wants a place. `value` is the encoded record; due 0: as soon as possible."""
+
+    due_ms: int
+    topic: bytes
+    value: bytes
+    key: bytes = b""
+    fingerprint: bytes = b""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The idempotency key was used before, by the same request: the first answer again."""
+
+    id: MessageId
+    due_ms: int
+
+
+class Refused(ShardsError):
+    """A draft cannot be taken; `index` says which of its request, `why` is a stable word."""
+
+    def __init__(self, why: str, detail: str, index: int = 0) -> None:
+        super().__init__(detail)
+        self.why = why
+        self.index = index
+
+
+def known_keys(
+    drafts: Sequence[Draft], taken: Callable[[bytes], DedupeRow | None]
+) -> dict[int, Replayed | int]:
+    """By index, each draft whose key is taken: the first answer, or the index of its twin here.
+
+    Raises Refused for the first whose key was used by another request.
+    """
+    known: dict[int, Replayed | int] = {}
+    here: dict[bytes, int] = {}
+    for index, draft in enumerate(drafts):
+        if not draft.key:
+            continue
+        twin = here.setdefault(draft.key, index)
+        row = taken(draft.key) if twin == index else None
+        fingerprint = row.fingerprint if row else drafts[twin].fingerprint
+        if fingerprint != draft.fingerprint:
+            raise Refused("idempotency-mismatch", "the key was used by another request", index)
+        if row:
+            known[index] = Replayed(row.id, row.due_ms)
+        elif twin != index:
+            known[index] = twin
+    return known
+
+
+def woven(
+    placed: Sequence[MessageId | Replayed], known: dict[int, Replayed | int], count: int
+) -> list[MessageId | Replayed]:
+    """The answers of fresh and known drafts in request order."""
+    fresh = iter(placed)
+    answers: list[MessageId | Replayed] = []
+    for index in range(count):
+        answer = known.get(index)
+        if answer is None:
+            answers.append(next(fresh))
+        elif isinstance(answer, int):
+            answers.append(answers[answer])
+        else:
+            answers.append(answer)
+    return answers

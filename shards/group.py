@@ -1,0 +1,55 @@
+"""The values of a group commit: what it did, how each cancel or move ended, its bounds."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from timeline.position import MessageId, Position
+
+from .read import Found, Row
+
+
+class Outcome(Enum):
+    """How a cancel or move ended."""
+
+    DONE = "done"
+    NOT_FOUND = "not-found"
+    ALREADY_DISPATCHED = "already-dispatched"
+    CANCELLED = "cancelled"
+    CHANGED = "precondition-failed"
+
+
+class Control(msgspec.Struct, frozen=True):
+    """The answer to a cancel or move: how it ended and where the message stood, or stands now."""
+
+    outcome: Outcome
+    found: Found | None = None
+    row: MessageId = MessageId(0)
+
+
+@dataclass(slots=True)
+class Group:
+    """One atomic batch: written, not yet durable."""
+
+    bound_ms: int = 0
+    placed: list[Row] = field(default_factory=list)
+    """New rows, for the wheel once they are durable."""
+    gone: list[Position] = field(default_factory=list)
+    """Cancelled or moved: out of the wheel at once, the floor keeps dispatch below them."""
+    floor: Position | None = None
+    rows: int = 0
+
+    def touch(self, place: Position) -> None:
+        if self.floor is None or place < self.floor:
+            self.floor = place
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Bounds of a shard and of what may be pending."""
+
+    messages: int
+    bytes: int
+    pending: int
+    structure_above: int

@@ -1,0 +1,230 @@
+"""What has to hold, said as dully as possible: no slices, no wheel, no horizon.
+
+The oracle is told what was asked, what was answered, what the clock showed, what became durable and what
+was delivered, and complains as soon as two of them do not fit. It knows a message by its *tag*, the text
+of its payload, and a row by its position.
+"""
+
+from dataclasses import dataclass, field
+
+from server.message import Message
+from shards.memory import MemoryStore
+from shards.record import decode, is_stub
+from shards.store import Table
+from timeline.filters import matches
+from timeline.position import MessageId, Position, at_of
+
+from .fakes import FakeLink
+
+
+class Violation(AssertionError):
+    """A promise that was broken."""
+
+
+def need(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise Violation(complaint)
+
+
+@dataclass
+class Letter:
+    """One message as its sender knows it."""
+
+    tag: str
+    topic: str
+    request: int
+    dues: set[int]
+    """What its due may be at the moment; more than one while a move is not answered."""
+    sent_ms: int
+    ids: list[MessageId] = field(default_factory=list)
+    is_acked: bool = False
+    is_cancelled: bool = False
+    is_cancel_asked: bool = False
+
+
+@dataclass
+class Wanted:
+    """A subscription as its client knows it: later positions than `since` have to come."""
+
+    since: Position
+    is_acked: bool = False
+
+
+@dataclass
+class Rewind:
+    """A replay that was asked for: what matches `filter` behind `to` may come again."""
+
+    to: Position
+    filter: str
+    turn: int
+
+
+@dataclass
+class Watch:
+    """What one client has seen. `done`: position -> turn, acked and durably so."""
+
+    is_persistent: bool
+    wanted: dict[str, Wanted] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    acked: dict[Position, int] = field(default_factory=dict)
+    done: dict[Position, int] = field(default_factory=dict)
+    rewinds: list[Rewind] = field(default_factory=list)
+    last: Position = Position(0)
+
+    @property
+    def turn(self) -> int:
+        return len(self.rewinds)
+
+    def may_come_again(self, place: Position, topic: str) -> bool:
+        turn = self.done[place]
+        return any(r.turn > turn and place > r.to and matches(r.filter, topic) for r in self.rewinds)
+
+
+class Oracle:
+    """Everything that was said, and the complaints."""
+
+    def __init__(self, store: MemoryStore, wall_ms: int) -> None:
+        self.letters: dict[str, Letter] = {}
+        self.watches: dict[str, Watch] = {}
+        self.requests = 0
+        self.delivered: set[str] = set()
+        self.excused: set[str] = set()
+        """Sent while the store took no writes: no bound could be kept for them."""
+        self.clock_ms = wall_ms
+        """The highest time that the clock has shown to this process."""
+        self.refuse_ms = 0
+        """Up to here nobody knows what the last process has sent."""
+        self.floor_ms = 0
+        self.checks = 0
+        self._store = store
+        self._shown: dict[tuple[str, int], int] = {}
+        self._live: set[Position] = set()
+        self._dead: set[Position] = set()
+        self._written = 0
+        self._counted = 0
+        self._pending_acks: dict[int, dict[str, dict[Position, int]]] = {}
+
+    # -- time
+
+    def observe(self, wall_ms: int) -> None:
+        self.clock_ms = max(self.clock_ms, wall_ms)
+        for key, shown in self._shown.items():
+            self._shown[key] = max(shown, wall_ms)
+
+    def asked(self, tag: str, due_ms: int, wall_ms: int) -> None:
+        """The sender wants `tag` at `due_ms` from now on."""
+        self._shown[tag, due_ms] = max(self._shown.get((tag, due_ms), 0), wall_ms)
+
+    # -- the log
+
+    def written(self, is_broken: bool) -> None:
+        """Batches have been written: which rows are dead, whose cursors were in them."""
+        log = self._store.log
+        while self._written < len(log):
+            index = self._written
+            for table, key, value, _ in log[index].changes:
+                if table is Table.CURSORS and value is not None:
+                    watch = self.watches.get(key.decode())
+                    if watch is not None:
+                        self._pending_acks.setdefault(index, {})[key.decode()] = dict(watch.acked)
+                elif table is Table.MESSAGES and value is not None and is_stub(value):
+                    self._dead.add(_place(key))
+            self._written += 1
+
+    def synced(self) -> None:
+        """More of the log has become durable."""
+        log = self._store.log
+        while self._counted < self._store.durable:
+            index = self._counted
+            for table, key, value, _ in log[index].changes:
+                if table is Table.MESSAGES and value is not None:
+                    if is_stub(value):
+                        self._live.discard(_place(key))
+                    else:
+                        self._live.add(_place(key))
+            for client_id, acked in self._pending_acks.pop(index, {}).items():
+                watch = self.watches.get(client_id)
+                if watch is not None:
+                    for place, turn in acked.items():
+                        watch.done[place] = max(turn, watch.done.get(place, 0))
+            self._counted += 1
+
+    def cut(self) -> None:
+        """The log has lost its tail: look at all of it again."""
+        self.synced()
+        self._pending_acks.clear()
+        self._dead = set()
+        for batch in self._store.log:
+            for table, key, value, _ in batch.changes:
+                if table is Table.MESSAGES and value is not None and is_stub(value):
+                    self._dead.add(_place(key))
+        self._written = self._counted = len(self._store.log)
+
+    # -- deliveries
+
+    def delivery(self, link: FakeLink, message: Message, packet_id: int, attempt: int) -> None:
+        self.checks += 1
+        tag = message.record.payload.decode()
+        place = message.position
+        watch = self.watches[link.client_id]
+        where = f"{tag} at {at_of(place)} to {link.client_id}"
+        letter = self.letters[tag]
+        need(not letter.is_cancelled, f"delivered after a 204: {where}")
+        due_ms = message.record.due_ms
+        need(not message.record.stub, f"a stub was delivered: {where}")
+        if due_ms:
+            need(self._shown.get((tag, due_ms), 0) >= due_ms, f"early, due {due_ms}: {where}")
+        if message.is_stored:
+            need(place in self._live or at_of(place) < self.floor_ms, f"sent before it was durable: {where}")
+            need(place not in self._dead, f"sent a cancelled or moved row: {where}")
+        if place in watch.done:
+            need(watch.may_come_again(place, letter.topic), f"again after a durable ack: {where}")
+        self._order(link, watch, place, packet_id, attempt, where)
+        watch.seen.add(tag)
+        self.delivered.add(tag)
+
+    def _order(
+        self, link: FakeLink, watch: Watch, place: Position, packet_id: int, attempt: int, where: str
+    ) -> None:
+        subscriber = link.subscriber
+        assert subscriber is not None
+        flights = subscriber.session.flights
+        if attempt > 1:
+            need(packet_id in link.unresent, f"sent again out of turn: {where}")
+            index = link.unresent.index(packet_id)
+            need(not any(p in flights for p in link.unresent[:index]), f"sent again out of order: {where}")
+            del link.unresent[: index + 1]
+            return
+        need(not any(p in flights for p in link.unresent), f"new before old: {where}")
+        need(place > watch.last, f"out of order, {at_of(watch.last)} was before: {where}")
+        watch.last = place
+
+    # -- answers
+
+    def accepted(self, tag: str, message: MessageId) -> None:
+        letter = self.letters[tag]
+        letter.is_acked = True
+        if message not in letter.ids:
+            letter.ids.append(message)
+
+    def cancelled(self, tag: str) -> None:
+        letter = self.letters[tag]
+        need(tag not in self.delivered or tag in self.excused, f"204 for what was delivered: {tag}")
+        letter.is_cancelled = True
+
+    def already_dispatched(self, tag: str, place: Position) -> None:
+        decided = max(self.clock_ms, self.refuse_ms)
+        need(at_of(place) <= decided, f"409 for {tag} at {at_of(place)}, decided up to {decided}")
+
+    def not_found(self, tag: str) -> None:
+        letter = self.letters[tag]
+        earliest = min(due or letter.sent_ms for due in letter.dues)
+        need(earliest < self.floor_ms, f"404 for {tag}, which cannot have been dropped")
+
+
+def _place(key: bytes) -> Position:
+    return Position(int.from_bytes(key[-12:], "big"))
+
+
+def tag_of(value: bytes) -> str:
+    return decode(value).payload.decode()

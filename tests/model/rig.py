@@ -1,0 +1,629 @@
+"""A whole server without a loop, taken apart into its smallest steps, and an oracle that watches it.
+
+Every method is one thing that can happen: a request, a piece of a round, a failure. A test calls them in any
+order; what the server owes its users then has to hold, whatever the order was. The bounds are tiny (a wheel
+of 8 entries, shards of 3 rows, a tail of 4, windows of 2 or 3), so that a few dozen messages reach each.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
+from server.core import Core
+from server.message import Message
+from server.mqtt.incoming import Wish
+from server.subscriber import Subscriber
+from server.writer import Busy
+from shards import keys
+from shards.commit import Commit, Control, Draft, Outcome, Refused, Replayed
+from shards.errors import StoreFailed
+from shards.memory import MemoryStore
+from shards.record import CANCELLED, Record, decode, encode, is_stub, topic_of
+from shards.recover import count_pending, read_directory
+from shards.store import Table
+from shards.tables import dedupe_from
+from shards.verify import verify_counts
+from timeline.filters import matches
+from timeline.position import MessageId, Position, at_of, before, id_position
+from timeline.retention import expired_slices, passed_slices
+from timeline.session import Subscription
+from timeline.structures import overlap
+
+from .fakes import FakeClock, FakeLink
+from .oracle import Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of
+
+START_MS = 1_800_000_000_000 + 890_000
+"""Ten seconds before a quarter of an hour ends."""
+DAY_MS = 86_400_000
+TOPICS = ("a/1", "a/2", "b/1/x", "b/2/x", "b/3/y")
+FILTERS = ("#", "a/+", "b/#", "a/1", "b/+/x")
+PERSISTENT = ("p0", "p1", "p2")
+CLEAN = "c0"
+CLIENTS = (*PERSISTENT, CLEAN)
+WINDOWS = {"p0": 2, "p1": 3, "p2": 2, "c0": 3}
+DEDUPE_KEYS = tuple(bytes([n]) * 16 for n in range(3))
+
+CONFIG = Config(
+    wheel=Wheel(max_entries=8, max_bytes=1 << 20),
+    tail=Tail(max_entries=4, max_bytes=1 << 20),
+    shards=Shards(cap_messages=3, cap_bytes=1 << 20, structure_above=4, max_structures=6),
+    sessions=Sessions(max_in_flight=3),
+    limits=Limits(sessions=10, queued=200),
+    replay=Replay(),
+)
+
+
+class Rig:
+    """One server under test, over every restart. `settle=False` leaves the first connections to the test."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.clock = FakeClock(START_MS)
+        self.oracle = Oracle(self.store, START_MS)
+        self.links: dict[str, FakeLink] = {}
+        self.dying: deque[FakeLink] = deque()
+        self.syncs: deque[int] = deque()
+        self.tags = 0
+        self.history: list[str] = []
+        self.core = self._start()
+
+    # -- requests
+
+    def put(self, wishes: Sequence[tuple[int, str]], payload: int = 0) -> None:
+        """Schedule messages, all or none: (due ms from now or 0: as soon as possible, topic)."""
+        self.oracle.requests += 1
+        drafts = []
+        for delay_ms, topic in wishes:
+            self.tags += 1
+            tag = f"m{self.tags}" + "." * payload
+            due_ms = max(1, self.clock.now_ms + delay_ms) if delay_ms else 0
+            drafts.append(self._draft(tag, topic, due_ms))
+        self._submit_put(drafts)
+
+    def put_keyed(self, number: int, times: int = 1) -> None:
+        """Schedule under an idempotency key; the same request each time, `times` of it in one list."""
+        self.oracle.requests += 1
+        due_ms = START_MS + (0, 900, 400_000)[number]
+        drafts = [self._draft(f"key{number}", TOPICS[number], due_ms, DEDUPE_KEYS[number])] * times
+        self._submit_put(drafts)
+
+    def publish(self, topic: str, qos: int) -> None:
+        """A plain publish over MQTT: stored only if somebody can replay it."""
+        self.oracle.requests += 1
+        self.tags += 1
+        tag = f"q{self.tags}"
+        self._letter(tag, topic, 0)
+        record = Record(topic.encode(), tag.encode(), 0, qos)
+
+        def answer(reason: int, message: int) -> None:
+            if message:
+                self.oracle.accepted(tag, MessageId(message))
+
+        self.core.broker.publish([(Wish(record, False, b"", b""), answer)])
+
+    def cancel(self, index: int) -> None:
+        letter, message = self._pick(index)
+        if letter is None:
+            return
+        letter.is_cancel_asked = True
+
+        def done(answer: Control | Exception) -> None:
+            if isinstance(answer, Exception):
+                return
+            if answer.outcome is Outcome.DONE:
+                self.oracle.cancelled(letter.tag)
+            elif answer.outcome is Outcome.ALREADY_DISPATCHED:
+                assert answer.found is not None
+                self.oracle.already_dispatched(letter.tag, answer.found.position)
+            else:
+                need(answer.outcome is Outcome.NOT_FOUND, f"cancel answered {answer.outcome}")
+                self.oracle.not_found(letter.tag)
+
+        self._submit(lambda commit: commit.cancel(message), done)
+
+    def move(self, index: int, delay_ms: int) -> None:
+        letter, message = self._pick(index)
+        if letter is None:
+            return
+        due_ms = max(1, self.clock.now_ms + delay_ms) if delay_ms else 0
+        letter.dues.add(due_ms)
+        self.oracle.asked(letter.tag, due_ms, self.clock.now_ms)
+
+        def done(answer: Control | Exception) -> None:
+            if isinstance(answer, Exception):
+                return
+            if answer.outcome is Outcome.DONE:
+                need(not letter.is_cancelled, f"{letter.tag} was moved after a 204")
+                letter.dues = {due_ms}
+                letter.sent_ms = self.clock.now_ms
+            elif answer.outcome is Outcome.CANCELLED:
+                need(letter.is_cancel_asked, f"{letter.tag} is cancelled, nobody asked for it")
+            elif answer.outcome is Outcome.ALREADY_DISPATCHED:
+                assert answer.found is not None
+                self.oracle.already_dispatched(letter.tag, answer.found.position)
+            else:
+                self.oracle.not_found(letter.tag)
+
+        self._submit(lambda commit: commit.move(message, due_ms), done)
+
+    def expire(self, retention_s: int) -> None:
+        """What housekeeping does: seal passed slices, drop those whose retention is over, sweep."""
+        core = self.core
+        passed = passed_slices(core.directory, core.horizon.position)
+        plan = expired_slices(core.directory, core.opened.commit.running_ms // 1000, retention_s)
+
+        def drop(commit: Commit) -> None:
+            for piece in passed:
+                commit.passed(piece)
+            if plan:
+                commit.expire(plan)
+                self.oracle.floor_ms = max(self.oracle.floor_ms, plan[-1].end_ms)
+            for table, place_of in ((Table.DEDUPE, _dedupe_place), (Table.MOVED, _moved_place)):
+                for key, value in list(self.store.scan(table, b"", keys.LAST)):
+                    if place_of(value) < commit.directory.floor:
+                        commit.row(table, key, None)
+
+        if self.core.writer.is_idle:
+            self._submit(drop, _ignore)
+
+    # -- pieces of a round
+
+    def heartbeat(self) -> None:
+        self.core.heartbeat()
+
+    def compose(self) -> None:
+        log = len(self.store.log)
+        group = self.core.writer.compose()
+        self.oracle.written(self.core.writer.broken is not None)
+        if group is not None:
+            assert len(self.store.log) == log + 1
+            self.syncs.append(len(self.store.log))
+
+    def settle(self) -> None:
+        """The oldest sync is done."""
+        if self.syncs:
+            self.store.durable = max(self.store.durable, self.syncs.popleft())
+            self.oracle.synced()
+            if self.core.writer.broken is None:
+                self.core.writer.settle()
+
+    def dispatch(self, limit: int) -> None:
+        self.core.dispatch.turn(limit)
+
+    def load(self, rows: int) -> None:
+        if self.core.loader.is_behind:
+            self.core.loader.step(rows)
+
+    def replay(self) -> None:
+        self.core.replay.turn()
+
+    def release(self) -> None:
+        self.core.release_held()
+
+    def tick(self, by_ms: int) -> None:
+        self.clock.step(by_ms)
+        self.oracle.observe(self.clock.now_ms)
+
+    # -- clients
+
+    def connect(self, client_id: str, *, clean: bool = False) -> None:
+        """CONNECT; a connection that the client still has is taken over."""
+        is_persistent = client_id != CLEAN
+        link = FakeLink(client_id, self, self._closed)
+        subscriber, is_present = self.core.broker.claim(
+            link,
+            client_id,
+            clean=clean,
+            expiry_s=10 * 365 * 86_400 if is_persistent else 0,
+            window=WINDOWS[client_id],
+        )
+        assert subscriber is not None
+        self.links[client_id] = link
+        if not is_present:
+            self.oracle.watches[client_id] = Watch(is_persistent)
+
+        def opened(is_durable: bool) -> None:
+            if link.is_closed:
+                return
+            if subscriber.link is not link or not is_durable:
+                link.close(0)
+                return
+            link.subscriber = subscriber
+            link.unresent = list(subscriber.session.flights)
+            self.core.broker.resume(subscriber)
+
+        if is_persistent:
+            self.core.broker.store(subscriber, opened)
+        elif subscriber.is_stored:
+            self.core.broker.erase(client_id, opened)
+        else:
+            opened(True)
+
+    def disconnect(self, client_id: str) -> None:
+        """The client's socket closes; the server is told by `bury`."""
+        link = self.links.get(client_id)
+        if link is not None:
+            link.close(0)
+
+    def bury(self) -> None:
+        """The event loop says that the oldest closed socket is gone."""
+        if self.dying:
+            link = self.dying.popleft()
+            subscriber, link.subscriber = link.subscriber, None
+            if subscriber is not None and subscriber.link is link:
+                self.core.broker.leave(subscriber)
+
+    def subscribe(self, client_id: str, topic_filter: str, back_ms: int | None) -> None:
+        """SUBSCRIBE at QoS 1; `back_ms`: with replay-from, this long ago."""
+        link = self.links.get(client_id)
+        if link is None or link.is_closed or link.subscriber is None:
+            return
+        subscriber, core = link.subscriber, self.core
+        watch = self.oracle.watches[client_id]
+        horizon = core.broker.horizon()
+        start = None if back_ms is None else before(max(0, self.clock.now_ms - back_ms))
+        if topic_filter not in subscriber.session.subscriptions:
+            watch.wanted[topic_filter] = wanted = Wanted(horizon)
+            if start is not None and start < horizon:
+                wanted.since = max(start, before(self.oracle.floor_ms))
+                watch.rewinds.append(Rewind(start, topic_filter, watch.turn + 1))
+                watch.last = min(watch.last, start)
+        core.broker.subscribe(subscriber, Subscription(topic_filter, 1, horizon), start)
+
+        def stored(is_durable: bool) -> None:
+            if is_durable:
+                if topic_filter in watch.wanted:
+                    watch.wanted[topic_filter].is_acked = True
+            else:
+                link.close(0)
+
+        if subscriber.session.is_persistent:
+            core.broker.store(subscriber, stored)
+        else:
+            stored(True)
+
+    def ack(self, client_id: str, index: int) -> None:
+        """PUBACK of any message in flight."""
+        link = self.links.get(client_id)
+        if link is None or link.is_closed or link.subscriber is None:
+            return
+        subscriber = link.subscriber
+        flights = list(subscriber.session.flights.values())
+        if not flights:
+            return
+        flight = flights[index % len(flights)]
+        watch = self.oracle.watches[client_id]
+        watch.acked[flight.position] = watch.turn
+        if subscriber.session.ack(flight.packet_id) is not None:
+            subscriber.dirty.add(subscriber)
+            if not subscriber.session.tailing:
+                self.core.broker.read_on(subscriber)
+
+    def room(self, client_id: str, room: int | None) -> None:
+        """The client's socket takes so many more messages."""
+        link = self.links.get(client_id)
+        if link is None or link.is_closed or link.subscriber is None:
+            return
+        link.room = room
+        if room != 0:
+            self.core.broker.read_on(link.subscriber)
+
+    # -- failures
+
+    def fail_write(self) -> None:
+        """The next group cannot be written."""
+        self.store.fail_writes = True
+        self.compose()
+        self.store.fail_writes = False
+
+    def fail_sync(self) -> None:
+        """The oldest sync fails."""
+        if self.syncs and self.core.writer.broken is None:
+            self.syncs.popleft()
+            self.core.writer.fail(StoreFailed("told to"))
+
+    def recover(self, survivors: int) -> None:
+        """The server tries to take the store into use again, with what has survived."""
+        if self.core.writer.broken is None:
+            return
+        self.syncs.clear()
+        self.store.survivors = min(survivors, len(self.store.log) - self.store.durable)
+        need(self.core.writer.recover(), "the store does not come back")
+        self.oracle.cut()
+        self.oracle.floor_ms = at_of(self.core.directory.floor)
+
+    def kill(self, survivors: int, wall_by_ms: int) -> None:
+        """kill -9, and a start on what is left, with the wall clock anywhere."""
+        if self.core.writer.broken is not None:
+            self.oracle.excused |= self.oracle.delivered
+        undurable = len(self.store.log) - self.store.durable
+        self.store.durable = len(self.store.log) - max(0, undurable - survivors)
+        self.oracle.synced()
+        self.store.crash(0)
+        self.oracle.cut()
+        self.clock.step(wall_by_ms)
+        self.links.clear()
+        self.dying.clear()
+        self.syncs.clear()
+        self.core = self._start()
+
+    def _start(self) -> Core:
+        core = Core(CONFIG, self.clock, self.store, wake=_nothing)
+        oracle = self.oracle
+        oracle.written(False)
+        oracle.clock_ms = max(self.clock.now_ms, at_of(core.horizon.position))
+        oracle.observe(self.clock.now_ms)
+        oracle.refuse_ms = core.horizon.refuse_ms
+        oracle.floor_ms = at_of(core.directory.floor)
+        self._restore_watches(core)
+        self._check_whole()
+        self.start = core.horizon.position
+        return core
+
+    def _restore_watches(self, core: Core) -> None:
+        oracle = self.oracle
+        for client_id in CLIENTS:
+            watch = oracle.watches.get(client_id)
+            subscriber = core.sessions.get(client_id)
+            if subscriber is None:
+                need(
+                    watch is None or not any(w.is_acked for w in watch.wanted.values()) or client_id == CLEAN,
+                    f"session {client_id} is gone",
+                )
+                oracle.watches.pop(client_id, None)
+                continue
+            assert watch is not None
+            filters = set(subscriber.session.subscriptions)
+            need(client_id != CLEAN or not filters, "a clean session came back")
+            for topic_filter, wanted in list(watch.wanted.items()):
+                if topic_filter not in filters:
+                    need(not wanted.is_acked, f"{client_id} lost its subscription to {topic_filter}")
+                    del watch.wanted[topic_filter]
+            need(filters <= set(watch.wanted), f"{client_id} has subscriptions that nobody asked for")
+            for wanted in watch.wanted.values():
+                wanted.is_acked = True
+            watch.acked = dict(watch.done)
+            watch.last = subscriber.session.read
+
+    # -- what has to hold
+
+    def delivered(self, link: FakeLink, message: Message, packet_id: int, attempt: int) -> None:
+        horizon = self.core.horizon
+        if horizon.unbounded:
+            self.oracle.excused.add(message.record.payload.decode())
+        self.oracle.delivery(link, message, packet_id, attempt)
+
+    def check(self) -> None:
+        """What holds after every step."""
+        core = self.core
+        horizon = core.horizon
+        core.wheel.check()
+        need(len(core.wheel) <= CONFIG.wheel.max_entries, "the wheel is over its bound")
+        need(len(core.tail) <= CONFIG.tail.max_entries, "the tail is over its bound")
+        need(horizon.position <= core.wheel.loaded, "the horizon is beyond what is loaded")
+        need(
+            horizon.position <= max(self.start, before(horizon.clock_ms) | horizon.seq),
+            "the horizon is beyond the clock",
+        )
+        if core.writer.broken is None:
+            counted = count_pending(core.reader, horizon.position)
+            need(
+                core.opened.commit.pending == counted,
+                f"pending is {core.opened.commit.pending}, counted {counted}",
+            )
+            held = sum(1 for _ in core.reader.held())
+            need(core.opened.commit.held == held, f"held is {core.opened.commit.held}, counted {held}")
+        for subscriber in core.sessions:
+            session = subscriber.session
+            need(len(session.flights) <= session.window, "more in flight than the window")
+            need(session.read <= horizon.position, f"{session.client_id} has read beyond the horizon")
+
+    def drain(self) -> None:
+        """Let everything end well, however far away its due, and see that all promises were kept."""
+        self.recover(0)
+        quiet = 0
+        for _ in range(6_000):
+            self._round()
+            if not self._is_quiet():
+                quiet = 0
+                continue
+            quiet += 1
+            if quiet < 3:
+                continue
+            next_ms = self._next_due()
+            if next_ms is None:
+                break
+            self.tick(next_ms - self.clock.now_ms)
+        else:
+            raise Violation("it does not drain")
+        self.check()
+        self._check_stored()
+        self._check_letters()
+
+    def _round(self) -> None:
+        for client_id in CLIENTS:
+            link = self.links.get(client_id)
+            if link is None or link.is_closed:
+                if client_id != CLEAN:
+                    self.connect(client_id)
+            elif link.room is not None:
+                self.room(client_id, None)
+            self.ack(client_id, 0)
+        self.heartbeat()
+        self.compose()
+        self.settle()
+        self.dispatch(5)
+        self.load(5)
+        self.replay()
+        self.bury()
+        self.release()
+        self.check()
+
+    def _is_quiet(self) -> bool:
+        core = self.core
+        return (
+            core.is_settled()
+            and not self.syncs
+            and not self.dying
+            and not any(s.session.flights for s in core.sessions if s.link is not None)
+        )
+
+    def _next_due(self) -> int | None:
+        core = self.core
+        dues = [at_of(place) for place, _, _ in core.reader.held()]
+        rows = core.reader.read(Position(core.horizon.position + 1), Position((1 << 96) - 1))
+        dues += [at_of(place) for place, _, value in rows if not is_stub(value)]
+        need(bool(dues) or not core.opened.commit.pending, "messages are pending and due never")
+        return min(dues) if dues else None
+
+    def _check_whole(self) -> None:
+        """After a start: each request that was not answered is there whole, or not at all."""
+        there = set(self._rows())
+        by_request: dict[int, list[Letter]] = {}
+        for letter in self.oracle.letters.values():
+            by_request.setdefault(letter.request, []).append(letter)
+        for letters in by_request.values():
+            if any(letter.is_cancel_asked or letter.is_acked for letter in letters):
+                continue
+            if min(due or x.sent_ms for x in letters for due in x.dues) < self.oracle.floor_ms:
+                continue
+            found = sum(letter.tag in there for letter in letters)
+            need(found in (0, len(letters)), f"half of a request survived: {[x.tag for x in letters]}")
+
+    def _rows(self) -> list[str]:
+        """The tag of every live row."""
+        tags = []
+        for table in (Table.MESSAGES, Table.HELD):
+            for _, value in self.store.scan(table, b"", keys.LAST):
+                if not is_stub(value):
+                    tags.append(tag_of(value))
+        return tags
+
+    def _check_stored(self) -> None:
+        core = self.core
+        for directory in (core.directory, read_directory(self.store, 1_000)):
+            faults = verify_counts(self.store, directory)
+            need(not faults, f"counts are wrong: {[str(f) for f in faults]}")
+            rows = sum(1 for _ in self.store.scan(Table.MESSAGES, b"", keys.LAST))
+            need(sum(piece.count for piece in directory) == rows, "rows without a shard")
+            for piece in directory:
+                for shard in piece.shards.values():
+                    need(
+                        shard.count <= CONFIG.shards.cap_messages,
+                        f"shard {shard.number} has {shard.count} rows",
+                    )
+        for _, number, value in core.reader.read(Position(0), Position((1 << 96) - 1)):
+            topic = topic_of(value).decode().split("/")
+            piece = next(p for p in core.directory if number in p.shards)
+            assert piece is not None
+        for piece in core.directory:
+            for shard in piece.shards.values():
+                pattern = core.reader.structures.pattern(shard.structure).split("/")
+                end = (int.from_bytes(shard.prefix, "big") + 1).to_bytes(10, "big")
+                for _, value in self.store.scan(Table.MESSAGES, shard.prefix, end):
+                    topic = topic_of(value).decode().split("/")
+                    need(overlap(pattern, topic), f"{topic} lies in a shard of {pattern}")
+
+    def _check_letters(self) -> None:
+        rows = self._rows()
+        for letter in self.oracle.letters.values():
+            if letter.is_acked:
+                self._check_letter(letter, rows.count(letter.tag))
+
+    def _check_letter(self, letter: Letter, copies: int) -> None:
+        tag, oracle, core = letter.tag, self.oracle, self.core
+        need(copies <= 1 or tag.startswith("key"), f"{tag} is stored {copies} times")
+        found = core.reader.find(letter.ids[-1])
+        if letter.is_cancelled:
+            need(tag not in oracle.delivered or tag in oracle.excused, f"{tag} was delivered and cancelled")
+            need(found is None or bool(decode(found.value).stub & CANCELLED), f"{tag} has come to life again")
+            return
+        if found is None:
+            oracle.not_found(tag)
+            return
+        if is_stub(found.value):
+            need(letter.is_cancel_asked, f"{tag} was cancelled by nobody")
+            return
+        need(tag_of(found.value) == tag, f"the id of {tag} names {tag_of(found.value)}")
+        need(found.position <= core.horizon.position, f"{tag} is still pending")
+        for client_id, watch in oracle.watches.items():
+            for topic_filter, wanted in watch.wanted.items():
+                if wanted.is_acked and wanted.since < found.position and matches(topic_filter, letter.topic):
+                    need(
+                        tag in watch.seen,
+                        f"{tag} at {at_of(found.position)} never came to {client_id} ({topic_filter})",
+                    )
+
+    # -- leaves
+
+    def _closed(self, link: FakeLink) -> None:
+        self.dying.append(link)
+        watch = self.oracle.watches.get(link.client_id)
+        if watch is not None and not watch.is_persistent and self.links[link.client_id] is link:
+            watch.wanted.clear()
+
+    def _letter(self, tag: str, topic: str, due_ms: int) -> Letter:
+        letter = self.oracle.letters.get(tag)
+        if letter is None:
+            letter = Letter(tag, topic, self.oracle.requests, {due_ms}, self.clock.now_ms)
+            self.oracle.letters[tag] = letter
+        self.oracle.asked(tag, due_ms, self.clock.now_ms)
+        return letter
+
+    def _draft(self, tag: str, topic: str, due_ms: int, key: bytes = b"") -> Draft:
+        self._letter(tag, topic, due_ms)
+        record = Record(topic.encode(), tag.encode(), due_ms, 1, key=key)
+        return Draft(due_ms, record.topic, encode(record), key, key)
+
+    def _submit_put(self, drafts: list[Draft]) -> None:
+        def done(answer: list[MessageId | Replayed] | Exception) -> None:
+            if isinstance(answer, Exception):
+                assert isinstance(answer, Refused | StoreFailed), answer
+                return
+            need(len(answer) == len(drafts), "an answer for each message")
+            for draft, one in zip(drafts, answer, strict=True):
+                message = one.id if isinstance(one, Replayed) else one
+                self.oracle.accepted(decode(draft.value).payload.decode(), message)
+
+        self._submit(lambda commit: commit.put(drafts), done, len(drafts))
+
+    def _submit(
+        self, decide: Callable[[Commit], Any], done: Callable[[Any], None], cost: int = 1
+    ) -> None:
+        def checked(answer: Any) -> None:
+            if isinstance(answer, Exception) and not isinstance(answer, Refused | StoreFailed):
+                raise answer
+            done(answer)
+
+        try:
+            self.core.writer.submit(decide, checked, cost=cost)
+        except (StoreFailed, Busy):
+            pass
+
+    def _pick(self, index: int) -> tuple[Letter | None, MessageId]:
+        letters = [letter for letter in self.oracle.letters.values() if letter.is_acked]
+        if not letters:
+            return None, MessageId(0)
+        letter = letters[-1 - index % len(letters)]
+        return letter, letter.ids[-1]
+
+
+def _dedupe_place(value: bytes) -> Position:
+    return dedupe_from(value).position
+
+
+def _moved_place(value: bytes) -> Position:
+    return id_position(keys.message_of(value))
+
+
+def _ignore(_: Any) -> None:
+    """Nobody waits for this answer."""
+
+
+def _nothing() -> None:
+    """There is no loop to wake."""
+
+
+__all__ = ["CLIENTS", "DAY_MS", "DEDUPE_KEYS", "FILTERS", "PERSISTENT", "TOPICS", "Rig", "Subscriber", "replace"]

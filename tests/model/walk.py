@@ -1,0 +1,79 @@
+"""Random walks over the rig: every step is drawn from one seed, which names the run for ever."""
+
+from collections.abc import Callable
+from random import Random
+
+from .rig import CLIENTS, DAY_MS, FILTERS, TOPICS, Rig
+
+DELAYS = (0, 0, -5, 1, 2, 3, 8, 15, 40, 300, 1_500, 5_000, 20_000, 100_000, 1_000_000, 3_600_000)
+FAR = (3 * DAY_MS, 100 * DAY_MS)
+TICKS = (0, 1, 1, 2, 5, 40, 300)
+JUMPS = (-1, -1, -300, -1_500, -20_000, 1_500, 5_000, 60_000, DAY_MS)
+RESTARTS = (0, 1, 5, -4, -20, -1_500, -20_000, 60_000, DAY_MS, -DAY_MS)
+
+Step = Callable[[Rig, Random], None]
+
+
+def _delay(r: Random) -> int:
+    return r.choice(FAR) if r.random() < 0.03 else r.choice(DELAYS)
+
+
+def _put(rig: Rig, r: Random) -> None:
+    rig.put([(_delay(r), r.choice(TOPICS)) for _ in range(r.choice((1, 1, 2, 5)))], r.choice((0, 0, 0, 5_000)))
+
+
+def _subscribe(rig: Rig, r: Random) -> None:
+    back = r.choice((None, None, None, 5, 1_000, DAY_MS))
+    rig.subscribe(r.choice(CLIENTS), r.choice(FILTERS), back)
+
+
+STEPS: dict[str, tuple[float, Step]] = {
+    "put": (12, _put),
+    "put_keyed": (2, lambda rig, r: rig.put_keyed(r.randrange(3), r.choice((1, 1, 2)))),
+    "publish": (3, lambda rig, r: rig.publish(r.choice(TOPICS), r.choice((0, 1)))),
+    "cancel": (4, lambda rig, r: rig.cancel(r.randrange(12))),
+    "move": (5, lambda rig, r: rig.move(r.randrange(12), _delay(r))),
+    "expire": (0.6, lambda rig, r: rig.expire(r.choice((0, 0, 30)))),
+    "heartbeat": (6, lambda rig, r: rig.heartbeat()),
+    "compose": (14, lambda rig, r: rig.compose()),
+    "settle": (13, lambda rig, r: rig.settle()),
+    "dispatch": (13, lambda rig, r: rig.dispatch(r.choice((1, 2, 4)))),
+    "load": (10, lambda rig, r: rig.load(r.choice((1, 2, 4)))),
+    "replay": (10, lambda rig, r: rig.replay()),
+    "release": (3, lambda rig, r: rig.release()),
+    "tick": (10, lambda rig, r: rig.tick(r.choice(TICKS))),
+    "jump": (2.5, lambda rig, r: rig.tick(r.choice(JUMPS))),
+    "connect": (4, lambda rig, r: rig.connect(r.choice(CLIENTS))),
+    "connect_clean": (0.3, lambda rig, r: rig.connect(r.choice(CLIENTS), clean=True)),
+    "disconnect": (1.5, lambda rig, r: rig.disconnect(r.choice(CLIENTS))),
+    "bury": (3, lambda rig, r: rig.bury()),
+    "subscribe": (5, _subscribe),
+    "ack": (14, lambda rig, r: rig.ack(r.choice(CLIENTS), r.randrange(6))),
+    "room": (2, lambda rig, r: rig.room(r.choice(CLIENTS), r.choice((0, 1, 2, None)))),
+    "fail_write": (0.4, lambda rig, r: rig.fail_write()),
+    "fail_sync": (0.8, lambda rig, r: rig.fail_sync()),
+    "recover": (2, lambda rig, r: rig.recover(r.randrange(3))),
+    "kill": (1.2, lambda rig, r: rig.kill(r.randrange(4), r.choice(RESTARTS))),
+}
+_NAMES = tuple(STEPS)
+_WEIGHTS = tuple(weight for weight, _ in STEPS.values())
+
+
+def walk(seed: int, steps: int | None = None) -> Rig:
+    """One run; the rig as it ended. Raises Violation or whatever the server raised."""
+    r = Random(seed)
+    rig = Rig()
+    for client_id in CLIENTS:
+        rig.connect(client_id)
+    rig.compose()
+    rig.settle()
+    for client_id in CLIENTS:
+        rig.subscribe(client_id, r.choice(FILTERS), None)
+    for _ in range(steps or r.choice((30, 80, 200))):
+        name = r.choices(_NAMES, _WEIGHTS)[0]
+        rig.history.append(name)
+        STEPS[name][1](rig, r)
+        rig.check()
+    rig.history.append("drain")
+    rig.drain()
+    return rig

@@ -1,0 +1,172 @@
+"""A whole server in one process, without sockets of MQTT: real store, simulated clock, HTTP by a test client."""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from server.app import App
+from server.clock import SimulatedClock
+from server.config import Config
+from server.http.site import build_site
+from server.jobs import Housekeeping
+from server.message import Message
+from server.subscriber import Subscriber
+from shards.errors import StoreFailed
+from shards.rocks import RocksStore
+from timeline.session import Subscription
+
+START_MS = 1_795_248_000_000
+"""2026-11-21T08:00:00Z."""
+START = "2026-11-21T08:00:00.000Z"
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+NDJSON = "application/x-ndjson"
+
+
+class FailingStore(RocksStore):
+    """Its writes, syncs and re-openings fail while it is told so."""
+
+    is_failing = False
+
+    def write(self, batch: Any) -> None:
+        self._check()
+        super().write(batch)
+
+    def flush(self) -> None:
+        self._check()
+        super().flush()
+
+    def reopen(self) -> None:
+        self._check()
+        super().reopen()
+
+    def _check(self) -> None:
+        if self.is_failing:
+            raise StoreFailed("told to fail")
+
+
+class FakeLink:
+    """A connection that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.packet_ids: list[int] = []
+        self.closed: list[int] = []
+        self.has_room = True
+
+    @property
+    def topics(self) -> list[str]:
+        return [message.record.topic.decode() for message in self.sent]
+
+    def close(self, reason: int) -> None:
+        self.closed.append(reason)
+
+    def send(
+        self, message: Message, qos: int, packet_id: int, subscriptions: tuple[Subscription, ...], attempt: int
+    ) -> None:
+        self.sent.append(message)
+        self.packet_ids.append(packet_id)
+
+
+@dataclass
+class Answer:
+    """What came back; `body` is parsed JSON or None."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, str] = field(repr=False)
+
+    @property
+    def slug(self) -> str:
+        return str(self.body["type"]).removeprefix("/problems/")
+
+
+class Running:
+    """An app with its HTTP side."""
+
+    def __init__(self, app: App, clock: SimulatedClock, http: TestClient[web.Request, web.Application]) -> None:
+        self.app = app
+        self.clock = clock
+        self.http = http
+        self.store: FailingStore = app.opened.store  # type: ignore[assignment]
+
+    async def call(
+        self, method: str, path: str, body: object = None, *, status: int = 200, **headers: str
+    ) -> Answer:
+        """Send; `body` bytes go as they are, anything else as JSON. The status must be `status`.
+
+        Headers by name with `_` for `-`.
+        """
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        if body is not None:
+            sent.setdefault("Content-Type", "application/json")
+        async with self.http.request(method, path, data=data, headers=sent) as response:
+            raw = await response.read()
+            answer = Answer(
+                response.status,
+                json.loads(raw) if "json" in response.content_type else raw,
+                response.headers,
+            )
+        assert answer.status == status, answer
+        return answer
+
+    async def schedule(self, topic: str = "a/b", payload: object = "hi", **members: object) -> str:
+        """The id of a new message."""
+        body = {"topic": topic, "payload": payload, **members}
+        return str((await self.call("POST", "/v1/messages", body, status=201)).body["id"])
+
+    async def pass_time(self, by_ms: int) -> None:
+        """Let the clock jump and everything that is due be dispatched."""
+        self.clock.now_ms += by_ms
+        await self.app.quiet()
+
+    async def connect(
+        self, client_id: str, *filters: str, expiry_s: int = 3_600, window: int = 100
+    ) -> tuple[Subscriber, FakeLink]:
+        """A session with a connection."""
+        link, broker = FakeLink(), self.app.broker
+        subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=expiry_s, window=window)
+        assert subscriber is not None
+        broker.resume(subscriber)
+        for topic_filter in filters:
+            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon()), None)
+        if expiry_s:
+            broker.store(subscriber, lambda durable: None)
+        await self.app.quiet()
+        return subscriber, link
+
+
+@asynccontextmanager
+async def running(path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Running]:
+    """A server on a data directory; stopped in order at the end."""
+    faults: list[str] = []
+    app = App(config, clock, FailingStore(path), fatal=lambda: faults.append("the server had to stop"))
+    await app.start()
+    async with TestClient(TestServer(build_site(app, Housekeeping(app)))) as http:
+        yield Running(app, clock, http)
+    await app.stop()
+    assert not faults
+
+
+@pytest.fixture
+def clock() -> Iterator[SimulatedClock]:
+    yield SimulatedClock(START_MS)
+
+
+@pytest.fixture
+def config() -> Config:
+    """Overridden where a test needs other limits."""
+    return Config()
+
+
+@pytest.fixture
+async def server(tmp_path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data", config, clock) as made:
+        yield made

@@ -1,0 +1,372 @@
+"""One message over HTTP: scheduled, looked at, moved, cancelled, and every no on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from server.config import Config, Http, Limits
+from server.mqtt.incoming import read_publish
+from server.mqtt.packets import Publish
+from server.mqtt.properties import Properties
+from shards.record import decode
+from timeline.position import MessageId
+
+from ..conftest import HOUR_MS, MINUTE_MS, START, START_MS, Running
+
+UNKNOWN = "0" * 32
+
+
+async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
+    answer = await server.call(
+        "POST", "/v1/messages", {"topic": "a/b", "payload": "hi", "deliver_in": "15m"}, status=201
+    )
+    name = answer.body["id"]
+    assert answer.body == {
+        "id": name,
+        "deliver_at": "2026-11-21T08:15:00.000Z",
+        "state": "pending",
+        "server_time": START,
+    }
+    assert answer.headers["Location"] == f"/v1/messages/{name}"
+    got = await server.call("GET", answer.headers["Location"])
+    assert got.headers["ETag"] == answer.headers["ETag"]
+    assert got.body == {
+        "id": name,
+        "topic": "a/b",
+        "payload": "hi",
+        "encoding": "text",
+        "deliver_at": "2026-11-21T08:15:00.000Z",
+        "state": "pending",
+        "qos": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"payload": "grüße\n", "encoding": "text"},
+        {"payload": "AAH/", "encoding": "base64"},
+        {"payload": {"id": 17, "b": [1, None, 1e3]}, "encoding": "json", "content_type": "application/json"},
+        {"payload": "said", "encoding": "json", "content_type": "application/vnd.x+json"},
+        {"payload": "x", "encoding": "text", "headers": {"tenant": "7", "ü": ""}, "content_type": "text/plain"},
+        {"payload": "x", "encoding": "text", "qos": 0, "retain": True, "late": "drop", "expires_in": 90},
+        {"payload": "x", "encoding": "text", "qos": 2, "expires_in": 0.25},
+    ],
+)
+async def test_it_comes_back_as_it_came_in(server: Running, members: dict[str, Any]) -> None:
+    name = await server.schedule(**members, deliver_in=60)
+    got = (await server.call("GET", f"/v1/messages/{name}")).body
+    assert got == {
+        "id": name,
+        "topic": "a/b",
+        "deliver_at": "2026-11-21T08:01:00.000Z",
+        "state": "pending",
+        "qos": 1,
+        **members,
+    }
+
+
+async def test_without_a_time_it_is_due_now(server: Running) -> None:
+    _, link = await server.connect("c", "#")
+    name = await server.schedule()
+    found = server.app.reader.find(MessageId(int(name, 16)))
+    assert found is not None
+    assert decode(found.value).due_ms == START_MS
+    await server.app.quiet()
+    assert [m.late_ms for m in link.sent] == [0]
+    got = (await server.call("GET", f"/v1/messages/{name}")).body
+    assert (got["state"], got["deliver_at"], got["dispatched_at"]) == ("dispatched", START, START)
+
+
+async def test_what_came_late_keeps_the_due_it_asked_for(server: Running) -> None:
+    _, link = await server.connect("c", "#")
+    name = await server.schedule(deliver_at="2026-11-21T07:59:59Z")
+    await server.app.quiet()
+    assert [m.late_ms for m in link.sent] == [1_000]
+    got = (await server.call("GET", f"/v1/messages/{name}")).body
+    assert (got["deliver_at"], got["dispatched_at"]) == ("2026-11-21T07:59:59.000Z", START)
+
+
+async def test_late_can_be_refused(server: Running) -> None:
+    body = {"topic": "a", "payload": 1, "late": "drop", "deliver_at": "2026-11-21T07:59:59Z"}
+    answer = await server.call("POST", "/v1/messages", body, status=422)
+    assert [e["field"] for e in answer.body["errors"]] == ["deliver_at"]
+    assert server.app.opened.commit.pending == 0
+
+
+async def test_a_retry_gets_its_first_answer_also_when_it_would_be_late(server: Running) -> None:
+    body = {"topic": "a", "payload": 1, "late": "drop", "deliver_at": "2026-11-21T08:01:00Z"}
+    first = await server.call("POST", "/v1/messages", body, status=201, Idempotency_Key="k")
+    await server.pass_time(2 * MINUTE_MS)
+    again = await server.call("POST", "/v1/messages", body, Idempotency_Key="k")
+    assert again.body["id"] == first.body["id"]
+
+
+async def test_the_same_key_and_request_get_the_first_answer(server: Running) -> None:
+    body = {"topic": "a", "payload": 1, "deliver_in": "1h"}
+    first = await server.call("POST", "/v1/messages", body, status=201, Idempotency_Key="order-17")
+    server.clock.now_ms += MINUTE_MS
+    again = await server.call("POST", "/v1/messages", body, Idempotency_Key="order-17")
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.body == {**first.body, "server_time": "2026-11-21T08:01:00.000Z"}
+    assert again.headers["ETag"] == first.headers["ETag"]
+    assert again.headers["Location"] == first.headers["Location"]
+    assert server.app.opened.commit.pending == 1
+    other = await server.call(
+        "POST", "/v1/messages", {**body, "payload": 2}, status=422, Idempotency_Key="order-17"
+    )
+    assert other.slug == "idempotency-mismatch"
+    assert [e["field"] for e in other.body["errors"]] == ["key"]
+
+
+async def test_a_key_covers_a_message_that_has_moved(server: Running) -> None:
+    body = {"topic": "a", "payload": 1, "deliver_in": "1h"}
+    first = await server.call("POST", "/v1/messages", body, status=201, Idempotency_Key="k")
+    path = first.headers["Location"]
+    moved = await server.call("PATCH", path, {"deliver_in": "2h"})
+    again = await server.call("POST", "/v1/messages", body, Idempotency_Key="k")
+    assert again.body["id"] == first.body["id"]
+    assert again.headers["ETag"] == moved.headers["ETag"] != first.headers["ETag"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "slug", "field"),
+    [
+        (b"{", 400, "not-readable", None),
+        (b'{"topic": "\xff"}', 400, "not-readable", None),
+        ({"payload": 1}, 422, "refused", "topic"),
+        ({"topic": "a/#", "payload": 1}, 422, "refused", "topic"),
+        ({"topic": "$SYS", "payload": 1}, 422, "refused", "topic"),
+        ({"topic": "a", "payload": 1, "deliver_at": "tomorrow"}, 422, "refused", "deliver_at"),
+        ({"topic": "a", "payload": 1, "deliver_in": "P1M"}, 422, "refused", "deliver_in"),
+        ({"topic": "a", "payload": 1, "deliver_in": "P4000D"}, 422, "refused", "deliver_in"),
+        ({"topic": "a", "payload": "x" * 300_000}, 422, "refused", "payload"),
+        ({"topic": "a", "payload": 1, "spread": 5}, 422, "not-supported", "spread"),
+    ],
+)
+async def test_what_is_wrong_is_named(
+    server: Running, body: object, status: int, slug: str, field: str | None
+) -> None:
+    answer = await server.call("POST", "/v1/messages", body, status=status)
+    assert answer.slug == slug
+    assert [e["field"] for e in answer.body.get("errors", ())] == ([] if field is None else [field])
+
+
+async def test_the_shape_of_a_request_is_checked(server: Running) -> None:
+    body = b'{"topic":"a","payload":1}'
+    plain = await server.call("POST", "/v1/messages", body, status=415, Content_Type="text/plain")
+    assert plain.slug == "unsupported-media-type"
+    asked = await server.call("POST", "/v1/messages?dry=1", body, status=422)
+    assert asked.body["errors"][0]["field"] == "dry"
+    wrong = await server.call("PUT", "/v1/messages", body, status=405)
+    assert "POST" in wrong.headers["Allow"]
+
+
+async def test_a_move_keeps_the_id_and_changes_the_tag(server: Running) -> None:
+    _, link = await server.connect("c", "#")
+    name = await server.schedule(deliver_in="1h")
+    path = f"/v1/messages/{name}"
+    old = (await server.call("GET", path)).headers["ETag"]
+    moved = await server.call("PATCH", path, {"deliver_at": "2026-11-21T08:10:00Z"}, If_Match=old)
+    assert moved.body == {
+        "id": name,
+        "deliver_at": "2026-11-21T08:10:00.000Z",
+        "state": "pending",
+        "server_time": START,
+    }
+    got = await server.call("GET", path)
+    assert got.headers["ETag"] == moved.headers["ETag"] != old
+    assert got.body["deliver_at"] == "2026-11-21T08:10:00.000Z"
+    stale = await server.call("PATCH", path, {"deliver_in": 1}, status=412, If_Match=old)
+    assert stale.slug == "precondition-failed"
+    await server.call("PATCH", path, {"deliver_in": 1}, status=412, If_Match="W/" + got.headers["ETag"])
+    await server.call("PATCH", path, {"deliver_in": "20m"}, If_Match=f'"x", {got.headers["ETag"]}')
+    await server.call("PATCH", path, {"deliver_in": "30m"}, If_Match="*")
+    await server.pass_time(HOUR_MS)
+    assert [m.id_text(0) for m in link.sent] == [name]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({}, 422, "deliver_at"),
+        ({"deliver_in": 1, "deliver_at": "2026-11-21T08:10:00Z"}, 422, "deliver_in"),
+        ({"deliver_in": -1}, 422, "deliver_in"),
+        ({"due": 1}, 422, "due"),
+        (b"", 400, None),
+    ],
+)
+async def test_a_bad_move_is_refused(server: Running, body: object, status: int, field: str | None) -> None:
+    name = await server.schedule(deliver_in="1h")
+    answer = await server.call("PATCH", f"/v1/messages/{name}", body, status=status)
+    assert [e["field"] for e in answer.body.get("errors", ())] == ([] if field is None else [field])
+
+
+async def test_cancelled_is_cancelled(server: Running) -> None:
+    _, link = await server.connect("c", "#")
+    name = await server.schedule(deliver_in="1h", headers={"k": "v"})
+    path = f"/v1/messages/{name}"
+    server.clock.now_ms += MINUTE_MS
+    assert (await server.call("DELETE", path, status=204)).body == b""
+    await server.call("DELETE", path, status=204)
+    got = (await server.call("GET", path)).body
+    assert got == {
+        "id": name,
+        "topic": "a/b",
+        "deliver_at": "2026-11-21T09:00:00.000Z",
+        "state": "cancelled",
+        "cancelled_at": "2026-11-21T08:01:00.000Z",
+        "qos": 1,
+    }
+    moved = await server.call("PATCH", path, {"deliver_in": 1}, status=409)
+    assert moved.slug == "cancelled"
+    await server.pass_time(2 * HOUR_MS)
+    assert not link.sent
+    assert (await server.call("GET", path)).body["state"] == "cancelled"
+
+
+async def test_dispatched_is_dispatched(server: Running) -> None:
+    name = await server.schedule(deliver_in="1m")
+    path = f"/v1/messages/{name}"
+    await server.pass_time(MINUTE_MS + 5)
+    for method, body in (("DELETE", None), ("PATCH", {"deliver_in": 1})):
+        late = await server.call(method, path, body, status=409)
+        assert late.slug == "already-dispatched"
+        assert late.body["dispatched_at"] == "2026-11-21T08:01:00.005Z"
+    await server.schedule()  # the journal is written with the next group
+    got = (await server.call("GET", path)).body
+    assert (got["state"], got["dispatched_at"]) == ("dispatched", "2026-11-21T08:01:00.005Z")
+
+
+async def test_one_that_was_past_its_time_to_live_has_expired(server: Running) -> None:
+    _, link = await server.connect("c", "#")
+    names = [await server.schedule(f"t/{n}", deliver_in="1m", expires_in=n) for n in (5, 20)]
+    await server.pass_time(MINUTE_MS + 5_000)
+    states = [(await server.call("GET", f"/v1/messages/{name}")).body["state"] for name in names]
+    assert states == ["expired", "dispatched"]
+    assert link.topics == ["t/20"]
+
+
+async def test_a_message_that_waits_for_the_clock_is_pending(server: Running) -> None:
+    await server.pass_time(HOUR_MS)
+    server.clock.now_ms -= HOUR_MS
+    name = await server.schedule(deliver_in="1m")
+    path = f"/v1/messages/{name}"
+    assert name[12:16] == "ffff"
+    assert (await server.call("GET", path)).body["state"] == "pending"
+    await server.call("PATCH", path, {"deliver_in": "2m"})
+    assert (await server.call("GET", path)).body["deliver_at"] == "2026-11-21T08:02:00.000Z"
+    await server.call("DELETE", path, status=204)
+    assert (await server.call("GET", path)).body["state"] == "cancelled"
+    assert server.app.opened.commit.pending == 0
+
+
+@pytest.mark.parametrize("name", [UNKNOWN, "f" * 32, "nope", "A" * 32, "a:b", "%00"])
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
+async def test_what_is_not_there_is_not_found(server: Running, method: str, name: str) -> None:
+    body = {"deliver_in": 1} if method == "PATCH" else None
+    assert (await server.call(method, f"/v1/messages/{name}", body, status=404)).slug == "not-found"
+
+
+async def test_concurrent_requests_share_a_group(server: Running) -> None:
+    turns = server.app.opened.commit
+    names = await asyncio.gather(*(server.schedule(f"t/{n}", deliver_in=60) for n in range(50)))
+    assert len(set(names)) == turns.pending == 50
+
+
+async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
+    subscriber, _ = await server.connect("away", "#")
+    server.app.broker.leave(subscriber)
+    await server.app.quiet()
+    packet = Publish(
+        b"a/b",
+        b"\xff",
+        1,
+        False,
+        False,
+        1,
+        Properties(content_type="x/y", user_properties=(("k", "v"), ("deliver-in", "1m"))),
+    )
+    wish = read_publish(packet, "device-7", START_MS, 10**12)
+    ids: list[int] = []
+    server.app.broker.publish([(wish, lambda reason, message: ids.append(message))])
+    await server.app.quiet()
+    got = (await server.call("GET", f"/v1/messages/{ids[0]:032x}")).body
+    assert got["payload"] == "/w=="
+    assert got["encoding"] == "base64"
+    assert got["publisher"] == "device-7"
+    assert (got["content_type"], got["headers"]) == ("x/y", {"k": "v"})
+
+
+class TestSize:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), http=replace(Http(), max_body=300_000))
+
+    async def test_a_large_body_is_refused(self, server: Running) -> None:
+        body = b" " * 300_001
+        large = await server.call("POST", "/v1/messages", body, status=413)
+        assert large.slug == "too-large"
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield body[:150_000]
+            yield body[150_000:]
+
+        async with server.http.post(
+            "/v1/messages", data=chunks(), headers={"Content-Type": "application/json"}
+        ) as answer:
+            assert answer.status == 413
+
+
+class TestLimits:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), limits=replace(Limits(), pending=2, queued_bytes=1_000))
+
+    async def test_pending_is_bounded(self, server: Running) -> None:
+        for _ in range(2):
+            await server.schedule(deliver_in=60)
+        full = await server.call("POST", "/v1/messages", {"topic": "a", "payload": 1}, status=429)
+        assert (full.slug, full.headers["Retry-After"]) == ("over-quota", "1")
+        await server.pass_time(MINUTE_MS)
+        await server.schedule(deliver_in=60)
+
+    async def test_bodies_under_way_are_bounded_in_bytes(self, server: Running) -> None:
+        body = {"topic": "a", "payload": "x" * 700, "deliver_in": 60}
+        calls = (server.http.post("/v1/messages", json=body) for _ in range(2))
+        answers = await asyncio.gather(*calls)
+        assert sorted(a.status for a in answers) == [201, 429]
+        await server.schedule(payload="x" * 2_000)  # alone, any that http.max_body lets through
+
+
+async def test_a_store_that_fails_says_so_and_comes_back(server: Running) -> None:
+    name = await server.schedule(deliver_in="1h")
+    server.store.is_failing = True
+    for _ in range(2):
+        lost = await server.call("POST", "/v1/messages", {"topic": "a", "payload": 1}, status=503)
+        assert lost.slug == "store-unavailable"
+    assert (await server.call("DELETE", f"/v1/messages/{name}", status=503)).slug == "store-unavailable"
+    assert (await server.call("GET", "/readyz", status=503)).slug == "not-ready"
+    server.store.is_failing = False
+    async with asyncio.timeout(5):
+        while server.app.writer.broken is not None:  # noqa: ASYNC110 - tried again every second
+            await asyncio.sleep(0.05)
+    assert (await server.call("GET", f"/v1/messages/{name}")).body["state"] == "pending"
+    await server.call("DELETE", f"/v1/messages/{name}", status=204)
+
+
+class TestQueue:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), limits=replace(Limits(), queued=1))
+
+    async def test_a_full_queue_says_try_again(self, server: Running) -> None:
+        body = {"topic": "a", "payload": 1, "deliver_in": 60}
+        answers = await asyncio.gather(*(server.http.post("/v1/messages", json=body) for _ in range(30)))
+        refused = [a for a in answers if a.status == 429]
+        assert {a.status for a in answers} <= {201, 429}
+        assert all(a.headers["Retry-After"] == "1" for a in refused)
+        assert server.app.opened.commit.pending == 30 - len(refused)
