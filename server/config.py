@@ -74,10 +74,10 @@ class Mqtt:
     listen: Address = _key(ADDRESS, "127.0.0.1:1883")  # noqa: RUF009 - frozen
     deny_subscribe: tuple[str, ...] = _key(FILTERS, [])
     receive_maximum: int = _key(count(1, 65_535), 1_024)
-    topic_alias_maximum: int = _key(count(0, 65_535), 0)
+    topic_alias_maximum: int = _key(count(0, 65_535), 32)
     keep_alive_s: int = _key(SECONDS, 0)
-    maximum_qos: int = _key(count(0, 2), 1)
-    retain_available: bool = _key(FLAG, False)
+    maximum_qos: int = _key(count(0, 2), 2)
+    retain_available: bool = _key(FLAG, True)
     maximum_packet_size: int = _key(size(1 << 10, 268_435_455), "1MiB")
     allow_anonymous: bool = _key(FLAG, True)
 
@@ -153,6 +153,7 @@ class Limits:
     pending: int = _key(count(0), 0)
     pending_per_user: int = _key(count(0), 0)
     schedules: int = _key(count(1), 100_000)
+    retained: int = _key(count(0), 100_000)
     queued: int = _key(count(1), 100_000)
     queued_bytes: int = _key(size(1 << 16), "128MiB")
 

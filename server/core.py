@@ -22,6 +22,7 @@ from .message import Message
 from .mqtt.broker import Broker
 from .mqtt.router import Router
 from .replay import Replay
+from .retained import Retained
 from .sessions import Sessions
 from .writer import Entry, Writer
 
@@ -48,6 +49,7 @@ class Core:
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
         self.router = Router()
         self.sessions = Sessions(
+            store,
             self.horizon,
             self.router,
             clock,
@@ -64,8 +66,17 @@ class Core:
             settled=wake,
         )
         self.loader = Loader(self.reader, self.wheel, self.horizon)
+        self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
         self.replay = Replay(
-            self.reader, self.horizon, self.tail, self.router, wall_ms=clock.wall_ms, wake=wake
+            self.reader,
+            self.horizon,
+            self.tail,
+            self.router,
+            self.retained,
+            max_attempts=config.sessions.max_attempts,
+            bury=lambda subscriber, message, flight: self.broker.bury(subscriber, message, flight),
+            wall_ms=clock.wall_ms,
+            wake=wake,
         )
         self.dispatch = Dispatch(
             self.horizon,
@@ -77,6 +88,7 @@ class Core:
             self.writer,
             clock,
             dispatched=self._dispatched,
+            retain=lambda message: self.retained.note(message, self.broker.submit),
         )
         self.broker = Broker(
             config,
@@ -89,7 +101,9 @@ class Core:
             node=NODE,
             horizon=lambda: self.horizon.position,
         )
-        self.sessions.load(store)
+        self.sessions.submit = self.broker.submit
+        self.sessions.load()
+        self.broker.groups.restore()
 
     def heartbeat(self) -> None:
         """Keep the durable bound ahead of the clock."""

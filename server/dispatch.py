@@ -61,8 +61,10 @@ class Dispatch:
         clock: Clock,
         *,
         dispatched: Callable[[int], None],
+        retain: Callable[[Message], None],
     ) -> None:
-        """`dispatched`: called with the number of stored messages that a turn passed."""
+        """`dispatched`: called with the number of stored messages that a turn passed; `retain`: with each
+        message that has the retain flag."""
         self._horizon = horizon
         self._wheel = wheel
         self._tail = tail
@@ -72,6 +74,7 @@ class Dispatch:
         self._writer = writer
         self._clock = clock
         self._dispatched = dispatched
+        self._retain = retain
         self._live: deque[tuple[Message, Handed | None]] = deque()
         self.counts = Counts()
 
@@ -133,6 +136,8 @@ class Dispatch:
         """Offer a message to every tailing session that it matches; how many match at all."""
         targets = self._router.route(message.record.topic)
         self._tail.append(message.position, message, message.size())
+        if message.record.retain:
+            self._retain(message)
         if message.record.expires_ms and message.is_expired(wall_ms):
             self.counts.expired += 1
             return len(targets)

@@ -15,11 +15,12 @@ from shards.read import Reader
 from shards.record import decode, is_stub, topic_of
 from timeline.horizon import Horizon
 from timeline.position import Position
-from timeline.session import Subscription
+from timeline.session import Flight, Subscription
 from timeline.tail import Tail
 
 from .message import Message
 from .mqtt.router import Router
+from .retained import Retained
 from .subscriber import Subscriber
 
 TURN_ROWS = 1_000
@@ -34,14 +35,21 @@ class Replay:
         horizon: Horizon,
         tail: Tail[Message],
         router: Router,
+        retained: Retained,
         *,
+        max_attempts: int,
+        bury: Callable[[Subscriber, Message, Flight], None],
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
+        """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never)."""
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
         self._router = router
+        self._retained = retained
+        self._max_attempts = max_attempts
+        self._bury = bury
         self._wall_ms = wall_ms
         self._wake = wake
         self._ready: deque[Subscriber] = deque()
@@ -54,7 +62,7 @@ class Replay:
 
     def wake(self, subscriber: Subscriber) -> None:
         """The subscriber may have room, and may have something to read."""
-        if subscriber.is_ready or subscriber.link is None or subscriber.session.tailing:
+        if subscriber.is_ready or not subscriber.is_reachable or subscriber.session.tailing:
             return
         subscriber.is_ready = True
         self._ready.append(subscriber)
@@ -66,7 +74,7 @@ class Replay:
             return
         subscriber = self._ready.popleft()
         subscriber.is_ready = False
-        if subscriber.link is not None and self._read_on(subscriber):
+        if subscriber.is_reachable and self._read_on(subscriber):
             self.wake(subscriber)
 
     def begin(self, subscriber: Subscriber) -> None:
@@ -84,22 +92,49 @@ class Replay:
         resends = deque(f for f in subscriber.resends if flights.get(f.packet_id) is f)
         subscriber.resends = resends
         while resends:
-            link = subscriber.link
-            if link is None or not link.has_room or len(session.flights) - len(resends) >= session.window:
+            if not subscriber.can_resend:
                 return False
             flight = resends.popleft()
-            value = self._reader.value_at(flight.position, flight.shard)
-            if value is None or is_stub(value):
+            if flight.phase:
+                subscriber.release(flight)
+                continue
+            message = self._in_flight(flight)
+            if message is None:
                 session.ack(flight.packet_id)
                 continue
-            message = self._message(flight.position, flight.shard, value)
+            if self._max_attempts and flight.attempts >= self._max_attempts:
+                session.ack(flight.packet_id)
+                self._bury(subscriber, message, flight)
+                continue
             found = self._router.route(message.record.topic).get(subscriber, ())
             subscriber.resend(message, flight, found)
         return True
 
+    def _in_flight(self, flight: Flight) -> Message | None:
+        """The message of a flight, from the timeline or, if it is there no more, from what is retained."""
+        value = self._reader.value_at(flight.position, flight.shard) if flight.shard >= 0 else None
+        if value is None:
+            return self._retained.find(flight.position) if flight.shard >= 0 else None
+        return None if is_stub(value) else self._message(flight.position, flight.shard, value)
+
+    def _send_retained(self, subscriber: Subscriber) -> bool:
+        """What was retained for new subscriptions; True when all of it has been sent."""
+        while subscriber.retained:
+            subscription, last = subscriber.retained[0]
+            messages, more = self._retained.after(subscription.filter, last)
+            for message in messages:
+                if not subscriber.offer_retained(message, subscription):
+                    return False
+                subscriber.retained[0] = (subscription, message.record.topic)
+            if more is None:
+                subscriber.retained.popleft()
+            else:
+                subscriber.retained[0] = (subscription, more)
+        return True
+
     def _read_on(self, subscriber: Subscriber) -> bool:
         """Read a stretch; True if there is more and room for it."""
-        if not self._resend(subscriber):
+        if not self._resend(subscriber) or not self._send_retained(subscriber):
             return False
         session, horizon = subscriber.session, self._horizon.position
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):

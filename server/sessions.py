@@ -9,7 +9,7 @@ when its connection ends. A tailing session to which nothing was sent is not wri
 position that is a little old only means a few rows to pass over after a start.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from shards import keys
 from shards.commit import Commit
@@ -23,8 +23,9 @@ from shards.tables import (
     encode_row,
     session_of,
 )
+from timeline.filters import SHARE_PREFIX
 from timeline.horizon import Horizon
-from timeline.position import Position
+from timeline.position import MessageId, Position
 from timeline.session import Flight, Session, Subscription
 
 from .clock import Clock
@@ -44,21 +45,35 @@ class Sessions:
     """Subscribers by client id."""
 
     def __init__(
-        self, horizon: Horizon, router: Router, clock: Clock, *, max_sessions: int, max_in_flight: int
+        self,
+        store: Store,
+        horizon: Horizon,
+        router: Router,
+        clock: Clock,
+        *,
+        max_sessions: int,
+        max_in_flight: int,
     ) -> None:
+        self._store = store
         self._horizon = horizon
         self._router = router
         self._clock = clock
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
         self._by_id: dict[str, Subscriber] = {}
-        self._dirty: set[Subscriber] = set()
+        self.dirty: set[Subscriber] = set()
+        self.submit: Callable[[Callable[[Commit], None], Callable[[bool], None]], None] = _not_connected
+        """How a request gets to the writer; set by who builds both."""
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Subscriber]:
         return iter(self._by_id.values())
+
+    @property
+    def horizon_position(self) -> Position:
+        return self._horizon.position
 
     def get(self, client_id: str) -> Subscriber | None:
         return self._by_id.get(client_id)
@@ -68,7 +83,7 @@ class Sessions:
         if len(self._by_id) >= self._max_sessions:
             raise TooManySessions(f"{self._max_sessions} sessions exist, as many as limits.sessions allows")
         session = Session(client_id, read=self._horizon.position, expiry_s=expiry_s, window=window)
-        subscriber = Subscriber(session, self._dirty)
+        subscriber = Subscriber(session, self.dirty, self.secure)
         self._by_id[client_id] = subscriber
         return subscriber
 
@@ -76,21 +91,46 @@ class Sessions:
         """Forget a session in RAM; its rows go with `rows` and a row of None."""
         client_id = subscriber.session.client_id
         self._router.discard_all(subscriber)
-        self._dirty.discard(subscriber)
+        self.dirty.discard(subscriber)
         if self._by_id.get(client_id) is subscriber:
             del self._by_id[client_id]
+
+    def restore_cursor(self, subscriber: Subscriber) -> None:
+        """Where a group stood when it was last stored."""
+        cursor = self._store.get(Table.CURSORS, subscriber.session.client_id.encode())
+        if cursor is not None:
+            _resume(subscriber.session, cursor_row_of(cursor))
+
+    def drop_group(self, group: Subscriber) -> None:
+        """Nobody holds the shared subscription any more."""
+        self.dirty.discard(group)
+        key = group.session.client_id.encode()
+        self.submit(lambda commit: commit.row(Table.CURSORS, key, None), lambda is_durable: None)
 
     def mark_all(self) -> None:
         for subscriber in self._by_id.values():
             subscriber.stored_at = 0.0
-            self._dirty.add(subscriber)
+            self.dirty.add(subscriber)
 
     def mark_idle(self) -> None:
         """Housekeeping: tailing sessions to which nothing was sent for a while, so that they stay near."""
         mono = self._clock.mono()
-        self._dirty.update(
+        self.dirty.update(
             s for s in self._by_id.values() if s.session.tailing and mono - s.stored_at > IDLE_CURSOR_S
         )
+
+    def secure(self, subscriber: Subscriber, opened: Callable[[int], None]) -> None:
+        """Make a cursor durable; then say how many deliveries waited at the gate when it was written."""
+        waiting = 0
+
+        def decide(commit: Commit) -> None:
+            nonlocal waiting
+            waiting = len(subscriber.gate)
+            self._store_cursor(commit, subscriber)
+            for group in subscriber.groups.values():
+                self._store_cursor(commit, group)
+
+        self.submit(decide, lambda is_durable: opened(waiting if is_durable else -1))
 
     # -- rows
 
@@ -104,38 +144,43 @@ class Sessions:
     def erase(self, commit: Commit, client_id: str) -> None:
         commit.row(Table.SESSIONS, client_id.encode(), None)
         commit.row(Table.CURSORS, client_id.encode(), None)
+        commit.clear(Table.RECEIVED, *keys.received_range(client_id))
 
     def write_cursors(self, commit: Commit) -> None:
         """Write the cursors that have changed into the group that is about to be sealed."""
         mono = self._clock.mono()
-        for subscriber in list(self._dirty):
+        for subscriber in list(self.dirty):
             if not subscriber.session.is_persistent:
-                self._dirty.discard(subscriber)
+                self.dirty.discard(subscriber)
             elif mono - subscriber.stored_at >= CURSOR_INTERVAL_S:
                 self._store_cursor(commit, subscriber)
 
-    def load(self, store: Store) -> None:
+    def load(self) -> None:
         """At start: every stored session, away, where its cursor says."""
+        store = self._store
         for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
-            self._restore(store, key, session_of(value))
+            self._restore(key, session_of(value))
+        for key, _ in store.scan(Table.RECEIVED, b"", b"\xff" * 4):
+            subscriber = self._by_id.get(key[:-3].decode())
+            if subscriber is not None:
+                subscriber.session.received[int.from_bytes(key[-2:], "big")] = True
 
     def _store_cursor(self, commit: Commit, subscriber: Subscriber) -> None:
         session = subscriber.session
         key = session.client_id.encode()
         commit.row(Table.CURSORS, key, _cursor_row(session, self._horizon.position))
         subscriber.stored_at = self._clock.mono()
-        self._dirty.discard(subscriber)
+        self.dirty.discard(subscriber)
 
-    def _restore(self, store: Store, key: bytes, row: SessionRow) -> None:
+    def _restore(self, key: bytes, row: SessionRow) -> None:
         session = Session(
             key.decode(), read=self._horizon.position, expiry_s=row.expiry_s, window=self._max_in_flight
         )
-        cursor = store.get(Table.CURSORS, key)
-        if cursor is not None:
-            _resume(session, cursor_row_of(cursor))
-        subscriber = Subscriber(session, self._dirty)
+        subscriber = Subscriber(session, self.dirty, self.secure)
+        self.restore_cursor(subscriber)
         subscriber.is_stored = True
         subscriber.left_ms = row.left_ms or self._clock.wall_ms()
+        subscriber.will_id = keys.message_of(row.will_id) if row.will_id else 0
         self._by_id[session.client_id] = subscriber
         for stored in row.subscriptions:
             subscription = Subscription(
@@ -147,7 +192,8 @@ class Sessions:
                 stored.identifier,
             )
             session.subscriptions[stored.filter] = subscription
-            self._router.add(subscriber, subscription)
+            if not stored.filter.startswith(SHARE_PREFIX):
+                self._router.add(subscriber, subscription)
 
 
 def _session_row(subscriber: Subscriber) -> bytes:
@@ -162,7 +208,8 @@ def _session_row(subscriber: Subscriber) -> bytes:
         )
         for s in session.subscriptions.values()
     ]
-    return encode_row(SessionRow(session.expiry_s, rows, subscriber.left_ms))
+    will_id = keys.message(MessageId(subscriber.will_id)) if subscriber.will_id else b""
+    return encode_row(SessionRow(session.expiry_s, rows, subscriber.left_ms, will_id))
 
 
 def _cursor_row(session: Session, horizon: Position) -> bytes:
@@ -181,3 +228,7 @@ def _resume(session: Session, cursor: CursorRow) -> None:
             for f in cursor.flights
         ]
     )
+
+
+def _not_connected(decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
+    raise AssertionError("sessions were built without a writer")

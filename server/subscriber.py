@@ -1,11 +1,36 @@
-"""A session in the server: where it stands on the timeline, and the connection it has at the moment."""
+"""A session in the server: where it stands on the timeline, and the connection it has at the moment.
+
+QoS 2 to a session that outlives its connection must be known to the disk before it is on the wire: the
+packet id and the position. Such a delivery waits at the *gate* until a group with the session's cursor is
+durable, and what comes after it waits behind it, so that order holds.
+"""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
+from shards.record import Record
 from timeline.session import Flight, Session, Subscription
 
 from .message import Message
+
+
+class Will(msgspec.Struct, frozen=True):
+    """A record to publish, and how many seconds after the connection has ended."""
+
+    record: Record
+    delay_s: int
+
+
+STORE_FAILED = 0x83
+GATE_MAX = 1_000
+"""Deliveries that may wait for a sync; beyond it the session falls behind."""
+
+
+Waiting = tuple[Message, int, int, tuple[Subscription, ...], bool]
+"""(message, QoS, packet id, subscriptions, is retained): a delivery at the gate."""
 
 
 class Link(Protocol):
@@ -25,7 +50,12 @@ class Link(Protocol):
         packet_id: int,
         subscriptions: tuple[Subscription, ...],
         attempt: int,
-    ) -> None: ...
+        is_retained: bool = False,
+    ) -> None:
+        """`is_retained`: sent because of a SUBSCRIBE, not because it was just published."""
+
+    def release(self, packet_id: int) -> None:
+        """Send PUBREL: the subscriber has said that the message is there."""
 
 
 class Subscriber:
@@ -35,19 +65,32 @@ class Subscriber:
         "connected_ms",
         "delivered",
         "dirty",
+        "gate",
+        "groups",
+        "is_gate_planned",
         "is_ready",
         "is_stored",
         "left_ms",
         "link",
         "resends",
+        "retained",
+        "secure",
         "session",
         "stored_at",
+        "will",
+        "will_id",
     )
 
-    def __init__(self, session: Session, dirty: "set[Subscriber]") -> None:
+    def __init__(
+        self,
+        session: Session,
+        dirty: "set[Subscriber]",
+        secure: "Secure",
+    ) -> None:
         self.session = session
         self.dirty = dirty
         """The server's set of those whose cursor on disk is behind."""
+        self.secure = secure
         self.link: Link | None = None
         self.is_ready = False
         """Waits in the replay queue."""
@@ -57,17 +100,66 @@ class Subscriber:
         """It has rows on disk."""
         self.resends: deque[Flight] = deque()
         """In flight from the last connection, not yet sent on this one."""
+        self.retained: deque[tuple[Subscription, bytes]] = deque()
+        """Subscriptions whose retained messages are still to be sent, each with the last topic sent."""
+        self.gate: deque[Waiting] = deque()
+        self.is_gate_planned = False
+        self.groups: dict[str, Subscriber] = {}
+        """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
+        self.will: Will | None = None
+        """What to publish if the connection ends without a word."""
+        self.will_id = 0
+        """The delayed will that waits on the timeline, while the client is away."""
         self.left_ms = 0
         self.connected_ms = 0
         self.delivered = 0
 
+    @property
+    def is_reachable(self) -> bool:
+        """Somebody could be sent something."""
+        return self.link is not None
+
+    @property
+    def can_resend(self) -> bool:
+        """Whether there is room to send one more message again."""
+        link, session = self.link, self.session
+        if link is None or not link.has_room:
+            return False
+        return len(session.flights) - len(self.resends) < session.window
+
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
         """Send a message that these subscriptions match; False if there is no room for it now."""
         link = self.link
-        if link is None or not link.has_room:
+        if link is None or not link.has_room or len(self.gate) >= GATE_MAX:
             return False
-        record, session = message.record, self.session
-        qos = record.qos
+        if subscriptions[0].no_local or len(subscriptions) > 1:
+            subscriptions = self._theirs(message, subscriptions)
+            if not subscriptions:
+                return True
+        return self._send(message, subscriptions, is_retained=False)
+
+    def offer_retained(self, message: Message, subscription: Subscription) -> bool:
+        """Send a retained message to a subscription that is new; False if there is no room for it now."""
+        link = self.link
+        if link is None or not link.has_room or len(self.gate) >= GATE_MAX:
+            return False
+        return self._send(message, (subscription,), is_retained=True)
+
+    def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> None:
+        """Send again what was in flight when the last connection ended."""
+        assert self.link is not None
+        flight.attempts += 1
+        self.dirty.add(self)
+        self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
+
+    def release(self, flight: Flight) -> None:
+        """Send PUBREL (again): the client has said that the message is there."""
+        if self.link is not None:
+            self.link.release(flight.packet_id)
+
+    def _send(self, message: Message, subscriptions: tuple[Subscription, ...], *, is_retained: bool) -> bool:
+        session = self.session
+        qos = message.record.qos
         best = max(s.qos for s in subscriptions) if len(subscriptions) > 1 else subscriptions[0].qos
         qos = min(qos, best)
         packet_id = 0
@@ -77,12 +169,69 @@ class Subscriber:
             packet_id = session.take(message.position, message.shard, qos)
         self.delivered += 1
         self.dirty.add(self)
-        link.send(message, qos, packet_id, subscriptions, 1)
+        if self.gate or (qos == 2 and session.is_persistent):
+            self.gate.append((message, qos, packet_id, subscriptions, is_retained))
+            self._plan_gate()
+            return True
+        assert self.link is not None
+        if is_retained:
+            self.link.send(message, qos, packet_id, subscriptions, 1, True)
+        else:
+            self.link.send(message, qos, packet_id, subscriptions, 1)
         return True
 
-    def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> None:
-        """Send again what was in flight when the last connection ended."""
+    def send_shared(
+        self,
+        message: Message,
+        qos: int,
+        subscriptions: tuple[Subscription, ...],
+        group: tuple[object, int],
+        *,
+        attempt: int,
+    ) -> None:
+        """Send as a member of a group that has chosen this one: its window and link have room."""
         assert self.link is not None
-        flight.attempts += 1
-        self.dirty.add(self)
-        self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
+        packet_id = 0
+        if qos:
+            packet_id = self.session.take(message.position, message.shard, qos)
+            self.session.flights[packet_id].group = group
+            self.dirty.add(self)
+        self.delivered += 1
+        if self.gate or (qos == 2 and self.session.is_persistent):
+            self.gate.append((message, qos, packet_id, subscriptions, False))
+            self._plan_gate()
+        else:
+            self.link.send(message, qos, packet_id, subscriptions, attempt)
+
+    def _theirs(self, message: Message, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
+        """Without those that do not want the client's own publishes."""
+        if message.record.publisher != self.session.client_id.encode():
+            return subscriptions
+        return tuple(s for s in subscriptions if not s.no_local)
+
+    def _plan_gate(self) -> None:
+        """Have the cursor made durable, then open the gate for what waited when it was written."""
+        if self.is_gate_planned:
+            return
+        self.is_gate_planned = True
+        link = self.link
+
+        def opened(waiting: int) -> None:
+            self.is_gate_planned = False
+            if self.link is not link or link is None:
+                return
+            if waiting < 0:
+                link.close(STORE_FAILED)
+                return
+            for _ in range(min(waiting, len(self.gate))):
+                message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()
+                link.send(message, qos, packet_id, subscriptions, 1, is_retained)
+            if self.gate:
+                self._plan_gate()
+
+        self.secure(self, opened)
+
+
+Secure = Callable[[Subscriber, Callable[[int], None]], None]
+"""Makes a cursor durable, then calls back with how many waited at the gate when it was written (< 0: the
+store has failed)."""

@@ -171,6 +171,10 @@ class Commit:
         else:
             self._put(table, key, value)
 
+    def clear(self, table: Table, start: bytes, end: bytes) -> None:
+        """Delete every row of a small table with start <= key < end."""
+        self._batch.delete_range(table, start, end)
+
     def dispatched(self, turns: Iterable[tuple[Position, int]]) -> None:
         """Note dispatch turns: (last position, wall ms)."""
         for place, wall_ms in turns:

@@ -8,6 +8,7 @@
     moved        message id (16)                                                    16
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
+    received     client id, UTF-8 · 0 · packet id (2)
     sessions, cursors, schedules, retained: the name or topic, UTF-8
 
 A shard's first ten bytes are `Shard.prefix`, a position's twelve are `place(position)`.
@@ -58,3 +59,12 @@ def shard_of(key: bytes) -> tuple[Home, int]:
 
 def structure(number: int) -> bytes:
     return number.to_bytes(2, "big")
+
+
+def received(client_id: str, packet_id: int) -> bytes:
+    return client_id.encode() + b"\0" + packet_id.to_bytes(2, "big")
+
+
+def received_range(client_id: str) -> tuple[bytes, bytes]:
+    """The bounds of a client's rows in `received`; a client id holds no NUL."""
+    return client_id.encode() + b"\0", client_id.encode() + b"\1"

@@ -27,6 +27,7 @@ class Table(Enum):
     STRUCTURES = "structures"
     SESSIONS = "sessions"
     CURSORS = "cursors"
+    RECEIVED = "received"
     DEDUPE = "dedupe"
     MOVED = "moved"
     HELD = "held"

@@ -65,6 +65,8 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     subscriptions: list[SubscriptionRow]
     left_ms: int = 0
     """When its connection ended, wall ms; 0: it has not."""
+    will_id: bytes = b""
+    """The delayed will that is to be cancelled when the client returns."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

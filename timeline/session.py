@@ -34,6 +34,8 @@ class Flight:
     qos: int
     attempts: int = 1
     phase: int = 0
+    group: object = None
+    """The shared subscription that it belongs to, if any."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         self.flights: dict[int, Flight] = {}
         """By packet id, in the order in which they were first sent."""
+        self.received: dict[int, bool] = {}
+        """Packet ids of QoS 2 publishes of the client that it has not released; True: durable."""
         self._last_id = 0
 
     @property
@@ -137,6 +141,14 @@ class Session:
     def ack(self, packet_id: int) -> Flight | None:
         """The subscriber has it: no longer in flight. None if it was not."""
         return self.flights.pop(packet_id, None)
+
+    def received_now(self, packet_id: int) -> bool:
+        """The subscriber has said PUBREC: from now on only PUBREL is sent. False if it is not in flight."""
+        flight = self.flights.get(packet_id)
+        if flight is None or flight.qos != 2:
+            return False
+        flight.phase = 1
+        return True
 
     def restore(self, flights: list[Flight]) -> None:
         """Take over what was in flight when the cursor was stored."""

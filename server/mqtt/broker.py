@@ -7,22 +7,29 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from shards import keys
 from shards.commit import Commit, Draft, Refused, Replayed
 from shards.errors import StoreFailed
 from shards.record import encode
-from timeline.filters import matches
-from timeline.position import Position, at_of
-from timeline.session import Subscription
+from shards.store import Table
+from timeline.filters import SHARE_PREFIX, matches
+from timeline.position import MessageId, Position, at_of
+from timeline.session import Flight, Subscription
 
 from ..clock import Clock
 from ..config import Config
 from ..dispatch import Dispatch
+from ..group import KEY_PREFIX, Group
 from ..message import Message
 from ..replay import Replay
 from ..sessions import Sessions, TooManySessions
 from ..subscriber import Link, Subscriber
 from ..writer import Busy, Writer
+from .groups import Groups
 from .incoming import Wish
+from .properties import user_property
 from .reasons import Reason
 from .router import Router
 
@@ -66,6 +73,7 @@ class Broker:
         self.sessions = sessions
         self.router = router
         self.replay = replay
+        self.groups = Groups(sessions, router, lambda: replay)
         self.node = node
         self.horizon = horizon
         self.traffic = Traffic()
@@ -94,16 +102,14 @@ class Broker:
         nothing before `resume`.
         """
         known = self.sessions.get(client_id)
-        if known is not None and known.link is not None:
-            known.link.close(Reason.SESSION_TAKEN_OVER)
-            known.session.fall_behind(self.horizon())
         is_present = known is not None and known.session.is_persistent and not clean
-        if known is not None and is_present:
-            known.session.expiry_s, known.session.window = expiry_s, window
-            known.link, known.left_ms = link, 0
-            return known, True
         if known is not None:
-            self.sessions.drop(known)
+            self._displace(known, is_resumed=is_present)
+            if is_present:
+                known.session.expiry_s, known.session.window = expiry_s, window
+                known.link, known.left_ms = link, 0
+                return known, True
+            self._end(known)
         try:
             fresh = self.sessions.open(client_id, expiry_s=expiry_s, window=window)
         except TooManySessions as error:
@@ -117,32 +123,93 @@ class Broker:
         """CONNACK is out: send what was in flight, then read on."""
         subscriber.connected_ms = self.clock.wall_ms()
         self.replay.begin(subscriber)
-
-    def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:
-        """Make the session durable as it is now; `done` says whether it is."""
-        self._submit(lambda commit: self.sessions.store(commit, subscriber), done)
-
-    def erase(self, client_id: str, done: Callable[[bool], None]) -> None:
-        """Drop a session's rows."""
-        self._submit(lambda commit: self.sessions.erase(commit, client_id), done)
+        self.groups.meet(subscriber)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Its connection has ended: a persistent session stays where it is, any other is gone."""
         session = subscriber.session
-        subscriber.link = None
-        subscriber.resends.clear()
-        session.fall_behind(self.horizon())
+        self._part(subscriber)
         if not session.is_persistent:
-            self.sessions.drop(subscriber)
+            self._publish_will(subscriber, at_once=True)
+            self._end(subscriber)
             if subscriber.is_stored:
                 self.erase(session.client_id, _ignore)
             return
         subscriber.left_ms = self.clock.wall_ms()
+        self._publish_will(subscriber, at_once=False)
         self.store(subscriber, _ignore)
 
+    def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:
+        """Make the session durable as it is now; `done` says whether it is."""
+        self.submit(lambda commit: self.sessions.store(commit, subscriber), done)
+
+    def erase(self, client_id: str, done: Callable[[bool], None]) -> None:
+        """Drop a session's rows."""
+        self.submit(lambda commit: self.sessions.erase(commit, client_id), done)
+
     def read_on(self, subscriber: Subscriber) -> None:
-        """The session may have room again."""
+        """The session, or a group that it is a member of, may have room again."""
         self.replay.wake(subscriber)
+        if subscriber.groups:
+            self.groups.meet(subscriber)
+
+    def submit(self, decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
+        """A request of the server's own; `done` says whether it is durable."""
+        try:
+            self._writer.submit(decide, lambda answer: done(not isinstance(answer, Exception)))
+        except (Busy, StoreFailed) as error:
+            log.warning("not stored: %s", error)
+            done(False)
+
+    def _displace(self, known: Subscriber, *, is_resumed: bool) -> None:
+        """The session's client connects anew: its old connection goes, and its will is settled."""
+        if known.link is not None:
+            known.link.close(Reason.SESSION_TAKEN_OVER)
+            self._part(known)
+            will = known.will
+            if will is not None and not (is_resumed and will.delay_s):
+                self._publish_will(known, at_once=True)
+        known.will = None
+        if known.will_id:
+            wanted, known.will_id = MessageId(known.will_id), 0
+            if is_resumed:
+                self.submit(lambda commit: _drop(commit.cancel(wanted)), _ignore)
+            else:
+                self.submit(lambda commit: _drop(commit.move(wanted, 0)), _ignore)
+
+    def _part(self, subscriber: Subscriber) -> None:
+        """No connection any more: what was on its way is in flight, the read position stands still."""
+        subscriber.link = None
+        subscriber.resends.clear()
+        subscriber.retained.clear()
+        subscriber.gate.clear()
+        subscriber.session.fall_behind(self.horizon())
+        self.groups.part(subscriber)
+
+    def _end(self, subscriber: Subscriber) -> None:
+        """The session is over."""
+        for text in list(subscriber.groups):
+            self.groups.leave(subscriber, text)
+        self.sessions.drop(subscriber)
+
+    def _publish_will(self, subscriber: Subscriber, *, at_once: bool) -> None:
+        """The connection ended without a word: publish its will, now or on the timeline."""
+        will, subscriber.will = subscriber.will, None
+        if will is None:
+            return
+        delay_s = 0 if at_once else min(will.delay_s, subscriber.session.expiry_s)
+        if not delay_s:
+            self.publish([(Wish(will.record, False, b"", b""), None)])
+            return
+        due_ms = self.clock.wall_ms() + delay_s * 1000
+        record = msgspec.structs.replace(will.record, due_ms=due_ms)
+
+        def decide(commit: Commit) -> None:
+            (placed,) = commit.put([Draft(due_ms, record.topic, encode(record))])
+            subscriber.will_id = placed.id if isinstance(placed, Replayed) else placed
+            self.sessions.store(commit, subscriber)
+
+        self.submit(decide, _ignore)
 
     # -- subscriptions
 
@@ -158,8 +225,11 @@ class Broker:
             return Reason.NOT_AUTHORIZED
         return None
 
-    def subscribe(self, subscriber: Subscriber, wanted: Subscription, replay_from: Position | None) -> None:
-        """Add or replace; takes effect at once."""
+    def subscribe(self, subscriber: Subscriber, wanted: Subscription, replay_from: Position | None) -> bool:
+        """Add or replace; takes effect at once. True if the filter is new to the session."""
+        if wanted.filter.startswith(SHARE_PREFIX):
+            subscriber.session.subscriptions[wanted.filter] = wanted
+            return self.groups.join(subscriber, wanted.filter, wanted)
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
             self.router.discard(subscriber, wanted.filter)
@@ -167,10 +237,21 @@ class Broker:
         self.router.add(subscriber, wanted)
         if not subscriber.session.tailing:
             self.read_on(subscriber)
+        return known is None
+
+    def send_retained(self, subscriber: Subscriber, subscriptions: Sequence[Subscription]) -> None:
+        """SUBACK is out: what is retained for these comes next, before anything new."""
+        if subscriptions:
+            subscriber.session.fall_behind(self.horizon())
+            subscriber.retained.extend((subscription, b"") for subscription in subscriptions)
+            self.read_on(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> bool:
         if not subscriber.session.unsubscribe(topic_filter):
             return False
+        if topic_filter in subscriber.groups:
+            self.groups.leave(subscriber, topic_filter)
+            return True
         self.router.discard(subscriber, topic_filter)
         return True
 
@@ -179,7 +260,7 @@ class Broker:
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on."""
         self.traffic.received += len(wishes)
-        writes = any(self._is_to_store(wish) for wish, _ in wishes)
+        writes = any(wish.received or self._is_to_store(wish) for wish, _ in wishes)
 
         def done(placed: object) -> None:
             if isinstance(placed, list):
@@ -197,14 +278,28 @@ class Broker:
         except StoreFailed:
             self._answer_all(wishes, _UNAVAILABLE)
 
+    def released(self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None]) -> None:
+        """PUBREL has come: forget the packet id; `done` when that is durable."""
+        session = subscriber.session
+        session.received.pop(packet_id, None)
+        if not session.is_persistent:
+            done(True)
+            return
+        key = keys.received(session.client_id, packet_id)
+        self.submit(lambda commit: commit.row(Table.RECEIVED, key, None), done)
+
     def _place(
         self, commit: Commit, wishes: Sequence[tuple[Wish, Answer | None]]
     ) -> list[tuple[Answer, int, int]]:
         """In the writer: give each a position; the answers of those that are stored or refused."""
         answers: list[tuple[Answer, int, int]] = []
         for wish, answer in wishes:
+            if wish.received:
+                commit.row(Table.RECEIVED, wish.received, b"")
             if not self._is_to_store(wish):
-                self._place_live(commit, wish, answer)
+                self._place_live(commit, wish, answer if not wish.received else None)
+                if wish.received and answer is not None:
+                    answers.append((answer, 0, 0))
                 continue
             record = wish.record
             draft = Draft(record.due_ms, record.topic, encode(record), wish.key, wish.fingerprint)
@@ -234,9 +329,9 @@ class Broker:
 
     def _is_to_store(self, wish: Wish) -> bool:
         """Persist only what somebody can replay; what is delayed or keyed, always."""
-        if wish.is_scheduled or wish.key:
-            return True
         record = wish.record
+        if wish.is_scheduled or wish.key or record.retain:
+            return True
         if not record.qos:
             return False
         replay = self.config.replay
@@ -255,12 +350,21 @@ class Broker:
             if answer is not None:
                 answer(reason, 0)
 
-    def _submit(self, decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
-        try:
-            self._writer.submit(decide, lambda answer: done(not isinstance(answer, Exception)))
-        except (Busy, StoreFailed) as error:
-            log.warning("session not stored: %s", error)
-            done(False)
+    def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> None:
+        """A session or group has not acked a message after `sessions.max_attempts`: to `$dead/...`."""
+        name = subscriber.session.client_id.removeprefix(KEY_PREFIX)
+        topic = f"$dead/{name}/".encode() + message.record.topic
+        reason = user_property("fasti-dead-reason", f"not acked after {flight.attempts} deliveries")
+        record = msgspec.structs.replace(
+            message.record,
+            topic=topic,
+            due_ms=0,
+            id=0,
+            key=b"",
+            properties=message.record.properties + reason,
+        )
+        log.warning("%s: message %s not acked, moved to %s", name, message.id_text(self.node), topic.decode())
+        self.publish([(Wish(record, False, b"", b""), None)])
 
 
 _UNAVAILABLE = Reason.IMPLEMENTATION_SPECIFIC_ERROR
@@ -270,6 +374,8 @@ def _can_replay(subscriber: Subscriber) -> bool:
     session, link = subscriber.session, subscriber.link
     if session.is_persistent or not session.tailing:
         return True
+    if isinstance(subscriber, Group):
+        return not subscriber.can_resend
     return link is None or not link.has_room or not session.has_room
 
 
@@ -284,6 +390,10 @@ def _covers(denied: str, topic_filter: str) -> bool:
         if level != "+" and level != theirs[index]:
             return False
     return len(theirs) == len(denied.split("/"))
+
+
+def _drop(_: object) -> None:
+    """An answer that nobody waits for."""
 
 
 def _ignore(_: bool) -> None:

@@ -37,6 +37,8 @@ class Wish(msgspec.Struct, frozen=True):
     is_scheduled: bool
     key: bytes
     fingerprint: bytes
+    received: bytes = b""
+    """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
 
 
 def read_publish(packet: Publish, publisher: str, now_ms: int, max_delay_ms: int) -> Wish:

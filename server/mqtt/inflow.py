@@ -8,6 +8,11 @@ complete is sent from the front.
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
+from shards import keys
+from timeline.session import Session
+
 from .broker import Answer, Broker
 from .incoming import PublishRefused, Wish, read_publish
 from .packets import Publish
@@ -15,12 +20,13 @@ from .reasons import Reason
 
 
 class PendingAck:
-    """A publish that has not been answered yet."""
+    """A publish that has not been answered yet: by PUBACK at QoS 1, by PUBREC at QoS 2."""
 
-    __slots__ = ("is_ready", "message", "packet_id", "reason")
+    __slots__ = ("is_ready", "message", "packet_id", "qos", "reason")
 
-    def __init__(self, packet_id: int) -> None:
+    def __init__(self, packet_id: int, qos: int) -> None:
         self.packet_id = packet_id
+        self.qos = qos
         self.is_ready = False
         self.reason = 0
         self.message = 0
@@ -33,40 +39,66 @@ class Inflow:
         self._broker = broker
         self._acknowledge = acknowledge
         self._acks: deque[PendingAck] = deque()
+        self._aliases: dict[int, bytes] = {}
         self._wishes: list[tuple[Wish, Answer | None]] = []
 
-    def fault(self, packet: Publish, level: int) -> tuple[Reason, str] | None:
+    def fault(self, packet: Publish, session: Session, level: int) -> tuple[Reason, str] | None:
         """What of a publish ends the connection."""
-        config = self._broker.config
-        if packet.qos > 1:
-            return Reason.QOS_NOT_SUPPORTED, "QoS 2"
-        if packet.retain:
+        mqtt, limits = self._broker.config.mqtt, self._broker.config.limits
+        if packet.qos > mqtt.maximum_qos:
+            return Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
+        if packet.retain and not mqtt.retain_available:
             return Reason.RETAIN_NOT_SUPPORTED, "a retained message"
-        if packet.properties is not None and packet.properties.topic_alias is not None:
-            return Reason.TOPIC_ALIAS_INVALID, "a topic alias, none were offered"
-        if packet.qos and level == 5 and len(self._acks) >= config.mqtt.receive_maximum:
-            return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
-        if len(packet.payload) > config.limits.max_payload:
+        if packet.qos and level == 5 and packet.packet_id not in session.received:
+            unfinished = len(self._acks) + sum(session.received.values())
+            if unfinished >= mqtt.receive_maximum:
+                return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
+        if len(packet.payload) > limits.max_payload:
             return Reason.PACKET_TOO_LARGE, "the payload is larger than limits.max_payload"
         return None
 
-    def take(self, packet: Publish, client_id: str) -> PublishRefused | None:
+    def resolve(self, packet: Publish) -> Publish:
+        """Put the topic in the place of its alias. Raises PublishRefused when the alias is not one."""
+        alias = packet.properties.topic_alias if packet.properties is not None else None
+        if alias is None:
+            return packet
+        if alias > self._broker.config.mqtt.topic_alias_maximum:
+            raise PublishRefused(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is above the maximum")
+        if packet.topic:
+            self._aliases[alias] = packet.topic
+            return packet
+        topic = self._aliases.get(alias)
+        if topic is None:
+            raise PublishRefused(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} stands for nothing")
+        return msgspec.structs.replace(packet, topic=topic)
+
+    def take(self, packet: Publish, session: Session) -> PublishRefused | None:
         """Read a publish and keep it for `flush`; the reason if it cannot be taken."""
         broker = self._broker
-        pending = PendingAck(packet.packet_id) if packet.qos else None
+        pending = PendingAck(packet.packet_id, packet.qos) if packet.qos else None
+        if packet.qos == 2 and self._is_known(packet.packet_id, session, pending):
+            return None
         if pending is not None:
             self._acks.append(pending)
         try:
-            wish = read_publish(packet, client_id, broker.clock.wall_ms(), broker.config.limits.max_delay_ms)
+            wish = read_publish(
+                packet, session.client_id, broker.clock.wall_ms(), broker.config.limits.max_delay_ms
+            )
+            check_payload_format(packet)
         except PublishRefused as error:
             broker.traffic.refused += 1
-            self._answer(pending, error.reason, 0)
+            self._answer(pending, error.reason, 0, session)
             return error
         answer = None
         if pending is not None:
+            if packet.qos == 2:
+                session.received[packet.packet_id] = False
+                if session.is_persistent:
+                    row = keys.received(session.client_id, packet.packet_id)
+                    wish = msgspec.structs.replace(wish, received=row)
 
             def answer(reason: int, message: int) -> None:
-                self._answer(pending, reason, message)
+                self._answer(pending, reason, message, session)
 
         self._wishes.append((wish, answer))
         return None
@@ -81,10 +113,36 @@ class Inflow:
         """The connection ends with a fault: what has not been handed over is dropped."""
         self._wishes.clear()
 
-    def _answer(self, pending: PendingAck | None, reason: int, message: int) -> None:
+    def _is_known(self, packet_id: int, session: Session, pending: PendingAck | None) -> bool:
+        """Whether a QoS 2 publish is here already: it is answered again, not published again."""
+        is_durable = session.received.get(packet_id)
+        if is_durable is None:
+            return False
+        if is_durable and pending is not None:
+            self._acks.append(pending)
+            self._answer(pending, 0, 0, session)
+        return True
+
+    def _answer(self, pending: PendingAck | None, reason: int, message: int, session: Session) -> None:
         if pending is None:
             return
+        if pending.qos == 2:
+            if reason >= 0x80:
+                session.received.pop(pending.packet_id, None)
+            elif pending.packet_id in session.received:
+                session.received[pending.packet_id] = True
         pending.is_ready, pending.reason, pending.message = True, reason, message
         acks = self._acks
         while acks and acks[0].is_ready:
             self._acknowledge(acks.popleft())
+
+
+def check_payload_format(packet: Publish) -> None:
+    """A payload that is said to be UTF-8 must be. Raises PublishRefused."""
+    properties = packet.properties
+    if properties is None or properties.payload_format != 1:
+        return
+    try:
+        packet.payload.decode()
+    except UnicodeDecodeError as error:
+        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"the payload is not UTF-8: {error}") from None

@@ -1,8 +1,11 @@
 """CONNECT: what is refused, and what CONNACK grants."""
 
+from shards.record import Record
+
 from ..config import Config
+from ..subscriber import Will
 from .packets import Connect
-from .properties import Properties
+from .properties import Properties, forwarded
 from .reasons import Reason
 
 
@@ -15,8 +18,41 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
         return Reason.BAD_AUTHENTICATION_METHOD
     if not config.mqtt.allow_anonymous:
         return Reason.NOT_AUTHORIZED
-    if packet.will is not None:
-        return Reason.IMPLEMENTATION_SPECIFIC_ERROR
+    return _will_fault(packet, config)
+
+
+def read_will(packet: Connect) -> Will | None:
+    """The will of a CONNECT as a record to publish."""
+    will = packet.will
+    if will is None:
+        return None
+    properties = will.properties
+    expiry = properties.message_expiry if properties is not None else None
+    record = Record(
+        will.topic,
+        will.payload,
+        0,
+        will.qos,
+        will.retain,
+        expires_ms=(expiry or 0) * 1000,
+        publisher=packet.client_id.encode()[:255],
+        properties=forwarded(properties),
+    )
+    return Will(record, (properties.will_delay or 0) if properties is not None else 0)
+
+
+def _will_fault(packet: Connect, config: Config) -> Reason | None:
+    will = packet.will
+    if will is None:
+        return None
+    if will.topic.startswith(b"$"):
+        return Reason.TOPIC_NAME_INVALID
+    if will.qos > config.mqtt.maximum_qos:
+        return Reason.QOS_NOT_SUPPORTED
+    if will.retain and not config.mqtt.retain_available:
+        return Reason.RETAIN_NOT_SUPPORTED
+    if len(will.payload) > config.limits.max_payload:
+        return Reason.PACKET_TOO_LARGE
     return None
 
 
@@ -42,11 +78,10 @@ def connack_properties(packet: Connect, config: Config, expiry_s: int, assigned:
     return Properties(
         session_expiry=expiry_s if expiry_s != (asked or 0) else None,
         receive_maximum=mqtt.receive_maximum,
-        maximum_qos=min(1, mqtt.maximum_qos),
-        retain_available=False,
+        maximum_qos=mqtt.maximum_qos if mqtt.maximum_qos < 2 else None,
+        retain_available=None if mqtt.retain_available else False,
         maximum_packet_size=mqtt.maximum_packet_size,
         assigned_client_id=assigned,
         topic_alias_maximum=mqtt.topic_alias_maximum or None,
         server_keep_alive=mqtt.keep_alive_s or None,
-        shared_available=False,
     )

@@ -4,7 +4,7 @@ Most deployments publish to far fewer topics than they publish messages, so the 
 the cache is dropped whole when any subscription changes, and when it has reached its bound.
 """
 
-from timeline.filters import Trie, matches
+from timeline.filters import SHARE_PREFIX, Trie, matches
 from timeline.session import Subscription
 
 from ..subscriber import Subscriber
@@ -34,7 +34,8 @@ class Router:
 
     def discard_all(self, subscriber: Subscriber) -> None:
         for topic_filter in subscriber.session.subscriptions:
-            self.discard(subscriber, topic_filter)
+            if not topic_filter.startswith(SHARE_PREFIX):
+                self.discard(subscriber, topic_filter)
 
     def route(self, topic: bytes) -> Targets:
         """Every subscriber with a matching subscription, away or not."""

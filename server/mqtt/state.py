@@ -8,8 +8,9 @@ from the front as far as it is complete.
 
 A fault ends this connection only: at level 5 with a DISCONNECT that names the reason, below by closing.
 
-What it does not do yet is refused as the protocol has it: QoS 2 (0x9B), retained messages (0x9A), wills,
-shared subscriptions (0x9E).
+QoS 2 from the client: PUBREC leaves when message and packet id are durable, PUBCOMP when the release is.
+To the client: the session's cursor is durable before the PUBLISH leaves (server/subscriber, the gate) and
+again before PUBREL.
 """
 
 import logging
@@ -23,8 +24,10 @@ from ..subscriber import Subscriber
 from . import wire
 from .broker import Broker
 from .encode import encode
+from .incoming import PublishRefused
 from .inflow import Inflow, PendingAck
-from .opening import connack_properties, connect_fault, granted_expiry_s, granted_window
+from .opening import connack_properties, connect_fault, granted_expiry_s, granted_window, read_will
+from .outflow import Outflow
 from .outgoing import parts, special_parts
 from .packets import (
     Ack,
@@ -61,10 +64,11 @@ class Connection:
         self._peer = peer
         self._wake = wake
         self._decoder = Decoder(broker.config.mqtt.maximum_packet_size)
-        self._level = 0
+        self.level = 0
         self._subscriber: Subscriber | None = None
         self._held: list[Packet] = []
         self._inflow = Inflow(broker, self._acknowledge)
+        self._outflow = Outflow(broker, self)
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._max_packet = 0
@@ -130,10 +134,11 @@ class Connection:
         packet_id: int,
         subscriptions: tuple[Subscription, ...],
         attempt: int,
+        is_retained: bool = False,
     ) -> None:
         """Queue a delivery. One that is larger than the client takes is dropped and counted."""
-        level, node = self._level, self._broker.node
-        retain = False
+        level, node = self.level, self._broker.node
+        retain = is_retained or (message.record.retain and any(s.retain_as_published for s in subscriptions))
         if attempt > 1 or any(s.identifier for s in subscriptions):
             head, tail = special_parts(message, level, qos, retain, node, subscriptions, attempt)
         else:
@@ -150,13 +155,17 @@ class Connection:
             out.append(packet_id.to_bytes(2, "big"))
         out.append(tail)
         self._out_bytes += size
+        self._broker.traffic.sent += 1
+
+    def release(self, packet_id: int) -> None:
+        self.put(Ack(wire.PUBREL, packet_id))
 
     def close(self, reason: int) -> None:
         """Say why, at level 5, and close."""
         if self.is_closed:
             return
-        if self._level == 5 and self._subscriber is not None:
-            self._put(Disconnect(reason))
+        if self.level == 5 and self._subscriber is not None:
+            self.put(Disconnect(reason))
         self._end()
 
     # -- packets
@@ -178,32 +187,34 @@ class Connection:
         if isinstance(packet, Publish):
             self._on_publish(packet)
             return
-        if isinstance(packet, Ack):
-            self._on_ack(packet)
+        if isinstance(packet, Ack) and packet.kind != wire.PUBREL:
+            self._outflow.on_ack(packet, self._present())
             return
         self._inflow.flush()
-        if isinstance(packet, Connect):
+        if isinstance(packet, Ack):
+            self._outflow.on_release(packet, self._present())
+        elif isinstance(packet, Connect):
             self._on_connect(packet)
         elif isinstance(packet, Subscribe):
             self._on_subscribe(packet)
         elif isinstance(packet, Unsubscribe):
             self._on_unsubscribe(packet)
         elif isinstance(packet, Pingreq):
-            self._put(Pingresp())
+            self.put(Pingresp())
         elif isinstance(packet, Disconnect):
             self._on_disconnect(packet)
         elif isinstance(packet, Auth):
-            self._refuse(Reason.PROTOCOL_ERROR, "AUTH without an authentication method")
+            self.refuse(Reason.PROTOCOL_ERROR, "AUTH without an authentication method")
         else:
-            self._refuse(Reason.PROTOCOL_ERROR, f"{type(packet).__name__} from a client")
+            self.refuse(Reason.PROTOCOL_ERROR, f"{type(packet).__name__} from a client")
 
     # -- CONNECT
 
     def _on_connect(self, packet: Connect) -> None:
-        if self._level:
-            self._refuse(Reason.PROTOCOL_ERROR, "a second CONNECT")
+        if self.level:
+            self.refuse(Reason.PROTOCOL_ERROR, "a second CONNECT")
             return
-        self._level = packet.level
+        self.level = packet.level
         reason = connect_fault(packet, self._broker.config)
         if reason:
             self._refuse_connect(reason)
@@ -232,6 +243,7 @@ class Connection:
             return
         self.is_opening = True
         self._subscriber = subscriber
+        subscriber.will = read_will(packet)
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False
@@ -253,88 +265,86 @@ class Connection:
 
     def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
         properties = None
-        if self._level == 5:
+        if self.level == 5:
             assigned = None if packet.client_id else self.client_id
             expiry_s = subscriber.session.expiry_s
             properties = connack_properties(packet, self._broker.config, expiry_s, assigned)
-        self._put(Connack(is_present, 0, properties))
+        self.put(Connack(is_present, 0, properties))
         self._broker.resume(subscriber)
         self._accept([])
 
     def _refuse_connect(self, reason: int) -> None:
         log.info("connect refused: %s, reason 0x%02x", self._peer, reason)
-        self._put(Connack(False, reason if self._level == 5 else connect_return(reason)))
+        self.put(Connack(False, reason if self.level == 5 else connect_return(reason)))
         self._end()
 
     # -- SUBSCRIBE, UNSUBSCRIBE
 
     def _on_subscribe(self, packet: Subscribe) -> None:
-        reasons = subscribe(self._broker, self._present(), packet)
-        self._put_stored(Suback(packet.packet_id, reasons))
+        subscriber = self._present()
+        granted = subscribe(self._broker, subscriber, packet)
+        retained = [subscription for _, subscription in granted if subscription is not None]
+        answer = Suback(packet.packet_id, tuple(reason for reason, _ in granted))
+        self._put_stored(answer, lambda: self._broker.send_retained(subscriber, retained))
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         reasons = unsubscribe(self._broker, self._present(), packet)
-        self._put_stored(Unsuback(packet.packet_id, reasons))
+        self._put_stored(Unsuback(packet.packet_id, reasons), lambda: None)
 
-    def _put_stored(self, answer: Packet) -> None:
-        """Send an answer once the session, if it is persistent, is durable as it is now."""
+    def _put_stored(self, answer: Packet, then: Callable[[], None]) -> None:
+        """Send an answer once the session, if it is persistent, is durable as it is now; then go on."""
         subscriber = self._present()
         if not subscriber.session.is_persistent:
-            self._put(answer)
+            self.put(answer)
+            then()
             return
 
         def stored(is_durable: bool) -> None:
             if not is_durable:
                 self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             elif not self.is_closed:
-                self._put(answer)
+                self.put(answer)
+                then()
 
         self._broker.store(subscriber, stored)
 
     # -- PUBLISH
 
     def _on_publish(self, packet: Publish) -> None:
-        fault = self._inflow.fault(packet, self._level)
-        if fault is not None:
-            self._refuse(*fault)
+        session = self._present().session
+        try:
+            packet = self._inflow.resolve(packet)
+        except PublishRefused as error:
+            self.refuse(error.reason, str(error))
             return
-        error = self._inflow.take(packet, self.client_id)
-        if error is not None:
-            log.info("publish refused: %s (%s), %s", self._peer, self.client_id, error)
+        fault = self._inflow.fault(packet, session, self.level)
+        if fault is not None:
+            self.refuse(*fault)
+            return
+        refused = self._inflow.take(packet, session)
+        if refused is not None:
+            log.info("publish refused: %s (%s), %s", self._peer, self.client_id, refused)
 
     def _acknowledge(self, pending: PendingAck) -> None:
         """Answer a publish; below level 5 a refusal can only be said by closing."""
         if self.is_closed:
             return
-        if self._level == 5:
+        kind = wire.PUBACK if pending.qos == 1 else wire.PUBREC
+        if self.level == 5:
             name = id_text(MessageId(pending.message)) if pending.message else ""
             properties = user_property("fasti-id", name) if name else b""
-            self._write(ack(5, wire.PUBACK, pending.packet_id, pending.reason, properties))
+            self._write(ack(5, kind, pending.packet_id, pending.reason, properties))
         elif pending.reason >= 0x80:
-            self._refuse(Reason(pending.reason), "a publish that cannot be taken")
+            self.refuse(Reason(pending.reason), "a publish that cannot be taken")
         else:
-            self._write(ack(self._level, wire.PUBACK, pending.packet_id))
-
-    # -- acks of deliveries
-
-    def _on_ack(self, packet: Ack) -> None:
-        subscriber = self._present()
-        if packet.kind != wire.PUBACK:
-            if packet.kind == wire.PUBREL:
-                self._put(Ack(wire.PUBCOMP, packet.packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
-            else:
-                self._refuse(Reason.PROTOCOL_ERROR, "an ack of the wrong kind")
-            return
-        if subscriber.session.ack(packet.packet_id) is not None:
-            subscriber.dirty.add(subscriber)
-            if not subscriber.session.tailing:
-                self._broker.read_on(subscriber)
+            self._write(ack(self.level, kind, pending.packet_id))
 
     def _drop(self, packet_id: int) -> None:
         """The client does not take packets of this size: as if it had been acked."""
         self._broker.traffic.dropped += 1
-        if self._subscriber is not None and packet_id:
-            self._subscriber.session.ack(packet_id)
+        flight = self._subscriber.session.flights.get(packet_id) if self._subscriber is not None else None
+        if self._subscriber is not None and flight is not None:
+            self._outflow.finish(self._subscriber, flight)
 
     # -- the end
 
@@ -344,21 +354,23 @@ class Connection:
         if asked is not None:
             session = subscriber.session
             if asked and not session.is_persistent:
-                self._refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
+                self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
                 return
             session.expiry_s = min(asked, self._broker.config.sessions.expiry_max_ms // 1000)
+        if packet.reason != Reason.DISCONNECT_WITH_WILL:
+            subscriber.will = None
         self._end()
 
     def _fault(self, error: MqttError) -> None:
-        if self._level:
-            self._refuse(Reason(error.reason), str(error))
+        if self.level:
+            self.refuse(Reason(error.reason), str(error))
             return
         log.info("connect refused: %s, %s", self._peer, error)
         if isinstance(error, UnsupportedLevel):
             self._write(error.connack)
         self._end()
 
-    def _refuse(self, reason: Reason, why: str) -> None:
+    def refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""
         log.info("connection closed: %s (%s), 0x%02x %s", self._peer, self.client_id, reason, why)
         self._inflow.forget()
@@ -375,8 +387,8 @@ class Connection:
         self.is_closed = True
         self._wake()
 
-    def _put(self, packet: Packet) -> None:
-        self._write(encode(packet, self._level))
+    def put(self, packet: Packet) -> None:
+        self._write(encode(packet, self.level))
 
     def _write(self, data: bytes) -> None:
         if not self._out:

@@ -11,19 +11,22 @@ from .packets import Subscribe, SubscribeOptions, Unsubscribe
 from .properties import Properties
 from .reasons import Reason
 
+Granted = tuple[int, Subscription | None]
+"""(reason code, the subscription if what is retained for it is to be sent)."""
 
-def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> tuple[int, ...]:
-    """Take every filter that can be taken, at once; a reason code for each."""
+
+def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> list[Granted]:
+    """Take every filter that can be taken, at once."""
     properties = packet.properties or Properties()
     try:
         replay_from = _replay_from(properties, broker.clock.wall_ms())
     except TimeError:
-        return tuple(int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) for _ in packet.filters)
+        return [(int(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None) for _ in packet.filters]
     identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
-    return tuple(
+    return [
         _subscribe_one(broker, subscriber, text, options, identifier, replay_from)
         for text, options in packet.filters
-    )
+    ]
 
 
 def unsubscribe(broker: Broker, subscriber: Subscriber, packet: Unsubscribe) -> tuple[int, ...]:
@@ -41,28 +44,27 @@ def _subscribe_one(
     options: SubscribeOptions,
     identifier: int,
     replay_from: Position | None,
-) -> int:
+) -> Granted:
     try:
         group, topic_filter = parse_share(text)
         check_filter(topic_filter)
     except TopicError:
-        return Reason.TOPIC_FILTER_INVALID
-    if group is not None:
-        return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        return Reason.TOPIC_FILTER_INVALID, None
     denied = broker.denial(topic_filter, subscriber)
     if denied is not None:
-        return denied
-    granted = min(options.qos, broker.config.mqtt.maximum_qos, 1)
+        return denied, None
+    granted = min(options.qos, broker.config.mqtt.maximum_qos)
     wanted = Subscription(
-        topic_filter,
+        text,
         granted,
         broker.horizon(),
         options.no_local,
         options.retain_as_published,
         identifier,
     )
-    broker.subscribe(subscriber, wanted, replay_from)
-    return granted
+    is_new = broker.subscribe(subscriber, wanted, replay_from)
+    wants_retained = options.retain_handling == 0 or (options.retain_handling == 1 and is_new)
+    return granted, wanted if wants_retained and group is None else None
 
 
 def _replay_from(properties: Properties, now_ms: int) -> Position | None:

@@ -1,0 +1,108 @@
+"""Acks of deliveries: each moves a flight on, or ends it.
+
+    QoS 1   PUBLISH -> PUBACK: done
+    QoS 2   PUBLISH -> PUBREC: remembered, durably -> PUBREL -> PUBCOMP: done
+
+An ack of a packet id that is not in flight is passed over (the message was given to another member, or the
+session began anew); one of the wrong kind is a protocol error.
+"""
+
+from typing import Protocol
+
+from timeline.session import Flight
+
+from ..group import Group
+from ..subscriber import Subscriber
+from . import wire
+from .broker import Broker
+from .packets import Ack, Packet
+from .reasons import Reason
+
+
+class Sink(Protocol):
+    """The connection that acks come from."""
+
+    level: int
+    is_closed: bool
+
+    def put(self, packet: Packet) -> None: ...
+
+    def close(self, reason: int) -> None: ...
+
+    def refuse(self, reason: Reason, why: str) -> None: ...
+
+
+class Outflow:
+    """The acks of one connection."""
+
+    def __init__(self, broker: Broker, sink: Sink) -> None:
+        self._broker = broker
+        self._sink = sink
+
+    def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
+        """PUBACK, PUBREC or PUBCOMP."""
+        flight = subscriber.session.flights.get(packet.packet_id)
+        if packet.kind == wire.PUBREC:
+            self._on_received(packet, subscriber, flight)
+        elif flight is None:
+            return
+        elif packet.kind != (wire.PUBACK if flight.qos == 1 else wire.PUBCOMP):
+            self._sink.refuse(Reason.PROTOCOL_ERROR, "an ack of the wrong kind")
+        else:
+            self.finish(subscriber, flight)
+
+    def finish(self, subscriber: Subscriber, flight: Flight) -> None:
+        """The client has the message for good, or will never take it."""
+        subscriber.session.ack(flight.packet_id)
+        subscriber.dirty.add(subscriber)
+        if isinstance(flight.group, tuple):
+            group, group_id = flight.group
+            assert isinstance(group, Group)
+            group.acked(group_id)
+        if subscriber.groups or not subscriber.session.tailing:
+            self._broker.read_on(subscriber)
+
+    def on_release(self, packet: Ack, subscriber: Subscriber) -> None:
+        """PUBREL: the packet id of the client's publish is free again, when that is durable."""
+        packet_id = packet.packet_id
+        if packet_id not in subscriber.session.received:
+            self._put(wire.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            return
+
+        def released(is_durable: bool) -> None:
+            if is_durable:
+                self._put(wire.PUBCOMP, packet_id)
+            else:
+                self._sink.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+
+        self._broker.released(subscriber, packet_id, released)
+
+    def _on_received(self, packet: Ack, subscriber: Subscriber, flight: Flight | None) -> None:
+        """PUBREC: remember that the message is there, durably, then release it."""
+        packet_id = packet.packet_id
+        if flight is None:
+            self._put(wire.PUBREL, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            return
+        if flight.qos != 2:
+            self._sink.refuse(Reason.PROTOCOL_ERROR, "an ack of the wrong kind")
+            return
+        if packet.reason >= 0x80:
+            self.finish(subscriber, flight)
+            return
+        flight.phase = 1
+        if not subscriber.session.is_persistent:
+            self._put(wire.PUBREL, packet_id)
+            return
+
+        def stored(waiting: int) -> None:
+            if waiting >= 0:
+                self._put(wire.PUBREL, packet_id)
+            else:
+                self._sink.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+
+        subscriber.secure(subscriber, stored)
+
+    def _put(self, kind: int, packet_id: int, reason: int = 0) -> None:
+        """Below level 5 an ack carries no reason."""
+        if not self._sink.is_closed:
+            self._sink.put(Ack(kind, packet_id, reason if self._sink.level == 5 else 0))

@@ -1,0 +1,136 @@
+"""Retained messages: the last one of each topic, sent to whoever subscribes.
+
+A message becomes retained when the horizon passes it, that is when it fires: a side effect of dispatch,
+written with the next group and idempotent (the later position wins), so that dispatching a stretch again
+after a crash changes nothing. They live in the table `retained` by topic, not in RAM; what is not durable
+yet, and `$SYS`, is laid over it.
+
+Bound: `max_topics`; beyond it a new topic's message is delivered but not retained, counted and logged.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from heapq import merge
+
+from shards import keys
+from shards.commit import Commit
+from shards.record import decode, encode
+from shards.store import Store, Table
+from timeline.filters import matches
+from timeline.position import Position
+
+from .message import Message
+
+log = logging.getLogger(__name__)
+
+STEP_TOPICS = 2_000
+"""Topics looked at in one step."""
+TOPIC_END = b"\xff"
+Submit = Callable[[Callable[[Commit], None], Callable[[bool], None]], None]
+
+
+class Retained:
+    """Topic -> last retained message."""
+
+    def __init__(self, store: Store, wall_ms: Callable[[], int], *, max_topics: int) -> None:
+        self._store = store
+        self._wall_ms = wall_ms
+        self._max_topics = max_topics
+        self._fresh: dict[bytes, Message] = {}
+        """Not durable yet; an empty payload: cleared."""
+        self._volatile: dict[bytes, Message] = {}
+        self.count = sum(1 for _ in store.scan(Table.RETAINED, b"", TOPIC_END))
+        self.refused = 0
+
+    def note(self, message: Message, submit: Submit) -> None:
+        """A message with the retain flag has fired."""
+        topic = message.record.topic
+        last = self._position(topic)
+        if last is not None and last >= message.position:
+            return
+        if message.record.payload and last is None:
+            if self.count >= self._max_topics:
+                self.refused += 1
+                log.warning("not retained: %d topics are, as many as limits.retained", self.count)
+                return
+            self.count += 1
+        elif not message.record.payload and last is not None:
+            self.count -= 1
+        self._fresh[topic] = message
+
+        def write(commit: Commit) -> None:
+            value = _value(message) if message.record.payload else None
+            commit.row(Table.RETAINED, topic, value)
+
+        def written(is_durable: bool) -> None:
+            if self._fresh.get(topic) is not message:
+                return
+            if is_durable:
+                del self._fresh[topic]
+            else:
+                submit(write, written)
+
+        submit(write, written)
+
+    def note_volatile(self, message: Message) -> None:
+        """Kept in RAM only (`$SYS`)."""
+        self._volatile[message.record.topic] = message
+
+    def after(self, topic_filter: str, last: bytes) -> tuple[list[Message], bytes | None]:
+        """What a filter matches behind topic `last`, in order, and the topic to go on from (None: done)."""
+        prefix = _prefix(topic_filter)
+        found: list[Message] = []
+        now_ms = self._wall_ms()
+        start = max(prefix, last + b"\0" if last else b"")
+        for looked, (topic, message) in enumerate(self._merged(start, prefix + TOPIC_END), 1):
+            if topic > last and matches(topic_filter, topic.decode()):
+                kept = message or self._load(topic)
+                if kept is not None and kept.record.payload and not kept.is_expired(now_ms):
+                    found.append(kept)
+            if looked >= STEP_TOPICS:
+                return found, topic
+        return found, None
+
+    def find(self, place: Position) -> Message | None:
+        """The retained message of a position: for sending it again when its row has expired."""
+        for topic, value in self._store.scan(Table.RETAINED, b"", TOPIC_END):
+            if keys.place_of(value[:12]) == place:
+                return self._load(topic)
+        return None
+
+    def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Message | None]]:
+        """Topics in order, each once, with the message if it is in RAM."""
+        over = {**self._volatile, **self._fresh}
+        stored = (
+            (topic, None) for topic, _ in self._store.scan(Table.RETAINED, start, end) if topic not in over
+        )
+        laid = ((topic, over[topic]) for topic in sorted(over) if start <= topic < end)
+        yield from merge(stored, laid, key=lambda pair: pair[0])
+
+    def _load(self, topic: bytes) -> Message | None:
+        value = self._store.get(Table.RETAINED, topic)
+        if value is None:
+            return None
+        place, shard = keys.place_of(value[:12]), int.from_bytes(value[12:14], "big")
+        return Message(place, shard, decode(value[14:]), self._wall_ms())
+
+    def _position(self, topic: bytes) -> Position | None:
+        """Where the retained message of a topic stands; None if there is none."""
+        fresh = self._fresh.get(topic)
+        if fresh is not None:
+            return fresh.position if fresh.record.payload else None
+        value = self._store.get(Table.RETAINED, topic)
+        return None if value is None else keys.place_of(value[:12])
+
+
+def _value(message: Message) -> bytes:
+    return keys.place(message.position) + max(message.shard, 0).to_bytes(2, "big") + encode(message.record)
+
+
+def _prefix(topic_filter: str) -> bytes:
+    """What every topic that the filter matches begins with."""
+    for index, character in enumerate(topic_filter):
+        if character in "+#":
+            # `a/#` matches `a` too.
+            return topic_filter[: max(index - 1, 0)].encode()
+    return topic_filter.encode()
