@@ -57,7 +57,7 @@ class App(Core):
         self._loop = asyncio.get_running_loop()
         self.plan()
         await self.quiet()
-        self.is_ready = True
+        self.is_ready = not self._is_dead
 
     async def stop(self) -> None:
         """Finish the group commit, store every cursor, close the store."""
@@ -126,6 +126,7 @@ class App(Core):
         except Exception:
             log.exception("a round failed: the server stops rather than go on half done")
             self._is_dead = True
+            self._release_quiet()
             self._fatal()
 
     def _turn(self) -> None:
@@ -153,10 +154,7 @@ class App(Core):
         """Nothing to do at once: wait for the next due message."""
         assert self._loop is not None
         if self._quiet and self.is_settled():
-            quiet, self._quiet = self._quiet, []
-            for future in quiet:
-                if not future.done():
-                    future.set_result(None)
+            self._release_quiet()
         if self._timer is not None:
             self._timer.cancel()
         next_ms = self.wheel.next_ms()
@@ -164,6 +162,13 @@ class App(Core):
         if next_ms is not None and delay == 0.0:
             delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
         self._timer = self._loop.call_later(delay, self.plan)
+
+    def _release_quiet(self) -> None:
+        """Tell those who wait for the server to have nothing left to do."""
+        quiet, self._quiet = self._quiet, []
+        for future in quiet:
+            if not future.done():
+                future.set_result(None)
 
     def _sync(self, group: Group) -> None:
         assert self._loop is not None

@@ -9,9 +9,11 @@ Retention counts server running time, so a server that was down for a month drop
 had the time to deliver.
 """
 
+import asyncio
 import logging
 from datetime import UTC
 from functools import partial
+from itertools import islice
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
@@ -41,6 +43,7 @@ class Housekeeping:
         self._app = app
         self._scheduler = AsyncIOScheduler(timezone=UTC)
         self._sweep_from: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
+        self._running = asyncio.Lock()
         self.expired_slices = 0
 
     def start(self) -> None:
@@ -58,7 +61,11 @@ class Housekeeping:
         self._scheduler.shutdown(wait=False)
 
     async def run_due(self) -> None:
-        """Everything once. Raises what the store raises."""
+        """Everything once, never twice at a time. Raises what the store raises."""
+        async with self._running:
+            await self._run_all()
+
+    async def _run_all(self) -> None:
         await self._seal()
         if self._app.config.slices.expire_by == "server":
             await self._expire()
@@ -111,16 +118,10 @@ class Housekeeping:
         """Delete a step's worth of rows that count as absent; the next step goes on from there."""
         app = self._app
         floor = app.directory.floor
-        rows, last = [], b""
-        for key, value in app.opened.store.scan(table, self._sweep_from[table], keys.LAST):
-            last = key
-            if _place(table, value) < floor:
-                rows.append(key)
-            if len(rows) >= SWEEP_ROWS:
-                break
-        else:
-            last = b""
-        self._sweep_from[table] = last
+        scan = app.opened.store.scan(table, self._sweep_from[table], keys.LAST)
+        looked = list(islice(scan, SWEEP_ROWS))
+        rows = [key for key, value in looked if _place(table, value) < floor]
+        self._sweep_from[table] = looked[-1][0] if len(looked) == SWEEP_ROWS else b""
 
         def sweep(commit: Commit) -> None:
             for key in rows:

@@ -28,10 +28,9 @@ def inspect(path: Path, max_slices: int) -> int:
             f"{piece.count:<10} {piece.live:<10} {piece.bytes:<12} {len(piece.shards)}"
         )
         for shard in piece.shards.values():
-            _say(
-                f"  shard {shard.number}: structure {shard.structure}, {shard.count} rows, {shard.live} live, "
-                f"{shard.bytes} bytes, first {format_ms(at_of(shard.first))}, last {format_ms(at_of(shard.last))}"
-            )
+            span = f"first {format_ms(at_of(shard.first))}, last {format_ms(at_of(shard.last))}"
+            rows = f"{shard.count} rows, {shard.live} live, {shard.bytes} bytes"
+            _say(f"  shard {shard.number}: structure {shard.structure}, {rows}, {span}")
     for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
         filters = ", ".join(f"{s.filter} (QoS {s.qos})" for s in session_of(value).subscriptions)
         _say(f"session {key.decode()}: {filters or 'no subscriptions'}")

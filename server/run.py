@@ -50,6 +50,8 @@ class Server:
     async def start(self) -> None:
         """Open HTTP first, which says "not ready" until the timeline has been caught up with."""
         await self.app.start()
+        if self.exit_code:
+            return
         loop = asyncio.get_running_loop()
         mqtt, http = self.config.mqtt.listen, self.config.http.listen
         self._mqtt = await loop.create_server(
@@ -67,7 +69,8 @@ class Server:
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
-        self.housekeeping.stop()
+        if self._mqtt is not None:
+            self.housekeeping.stop()
         if self._mqtt is not None:
             self._mqtt.close()
         if self._runner is not None:
@@ -75,7 +78,8 @@ class Server:
         for link in list(self._links):
             link.shut(Reason.SERVER_SHUTTING_DOWN)
         deadline = asyncio.get_running_loop().time() + STOP_S
-        while self._links and asyncio.get_running_loop().time() < deadline:
+        # Bounded, and only at the end.
+        while self._links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await self.app.stop()
 
@@ -90,7 +94,8 @@ async def _serve(server: Server) -> int:
         loop.add_signal_handler(number, server.stopping.set)
     try:
         await server.start()
-        await server.stopping.wait()
+        if not server.exit_code:
+            await server.stopping.wait()
     finally:
         await server.stop()
     return server.exit_code

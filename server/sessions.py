@@ -230,5 +230,5 @@ def _resume(session: Session, cursor: CursorRow) -> None:
     )
 
 
-def _not_connected(decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
+def _not_connected(_decide: Callable[[Commit], None], _done: Callable[[bool], None]) -> None:
     raise AssertionError("sessions were built without a writer")

@@ -78,6 +78,7 @@ class Broker:
         self.horizon = horizon
         self.traffic = Traffic()
         self._assigned = 0
+        self._second = self._connects = 0
         self._dispatch = dispatch
         self._writer = writer
 
@@ -85,6 +86,14 @@ class Broker:
     def is_congested(self) -> bool:
         """Publishers should be held back: what they send waits in RAM."""
         return self._dispatch.live > LIVE_MAX // 2 or self._writer.queued * 2 > self.config.limits.queued
+
+    def admits(self, now_s: float) -> bool:
+        """Whether `limits.connect_rate` leaves room for one more connection in this second."""
+        rate = self.config.limits.connect_rate
+        if int(now_s) != self._second:
+            self._second, self._connects = int(now_s), 0
+        self._connects += 1
+        return not rate or self._connects <= rate
 
     # -- sessions
 
@@ -310,7 +319,7 @@ class Broker:
             except Refused as error:
                 self.traffic.refused += 1
                 log.info("publish refused: %s", error)
-                reason = Reason.QUOTA_EXCEEDED
+                reason = _REFUSALS.get(error.why, Reason.QUOTA_EXCEEDED)
             if answer is not None:
                 answers.append((answer, reason, message))
         return answers
@@ -367,6 +376,7 @@ class Broker:
         self.publish([(Wish(record, False, b"", b""), None)])
 
 
+_REFUSALS = {"idempotency-mismatch": Reason.IMPLEMENTATION_SPECIFIC_ERROR}
 _UNAVAILABLE = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 

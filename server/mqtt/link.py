@@ -14,7 +14,6 @@ from .state import Connection
 
 log = logging.getLogger(__name__)
 
-WRITE_HIGH_BYTES = 256 << 10
 CONGESTION_POLL_S = 0.005
 KEEP_ALIVE_SLACK = 1.5
 
@@ -41,13 +40,17 @@ class MqttLink(asyncio.Protocol):
         peer = self._transport.get_extra_info("peername")
         self._connection = Connection(self._broker, peer=str(peer), wake=self._plan_flush)
         self._links.add(self)
+        if not self._broker.admits(self._loop.time()):
+            log.warning("connection refused: more than limits.connect_rate a second")
+            self._transport.abort()
+            return
         if len(self._links) > self._broker.config.limits.connections:
             log.warning(
                 "connection refused: %d are open, as many as limits.connections", len(self._links) - 1
             )
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._transport.set_write_buffer_limits(high=self._broker.config.limits.out_bytes)
         self._last_received = self._loop.time()
         self._timer = self._loop.call_later(
             self._broker.config.limits.connect_timeout_ms / 1000, self._check_alive

@@ -52,8 +52,6 @@ from .subscribing import subscribe, unsubscribe
 log = logging.getLogger(__name__)
 
 HELD_PACKETS = 100
-OUT_BYTES = 256 << 10
-"""Unsent bytes from which a connection has no room: the session then reads on by itself, later."""
 
 
 class Connection:
@@ -71,6 +69,8 @@ class Connection:
         self._outflow = Outflow(broker, self)
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self._out_max = broker.config.limits.out_bytes
+        """Unsent bytes from which there is no room: the session then reads on by itself, later."""
         self._max_packet = 0
         self.client_id = ""
         self.keep_alive_s = 0
@@ -125,7 +125,7 @@ class Connection:
 
     @property
     def has_room(self) -> bool:
-        return self._out_bytes < OUT_BYTES and not self.is_blocked and self.is_open
+        return self._out_bytes < self._out_max and not self.is_blocked and self.is_open
 
     def send(
         self,
