@@ -10,6 +10,8 @@ from timeline.position import MessageId, Position, id_text, message_id
 
 OVERHEAD_BYTES = 600
 """What a message costs in RAM beside its topic, payload and properties."""
+SHARED_MS = 1_000
+"""For so long after its dispatch a message goes out as it was then, one object for all."""
 
 
 class Message:
@@ -33,6 +35,12 @@ class Message:
         """Whether its expiry, counted from due, has come."""
         expires_ms = self.record.expires_ms
         return bool(expires_ms) and wall_ms >= self.due_ms + expires_ms
+
+    def as_of(self, wall_ms: int) -> "Message":
+        """The message as it goes out now: how late it is and what is left of its expiry have changed."""
+        if wall_ms - self.due_ms - self.late_ms < SHARED_MS:
+            return self
+        return Message(self.position, self.shard, self.record, wall_ms)
 
     def size(self) -> int:
         """Bytes of RAM, about."""

@@ -157,10 +157,11 @@ class Replay:
     ) -> Iterator[tuple[Position, tuple[Message, tuple[Subscription, ...]] | None]]:
         """The next positions behind `read`, each with the message if the subscriber is to get it."""
         if self._tail.covers(read):
+            wall_ms = self._wall_ms()
             for place, message in self._tail.after(read, TURN_ROWS):
                 found = self._wanted(subscriber, place, message.record.topic)
-                is_wanted = found and not message.is_expired(self._wall_ms())
-                yield place, (message, found) if is_wanted else None
+                is_wanted = found and not message.is_expired(wall_ms)
+                yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
         structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)

@@ -63,11 +63,11 @@ async def _walk(app: App, clock: SimulatedClock, to_ms: int) -> None:
 
 
 def _next_due(app: App, target_ms: int) -> int | None:
-    """The first instant up to `target_ms` at which something is due."""
+    """The first instant up to `target_ms` at which something is due; what is held is due before the rest."""
     now = app.horizon.position
-    for place, _, value in app.reader.held():
-        if at_of(place) <= target_ms and not is_stub(value):
-            return at_of(place)
-        break
+    held = (at_of(place) for place, _, value in app.reader.held() if not is_stub(value))
+    first = next(held, None)
+    if first is not None:
+        return first if first <= target_ms else None
     rows = app.reader.read(Position(now + 1), before(target_ms + 1))
     return next((at_of(place) for place, _, value in rows if not is_stub(value)), None)

@@ -21,7 +21,8 @@ holds more than the bound and never loses its order. A million messages in one m
 fired and forgotten in runs.
 
 An entry is (position, item); items are opaque. `cancel` forgets the item and leaves its position in the
-slot, where it is passed over later. Not here: threads, clocks, callbacks.
+slot, where it is passed over later; when more of these lie about than entries may, the slots are filled
+anew. Not here: threads, clocks, callbacks.
 """
 
 from bisect import bisect_right
@@ -49,6 +50,8 @@ class Wheel(Generic[Item]):
         self.max_entries = max_entries
         self.max_bytes = max_bytes
         self.bytes = 0
+        self._stale = 0
+        """Positions in slots whose entry was cancelled."""
         self._now_ms = at_of(start)
         self._items: dict[int, tuple[Item, int]] = {}
         self._fine: list[list[int]] = [[] for _ in range(SLOTS)]
@@ -97,15 +100,14 @@ class Wheel(Generic[Item]):
         found = self._items.pop(place, None)
         if found is not None:
             self.bytes -= found[1]
+            self._stale += 1
+            if self._stale > max(self.max_entries, SLOTS):
+                self._rebuild()
 
     def clear(self, loaded: Position) -> None:
         """Forget everything; the wheel is loaded up to `loaded` and no further."""
         self._items.clear()
-        self.bytes = 0
-        for slots in (self._fine, self._coarse):
-            for slot in slots:
-                slot.clear()
-        self._fine_bits = self._coarse_bits = 0
+        self._rebuild()
         self.loaded = loaded
 
     def skip(self, place: Position) -> None:
@@ -147,6 +149,15 @@ class Wheel(Generic[Item]):
             if len(due) >= limit or not self._step(to_ms):
                 return due
 
+    def _rebuild(self) -> None:
+        """Fill the slots again without the positions of cancelled entries, which would pile up in them."""
+        items, self._items = self._items, {}
+        self._fine = [[] for _ in range(SLOTS)]
+        self._coarse = [[] for _ in range(SLOTS)]
+        self._fine_bits = self._coarse_bits = self._stale = self.bytes = 0
+        for place, (item, size) in items.items():
+            self._insert(Position(place), item, size)
+
     def _insert(self, place: Position, item: Item, size: int) -> None:
         if place in self._items:
             return
@@ -175,9 +186,11 @@ class Wheel(Generic[Item]):
                 break
             taken += 1
             found = self._items.pop(place, None)
-            if found is not None:
-                due.append((Position(place), found[0]))
-                self.bytes -= found[1]
+            if found is None:
+                self._stale -= 1
+                continue
+            due.append((Position(place), found[0]))
+            self.bytes -= found[1]
         del slot[:taken]
         if not slot:
             self._fine_bits &= ~(1 << (self._now_ms & MASK))
@@ -221,12 +234,16 @@ class Wheel(Generic[Item]):
 
     def check(self) -> None:
         """Assert the wheel's own invariants. For tests."""
-        slots = {p for level in (self._fine, self._coarse) for slot in level for p in slot}
-        assert set(self._items) <= slots
+        places: list[int] = []
+        for level, bits in ((self._fine, self._fine_bits), (self._coarse, self._coarse_bits)):
+            filled = [index for index, slot in enumerate(level) if slot]
+            assert bits == sum(1 << index for index in filled)
+            for index in filled:
+                places += level[index]
+        assert self._items.keys() <= set(places)
+        assert self._stale == len(places) - len(self._items) <= max(self.max_entries, SLOTS)
         assert self.bytes == sum(size for _, size in self._items.values())
         assert all(place <= self.loaded for place in self._items)
-        for level, bits in ((self._fine, self._fine_bits), (self._coarse, self._coarse_bits)):
-            assert bits == sum(1 << index for index, slot in enumerate(level) if slot)
 
 
 def _lowest(bits: int) -> int:

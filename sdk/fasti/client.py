@@ -17,7 +17,7 @@ from weakref import WeakSet
 from .admin import Info, Sessions, Slices
 from .errors import Error
 from .messages import Messages
-from .mqtt_adapter import NEVER, Target
+from .mqtt_values import NEVER, Target
 from .subscribe import DEFAULT_IN_FLIGHT, Subscription, Wish
 from .transport import Retry, Transport
 from .wire import Span, When, dumps, moment, parse_instant, span

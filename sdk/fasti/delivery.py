@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from .mqtt_adapter import Incoming
+from .mqtt_values import Incoming
 from .wire import parse_instant
 
 _OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt"})

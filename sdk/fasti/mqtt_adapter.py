@@ -11,10 +11,10 @@ Why private access is needed at all:
 - QoS 2: paho answers PUBREC on arrival and hands on at PUBREL, so that a crash between the two loses the
   message. Here a message is handed on at PUBLISH, PUBREC goes out when the user acks, and PUBREL is always
   answered by PUBCOMP.
-
 - A close right behind the last acks can overtake them (a reset throws away what the peer has not read). So a
   close first waits for the answer to a PINGREQ, which the server reads after the acks.
-
+- aiomqtt asks the loop to watch a file descriptor some time later, when it may be closed or another's. Here
+  the socket is asked at that moment.
 - Speed: aiomqtt reads one packet per turn of the loop, and paho makes a write, a wake-up and two changes of
   the selector of every ack. Here a turn reads what has come, and its acks go out as one write.
 
@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import aiomqtt
@@ -39,58 +39,12 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from .errors import Error, Problem, Refused, Unreachable
+from .mqtt_values import STAY_AWAY, Ended, Incoming, Target, refused, refused_connect
 
-NEVER = 0xFFFF_FFFF
-"""Session expiry interval that means: keep it as long as the server allows."""
-
-# A CONNACK with one of these may be different next time; all other refusals are final.
-_TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
-# A DISCONNECT with one of these means that coming back would be wrong: not authorized, session taken over,
-# administrative action, use another server.
-_STAY_AWAY = frozenset({0x87, 0x8E, 0x98, 0x9C, 0x9D})
 _SETTLE_S = 2.0
 _BURST = 256
 _PUBACK = 0x40
 _ACK = {1: b"\x40\x02", 2: b"\x50\x02"}
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where and how to connect. `expiry_s` > 0 makes the session outlive the connection."""
-
-    host: str
-    port: int
-    client_id: str
-    clean: bool
-    expiry_s: int
-    receive_maximum: int
-    password: str | None = None
-    keep_alive_s: int = 30
-    timeout_s: float = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class Incoming:
-    """One PUBLISH as it came. `connection` is the one that an ack must go out on."""
-
-    topic: str
-    payload: bytes
-    qos: int
-    mid: int
-    dup: bool
-    retain: bool
-    properties: tuple[tuple[str, str], ...]
-    content_type: str | None
-    connection: Connection
-
-
-class Ended(Exception):
-    """The connection is over. `error` is set when there is no point in coming back."""
-
-    def __init__(self, reason: str, error: Error | None = None) -> None:
-        super().__init__(reason)
-        self.error = error
 
 
 class Connection:
@@ -103,6 +57,7 @@ class Connection:
         self._news = asyncio.Event()
         self._pong = asyncio.Event()
         self._settled = True
+        self._is_entered = False
         self._ended: Ended | None = None
         self._on_release = on_release
         self._mqtt = aiomqtt.Client(
@@ -119,6 +74,7 @@ class Connection:
         )
         self._paho: Paho = self._mqtt._client
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._withheld: list[int] = []
         self._acks = bytearray()
         self._hook()
@@ -135,10 +91,11 @@ class Connection:
         except aiomqtt.MqttError as error:
             await asyncio.sleep(0)  # aiomqtt has asked the loop to watch the socket; let that pass first
             self._drop_socket()
-            raise _refused_connect(error) from error
+            raise refused_connect(error) from error
         except BaseException:
             self._drop_socket()
             raise
+        self._is_entered = True
         self._mqtt._disconnected.add_done_callback(self._on_end)
 
     async def subscribe(self, topic_filter: str, qos: int, user_properties: list[tuple[str, str]]) -> None:
@@ -157,7 +114,7 @@ class Connection:
             raise Ended(f"no answer to SUBSCRIBE: {error}") from error
         code = codes[0]
         if isinstance(code, ReasonCode) and code.value >= 0x80:
-            raise _refused(f"SUBSCRIBE {topic_filter}", code)
+            raise refused(f"SUBSCRIBE {topic_filter}", code)
 
     async def receive(self) -> Incoming:
         """The next message. Raises Ended once all that had arrived is taken."""
@@ -182,9 +139,28 @@ class Connection:
     async def close(self) -> None:
         """See the acks through, DISCONNECT, close the socket."""
         await self._settle()
-        with contextlib.suppress(aiomqtt.MqttError, OSError):
-            await self._mqtt.__aexit__(None, None, None)
+        if self._is_entered:
+            with contextlib.suppress(aiomqtt.MqttError, OSError):
+                await self._mqtt.__aexit__(None, None, None)
         self._drop_socket()
+
+    def _watch(self, _client: Paho, _userdata: Any, sock: Any) -> None:
+        """paho wants to write: from the loop, or from the thread that connects."""
+        if threading.get_ident() == self._thread:
+            self._watch_here(sock)
+        else:
+            self._loop.call_soon_threadsafe(self._watch_here, sock)
+
+    def _watch_here(self, sock: Any) -> None:
+        if sock.fileno() >= 0:
+            self._loop.add_writer(sock.fileno(), self._write)
+
+    def _write(self) -> None:
+        try:
+            self._paho.loop_write()
+        except Exception as error:
+            if not self._mqtt._disconnected.done():
+                self._mqtt._disconnected.set_exception(error)
 
     def _flush(self) -> None:
         """All acks of one loop turn, as one write."""
@@ -259,6 +235,7 @@ class Connection:
         paho.loop_read = loop_read  # type: ignore[assignment, method-assign]
         paho.on_connect = on_connect
         paho.on_message = self._on_message
+        paho.on_socket_register_write = self._watch
         paho._send_pubrec = withhold  # type: ignore[method-assign]
         paho._handle_publish = on_publish_packet  # type: ignore[method-assign]
         paho._handle_pubrel = on_pubrel_packet  # type: ignore[method-assign]
@@ -284,8 +261,8 @@ class Connection:
     def _on_end(self, disconnected: asyncio.Future[None]) -> None:
         error = None if disconnected.cancelled() else disconnected.exception()
         code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
-        final = isinstance(code, ReasonCode) and code.value in _STAY_AWAY
-        self._ended = Ended(str(error or "closed"), _refused("DISCONNECT", code) if final else None)
+        final = isinstance(code, ReasonCode) and code.value in STAY_AWAY
+        self._ended = Ended(str(error or "closed"), refused("DISCONNECT", code) if final else None)
         self._news.set()
         self._pong.set()
 
@@ -302,19 +279,3 @@ def _connect_properties(target: Target) -> Properties:
     properties.SessionExpiryInterval = target.expiry_s
     properties.ReceiveMaximum = target.receive_maximum
     return properties
-
-
-def _refused_connect(error: aiomqtt.MqttError) -> Error:
-    code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
-    if not isinstance(code, ReasonCode):
-        return Unreachable(f"mqtt: {error}")
-    if code.value in _TRY_AGAIN:
-        return Unreachable(f"mqtt: CONNECT: {code} (0x{code.value:02X})")
-    return _refused("CONNECT", code)
-
-
-def _refused(what: str, code: Any) -> Refused:
-    name = str(code)
-    detail = f"{what}: {name} (0x{code.value:02X})"
-    slug = "mqtt-" + name.lower().replace(" ", "-")
-    return Refused(detail, problem=Problem(slug=slug, detail=detail), reason_code=int(code.value))

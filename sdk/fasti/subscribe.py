@@ -34,7 +34,8 @@ from weakref import WeakSet
 
 from .delivery import Delivery
 from .errors import Unreachable
-from .mqtt_adapter import NEVER, Connection, Ended, Incoming, Target
+from .mqtt_adapter import Connection
+from .mqtt_values import NEVER, Ended, Incoming, Target
 from .transport import Retry
 
 DEFAULT_IN_FLIGHT = 64

@@ -63,7 +63,7 @@ def refusals() -> Iterator[None]:
         raise Problem("over-quota", str(error), headers=RETRY_AFTER) from None
     except StoreFailed:
         raise Problem(
-            "store-unavailable", "nothing can be written at the moment; nothing was", headers=RETRY_AFTER
+            "store-unavailable", "nothing can be made durable at the moment", headers=RETRY_AFTER
         ) from None
 
 
@@ -85,7 +85,7 @@ def check_query(request: web.Request, known: Sequence[str] = ()) -> None:
     if not request.query_string:
         return
     seen = set()
-    for name in request.query:
+    for name, _ in request.query.items():  # noqa: PERF102 - keys() gives each name once
         if name not in known:
             raise FieldError(name, f"is not a parameter here; there are: {', '.join(known) or 'none'}")
         if name in seen:

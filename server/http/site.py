@@ -12,6 +12,7 @@ from ..metrics import ServerCollector
 from .answers import Handler
 from .batch import Batch
 from .clock import ClockRoutes
+from .explain import Explain
 from .gate import Gate
 from .info import Info
 from .listing import Listing
@@ -32,6 +33,7 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
         Batch(app),
         Messages(app),
         Listing(app),
+        Explain(app),
         Slices(app),
         SessionRoutes(app),
         ClockRoutes(app, housekeeping),

@@ -27,8 +27,7 @@ from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
 from ..app import App
-from ..mqtt.properties import decode_properties
-from ..mqtt.reasons import MqttError
+from ..mqtt.properties import Properties, decode_properties
 from ..subscriber import Subscriber
 from .times import INSTANT_MS_MAX, format_ms
 
@@ -156,12 +155,7 @@ def _payload(record: Record) -> tuple[object, str]:
 
 
 def _add_properties(view: View, encoded: bytes) -> None:
-    try:
-        properties = decode_properties(encoded)
-    except MqttError:
-        return
-    if properties is None:
-        return
+    properties = decode_properties(encoded) or Properties()
     if properties.content_type:
         view["content_type"] = properties.content_type
     if properties.user_properties:

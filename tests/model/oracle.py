@@ -11,8 +11,9 @@ from server.message import Message
 from shards.memory import MemoryStore
 from shards.record import decode, is_stub
 from shards.store import Table
+from shards.tables import META_CURSOR, cursor_from
 from timeline.filters import matches
-from timeline.position import MessageId, Position, at_of
+from timeline.position import END, MessageId, Position, at_of
 
 from .fakes import FakeLink
 
@@ -61,13 +62,20 @@ class Rewind:
 
 @dataclass
 class Watch:
-    """What one client has seen. `done`: position -> turn, acked and durably so."""
+    """What one client has seen.
+
+    A *turn* is the number of replays that it had asked for when a message was first sent. `acked`: (position,
+    turn) of what it has acked, `done`: of what it has acked and durably so.
+    """
 
     is_persistent: bool
     wanted: dict[str, Wanted] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
-    acked: dict[Position, int] = field(default_factory=dict)
-    done: dict[Position, int] = field(default_factory=dict)
+    got: set[str] = field(default_factory=set)
+    """What it has acked, or got at QoS 0: the rest may have been lost with its connection."""
+    sent: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """(tag, turn) by packet id."""
+    acked: set[tuple[Position, int]] = field(default_factory=set)
+    done: set[tuple[Position, int]] = field(default_factory=set)
     rewinds: list[Rewind] = field(default_factory=list)
     last: Position = Position(0)
 
@@ -75,9 +83,14 @@ class Watch:
     def turn(self) -> int:
         return len(self.rewinds)
 
-    def may_come_again(self, place: Position, topic: str) -> bool:
-        turn = self.done[place]
-        return any(r.turn > turn and place > r.to and matches(r.filter, topic) for r in self.rewinds)
+    def may_come(self, place: Position, turn: int, topic: str) -> bool:
+        """Whether this is no repetition of what is done, or one that was asked for."""
+        if (place, turn) in self.done:
+            return False
+        done = [t for t in range(turn) if (place, t) in self.done]
+        return not done or any(
+            r.turn > done[-1] and place > r.to and matches(r.filter, topic) for r in self.rewinds
+        )
 
 
 class Oracle:
@@ -91,9 +104,11 @@ class Oracle:
         self.excused: set[str] = set()
         """Sent while the store took no writes: no bound could be kept for them."""
         self.clock_ms = wall_ms
-        """The highest time that the clock has shown to this process."""
+        """The highest time that this process has seen."""
         self.refuse_ms = 0
         """Up to here nobody knows what the last process has sent."""
+        self.bound_ms = 0
+        """Dispatch stays below this, which is on disk."""
         self.floor_ms = 0
         self.checks = 0
         self._store = store
@@ -102,12 +117,16 @@ class Oracle:
         self._dead: set[Position] = set()
         self._written = 0
         self._counted = 0
-        self._pending_acks: dict[int, dict[str, dict[Position, int]]] = {}
+        self._pending_acks: dict[int, dict[str, set[tuple[Position, int]]]] = {}
 
     # -- time
 
-    def observe(self, wall_ms: int) -> None:
+    def saw(self, wall_ms: int) -> None:
+        """The server has looked at the clock."""
         self.clock_ms = max(self.clock_ms, wall_ms)
+
+    def observe(self, wall_ms: int) -> None:
+        """The clock shows this."""
         for key, shown in self._shown.items():
             self._shown[key] = max(shown, wall_ms)
 
@@ -126,7 +145,7 @@ class Oracle:
                 if table is Table.CURSORS and value is not None:
                     watch = self.watches.get(key.decode())
                     if watch is not None:
-                        self._pending_acks.setdefault(index, {})[key.decode()] = dict(watch.acked)
+                        self._pending_acks.setdefault(index, {})[key.decode()] = set(watch.acked)
                 elif table is Table.MESSAGES and value is not None and is_stub(value):
                     self._dead.add(_place(key))
             self._written += 1
@@ -137,7 +156,9 @@ class Oracle:
         while self._counted < self._store.durable:
             index = self._counted
             for table, key, value, _ in log[index].changes:
-                if table is Table.MESSAGES and value is not None:
+                if table is Table.META and key == META_CURSOR and value is not None:
+                    self.bound_ms = cursor_from(value).bound_ms
+                elif table is Table.MESSAGES and value is not None:
                     if is_stub(value):
                         self._live.discard(_place(key))
                     else:
@@ -145,8 +166,7 @@ class Oracle:
             for client_id, acked in self._pending_acks.pop(index, {}).items():
                 watch = self.watches.get(client_id)
                 if watch is not None:
-                    for place, turn in acked.items():
-                        watch.done[place] = max(turn, watch.done.get(place, 0))
+                    watch.done |= acked
             self._counted += 1
 
     def cut(self) -> None:
@@ -160,6 +180,16 @@ class Oracle:
                     self._dead.add(_place(key))
         self._written = self._counted = len(self._store.log)
 
+    def undurable(self) -> Position:
+        """The lowest position in what is written and not durable."""
+        places = [
+            _place(key)
+            for batch in self._store.log[self._store.durable :]
+            for table, key, value, _ in batch.changes
+            if table is Table.MESSAGES and value is not None
+        ]
+        return min(places, default=END)
+
     # -- deliveries
 
     def delivery(self, link: FakeLink, message: Message, packet_id: int, attempt: int) -> None:
@@ -168,6 +198,7 @@ class Oracle:
         place = message.position
         watch = self.watches[link.client_id]
         where = f"{tag} at {at_of(place)} to {link.client_id}"
+        need(tag in self.letters, f"a message that nobody sent: {where}")
         letter = self.letters[tag]
         need(not letter.is_cancelled, f"delivered after a 204: {where}")
         due_ms = message.record.due_ms
@@ -177,10 +208,12 @@ class Oracle:
         if message.is_stored:
             need(place in self._live or at_of(place) < self.floor_ms, f"sent before it was durable: {where}")
             need(place not in self._dead, f"sent a cancelled or moved row: {where}")
-        if place in watch.done:
-            need(watch.may_come_again(place, letter.topic), f"again after a durable ack: {where}")
+        turn = watch.turn if attempt == 1 else watch.sent[packet_id][1]
+        need(watch.may_come(place, turn, letter.topic), f"again after a durable ack: {where}")
         self._order(link, watch, place, packet_id, attempt, where)
-        watch.seen.add(tag)
+        watch.sent[packet_id] = tag, turn
+        if not packet_id:
+            watch.got.add(tag)
         self.delivered.add(tag)
 
     def _order(
@@ -206,6 +239,11 @@ class Oracle:
         letter.is_acked = True
         if message not in letter.ids:
             letter.ids.append(message)
+
+    def decide(self, place: Position, tag: str) -> None:
+        """The writer says that a message may still be cancelled or moved."""
+        decided = max(self.clock_ms, self.refuse_ms)
+        need(at_of(place) > decided, f"{tag} at {at_of(place)} was decided, all up to {decided} is")
 
     def cancelled(self, tag: str) -> None:
         letter = self.letters[tag]

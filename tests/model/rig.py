@@ -65,6 +65,9 @@ class Rig:
         self.links: dict[str, FakeLink] = {}
         self.dying: deque[FakeLink] = deque()
         self.syncs: deque[int] = deque()
+        self.is_expiring = False
+        self.former: dict[str, Watch] = {}
+        """By client, the session that a clean start gives up, until that is durable."""
         self.tags = 0
         self.history: list[str] = []
         self.core = self._start()
@@ -121,7 +124,7 @@ class Rig:
                 need(answer.outcome is Outcome.NOT_FOUND, f"cancel answered {answer.outcome}")
                 self.oracle.not_found(letter.tag)
 
-        self._submit(lambda commit: commit.cancel(message), done)
+        self._submit(lambda commit: self._decided(letter.tag, commit.cancel(message)), done)
 
     def move(self, index: int, delay_ms: int) -> None:
         letter, message = self._pick(index)
@@ -146,34 +149,50 @@ class Rig:
             else:
                 self.oracle.not_found(letter.tag)
 
-        self._submit(lambda commit: commit.move(message, due_ms), done)
+        self._submit(lambda commit: self._decided(letter.tag, commit.move(message, due_ms)), done)
 
     def expire(self, retention_s: int) -> None:
-        """What housekeeping does: seal passed slices, drop those whose retention is over, sweep."""
-        core = self.core
-        passed = passed_slices(core.directory, core.horizon.position)
-        plan = expired_slices(core.directory, core.opened.commit.running_ms // 1000, retention_s)
+        """What housekeeping does: seal passed slices; then drop those whose retention is over, and sweep."""
+        if self.is_expiring:
+            return
+        passed = passed_slices(self.core.directory, self.core.horizon.position)
 
-        def drop(commit: Commit) -> None:
+        def seal(commit: Commit) -> None:
             for piece in passed:
                 commit.passed(piece)
+
+        def sealed(answer: Any) -> None:
+            self.is_expiring = not isinstance(answer, Exception) and self._drop(retention_s)
+
+        self.is_expiring = self._submit(seal, sealed)
+
+    def _drop(self, retention_s: int) -> bool:
+        directory = self.core.directory
+        plan = expired_slices(directory, self.core.opened.commit.running_ms // 1000, retention_s)
+
+        def drop(commit: Commit) -> None:
             if plan:
                 commit.expire(plan)
                 self.oracle.floor_ms = max(self.oracle.floor_ms, plan[-1].end_ms)
             for table, place_of in ((Table.DEDUPE, _dedupe_place), (Table.MOVED, _moved_place)):
                 for key, value in list(self.store.scan(table, b"", keys.LAST)):
-                    if place_of(value) < commit.directory.floor:
+                    if place_of(value) < directory.floor:
                         commit.row(table, key, None)
 
-        if self.core.writer.is_idle:
-            self._submit(drop, _ignore)
+        def dropped(answer: Any) -> None:
+            self.is_expiring = False
+
+        return self._submit(drop, dropped)
 
     # -- pieces of a round
 
     def heartbeat(self) -> None:
+        self.oracle.saw(self.clock.now_ms)
         self.core.heartbeat()
 
     def compose(self) -> None:
+        if self.core.writer.can_compose:
+            self.oracle.saw(self.clock.now_ms)
         log = len(self.store.log)
         group = self.core.writer.compose()
         self.oracle.written(self.core.writer.broken is not None)
@@ -190,6 +209,7 @@ class Rig:
                 self.core.writer.settle()
 
     def dispatch(self, limit: int) -> None:
+        self.oracle.saw(self.clock.now_ms)
         self.core.dispatch.turn(limit)
 
     def load(self, rows: int) -> None:
@@ -222,9 +242,14 @@ class Rig:
         assert subscriber is not None
         self.links[client_id] = link
         if not is_present:
+            former = self.oracle.watches.get(client_id)
+            if former is not None and is_persistent:
+                self.former.setdefault(client_id, former)
             self.oracle.watches[client_id] = Watch(is_persistent)
 
         def opened(is_durable: bool) -> None:
+            if is_durable and subscriber is self.core.sessions.get(client_id):
+                self.former.pop(client_id, None)
             if link.is_closed:
                 return
             if subscriber.link is not link or not is_durable:
@@ -295,7 +320,9 @@ class Rig:
             return
         flight = flights[index % len(flights)]
         watch = self.oracle.watches[client_id]
-        watch.acked[flight.position] = watch.turn
+        tag, turn = watch.sent[flight.packet_id]
+        watch.got.add(tag)
+        watch.acked.add((flight.position, turn))
         if subscriber.session.ack(flight.packet_id) is not None:
             subscriber.dirty.add(subscriber)
             if not subscriber.session.tailing:
@@ -347,6 +374,7 @@ class Rig:
         self.links.clear()
         self.dying.clear()
         self.syncs.clear()
+        self.is_expiring = False
         self.core = self._start()
 
     def _start(self) -> Core:
@@ -359,14 +387,18 @@ class Rig:
         oracle.floor_ms = at_of(core.directory.floor)
         self._restore_watches(core)
         self._check_whole()
-        self.start = core.horizon.position
+        self.free = core.horizon.position
+        """Up to here the horizon may be whatever the bound says."""
         return core
 
     def _restore_watches(self, core: Core) -> None:
         oracle = self.oracle
         for client_id in CLIENTS:
-            watch = oracle.watches.get(client_id)
             subscriber = core.sessions.get(client_id)
+            former = self.former.pop(client_id, None)
+            if former is not None and (subscriber is None or subscriber.session.subscriptions):
+                oracle.watches[client_id] = former
+            watch = oracle.watches.get(client_id)
             if subscriber is None:
                 need(
                     watch is None or not any(w.is_acked for w in watch.wanted.values()) or client_id == CLEAN,
@@ -384,14 +416,13 @@ class Rig:
             need(filters <= set(watch.wanted), f"{client_id} has subscriptions that nobody asked for")
             for wanted in watch.wanted.values():
                 wanted.is_acked = True
-            watch.acked = dict(watch.done)
+            watch.acked = set(watch.done)
             watch.last = subscriber.session.read
 
     # -- what has to hold
 
     def delivered(self, link: FakeLink, message: Message, packet_id: int, attempt: int) -> None:
-        horizon = self.core.horizon
-        if horizon.unbounded:
+        if self.core.writer.broken is not None:
             self.oracle.excused.add(message.record.payload.decode())
         self.oracle.delivery(link, message, packet_id, attempt)
 
@@ -404,9 +435,15 @@ class Rig:
         need(len(core.tail) <= CONFIG.tail.max_entries, "the tail is over its bound")
         need(horizon.position <= core.wheel.loaded, "the horizon is beyond what is loaded")
         need(
-            horizon.position <= max(self.start, before(horizon.clock_ms) | horizon.seq),
+            horizon.position <= max(self.free, Position(before(self.oracle.clock_ms) | horizon.seq)),
             "the horizon is beyond the clock",
         )
+        if core.writer.broken is None:
+            bound = before(self.oracle.bound_ms)
+            need(horizon.position <= max(self.free, bound), "the horizon is beyond the durable bound")
+        else:
+            self.free = horizon.position
+        need(horizon.position < self.oracle.undurable(), "the horizon is beyond what is durable")
         if core.writer.broken is None:
             counted = count_pending(core.reader, horizon.position)
             need(
@@ -552,7 +589,7 @@ class Rig:
             for topic_filter, wanted in watch.wanted.items():
                 if wanted.is_acked and wanted.since < found.position and matches(topic_filter, letter.topic):
                     need(
-                        tag in watch.seen,
+                        tag in watch.got,
                         f"{tag} at {at_of(found.position)} never came to {client_id} ({topic_filter})",
                     )
 
@@ -563,6 +600,13 @@ class Rig:
         watch = self.oracle.watches.get(link.client_id)
         if watch is not None and not watch.is_persistent and self.links[link.client_id] is link:
             watch.wanted.clear()
+
+    def _decided(self, tag: str, control: Control) -> Control:
+        found = control.found
+        if control.outcome is Outcome.DONE and found is not None and not is_stub(found.value):
+            if found.shard is not None:
+                self.oracle.decide(found.position, tag)
+        return control
 
     def _letter(self, tag: str, topic: str, due_ms: int) -> Letter:
         letter = self.oracle.letters.get(tag)
@@ -591,7 +635,7 @@ class Rig:
 
     def _submit(
         self, decide: Callable[[Commit], Any], done: Callable[[Any], None], cost: int = 1
-    ) -> None:
+    ) -> bool:
         def checked(answer: Any) -> None:
             if isinstance(answer, Exception) and not isinstance(answer, Refused | StoreFailed):
                 raise answer
@@ -600,7 +644,8 @@ class Rig:
         try:
             self.core.writer.submit(decide, checked, cost=cost)
         except (StoreFailed, Busy):
-            pass
+            return False
+        return True
 
     def _pick(self, index: int) -> tuple[Letter | None, MessageId]:
         letters = [letter for letter in self.oracle.letters.values() if letter.is_acked]
@@ -616,10 +661,6 @@ def _dedupe_place(value: bytes) -> Position:
 
 def _moved_place(value: bytes) -> Position:
     return id_position(keys.message_of(value))
-
-
-def _ignore(_: Any) -> None:
-    """Nobody waits for this answer."""
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ from .rig import CLIENTS, DAY_MS, FILTERS, TOPICS, Rig
 DELAYS = (0, 0, -5, 1, 2, 3, 8, 15, 40, 300, 1_500, 5_000, 20_000, 100_000, 1_000_000, 3_600_000)
 FAR = (3 * DAY_MS, 100 * DAY_MS)
 TICKS = (0, 1, 1, 2, 5, 40, 300)
-JUMPS = (-1, -1, -300, -1_500, -20_000, 1_500, 5_000, 60_000, DAY_MS)
+JUMPS = (-1, -1, -300, -1_500, -20_000, 1_500, 5_000, 20_000, 60_000, 960_000, DAY_MS)
 RESTARTS = (0, 1, 5, -4, -20, -1_500, -20_000, 60_000, DAY_MS, -DAY_MS)
 
 Step = Callable[[Rig, Random], None]
@@ -27,13 +27,27 @@ def _subscribe(rig: Rig, r: Random) -> None:
     rig.subscribe(r.choice(CLIENTS), r.choice(FILTERS), back)
 
 
+def _recent(r: Random) -> int:
+    return min(r.randrange(10), r.randrange(10))
+
+
+def _move_and_cancel(rig: Rig, r: Random) -> None:
+    """Without waiting for an answer."""
+    index = _recent(r)
+    rig.move(index, _delay(r))
+    if r.random() < 0.5:
+        rig.compose()
+    rig.cancel(index)
+
+
 STEPS: dict[str, tuple[float, Step]] = {
     "put": (12, _put),
     "put_keyed": (2, lambda rig, r: rig.put_keyed(r.randrange(3), r.choice((1, 1, 2)))),
     "publish": (3, lambda rig, r: rig.publish(r.choice(TOPICS), r.choice((0, 1)))),
-    "cancel": (4, lambda rig, r: rig.cancel(r.randrange(12))),
-    "move": (5, lambda rig, r: rig.move(r.randrange(12), _delay(r))),
-    "expire": (0.6, lambda rig, r: rig.expire(r.choice((0, 0, 30)))),
+    "cancel": (7, lambda rig, r: rig.cancel(_recent(r))),
+    "move": (7, lambda rig, r: rig.move(_recent(r), _delay(r))),
+    "move_and_cancel": (2, _move_and_cancel),
+    "expire": (5, lambda rig, r: rig.expire(r.choice((0, 0, 30)))),
     "heartbeat": (6, lambda rig, r: rig.heartbeat()),
     "compose": (14, lambda rig, r: rig.compose()),
     "settle": (13, lambda rig, r: rig.settle()),
@@ -42,7 +56,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "replay": (10, lambda rig, r: rig.replay()),
     "release": (3, lambda rig, r: rig.release()),
     "tick": (10, lambda rig, r: rig.tick(r.choice(TICKS))),
-    "jump": (2.5, lambda rig, r: rig.tick(r.choice(JUMPS))),
+    "jump": (4, lambda rig, r: rig.tick(r.choice(JUMPS))),
     "connect": (4, lambda rig, r: rig.connect(r.choice(CLIENTS))),
     "connect_clean": (0.3, lambda rig, r: rig.connect(r.choice(CLIENTS), clean=True)),
     "disconnect": (1.5, lambda rig, r: rig.disconnect(r.choice(CLIENTS))),

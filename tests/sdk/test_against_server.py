@@ -81,7 +81,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 async def c(server: Server) -> AsyncIterator[fasti.Client]:
-    async with fasti.Client(server.url, retry=fasti.Retry(attempts=8, first_s=0.05, cap_s=1)) as made:
+    async with fasti.Client(server.url, retry=fasti.Retry(attempts=25, first_s=0.05, cap_s=1)) as made:
         yield made
 
 

@@ -14,7 +14,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 import fasti
-from fasti.mqtt_adapter import Connection, Incoming
+from fasti.mqtt_adapter import Connection
+from fasti.mqtt_values import Incoming
 from fasti.subscribe import Ledger
 from tests.sdk.conftest import QUICK, Broker, free_port, until
 from tests.sdk.fake import Fake

@@ -1,7 +1,7 @@
-"""A whole server in one process, without sockets of MQTT: real store, simulated clock, HTTP by a test client."""
+"""A whole server in one process: a real store, a simulated clock, HTTP by a test client, no MQTT sockets."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +68,12 @@ class FakeLink:
         self.closed.append(reason)
 
     def send(
-        self, message: Message, qos: int, packet_id: int, subscriptions: tuple[Subscription, ...], attempt: int
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
     ) -> None:
         self.sent.append(message)
         self.packet_ids.append(packet_id)
@@ -90,7 +95,9 @@ class Answer:
 class Running:
     """An app with its HTTP side."""
 
-    def __init__(self, app: App, clock: SimulatedClock, http: TestClient[web.Request, web.Application]) -> None:
+    def __init__(
+        self, app: App, clock: SimulatedClock, http: TestClient[web.Request, web.Application]
+    ) -> None:
         self.app = app
         self.clock = clock
         self.http = http
@@ -156,8 +163,8 @@ async def running(path: Path, config: Config, clock: SimulatedClock) -> AsyncIte
 
 
 @pytest.fixture
-def clock() -> Iterator[SimulatedClock]:
-    yield SimulatedClock(START_MS)
+def clock() -> SimulatedClock:
+    return SimulatedClock(START_MS)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 Row = Mapping[str, Any]
+PIPE_WIDTH = 1_000
+"""Columns for what is no terminal: a table in a pipe is not folded."""
 
 
 class Format(StrEnum):
@@ -32,7 +34,8 @@ class Printer:
     def __init__(self, format: Format) -> None:  # noqa: A002
         self.format = format
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._console = Console(highlight=False, soft_wrap=True)
+        width = None if sys.stdout.isatty() else PIPE_WIDTH
+        self._console = Console(highlight=False, soft_wrap=True, width=width)
 
     def one(self, row: Row) -> None:
         """A single object: name and value, line by line, or JSON."""
@@ -44,8 +47,8 @@ class Printer:
             table.add_row(f"[bold]{name}[/bold]", _cell(value))
         self._console.print(table)
 
-    def many(self, rows: Sequence[Row], columns: Sequence[str], **more: Any) -> None:
-        """A list. `more` stands beside the rows in a table's caption."""
+    def many(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+        """A list; a table has a column for each of `columns`."""
         if self.format is Format.ndjson:
             for row in rows:
                 self.line(row)
@@ -54,12 +57,13 @@ class Printer:
         else:
             table = Table(box=None, pad_edge=False, header_style="bold")
             for name in columns:
-                table.add_column(name, overflow="fold")
+                table.add_column(name.replace("_", " "), overflow="fold")
             for row in rows:
                 table.add_row(*(_cell(row.get(name)) for name in columns))
-            self._console.print(table)
-            for name, value in more.items():
-                self._console.print(f"{name}: {_cell(value)}")
+            if rows:
+                self._console.print(table)
+            else:
+                self.errors.print("none", style="dim")
 
     def line(self, row: Row) -> None:
         """One object on one line of JSON, at once (for streams)."""

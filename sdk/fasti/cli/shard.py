@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import fasti
 
-from .output import Format, Printer
+from .output import Format, Printer, Row
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -24,7 +24,7 @@ def ls(context: typer.Context, start: Start) -> None:
     """List the shards of a slice."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        out.many([s.raw for s in (await client.slices.get(start)).shards], COLUMNS)
+        out.many(rows(await client.slices.get(start), out), COLUMNS)
 
     run(context, work)
 
@@ -52,6 +52,18 @@ def dump(context: typer.Context, start: Start, number: Number) -> None:
                 out.line(message.raw)
 
     run(context, work)
+
+
+def rows(piece: fasti.Slice, out: Printer) -> list[Row]:
+    """The shards of a slice for a list; a table shows of a position its time."""
+    raw = [s.raw for s in piece.shards]
+    if out.format is not Format.table:
+        return list(raw)
+    return [{**r, **{name: _time(r.get(name)) for name in ("first", "last")}} for r in raw]
+
+
+def _time(position: Any) -> Any:
+    return position.get("at") if isinstance(position, dict) else position
 
 
 async def _shard_of(client: fasti.Client, message: fasti.Message) -> int | None:

@@ -11,6 +11,7 @@ import fasti
 from .output import Printer
 from .run import run
 from .shard import COLUMNS as SHARD_COLUMNS
+from .shard import rows
 
 app = typer.Typer(no_args_is_help=True)
 Start = Annotated[
@@ -39,6 +40,6 @@ def show(context: typer.Context, start: Start) -> None:
             out.one(found.raw)
             return
         out.one({**found.raw, "shards": found.shard_count})
-        out.many([s.raw for s in found.shards], SHARD_COLUMNS)
+        out.many(rows(found, out), SHARD_COLUMNS)
 
     run(context, work)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.config import Config, Http, Limits
+from server.config import Config, Http, Limits, Tail
 from server.mqtt.incoming import read_publish
 from server.mqtt.packets import Publish
 from server.mqtt.properties import Properties
@@ -15,8 +15,6 @@ from shards.record import decode
 from timeline.position import MessageId
 
 from ..conftest import HOUR_MS, MINUTE_MS, START, START_MS, Running
-
-UNKNOWN = "0" * 32
 
 
 async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
@@ -51,7 +49,12 @@ async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
         {"payload": "AAH/", "encoding": "base64"},
         {"payload": {"id": 17, "b": [1, None, 1e3]}, "encoding": "json", "content_type": "application/json"},
         {"payload": "said", "encoding": "json", "content_type": "application/vnd.x+json"},
-        {"payload": "x", "encoding": "text", "headers": {"tenant": "7", "ü": ""}, "content_type": "text/plain"},
+        {
+            "payload": "x",
+            "encoding": "text",
+            "headers": {"tenant": "7", "ü": ""},
+            "content_type": "text/plain",
+        },
         {"payload": "x", "encoding": "text", "qos": 0, "retain": True, "late": "drop", "expires_in": 90},
         {"payload": "x", "encoding": "text", "qos": 2, "expires_in": 0.25},
     ],
@@ -264,11 +267,11 @@ async def test_a_message_that_waits_for_the_clock_is_pending(server: Running) ->
     assert server.app.opened.commit.pending == 0
 
 
-@pytest.mark.parametrize("name", [UNKNOWN, "f" * 32, "nope", "A" * 32, "a:b", "%00"])
-@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
-async def test_what_is_not_there_is_not_found(server: Running, method: str, name: str) -> None:
-    body = {"deliver_in": 1} if method == "PATCH" else None
-    assert (await server.call(method, f"/v1/messages/{name}", body, status=404)).slug == "not-found"
+async def test_what_is_not_there_is_not_found(server: Running) -> None:
+    for name in ("0" * 32, "f" * 32, "nope", "A" * 32, "a:b", "%00"):
+        for method, body in (("GET", None), ("PATCH", {"deliver_in": 1}), ("DELETE", None)):
+            missing = await server.call(method, f"/v1/messages/{name}", body, status=404)
+            assert missing.slug == "not-found"
 
 
 async def test_concurrent_requests_share_a_group(server: Running) -> None:
@@ -299,6 +302,22 @@ async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
     assert got["encoding"] == "base64"
     assert got["publisher"] == "device-7"
     assert (got["content_type"], got["headers"]) == ("x/y", {"k": "v"})
+
+
+class TestTail:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), tail=replace(Tail(), max_entries=16))
+
+    async def test_a_time_that_nobody_knows_yet_is_not_told(self, server: Running) -> None:
+        names = [await server.schedule(f"t/{n}", deliver_in=60) for n in range(20)]
+        await server.pass_time(MINUTE_MS)
+        got = [(await server.call("GET", f"/v1/messages/{name}")).body for name in (names[0], names[19])]
+        assert [m["state"] for m in got] == ["dispatched", "dispatched"]
+        assert ["dispatched_at" in m for m in got] == [False, True]
+        await server.schedule()
+        got = [(await server.call("GET", f"/v1/messages/{name}")).body for name in (names[0], names[19])]
+        assert [m["dispatched_at"] for m in got] == ["2026-11-21T08:01:00.000Z"] * 2
 
 
 class TestSize:
@@ -370,3 +389,36 @@ class TestQueue:
         assert {a.status for a in answers} <= {201, 429}
         assert all(a.headers["Retry-After"] == "1" for a in refused)
         assert server.app.opened.commit.pending == 30 - len(refused)
+
+
+async def test_explain_says_where_a_message_lies(server: Running) -> None:
+    near, far = await server.schedule(deliver_in="1m"), await server.schedule(deliver_in="P1D")
+    await server.app.quiet()
+    said = (await server.call("GET", f"/v1/messages/{far}/explain")).body
+    assert isinstance(said["position"].pop("seq"), int)
+    assert said == {
+        "id": far,
+        "position": {"at": "2026-11-22T08:00:00.000Z"},
+        "held": False,
+        "slice": "2026-11-22T08:00:00.000Z",
+        "generation": 0,
+        "shard": 0,
+        "structure": "#",
+        "borrowed": False,
+        "in_wheel": False,
+        "enters_ram_at": "2026-11-22T07:50:00.000Z",
+    }
+    said = (await server.call("GET", f"/v1/messages/{near}/explain")).body
+    assert (said["in_wheel"], said["enters_ram_at"]) == (True, None)
+    await server.pass_time(MINUTE_MS)
+    said = (await server.call("GET", f"/v1/messages/{near}/explain")).body
+    assert (said["in_wheel"], said["enters_ram_at"]) == (False, None)
+    await server.call("GET", f"/v1/messages/{'0' * 32}/explain", status=404)
+
+
+async def test_explain_knows_who_waits_for_the_clock(server: Running) -> None:
+    await server.pass_time(HOUR_MS)
+    server.clock.now_ms -= HOUR_MS
+    name = await server.schedule(deliver_in="1m")
+    said = (await server.call("GET", f"/v1/messages/{name}/explain")).body
+    assert (said["held"], said["in_wheel"], "shard" in said) == (True, False, False)

@@ -1,0 +1,79 @@
+"""The plain values round an MQTT connection: where to, what came, why it ended, what a reason code means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import aiomqtt
+from paho.mqtt.reasoncodes import ReasonCode
+
+from .errors import Error, Problem, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from .mqtt_adapter import Connection
+
+NEVER = 0xFFFF_FFFF
+"""Session expiry interval that means: keep it as long as the server allows."""
+
+# A CONNACK with one of these may be different next time; all other refusals are final.
+_TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
+# A DISCONNECT with one of these means that coming back would be wrong: not authorized, session taken over,
+# administrative action, use another server.
+STAY_AWAY = frozenset({0x87, 0x8E, 0x98, 0x9C, 0x9D})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how to connect. `expiry_s` > 0 makes the session outlive the connection."""
+
+    host: str
+    port: int
+    client_id: str
+    clean: bool
+    expiry_s: int
+    receive_maximum: int
+    password: str | None = None
+    keep_alive_s: int = 30
+    timeout_s: float = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Incoming:
+    """One PUBLISH as it came. `connection` is the one that an ack must go out on."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    mid: int
+    dup: bool
+    retain: bool
+    properties: tuple[tuple[str, str], ...]
+    content_type: str | None
+    connection: Connection
+
+
+class Ended(Exception):
+    """The connection is over. `error` is set when there is no point in coming back."""
+
+    def __init__(self, reason: str, error: Error | None = None) -> None:
+        super().__init__(reason)
+        self.error = error
+
+
+def refused_connect(error: aiomqtt.MqttError) -> Error:
+    """Refused where CONNACK is final, Unreachable where another try may help."""
+    code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
+    if not isinstance(code, ReasonCode):
+        return Unreachable(f"mqtt: {error}")
+    if code.value in _TRY_AGAIN:
+        return Unreachable(f"mqtt: CONNECT: {code} (0x{code.value:02X})")
+    return refused("CONNECT", code)
+
+
+def refused(what: str, code: Any) -> Refused:
+    """A no with a reason code."""
+    name = str(code)
+    detail = f"{what}: {name} (0x{code.value:02X})"
+    slug = "mqtt-" + name.lower().replace(" ", "-")
+    return Refused(detail, problem=Problem(slug=slug, detail=detail), reason_code=int(code.value))

@@ -1,0 +1,55 @@
+"""`GET /v1/messages/{id}/explain`: where a message lies, and when it enters RAM.
+
+For people who want to see the machine at work: the slice, shard and structure that hold the row, its position
+on the timeline, and whether the wheel has it. The loader brings a row in at the latest when it is within
+reach of the clock, some minutes before its due; a full wheel takes it later, but always in time.
+"""
+
+from aiohttp import web
+
+from shards.record import is_stub
+from timeline.position import at_of, id_text
+
+from ..app import App
+from ..loader import AHEAD_MS
+from .answers import check_query, id_of, json_answer
+from .problems import Problem
+from .views import View, position_view, time_text
+
+
+class Explain:
+    """The route."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/messages/{id}/explain", self.get)]
+
+    async def get(self, request: web.Request) -> web.Response:
+        check_query(request)
+        app, message = self._app, id_of(request)
+        found = app.reader.find(message)
+        if found is None:
+            raise Problem("not-found", f"there is no message {id_text(message)}, or not any more")
+        place, shard = found.position, found.shard
+        is_ahead = shard is not None and place > app.horizon.position and not is_stub(found.value)
+        in_wheel = is_ahead and place <= app.wheel.loaded
+        view: View = {"id": id_text(message), "position": position_view(place), "held": shard is None}
+        if shard is not None:
+            piece = app.directory.find(at_of(place))
+            assert piece is not None, "a row that was found lies in a slice"
+            view |= {
+                "slice": time_text(piece.start_ms),
+                "generation": piece.generation,
+                "shard": shard.number,
+                "structure": app.reader.structures.pattern(shard.structure),
+                "borrowed": shard.number in piece.borrowed,
+            }
+        view["in_wheel"] = in_wheel
+        view["enters_ram_at"] = (
+            time_text(max(app.horizon.clock_ms, at_of(place) - AHEAD_MS))
+            if is_ahead and not in_wheel
+            else None
+        )
+        return json_answer(view)

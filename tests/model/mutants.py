@@ -1,0 +1,271 @@
+"""Naive rules, each planted into the real code in place of the one that it was thought to be as good as.
+
+A model test that never fails proves nothing. Each of these has been believed by somebody for a while; the
+random walk has to find every one of them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from pytest import MonkeyPatch
+
+import server.loader
+import server.writer
+import shards.commit
+from server.replay import Replay
+from server.sessions import Sessions
+from server.subscriber import Subscriber
+from server.writer import Writer
+from shards.commit import Commit
+from shards.group import Group
+from shards.tables import StoredCursor
+from timeline.horizon import Horizon
+from timeline.position import SEQ_MAX, Position, at_of, before
+from timeline.session import Session
+from timeline.tail import Tail
+from timeline.wheel import Wheel
+
+Mutant = Callable[[MonkeyPatch], None]
+
+
+def no_floor(patch: MonkeyPatch) -> None:
+    """The horizon does not wait for what is being synced."""
+
+    def limit(self: Horizon, loaded: Position) -> Position:
+        highest = min(before(self.clock_ms) | self.seq, loaded, before(self.bound_ms))
+        return Position(max(highest, self.position))
+
+    patch.setattr(Horizon, "limit", limit)
+
+
+def floor_of_puts_only(patch: MonkeyPatch) -> None:
+    """Cancels and moves do not hold the horizon."""
+
+    def touch(self: Group, place: Position) -> None:
+        if place not in self.gone and (self.floor is None or place < self.floor):
+            self.floor = place
+
+    patch.setattr(Group, "touch", touch)
+
+
+def horizon_at_the_end_of_the_millisecond(patch: MonkeyPatch) -> None:
+    """The horizon covers all of T's millisecond, also what has not been placed yet."""
+    limit = Horizon.limit
+
+    def naive(self: Horizon, loaded: Position) -> Position:
+        seq, self.seq = self.seq, SEQ_MAX
+        try:
+            return limit(self, loaded)
+        finally:
+            self.seq = seq
+
+    patch.setattr(Horizon, "limit", naive)
+
+
+def placed_at_wall_now(patch: MonkeyPatch) -> None:
+    """A message without a due goes to what the wall clock shows, not to T."""
+
+    def reserve(self: Commit, drafts: Any) -> list[int]:
+        ats = [max(draft.due_ms, self._wall_ms) for draft in drafts]
+        for at in ats:
+            self._slice_for(at)
+        return ats
+
+    patch.setattr(Commit, "_reserve", reserve)
+
+
+def nothing_is_held(patch: MonkeyPatch) -> None:
+    """After a step back of the clock a message due before T is placed at T at once."""
+    patch.setattr(Horizon, "place", lambda self, due_ms, wall_ms: max(due_ms, self.clock_ms))
+
+
+def cursors_without_the_horizon(patch: MonkeyPatch) -> None:
+    """Only groups with messages in them write the horizon; cursors go with any."""
+    value, last = shards.commit.cursor_value, [Position(0)]
+    seal = Commit.seal
+
+    def naive(self: Commit) -> Group:
+        if self._group.placed or not last[0] or last[0] > self.horizon.position:
+            last[0] = self.horizon.position
+        return seal(self)
+
+    def stale(cursor: StoredCursor) -> bytes:
+        return value(msgspec.structs.replace(cursor, horizon=min(last[0], cursor.horizon)))
+
+    patch.setattr(Commit, "seal", naive)
+    patch.setattr(shards.commit, "cursor_value", stale)
+
+
+def cancels_against_the_horizon(patch: MonkeyPatch) -> None:
+    """A cancel wins until the horizon has passed the message."""
+    patch.setattr(Horizon, "undecided", lambda self, place: place > self.position)
+
+
+def no_bound(patch: MonkeyPatch) -> None:
+    """Dispatch does not wait for a durable bound, and a start does not look at it."""
+    init = Horizon.__init__
+
+    def naive(self: Horizon, **stored: Any) -> None:
+        init(self, **stored)
+        self.unbounded, self.refuse_ms = True, 0
+
+    patch.setattr(Horizon, "__init__", naive)
+
+
+def loaded_beyond_the_run(patch: MonkeyPatch) -> None:
+    """The loader believes that a run was complete."""
+    loaded_to = Wheel.loaded_to
+
+    def naive(self: Wheel[Any], place: Position) -> None:
+        loaded_to(self, min(self.reach, Position(place + before(50))))
+
+    patch.setattr(Wheel, "loaded_to", naive)
+
+
+def into_the_wheel_when_written(patch: MonkeyPatch) -> None:
+    """Rows enter the wheel before they are durable, and no floor holds them."""
+    write = Writer._write
+
+    def naive(self: Writer, commit: Commit, answers: Any) -> Group | None:
+        group = write(self, commit, answers)
+        for place, shard, value in group.placed if group is not None else ():
+            item, size = server.writer.entry(shard, value)
+            self._wheel.add(place, item, size)
+        if group is not None:
+            floor = self._opened.horizon._open.pop()
+            self._opened.horizon._open.append((Position((1 << 96) - 1), floor[1]))
+        return group
+
+    patch.setattr(Writer, "_write", naive)
+
+
+def wheel_kept_after_a_failure(patch: MonkeyPatch) -> None:
+    """After a failed sync the wheel goes on with what it held."""
+    recover = Writer.recover
+
+    def naive(self: Writer) -> bool:
+        clear, self._wheel.clear = self._wheel.clear, lambda loaded: None  # type: ignore[method-assign]
+        try:
+            return recover(self)
+        finally:
+            self._wheel.clear = clear  # type: ignore[method-assign]
+
+    patch.setattr(Writer, "recover", naive)
+
+
+def settled_without_a_look_at_cancels(patch: MonkeyPatch) -> None:
+    """A moved row enters the wheel though a later request has cancelled it before it was durable."""
+    settle = Writer.settle
+
+    def naive(self: Writer) -> None:
+        kept = [(group, list(group.gone)) for group, _ in self._open]
+        for group, _ in kept:
+            group.gone.clear()
+        settle(self)
+        for group, gone in kept:
+            group.gone.extend(gone)
+
+    patch.setattr(Writer, "settle", naive)
+
+
+def cancelled_but_kept_in_the_wheel(patch: MonkeyPatch) -> None:
+    """A cancel does not take the message out of the wheel."""
+    patch.setattr(Wheel, "cancel", lambda self, place: None)
+
+
+def seq_starts_again(patch: MonkeyPatch) -> None:
+    """After a start seq goes on from nothing."""
+    init = Horizon.__init__
+
+    def naive(self: Horizon, **stored: Any) -> None:
+        init(self, **{**stored, "seq": 0})
+
+    patch.setattr(Horizon, "__init__", naive)
+
+
+def nothing_is_sent_again(patch: MonkeyPatch) -> None:
+    """What was in flight when a connection ended is forgotten."""
+    begin = Replay.begin
+
+    def naive(self: Replay, subscriber: Subscriber) -> None:
+        subscriber.session.flights.clear()
+        begin(self, subscriber)
+
+    patch.setattr(Replay, "begin", naive)
+
+
+def joined_too_early(patch: MonkeyPatch) -> None:
+    """A session tails as soon as it has a connection."""
+
+    def join(self: Session, horizon: Position) -> bool:
+        self.tailing = True
+        return True
+
+    patch.setattr(Session, "join", join)
+
+
+def read_beyond_a_full_window(patch: MonkeyPatch) -> None:
+    """A session that stops tailing is said to have read the message that it had no room for."""
+    fall_behind = Session.fall_behind
+    patch.setattr(Session, "fall_behind", lambda self, place: fall_behind(self, Position(place + 1)))
+
+
+def the_tail_covers_all(patch: MonkeyPatch) -> None:
+    """A session reads from the tail though its place has been pushed out."""
+    patch.setattr(Tail, "covers", lambda self, read: True)
+
+
+def acks_are_stored_late(patch: MonkeyPatch) -> None:
+    """A cursor is stored without what was in flight."""
+    naive = server.sessions._cursor_row
+
+    def forgetful(session: Session, horizon: Position) -> bytes:
+        flights, session.flights = session.flights, {}
+        try:
+            return naive(session, horizon)
+        finally:
+            session.flights = flights
+
+    patch.setattr(server.sessions, "_cursor_row", forgetful)
+
+
+def stubs_are_deleted(patch: MonkeyPatch) -> None:
+    """The loader takes stubs for messages."""
+    patch.setattr(server.loader, "is_stub", lambda value: False)
+
+
+def no_refusal_after_a_start(patch: MonkeyPatch) -> None:
+    """A start believes that nothing beyond the stored horizon was sent."""
+    init = Horizon.__init__
+
+    def naive(self: Horizon, **stored: Any) -> None:
+        init(self, **stored)
+        self.refuse_ms = 0
+
+    patch.setattr(Horizon, "__init__", naive)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    no_floor,
+    floor_of_puts_only,
+    horizon_at_the_end_of_the_millisecond,
+    placed_at_wall_now,
+    nothing_is_held,
+    cursors_without_the_horizon,
+    cancels_against_the_horizon,
+    no_bound,
+    no_refusal_after_a_start,
+    loaded_beyond_the_run,
+    into_the_wheel_when_written,
+    wheel_kept_after_a_failure,
+    settled_without_a_look_at_cancels,
+    cancelled_but_kept_in_the_wheel,
+    seq_starts_again,
+    nothing_is_sent_again,
+    joined_too_early,
+    read_beyond_a_full_window,
+    the_tail_covers_all,
+    acks_are_stored_late,
+    stubs_are_deleted,
+)

@@ -1,0 +1,149 @@
+"""Many messages in one request: all or nothing, or each on its own; ids in order, errors by line."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from server.config import Config, Http, Limits
+
+from ..conftest import MINUTE_MS, NDJSON, Running
+
+BATCH = "/v1/messages:batch"
+
+
+def lines(*items: dict[str, Any]) -> bytes:
+    return b"\n".join(json.dumps(item).encode() for item in items)
+
+
+def item(topic: str = "a", **members: Any) -> dict[str, Any]:
+    return {"topic": topic, "payload": topic, "deliver_in": 60, **members}
+
+
+async def post(server: Running, *items: dict[str, Any], status: int = 201, query: str = "") -> Any:
+    answer = await server.call("POST", BATCH + query, lines(*items), status=status, Content_Type=NDJSON)
+    return answer.body
+
+
+def pending(server: Running) -> int:
+    return server.app.opened.commit.pending
+
+
+async def test_ids_come_in_the_order_of_the_lines(server: Running) -> None:
+    topics = [f"t/{n}" for n in range(2_500)]
+    body = await post(server, *(item(topic, deliver_in=60 + n % 7) for n, topic in enumerate(topics)))
+    assert body["accepted"] == len(set(body["ids"])) == 2_500
+    for index in (0, 1_234, 2_499):
+        got = (await server.call("GET", f"/v1/messages/{body['ids'][index]}")).body
+        assert got["topic"] == topics[index]
+    _, link = await server.connect("c", "#", window=3_000)
+    await server.pass_time(2 * MINUTE_MS)
+    assert sorted(link.topics) == sorted(topics)
+
+
+async def test_an_array_is_a_batch_too(server: Running) -> None:
+    body = (await server.call("POST", BATCH, [item("a"), item("b")], status=201)).body
+    assert body["accepted"] == 2
+
+
+async def test_an_empty_batch_is_accepted(server: Running) -> None:
+    assert await post(server) == {"accepted": 0, "ids": []}
+    assert (await server.call("POST", BATCH, [], status=201)).body == {"accepted": 0, "ids": []}
+    assert await post(server, status=200, query="?each=true") == {"results": []}
+
+
+async def test_a_bad_line_leaves_nothing_behind(server: Running) -> None:
+    body = lines(item(), item("x/#")) + b"\n\n{\n" + lines(item(qos=3), item())
+    answer = await server.call("POST", BATCH, body, status=422, Content_Type=NDJSON)
+    assert [(e["line"], e["field"]) for e in answer.body["errors"]] == [(2, "topic"), (4, ""), (5, "qos")]
+    assert pending(server) == 0
+    assert not len(server.app.directory)
+
+
+async def test_each_line_on_its_own(server: Running) -> None:
+    body = lines(item("a"), item("x/#"), item("b")) + b"\n{"
+    answer = await server.call("POST", BATCH + "?each=true", body, Content_Type=NDJSON)
+    results = answer.body["results"]
+    assert [sorted(result) for result in results] == [["id"], ["problem"], ["id"], ["problem"]]
+    assert results[1]["problem"]["type"] == "/problems/refused"
+    assert results[1]["problem"]["errors"][0]["field"] == "topic"
+    assert pending(server) == 2
+
+
+async def test_keys_make_lines_count_once(server: Running) -> None:
+    first = await post(server, item("a", key="1"), item("b"), item("a", key="1"))
+    assert first["accepted"] == 3
+    assert first["ids"][0] == first["ids"][2] != first["ids"][1]
+    again = await post(server, item("c"), item("a", key="1"))
+    assert again["ids"][1] == first["ids"][0]
+    assert pending(server) == 3
+
+
+async def test_a_key_for_another_message_names_its_line(server: Running) -> None:
+    await post(server, item("a", key="1"))
+    body = lines(item("b")) + b"\n\n" + lines(item("other", key="1"))
+    answer = await server.call("POST", BATCH, body, status=422, Content_Type=NDJSON)
+    assert answer.slug == "idempotency-mismatch"
+    assert [(e["line"], e["field"]) for e in answer.body["errors"]] == [(3, "key")]
+    assert pending(server) == 1
+    results = (await post(server, item("b"), item("o", key="1"), status=200, query="?each=true"))["results"]
+    assert [result.get("problem", {}).get("type") for result in results] == [
+        None,
+        "/problems/idempotency-mismatch",
+    ]
+    items = [item("b"), item("other", key="1")]
+    answer = await server.call("POST", BATCH, items, status=422)
+    assert [e["line"] for e in answer.body["errors"]] == [2]
+
+
+async def test_late_lines_are_named(server: Running) -> None:
+    past = {"topic": "a", "payload": 1, "deliver_at": "2026-11-21T07:00:00Z", "late": "drop"}
+    body = await post(server, item("a"), past, status=422)
+    assert [(e["line"], e["field"]) for e in body["errors"]] == [(2, "deliver_at")]
+    results = (await post(server, past, item("a"), status=200, query="?each=true"))["results"]
+    assert [sorted(result) for result in results] == [["problem"], ["id"]]
+    assert pending(server) == 1
+
+
+async def test_keyed_and_plain_in_each_mode_come_back_by_key(server: Running) -> None:
+    items = [item("a", key="1"), item("b"), item("a", key="1")]
+    first = (await post(server, *items, status=200, query="?each=true"))["results"]
+    again = (await post(server, *items, status=200, query="?each=true"))["results"]
+    assert first[0] == first[2] == again[0] == again[2]
+    assert first[1] != again[1]
+    assert pending(server) == 3
+    accepted = (await server.call("GET", "/metrics")).body.decode()
+    assert "fasti_messages_accepted_total 3.0" in accepted
+
+
+@pytest.mark.parametrize("value", ["yes", "1", ""])
+async def test_each_is_true_or_false(server: Running, value: str) -> None:
+    body = await post(server, item(), status=422, query=f"?each={value}")
+    assert body["errors"][0]["field"] == "each"
+
+
+async def test_the_media_type_is_checked(server: Running) -> None:
+    await server.call("POST", BATCH, lines(item()), status=415, Content_Type="text/plain")
+    await server.call("POST", BATCH, b"[", status=400)
+    await server.call("POST", BATCH, {"topic": "a"}, status=422)
+
+
+class TestBounds:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), http=replace(Http(), max_batch=3), limits=replace(Limits(), pending=4))
+
+    async def test_items_are_bounded(self, server: Running) -> None:
+        body = await post(server, *[item()] * 4, status=413)
+        assert (body["type"], body["limit"]) == ("/problems/too-large", 3)
+        assert pending(server) == 0
+
+    async def test_a_quota_refuses_a_batch_whole_and_each_one_by_one(self, server: Running) -> None:
+        await post(server, *[item()] * 2)
+        full = await post(server, *[item()] * 3, status=429)
+        assert full["type"] == "/problems/over-quota"
+        assert pending(server) == 2
+        results = (await post(server, *[item()] * 3, status=200, query="?each=true"))["results"]
+        assert [sorted(result) for result in results] == [["id"], ["id"], ["problem"]]
+        assert results[2]["problem"]["status"] == 429

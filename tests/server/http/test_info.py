@@ -1,0 +1,96 @@
+"""What the server tells of itself, and what its metrics count."""
+
+import re
+
+import pytest
+
+from server.http import info
+
+from ..conftest import MINUTE_MS, START, Running
+
+
+async def metrics(server: Running) -> dict[str, float]:
+    """Value by name with labels."""
+    answer = await server.call("GET", "/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=")
+    lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+async def test_info(server: Running) -> None:
+    server.app.listening.append({"transport": "tcp", "host": "127.0.0.1", "port": 1883})
+    body = (await server.call("GET", "/v1/info")).body
+    assert re.match(r"\d+\.\d+|unknown", body.pop("version"))
+    assert body == {
+        "node": 0,
+        "clock": "simulated",
+        "now": START,
+        "mqtt": [{"transport": "tcp", "host": "127.0.0.1", "port": 1883}],
+    }
+
+
+def test_a_bare_checkout_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info, "DISTRIBUTION", "fasti-that-is-not-installed")
+    assert info._version() == "unknown"
+
+
+async def test_probes(server: Running) -> None:
+    assert (await server.call("GET", "/livez")).body == {"status": "ok"}
+    assert (await server.call("GET", "/readyz")).body == {"status": "ok"}
+    server.app.is_ready = False
+    assert (await server.call("GET", "/livez")).body == {"status": "ok"}
+    assert (await server.call("GET", "/readyz", status=503)).slug == "not-ready"
+
+
+async def test_metrics_follow_what_happens(server: Running) -> None:
+    await server.connect("c", "#")
+    away, _ = await server.connect("away", "a")
+    server.app.broker.leave(away)
+    for n in (30, 60, 90):
+        await server.schedule(f"t/{n}", deliver_in=n, expires_in=20)
+    await server.call("GET", "/v1/messages/nope", status=404)
+    await server.call("GET", "/nope", status=404)
+    before = await metrics(server)
+    assert before["fasti_messages_pending"] == before["fasti_wheel_entries"] == 3
+    assert before["fasti_lateness_seconds_count"] == 0
+    await server.pass_time(MINUTE_MS + 2)
+    found = await metrics(server)
+    assert {name: found[f"fasti_{name}"] for name in EXPECTED} == EXPECTED
+    assert found['fasti_lateness_seconds_bucket{le="0.002"}'] == 1
+    assert found['fasti_lateness_seconds_bucket{le="+Inf"}'] == found["fasti_lateness_seconds_count"] == 2
+    assert found["fasti_lateness_seconds_sum"] == pytest.approx(30.004)
+    assert found["fasti_commit_rows_count"] == found["fasti_commit_seconds_count"] > 0
+    assert found["fasti_tail_bytes"] > 1_000
+    assert found["process_resident_memory_bytes"] > 1_000_000
+    answers = 'fasti_http_answers_total{method="%s",route="%s",status="%d"}'
+    assert found[answers % ("POST", "/v1/messages", 201)] == 3
+    assert found[answers % ("GET", "/v1/messages/{id}", 404)] == 1
+    assert found[answers % ("", "", 404)] == 1
+
+
+EXPECTED = {
+    "messages_accepted_total": 3,
+    "messages_dispatched_total": 2,
+    "messages_expired_total": 1,
+    "messages_early_total": 0,
+    "messages_pending": 1,
+    "messages_held": 0,
+    "wheel_entries": 1,
+    "tail_entries": 2,
+    "slices": 1,
+    "slices_expired_total": 0,
+    "sessions": 2,
+    "connections": 1,
+    "subscriptions": 2,
+    "in_flight": 1,
+    "replay_queue": 0,
+    "writer_queued": 0,
+    "store_writable": 1,
+    "horizon_behind_seconds": 0,
+    "messages_dropped_total": 0,
+}
+
+
+async def test_a_gauge_of_ones_own(server: Running) -> None:
+    server.app.metrics.gauge("fasti_answer", "To everything", lambda: 42)
+    assert (await metrics(server))["fasti_answer"] == 42

@@ -1,0 +1,219 @@
+"""Sessions over HTTP: where they stand, how far behind, set back, forgotten."""
+
+from pathlib import Path
+
+import pytest
+
+from server.clock import SimulatedClock
+from server.config import Config
+from server.http import sessions
+from server.mqtt.reasons import Reason
+from server.writer import Decide
+from shards.store import Table
+from timeline.position import before
+
+from ..conftest import HOUR_MS, MINUTE_MS, START, START_MS, Running, running
+
+SESSIONS = "/v1/sessions"
+
+
+async def test_a_session_that_keeps_up(server: Running) -> None:
+    await server.connect("audit/1", "a/#", "b")
+    await server.schedule("a/x", deliver_in=60)
+    await server.pass_time(MINUTE_MS)
+    body = (await server.call("GET", f"{SESSIONS}/audit%2F1")).body
+    read = body.pop("read_position")
+    assert read["at"] == "2026-11-21T08:01:00.000Z"
+    assert isinstance(read["seq"], int)
+    assert body == {
+        "client_id": "audit/1",
+        "connected": True,
+        "connected_at": START,
+        "expiry_s": 3_600,
+        "subscriptions": [
+            {"filter": "a/#", "qos": 1, "since": START},
+            {"filter": "b", "qos": 1, "since": START},
+        ],
+        "lag_messages": 0,
+        "lag_messages_is_exact": True,
+        "lag_seconds": 0.0,
+        "in_flight": 1,
+        "delivered": 1,
+    }
+
+
+async def test_one_that_is_away_falls_behind_by_what_it_wants(server: Running) -> None:
+    subscriber, _ = await server.connect("away", "a/#")
+    server.app.broker.leave(subscriber)
+    for n in range(5):
+        await server.schedule("a/x", deliver_in=60 * (n + 1))
+        await server.schedule("other", deliver_in=60 * (n + 1))
+    gone = await server.schedule("a/gone", deliver_in=30)
+    await server.call("DELETE", f"/v1/messages/{gone}", status=204)
+    await server.pass_time(4 * MINUTE_MS)
+    body = (await server.call("GET", f"{SESSIONS}/away")).body
+    assert (body["connected"], body["left_at"]) == (False, START)
+    assert "connected_at" not in body
+    assert (body["lag_messages"], body["lag_messages_is_exact"], body["lag_seconds"]) == (4, True, 180.0)
+    assert body["read_position"]["at"] == START
+
+
+async def test_what_nobody_sent_is_no_lag(server: Running) -> None:
+    subscriber, _ = await server.connect("away", "a/#")
+    bare, _ = await server.connect("bare")
+    server.app.broker.leave(subscriber)
+    server.app.broker.leave(bare)
+    await server.schedule("other")
+    await server.pass_time(HOUR_MS)
+    for body in (await server.call("GET", SESSIONS)).body["sessions"]:
+        assert (body["lag_messages"], body["lag_seconds"]) == (0, 0.0)
+
+
+async def test_lag_is_counted_only_so_far(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "LOOK_ROWS", 4)
+    monkeypatch.setattr(sessions, "LIST_LOOK_ROWS", 2)
+    subscriber, _ = await server.connect("away", "a/#")
+    server.app.broker.leave(subscriber)
+    for n in range(6):
+        await server.schedule("other" if n < 3 else "a/x", deliver_in=60 * (n + 1))
+    await server.pass_time(10 * MINUTE_MS)
+    one = (await server.call("GET", f"{SESSIONS}/away")).body
+    assert (one["lag_messages"], one["lag_messages_is_exact"], one["lag_seconds"]) == (1, False, 360.0)
+    (listed,) = (await server.call("GET", SESSIONS)).body["sessions"]
+    assert (listed["lag_messages"], listed["lag_messages_is_exact"], listed["lag_seconds"]) == (
+        0,
+        False,
+        600.0,
+    )
+
+
+async def test_sessions_come_in_pages_by_name(server: Running) -> None:
+    for name in ("c", "a/1", "b"):
+        await server.connect(name)
+    first = (await server.call("GET", f"{SESSIONS}?limit=2")).body
+    assert [s["client_id"] for s in first["sessions"]] == ["a/1", "b"]
+    rest = (await server.call("GET", f"{SESSIONS}?limit=2&cursor={first['next']}")).body
+    assert ([s["client_id"] for s in rest["sessions"]], rest["next"]) == (["c"], None)
+
+
+async def test_a_session_is_forgotten(server: Running) -> None:
+    _, link = await server.connect("c:1", "#")
+    await server.call("DELETE", f"{SESSIONS}/c%3A1", status=204)
+    assert link.closed == [Reason.ADMINISTRATIVE_ACTION]
+    assert server.app.reader.get(Table.SESSIONS, b"c:1") is None
+    assert server.app.reader.get(Table.CURSORS, b"c:1") is None
+    assert not len(server.app.router)
+    await server.call("GET", f"{SESSIONS}/c%3A1", status=404)
+    await server.call("DELETE", f"{SESSIONS}/c%3A1", status=404)
+    await server.schedule()
+    await server.app.quiet()
+    assert not link.sent
+
+
+async def test_a_forgotten_session_stays_forgotten_after_a_restart(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    async with running(tmp_path, config, clock) as server:
+        await server.connect("gone", "#")
+        await server.connect("stays", "#")
+        await server.call("DELETE", f"{SESSIONS}/gone", status=204)
+    async with running(tmp_path, config, clock) as server:
+        body = (await server.call("GET", SESSIONS)).body
+        assert [s["client_id"] for s in body["sessions"]] == ["stays"]
+
+
+async def test_a_session_that_only_the_disk_knows_can_be_erased(server: Running) -> None:
+    subscriber, _ = await server.connect("c", "#")
+    server.app.sessions.drop(subscriber)
+    await server.call("DELETE", f"{SESSIONS}/c", status=204)
+    assert server.app.reader.get(Table.SESSIONS, b"c") is None
+
+
+@pytest.mark.parametrize(
+    ("since", "topics"),
+    [
+        ("2026-11-21T08:00:00Z", ["t/1", "t/2", "t/3"]),
+        ("2026-11-21T08:02:00Z", ["t/2", "t/3"]),
+        ("PT3M", ["t/2", "t/3"]),
+        ("119s", []),
+        ("P10000D", ["t/1", "t/2", "t/3"]),
+        ("2027-01-01T00:00:00Z", []),
+    ],
+)
+async def test_a_connected_session_reads_again_from_where_it_is_set(
+    server: Running, since: str, topics: list[str]
+) -> None:
+    _, link = await server.connect("c", "t/#")
+    for n in (1, 2, 3):
+        await server.schedule(f"t/{n}", deliver_in=60 * n)
+    await server.pass_time(5 * MINUTE_MS)
+    assert link.topics == ["t/1", "t/2", "t/3"]
+    body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": since})).body
+    assert body["client_id"] == "c"
+    await server.app.quiet()
+    assert link.topics[3:] == topics
+    await server.schedule("t/new")
+    await server.app.quiet()
+    assert link.topics[-1] == "t/new"
+
+
+async def test_a_session_set_back_is_so_after_a_restart(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    async with running(tmp_path, config, clock) as server:
+        subscriber, _ = await server.connect("c", "t/#")
+        await server.schedule("t/1", deliver_in=60)
+        await server.pass_time(5 * MINUTE_MS)
+        server.app.broker.leave(subscriber)
+        body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "PT5M"})).body
+        assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
+    async with running(tmp_path, config, clock) as server:
+        body = (await server.call("GET", f"{SESSIONS}/c")).body
+        assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
+
+
+async def test_a_session_that_is_not_stored_leaves_no_rows_behind(server: Running) -> None:
+    await server.connect("c", "#", expiry_s=0)
+    await server.call("POST", f"{SESSIONS}/c:replay", {"from": START})
+    assert server.app.reader.get(Table.SESSIONS, b"c") is None
+
+
+async def test_what_has_been_dropped_is_not_asked_for(server: Running) -> None:
+    subscriber, _ = await server.connect("c", "#")
+    server.app.broker.leave(subscriber)
+    server.app.directory.floor = before(START_MS - MINUTE_MS)
+    body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "P1D"})).body
+    assert body["read_position"] == {"at": "2026-11-21T07:59:00.000Z", "seq": 0}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({"from": "soon"}, "from"), ({"from": "2026-13-01T00:00:00Z"}, "from"), ({}, "from"), ({"to": 1}, "to")],
+)
+async def test_a_bad_replay_is_refused(server: Running, body: object, field: str) -> None:
+    await server.connect("c", "#")
+    answer = await server.call("POST", f"{SESSIONS}/c:replay", body, status=422)
+    assert [e["field"] for e in answer.body["errors"]] == [field]
+
+
+async def test_who_is_not_there_is_not_found(server: Running) -> None:
+    for method, path, body in (
+        ("GET", "nobody", None),
+        ("DELETE", "nobody", None),
+        ("POST", "nobody:replay", {"from": "1h"}),
+    ):
+        assert (await server.call(method, f"{SESSIONS}/{path}", body, status=404)).slug == "not-found"
+
+
+async def test_one_that_goes_while_it_is_set_back_is_not_found(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscriber, _ = await server.connect("c", "#")
+    ask = server.app.ask
+
+    async def late(decide: Decide, *, cost: int = 1) -> object:
+        server.app.sessions.drop(subscriber)
+        return await ask(decide, cost=cost)
+
+    monkeypatch.setattr(server.app, "ask", late)
+    await server.call("POST", f"{SESSIONS}/c:replay", {"from": "1h"}, status=404)

@@ -1,0 +1,173 @@
+"""A server as a process of its own: started on free ports, waited for, asked, stopped, killed.
+
+What the process prints goes into `server.log` beside its data, so that a test that fails can show it. A
+process is only ever ended by the id that it was started with.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+READY_S = 30.0
+STOP_S = 15.0
+_LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)$", re.MULTILINE)
+
+
+class ServerProcess:
+    """One running server. `http` and `mqtt` are (host, port) once it is ready."""
+
+    def __init__(
+        self,
+        data: Path,
+        *arguments: str,
+        settings: Mapping[str, object] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        """Start it. `settings`: "limits.sessions" -> value, given by environment variables."""
+        self.data = data
+        self.log = log or data.parent / f"{data.name}.log"
+        self.http: tuple[str, int] = ("", 0)
+        self.mqtt: tuple[str, int] = ("", 0)
+        self._seen = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [*command("--data", str(data), *LOOPBACK), *arguments],
+                cwd=ROOT,
+                env=environment(settings or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.http[0]}:{self.http[1]}"
+
+    @property
+    def output(self) -> str:
+        """What it has printed since it was started."""
+        return self.log.read_bytes()[self._seen :].decode(errors="replace")
+
+    def poll_ready(self) -> bool:
+        """Whether it listens now. Raises RuntimeError if it has ended instead."""
+        found = _LISTENING.search(self.output)
+        if found is None:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.output}")
+            return False
+        self.http, self.mqtt = _address(found[1]), _address(found[2])
+        return True
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while not self.poll_ready():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the server is not ready:\n{self.output}")
+            time.sleep(0.02)
+
+    async def ready(self) -> None:
+        """The same, while the loop goes on."""
+        deadline = time.monotonic() + READY_S
+        while not self.poll_ready():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the server is not ready:\n{self.output}")
+            await asyncio.sleep(0.02)
+
+    def kill(self) -> None:
+        """kill -9, and wait for the end."""
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_S)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit code. Killed if it does not come."""
+        if self.process.poll() is None:
+            os.kill(self.process.pid, number)
+        try:
+            return self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    async def stopped(self) -> int:
+        """The same, while the loop goes on."""
+        return await asyncio.to_thread(self.stop)
+
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) << 10
+        raise RuntimeError("the server has ended")
+
+
+LOOPBACK = ("--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "server", *arguments]
+
+
+def environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """Ours without any FASTI variable of the caller, and with these settings."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI")}
+    own["PYTHONPATH"] = str(ROOT)
+    for key, value in settings.items():
+        own["FASTI__" + key.upper().replace(".", "__")] = str(value)
+    return own
+
+
+def run(*arguments: str, settings: Mapping[str, object] | None = None) -> subprocess.CompletedProcess[str]:
+    """A command of the server that ends by itself."""
+    return subprocess.run(
+        command(*arguments),
+        cwd=ROOT,
+        env=environment(settings or {}),
+        capture_output=True,
+        text=True,
+        timeout=READY_S,
+        check=False,
+    )
+
+
+@contextmanager
+def served(
+    data: Path, *arguments: str, settings: Mapping[str, object] | None = None
+) -> Iterator[ServerProcess]:
+    """A ready server; killed at the end if it still runs then."""
+    server = ServerProcess(data, *arguments, settings=settings)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.kill()
+
+
+@asynccontextmanager
+async def serving(
+    data: Path, *arguments: str, settings: Mapping[str, object] | None = None
+) -> AsyncIterator[ServerProcess]:
+    """The same, while the loop goes on."""
+    server = ServerProcess(data, *arguments, settings=settings)
+    try:
+        await server.ready()
+        yield server
+    finally:
+        server.kill()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
