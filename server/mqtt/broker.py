@@ -5,23 +5,22 @@ One object for all connections. It holds no state of its own beside who is conne
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from shards import keys
-from shards.commit import Commit, Draft, Refused, Replayed
+from shards.commit import Commit, Draft, Replayed
 from shards.errors import StoreFailed
 from shards.record import encode
 from shards.store import Table
-from timeline.filters import SHARE_PREFIX, matches
-from timeline.position import MessageId, Position, at_of
+from timeline.filters import SHARE_PREFIX
+from timeline.position import MessageId, Position
 from timeline.session import Flight, Subscription
 
 from ..clock import Clock
 from ..config import Config
 from ..dispatch import Dispatch
-from ..group import KEY_PREFIX, Group
+from ..group import KEY_PREFIX
 from ..message import Message
 from ..replay import Replay
 from ..sessions import Sessions, TooManySessions
@@ -29,27 +28,12 @@ from ..subscriber import Link, Subscriber
 from ..writer import Busy, Writer
 from .groups import Groups
 from .incoming import Wish
+from .placing import LIVE_MAX, Answer, Placing, Traffic
 from .properties import user_property
 from .reasons import Reason
 from .router import Router
 
 log = logging.getLogger(__name__)
-
-Answer = Callable[[int, int], None]
-"""Called with a reason code and, if the message is stored, its id."""
-LIVE_MAX = 100_000
-"""Plain publishes that may wait for the horizon."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What connections have done since the start."""
-
-    connects: int = 0
-    received: int = 0
-    sent: int = 0
-    dropped: int = 0
-    refused: int = 0
 
 
 class Broker:
@@ -77,6 +61,7 @@ class Broker:
         self.node = node
         self.horizon = horizon
         self.traffic = Traffic()
+        self._placing = Placing(config, router, dispatch, writer, self.traffic)
         self._assigned = 0
         self._second = self._connects = 0
         self._dispatch = dispatch
@@ -268,24 +253,7 @@ class Broker:
 
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on."""
-        self.traffic.received += len(wishes)
-        writes = any(wish.received or self._is_to_store(wish) for wish, _ in wishes)
-
-        def done(placed: object) -> None:
-            if isinstance(placed, list):
-                for answer, reason, message in placed:
-                    answer(reason, message)
-            else:
-                self._answer_all(wishes, _UNAVAILABLE)
-
-        try:
-            self._writer.submit(
-                lambda commit: self._place(commit, wishes), done, cost=len(wishes), writes=writes
-            )
-        except Busy:
-            self._answer_all(wishes, Reason.QUOTA_EXCEEDED)
-        except StoreFailed:
-            self._answer_all(wishes, _UNAVAILABLE)
+        self._placing.publish(wishes)
 
     def released(self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None]) -> None:
         """PUBREL has come: forget the packet id; `done` when that is durable."""
@@ -296,68 +264,6 @@ class Broker:
             return
         key = keys.received(session.client_id, packet_id)
         self.submit(lambda commit: commit.row(Table.RECEIVED, key, None), done)
-
-    def _place(
-        self, commit: Commit, wishes: Sequence[tuple[Wish, Answer | None]]
-    ) -> list[tuple[Answer, int, int]]:
-        """In the writer: give each a position; the answers of those that are stored or refused."""
-        answers: list[tuple[Answer, int, int]] = []
-        for wish, answer in wishes:
-            if wish.received:
-                commit.row(Table.RECEIVED, wish.received, b"")
-            if not self._is_to_store(wish):
-                self._place_live(commit, wish, answer if not wish.received else None)
-                if wish.received and answer is not None:
-                    answers.append((answer, 0, 0))
-                continue
-            record = wish.record
-            draft = Draft(record.due_ms, record.topic, encode(record), wish.key, wish.fingerprint)
-            reason = message = 0
-            try:
-                (placed,) = commit.put([draft])
-                message = placed.id if isinstance(placed, Replayed) else placed
-            except Refused as error:
-                self.traffic.refused += 1
-                log.info("publish refused: %s", error)
-                reason = _REFUSALS.get(error.why, Reason.QUOTA_EXCEEDED)
-            if answer is not None:
-                answers.append((answer, reason, message))
-        return answers
-
-    def _place_live(self, commit: Commit, wish: Wish, answer: Answer | None) -> None:
-        """Not stored: it takes a position like all and waits for the horizon in RAM."""
-        place = Position(commit.horizon.clock_ms << 48 | commit.horizon.issue())
-        message = Message(place, -1, wish.record, at_of(place))
-        handed = None
-        if answer is not None:
-
-            def handed(matched: int) -> None:
-                answer(0 if matched else Reason.NO_MATCHING_SUBSCRIBERS, 0)
-
-        self._dispatch.add_live(message, handed)
-
-    def _is_to_store(self, wish: Wish) -> bool:
-        """Persist only what somebody can replay; what is delayed or keyed, always."""
-        record = wish.record
-        if wish.is_scheduled or wish.key or record.retain:
-            return True
-        if not record.qos:
-            return False
-        replay = self.config.replay
-        if record.qos >= replay.min_qos and replay.filters:
-            topic = record.topic.decode()
-            if any(matches(pattern, topic) for pattern in replay.filters):
-                return True
-        return any(
-            any(s.qos for s in subscriptions) and _can_replay(subscriber)
-            for subscriber, subscriptions in self.router.route(record.topic).items()
-        )
-
-    def _answer_all(self, wishes: Sequence[tuple[Wish, Answer | None]], reason: Reason) -> None:
-        self.traffic.refused += len(wishes)
-        for _, answer in wishes:
-            if answer is not None:
-                answer(reason, 0)
 
     def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> None:
         """A session or group has not acked a message after `sessions.max_attempts`: to `$dead/...`."""
@@ -374,19 +280,6 @@ class Broker:
         )
         log.warning("%s: message %s not acked, moved to %s", name, message.id_text(self.node), topic.decode())
         self.publish([(Wish(record, False, b"", b""), None)])
-
-
-_REFUSALS = {"idempotency-mismatch": Reason.IMPLEMENTATION_SPECIFIC_ERROR}
-_UNAVAILABLE = Reason.IMPLEMENTATION_SPECIFIC_ERROR
-
-
-def _can_replay(subscriber: Subscriber) -> bool:
-    session, link = subscriber.session, subscriber.link
-    if session.is_persistent or not session.tailing:
-        return True
-    if isinstance(subscriber, Group):
-        return not subscriber.can_resend
-    return link is None or not link.has_room or not session.has_room
 
 
 def _covers(denied: str, topic_filter: str) -> bool:

@@ -13,9 +13,10 @@ import msgspec
 from shards import keys
 from timeline.session import Session
 
-from .broker import Answer, Broker
+from .broker import Broker
 from .incoming import PublishRefused, Wish, read_publish
 from .packets import Publish
+from .placing import Answer
 from .reasons import Reason
 
 

@@ -1,0 +1,155 @@
+"""Publishes take their place: stored or not, and answered when that is settled.
+
+Persist only what somebody can replay: a publish is stored when it is delayed, keyed or retained; when a
+persistent session, or one that is not caught up or has no room, subscribes to it at QoS 1 or 2; or when
+`[replay] filters` asks for it. Any other takes a position like all, so that order holds, and waits for the
+horizon in RAM.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shards.commit import Commit, Draft, Refused, Replayed
+from shards.errors import StoreFailed
+from shards.record import encode
+from shards.store import Table
+from timeline.filters import matches
+from timeline.position import Position, at_of
+
+from ..config import Config
+from ..dispatch import Dispatch
+from ..group import Group
+from ..message import Message
+from ..subscriber import Subscriber
+from ..writer import Busy, Writer
+from .incoming import Wish
+from .reasons import Reason
+from .router import Router
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[int, int], None]
+"""Called with a reason code and, if the message is stored, its id."""
+LIVE_MAX = 100_000
+"""Plain publishes that may wait for the horizon."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What connections have done since the start."""
+
+    connects: int = 0
+    received: int = 0
+    sent: int = 0
+    dropped: int = 0
+    refused: int = 0
+
+
+_REFUSALS = {"idempotency-mismatch": Reason.IMPLEMENTATION_SPECIFIC_ERROR}
+_UNAVAILABLE = Reason.IMPLEMENTATION_SPECIFIC_ERROR
+
+
+class Placing:
+    """The publishes of all connections on their way to the writer."""
+
+    def __init__(
+        self, config: Config, router: Router, dispatch: Dispatch, writer: Writer, traffic: Traffic
+    ) -> None:
+        self.config = config
+        self.router = router
+        self.traffic = traffic
+        self._dispatch = dispatch
+        self._writer = writer
+
+    def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
+        """Place publishes in order; each answer comes when the message is durable or handed on."""
+        self.traffic.received += len(wishes)
+        writes = any(wish.received or self._is_to_store(wish) for wish, _ in wishes)
+
+        def done(placed: object) -> None:
+            if isinstance(placed, list):
+                for answer, reason, message in placed:
+                    answer(reason, message)
+            else:
+                self._answer_all(wishes, _UNAVAILABLE)
+
+        try:
+            self._writer.submit(
+                lambda commit: self._place(commit, wishes), done, cost=len(wishes), writes=writes
+            )
+        except Busy:
+            self._answer_all(wishes, Reason.QUOTA_EXCEEDED)
+        except StoreFailed:
+            self._answer_all(wishes, _UNAVAILABLE)
+
+    def _place(
+        self, commit: Commit, wishes: Sequence[tuple[Wish, Answer | None]]
+    ) -> list[tuple[Answer, int, int]]:
+        """In the writer: give each a position; the answers of those that are stored or refused."""
+        answers: list[tuple[Answer, int, int]] = []
+        for wish, answer in wishes:
+            if wish.received:
+                commit.row(Table.RECEIVED, wish.received, b"")
+            if not self._is_to_store(wish):
+                self._place_live(commit, wish, answer if not wish.received else None)
+                if wish.received and answer is not None:
+                    answers.append((answer, 0, 0))
+                continue
+            record = wish.record
+            draft = Draft(record.due_ms, record.topic, encode(record), wish.key, wish.fingerprint)
+            reason = message = 0
+            try:
+                (placed,) = commit.put([draft])
+                message = placed.id if isinstance(placed, Replayed) else placed
+            except Refused as error:
+                self.traffic.refused += 1
+                log.info("publish refused: %s", error)
+                reason = _REFUSALS.get(error.why, Reason.QUOTA_EXCEEDED)
+            if answer is not None:
+                answers.append((answer, reason, message))
+        return answers
+
+    def _place_live(self, commit: Commit, wish: Wish, answer: Answer | None) -> None:
+        """Not stored: it takes a position like all and waits for the horizon in RAM."""
+        place = Position(commit.horizon.clock_ms << 48 | commit.horizon.issue())
+        message = Message(place, -1, wish.record, at_of(place))
+        handed = None
+        if answer is not None:
+
+            def handed(matched: int) -> None:
+                answer(0 if matched else Reason.NO_MATCHING_SUBSCRIBERS, 0)
+
+        self._dispatch.add_live(message, handed)
+
+    def _is_to_store(self, wish: Wish) -> bool:
+        """Persist only what somebody can replay; what is delayed or keyed, always."""
+        record = wish.record
+        if wish.is_scheduled or wish.key or record.retain:
+            return True
+        if not record.qos:
+            return False
+        replay = self.config.replay
+        if record.qos >= replay.min_qos and replay.filters:
+            topic = record.topic.decode()
+            if any(matches(pattern, topic) for pattern in replay.filters):
+                return True
+        return any(
+            any(s.qos for s in subscriptions) and _can_replay(subscriber)
+            for subscriber, subscriptions in self.router.route(record.topic).items()
+        )
+
+    def _answer_all(self, wishes: Sequence[tuple[Wish, Answer | None]], reason: Reason) -> None:
+        self.traffic.refused += len(wishes)
+        for _, answer in wishes:
+            if answer is not None:
+                answer(reason, 0)
+
+
+def _can_replay(subscriber: Subscriber) -> bool:
+    session, link = subscriber.session, subscriber.link
+    if session.is_persistent or not session.tailing:
+        return True
+    if isinstance(subscriber, Group):
+        return not subscriber.can_resend
+    return link is None or not link.has_room or not session.has_room
