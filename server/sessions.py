@@ -83,6 +83,7 @@ class Sessions:
     def mark_all(self) -> None:
         for subscriber in self._by_id.values():
             subscriber.stored_at = 0.0
+            subscriber.stored_changes = -1
             self._dirty.add(subscriber)
 
     def mark_idle(self) -> None:
@@ -98,6 +99,7 @@ class Sessions:
         """Write the session and its cursor into the open group."""
         key = subscriber.session.client_id.encode()
         subscriber.is_stored = True
+        subscriber.stored_changes = subscriber.session.changes
         commit.row(Table.SESSIONS, key, _session_row(subscriber))
         self._store_cursor(commit, subscriber)
 
@@ -106,13 +108,20 @@ class Sessions:
         commit.row(Table.CURSORS, client_id.encode(), None)
 
     def write_cursors(self, commit: Commit) -> None:
-        """Write the cursors that have changed into the group that is about to be sealed."""
+        """Write the cursors that have changed into the group that is about to be sealed.
+
+        Subscriptions that are not stored as they are go with them: a read position says nothing without them.
+        """
         mono = self._clock.mono()
         for subscriber in list(self._dirty):
-            if not subscriber.session.is_persistent:
+            session = subscriber.session
+            if not session.is_persistent or self._by_id.get(session.client_id) is not subscriber:
                 self._dirty.discard(subscriber)
             elif mono - subscriber.stored_at >= CURSOR_INTERVAL_S:
-                self._store_cursor(commit, subscriber)
+                if subscriber.stored_changes == session.changes:
+                    self._store_cursor(commit, subscriber)
+                else:
+                    self.store(commit, subscriber)
 
     def load(self, store: Store) -> None:
         """At start: every stored session, away, where its cursor says."""
@@ -135,6 +144,7 @@ class Sessions:
             _resume(session, cursor_row_of(cursor))
         subscriber = Subscriber(session, self._dirty)
         subscriber.is_stored = True
+        subscriber.stored_changes = session.changes
         subscriber.left_ms = row.left_ms or self._clock.wall_ms()
         self._by_id[session.client_id] = subscriber
         for stored in row.subscriptions:

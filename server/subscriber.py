@@ -42,6 +42,7 @@ class Subscriber:
         "resends",
         "session",
         "stored_at",
+        "stored_changes",
     )
 
     def __init__(self, session: Session, dirty: "set[Subscriber]") -> None:
@@ -53,6 +54,8 @@ class Subscriber:
         """Waits in the replay queue."""
         self.stored_at = 0.0
         """When the cursor was last written, s of monotonic time."""
+        self.stored_changes = -1
+        """`session.changes` when the subscriptions were last written; -1: not as they are now."""
         self.is_stored = False
         """It has rows on disk."""
         self.resends: deque[Flight] = deque()

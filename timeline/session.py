@@ -60,6 +60,8 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         self.flights: dict[int, Flight] = {}
         """By packet id, in the order in which they were first sent."""
+        self.changes = 0
+        """How often its subscriptions have changed: what is stored of them goes with the cursor."""
         self._last_id = 0
 
     @property
@@ -83,6 +85,7 @@ class Session:
         """
         known = self.subscriptions.get(wanted.filter)
         self.subscriptions[wanted.filter] = wanted
+        self.changes += 1
         if known is not None:
             wanted.since = known.since
             return False
@@ -103,8 +106,10 @@ class Session:
             wanted.since = to
         self.read = min(old, to)
         self.tailing = False
+        self.changes += 1
 
     def unsubscribe(self, topic_filter: str) -> bool:
+        self.changes += 1
         return self.subscriptions.pop(topic_filter, None) is not None
 
     # -- reading
