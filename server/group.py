@@ -23,6 +23,8 @@ class Group(Subscriber):
 
     __slots__ = ("members",)
 
+    is_group = True
+
     def __init__(self, session: Session, dirty: set[Subscriber], secure: Secure) -> None:
         super().__init__(session, dirty, secure)
         self.members: dict[Subscriber, Subscription] = {}

@@ -110,6 +110,7 @@ class Sessions:
     def mark_all(self) -> None:
         for subscriber in self._by_id.values():
             subscriber.stored_at = 0.0
+            subscriber.stored_changes = -1
             self.dirty.add(subscriber)
 
     def mark_idle(self) -> None:
@@ -126,9 +127,9 @@ class Sessions:
         def decide(commit: Commit) -> None:
             nonlocal waiting
             waiting = len(subscriber.gate)
-            self._store_cursor(commit, subscriber)
+            self._write_place(commit, subscriber)
             for group in subscriber.groups.values():
-                self._store_cursor(commit, group)
+                self._write_place(commit, group)
 
         self.submit(decide, lambda is_durable: opened(waiting if is_durable else -1))
 
@@ -138,6 +139,7 @@ class Sessions:
         """Write the session and its cursor into the open group."""
         key = subscriber.session.client_id.encode()
         subscriber.is_stored = True
+        subscriber.stored_changes = subscriber.session.changes
         commit.row(Table.SESSIONS, key, _session_row(subscriber))
         self._store_cursor(commit, subscriber)
 
@@ -147,13 +149,18 @@ class Sessions:
         commit.clear(Table.RECEIVED, *keys.received_range(client_id))
 
     def write_cursors(self, commit: Commit) -> None:
-        """Write the cursors that have changed into the group that is about to be sealed."""
+        """Write the cursors that have changed into the group that is about to be sealed.
+
+        Subscriptions that are not stored as they are go with them: a read position says nothing without them.
+        """
         mono = self._clock.mono()
         for subscriber in list(self.dirty):
-            if not subscriber.session.is_persistent:
+            session = subscriber.session
+            is_known = subscriber.is_group or self._by_id.get(session.client_id) is subscriber
+            if not session.is_persistent or not is_known:
                 self.dirty.discard(subscriber)
             elif mono - subscriber.stored_at >= CURSOR_INTERVAL_S:
-                self._store_cursor(commit, subscriber)
+                self._write_place(commit, subscriber)
 
     def load(self) -> None:
         """At start: every stored session, away, where its cursor says."""
@@ -164,6 +171,13 @@ class Sessions:
             subscriber = self._by_id.get(key[:-3].decode())
             if subscriber is not None:
                 subscriber.session.received[int.from_bytes(key[-2:], "big")] = True
+
+    def _write_place(self, commit: Commit, subscriber: Subscriber) -> None:
+        """The cursor, and the subscriptions too if they are not stored as they are."""
+        if subscriber.is_group or subscriber.stored_changes == subscriber.session.changes:
+            self._store_cursor(commit, subscriber)
+        else:
+            self.store(commit, subscriber)
 
     def _store_cursor(self, commit: Commit, subscriber: Subscriber) -> None:
         session = subscriber.session
@@ -179,6 +193,7 @@ class Sessions:
         subscriber = Subscriber(session, self.dirty, self.secure)
         self.restore_cursor(subscriber)
         subscriber.is_stored = True
+        subscriber.stored_changes = session.changes
         subscriber.left_ms = row.left_ms or self._clock.wall_ms()
         subscriber.will_id = keys.message_of(row.will_id) if row.will_id else 0
         self._by_id[session.client_id] = subscriber

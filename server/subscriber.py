@@ -77,9 +77,12 @@ class Subscriber:
         "secure",
         "session",
         "stored_at",
+        "stored_changes",
         "will",
         "will_id",
     )
+
+    is_group = False
 
     def __init__(
         self,
@@ -96,6 +99,8 @@ class Subscriber:
         """Waits in the replay queue."""
         self.stored_at = 0.0
         """When the cursor was last written, s of monotonic time."""
+        self.stored_changes = -1
+        """`session.changes` when the subscriptions were last written; -1: not as they are now."""
         self.is_stored = False
         """It has rows on disk."""
         self.resends: deque[Flight] = deque()

@@ -64,6 +64,8 @@ class Session:
         """By packet id, in the order in which they were first sent."""
         self.received: dict[int, bool] = {}
         """Packet ids of QoS 2 publishes of the client that it has not released; True: durable."""
+        self.changes = 0
+        """How often its subscriptions have changed: what is stored of them goes with the cursor."""
         self._last_id = 0
 
     @property
@@ -87,6 +89,7 @@ class Session:
         """
         known = self.subscriptions.get(wanted.filter)
         self.subscriptions[wanted.filter] = wanted
+        self.changes += 1
         if known is not None:
             wanted.since = known.since
             return False
@@ -107,8 +110,10 @@ class Session:
             wanted.since = to
         self.read = min(old, to)
         self.tailing = False
+        self.changes += 1
 
     def unsubscribe(self, topic_filter: str) -> bool:
+        self.changes += 1
         return self.subscriptions.pop(topic_filter, None) is not None
 
     # -- reading

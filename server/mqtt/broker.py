@@ -222,7 +222,7 @@ class Broker:
     def subscribe(self, subscriber: Subscriber, wanted: Subscription, replay_from: Position | None) -> bool:
         """Add or replace; takes effect at once. True if the filter is new to the session."""
         if wanted.filter.startswith(SHARE_PREFIX):
-            subscriber.session.subscriptions[wanted.filter] = wanted
+            subscriber.session.subscribe(wanted, self.horizon())
             return self.groups.join(subscriber, wanted.filter, wanted)
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:

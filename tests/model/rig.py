@@ -140,7 +140,6 @@ class Rig:
             if answer.outcome is Outcome.DONE:
                 need(not letter.is_cancelled, f"{letter.tag} was moved after a 204")
                 letter.dues = {due_ms}
-                letter.sent_ms = self.clock.now_ms
             elif answer.outcome is Outcome.CANCELLED:
                 need(letter.is_cancel_asked, f"{letter.tag} is cancelled, nobody asked for it")
             elif answer.outcome is Outcome.ALREADY_DISPATCHED:
@@ -603,6 +602,7 @@ class Rig:
 
     def _decided(self, tag: str, control: Control) -> Control:
         found = control.found
+        self.oracle.letters[tag].sent_ms = self.clock.now_ms
         if control.outcome is Outcome.DONE and found is not None and not is_stub(found.value):
             if found.shard is not None:
                 self.oracle.decide(found.position, tag)
