@@ -13,7 +13,7 @@ from shards.record import decode, is_stub
 from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
 from timeline.filters import matches
-from timeline.position import END, MessageId, Position, at_of
+from timeline.position import END, MessageId, Position, at_of, id_position
 
 from .fakes import FakeLink
 
@@ -257,6 +257,8 @@ class Oracle:
     def not_found(self, tag: str) -> None:
         letter = self.letters[tag]
         earliest = min(due or letter.sent_ms for due in letter.dues)
+        if 0 in letter.dues:
+            earliest = min(earliest, at_of(id_position(letter.ids[-1])))
         need(earliest < self.floor_ms, f"404 for {tag}, which cannot have been dropped")
 
 
