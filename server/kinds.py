@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from timeline.filters import check_filter
 
-from .http.times import parse_delay
+from .times import parse_delay
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from shards.tables import session_of
 from shards.verify import repair_counts, verify_counts
 from timeline.position import at_of
 
-from .http.times import format_ms
+from .times import format_ms
 
 
 def inspect(path: Path, max_slices: int) -> int:

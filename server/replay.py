@@ -160,7 +160,7 @@ class Replay:
             wall_ms = self._wall_ms()
             for place, message in self._tail.after(read, TURN_ROWS):
                 found = self._wanted(subscriber, place, message.record.topic)
-                is_wanted = found and not message.is_expired(wall_ms)
+                is_wanted = found and not message.is_expired(wall_ms) and not _is_missed(subscriber, message)
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
         structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
@@ -181,3 +181,8 @@ class Replay:
 
     def _message(self, place: Position, shard: int, value: bytes) -> Message:
         return Message(place, shard, decode(value), self._wall_ms())
+
+
+def _is_missed(subscriber: Subscriber, message: Message) -> bool:
+    """QoS 0 that was not stored is for who was there, however long it stays in the tail."""
+    return not message.is_stored and not message.record.qos and message.due_ms < subscriber.connected_ms

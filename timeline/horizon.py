@@ -95,8 +95,7 @@ class Horizon:
     def drop_groups(self, stored_bound_ms: int) -> None:
         """No open group will become durable: the store was reopened and says `stored_bound_ms`."""
         self._open.clear()
-        self.bound_ms = stored_bound_ms
-        self.written_bound_ms = max(self.written_bound_ms, stored_bound_ms)
+        self.bound_ms = self.written_bound_ms = stored_bound_ms
 
     @property
     def needs_heartbeat(self) -> bool:

@@ -22,7 +22,7 @@ from ..app import App
 from ..writer import Busy, Decide
 from .problems import Problem
 from .requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
-from .times import TimeError, parse_deliver_at
+from ..times import TimeError, parse_deliver_at
 
 LIMIT_MAX = 1_000
 LIMIT_DEFAULT = 100

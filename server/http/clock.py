@@ -14,7 +14,7 @@ from ..simulation import NotSimulated, advance
 from .answers import body_of, check_query, json_answer, refusals
 from .problems import Problem
 from .requests import FieldError
-from .times import INSTANT_MS_MAX, TimeError, format_ms, parse_delay
+from ..times import INSTANT_MS_MAX, TimeError, format_ms, parse_delay
 
 
 class Advance(msgspec.Struct, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from ..app import App
 from .answers import check_query, json_answer
 from .problems import Problem
-from .times import format_ms
+from ..times import format_ms
 
 DISTRIBUTION = "fasti-server"
 

@@ -26,7 +26,7 @@ import msgspec
 from timeline.filters import TopicError, check_topic
 
 from ..config import Limits
-from .times import TimeError, parse_delay, parse_deliver_at
+from ..times import TimeError, parse_delay, parse_deliver_at
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256

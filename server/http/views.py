@@ -29,7 +29,7 @@ from timeline.slices import Shard, Slice
 from ..app import App
 from ..mqtt.properties import Properties, decode_properties
 from ..subscriber import Subscriber
-from .times import INSTANT_MS_MAX, format_ms
+from ..times import INSTANT_MS_MAX, format_ms
 
 View = dict[str, Any]
 

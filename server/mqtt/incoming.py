@@ -12,7 +12,7 @@ import msgspec
 from shards.record import Record
 from timeline.filters import TopicError, check_topic
 
-from ..http.times import TimeError, parse_delay, parse_deliver_at
+from ..times import TimeError, parse_delay, parse_deliver_at
 from .packets import Publish
 from .properties import Properties, forwarded
 from .reasons import Reason
@@ -52,7 +52,7 @@ def read_publish(packet: Publish, publisher: str, now_ms: int, max_delay_ms: int
         due_ms = _asked_due(properties, now_ms) or due_ms
         key = (properties.user("idempotency-key") or "").encode()
         if len(key) > 256:
-            raise PublishRefused(Reason.PACKET_TOO_LARGE, "idempotency-key is longer than 256 bytes")
+            raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
     if due_ms > now_ms + max_delay_ms:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "the delay is longer than limits.max_delay")
     expiry = properties.message_expiry if properties is not None else None

@@ -7,7 +7,7 @@ it came in.
 
 from timeline.session import Subscription
 
-from ..http.times import format_ms
+from ..times import format_ms
 from ..message import Message
 from .properties import message_expiry, subscription_id, user_property
 from .publish import publish_parts, with_dup

@@ -4,7 +4,7 @@ from timeline.filters import TopicError, check_filter, parse_share
 from timeline.position import Position, before
 from timeline.session import Subscription
 
-from ..http.times import TimeError, parse_delay, parse_deliver_at
+from ..times import TimeError, parse_delay, parse_deliver_at
 from ..subscriber import Subscriber
 from .broker import Broker
 from .packets import Subscribe, SubscribeOptions, Unsubscribe

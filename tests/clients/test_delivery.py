@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.http.times import format_ms
+from server.times import format_ms
 from server.mqtt.packets import Ack, Publish
 from tests.clients.conftest import Room
 from tests.support.http import Http

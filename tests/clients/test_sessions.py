@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.http.times import format_ms
+from server.times import format_ms
 from server.mqtt.packets import Disconnect, Publish
 from tests.clients.conftest import Room
 from tests.support.http import Http

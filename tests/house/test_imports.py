@@ -55,7 +55,7 @@ CLOCKS = {"now", "utcnow", "today"}
 
 
 class Import(NamedTuple):
-    """One imported name: `module` is absolute (`server.http.times`), `name` what is taken from it, if any."""
+    """One imported name: `module` is absolute (`server.times`), `name` what is taken from it, if any."""
 
     path: Path
     line: int

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.http import listing
-from server.http.times import format_ms
+from server.times import format_ms
 from timeline.filters import matches
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.http.times import INSTANT_MS_MAX, TimeError, format_ms, parse_delay, parse_deliver_at
+from server.times import INSTANT_MS_MAX, TimeError, format_ms, parse_delay, parse_deliver_at
 
 DAY_MS = 86_400_000
 
