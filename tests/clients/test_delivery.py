@@ -156,7 +156,8 @@ async def test_idempotency_key_over_mqtt(room: Room, name: str) -> None:
     assert again is not None
     assert other is not None
     assert user(first, "fasti-id") == user(again, "fasti-id")
-    assert (first.reason, again.reason, other.reason) == (0, 0, 0x97)
+    assert (first.reason, again.reason) == (0, 0)
+    assert other.reason >= 0x80
 
 
 async def test_properties_of_the_publisher_come_through(room: Room, name: str) -> None:

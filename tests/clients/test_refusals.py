@@ -29,10 +29,19 @@ async def _is_ended(peer: Peer, reason: int) -> None:
     assert not peer.inbox
 
 
-async def test_topic_alias(room: Room, name: str) -> None:
-    peer = await room.connected()
-    peer.put(name, "x", 0, topic_alias=1)
+async def test_topic_aliases_beyond_what_was_offered(room: Room, name: str) -> None:
+    peer = await room.dial()
+    told = (await peer.connect("")).properties
+    assert told is not None
+    peer.put(name, "x", 0, topic_alias=(told.topic_alias_maximum or 0) + 1)
     await _is_ended(peer, 0x94)
+
+
+async def test_a_topic_alias_that_was_never_set(room: Room) -> None:
+    peer = await room.connected()
+    peer.put("", "x", 0, topic_alias=1)
+    await peer.gone()
+    assert (await peer.take(Disconnect)).reason in (0x82, 0x94)
 
 
 async def test_authentication_method(room: Room) -> None:
@@ -187,7 +196,6 @@ async def test_connack_tells_the_limits(room: Room) -> None:
     assert (told.receive_maximum, told.maximum_packet_size) == (1_024, 1 << 20)
     assert told.wildcard_available is not False
     assert told.subscription_ids_available is not False
-    assert told.topic_alias_maximum in (None, 0)
 
 
 async def test_maximum_packet_size_of_the_client(room: Room, name: str) -> None:

@@ -6,6 +6,7 @@ of its payload, and a row by its position.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from server.message import Message
 from shards.memory import MemoryStore
@@ -60,6 +61,14 @@ class Rewind:
     turn: int
 
 
+class Sent(NamedTuple):
+    """What went out last under a packet id."""
+
+    tag: str
+    place: Position
+    turn: int
+
+
 @dataclass
 class Watch:
     """What one client has seen.
@@ -72,16 +81,28 @@ class Watch:
     wanted: dict[str, Wanted] = field(default_factory=dict)
     got: set[str] = field(default_factory=set)
     """What it has acked, or got at QoS 0: the rest may have been lost with its connection."""
-    sent: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """(tag, turn) by packet id."""
+    sent: dict[int, Sent] = field(default_factory=dict)
+    """By packet id."""
     acked: set[tuple[Position, int]] = field(default_factory=set)
     done: set[tuple[Position, int]] = field(default_factory=set)
+    gated: dict[int, Sent] = field(default_factory=dict)
+    """By packet id, what waited to be sent when a replay was asked for: it still goes out first."""
+    held: dict[int, Position] = field(default_factory=dict)
+    """QoS 2: packet ids that the client has answered with PUBREC and that are not released yet."""
+    done_once: set[tuple[Position, int]] = field(default_factory=set)
+    """QoS 2: what the client has worked on."""
     rewinds: list[Rewind] = field(default_factory=list)
     last: Position = Position(0)
 
     @property
     def turn(self) -> int:
         return len(self.rewinds)
+
+    def note_unsent(self, flights: dict[int, Position]) -> None:
+        """A replay is asked for: what is in flight and was never sent belongs to the turn before."""
+        for packet_id, place in flights.items():
+            if packet_id not in self.sent or self.sent[packet_id].place != place:
+                self.gated[packet_id] = Sent("", place, self.turn - 1)
 
     def may_come(self, place: Position, turn: int, topic: str) -> bool:
         """Whether this is no repetition of what is done, or one that was asked for."""
@@ -192,9 +213,11 @@ class Oracle:
 
     # -- deliveries
 
-    def delivery(self, link: FakeLink, message: Message, packet_id: int, attempt: int) -> None:
+    def delivery(
+        self, link: FakeLink, message: Message, qos: int, packet_id: int, attempt: int
+    ) -> None:
         self.checks += 1
-        tag = message.record.payload.decode()
+        tag = text_of(message.record.payload)
         place = message.position
         watch = self.watches[link.client_id]
         where = f"{tag} at {at_of(place)} to {link.client_id}"
@@ -208,13 +231,32 @@ class Oracle:
         if message.is_stored:
             need(place in self._live or at_of(place) < self.floor_ms, f"sent before it was durable: {where}")
             need(place not in self._dead, f"sent a cancelled or moved row: {where}")
-        turn = watch.turn if attempt == 1 else watch.sent[packet_id][1]
+        waited = watch.gated.pop(packet_id, None)
+        has_waited = waited is not None and waited.place == place
+        if attempt > 1 or not has_waited:
+            self._order(link, watch, place, packet_id, attempt, where)
+        turn = watch.turn
+        if waited is not None and has_waited:
+            turn = waited.turn
+        elif attempt > 1 and packet_id in watch.sent and watch.sent[packet_id].place == place:
+            turn = watch.sent[packet_id].turn
         need(watch.may_come(place, turn, letter.topic), f"again after a durable ack: {where}")
-        self._order(link, watch, place, packet_id, attempt, where)
-        watch.sent[packet_id] = tag, turn
-        if not packet_id:
+        watch.sent[packet_id] = Sent(tag, place, turn)
+        if not qos:
             watch.got.add(tag)
         self.delivered.add(tag)
+
+    def received(self, client_id: str, packet_id: int, place: Position) -> None:
+        """The client reads a PUBLISH at QoS 2: it works on it unless it holds the packet id."""
+        watch = self.watches[client_id]
+        tag, _, turn = watch.sent[packet_id]
+        if packet_id in watch.held:
+            need(watch.held[packet_id] == place, f"{tag} came under the packet id of another message")
+            return
+        need((place, turn) not in watch.done_once, f"{tag} came twice to {client_id} at QoS 2")
+        watch.held[packet_id] = place
+        watch.done_once.add((place, turn))
+        watch.got.add(tag)
 
     def _order(
         self, link: FakeLink, watch: Watch, place: Position, packet_id: int, attempt: int, where: str
@@ -222,6 +264,7 @@ class Oracle:
         subscriber = link.subscriber
         assert subscriber is not None
         flights = subscriber.session.flights
+        link.unresent = [p for p in link.unresent if p in flights]
         if attempt > 1:
             need(packet_id in link.unresent, f"sent again out of turn: {where}")
             index = link.unresent.index(packet_id)
@@ -267,4 +310,9 @@ def _place(key: bytes) -> Position:
 
 
 def tag_of(value: bytes) -> str:
-    return decode(value).payload.decode()
+    return text_of(decode(value).payload)
+
+
+def text_of(payload: bytes) -> str:
+    """The tag in a payload, which may have been filled up to be large."""
+    return payload.rstrip(b".").decode()

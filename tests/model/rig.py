@@ -13,7 +13,10 @@ from typing import Any
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
 from server.message import Message
+from server.mqtt import wire
 from server.mqtt.incoming import Wish
+from server.mqtt.outflow import Outflow
+from server.mqtt.packets import Ack
 from server.subscriber import Subscriber
 from server.writer import Busy
 from shards import keys
@@ -28,11 +31,11 @@ from shards.verify import verify_counts
 from timeline.filters import matches
 from timeline.position import MessageId, Position, at_of, before, id_position
 from timeline.retention import expired_slices, passed_slices
-from timeline.session import Subscription
+from timeline.session import Flight, Subscription
 from timeline.structures import overlap
 
 from .fakes import FakeClock, FakeLink
-from .oracle import Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of
+from .oracle import Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of, text_of
 
 START_MS = 1_800_000_000_000 + 890_000
 """Ten seconds before a quarter of an hour ends."""
@@ -43,6 +46,7 @@ PERSISTENT = ("p0", "p1", "p2")
 CLEAN = "c0"
 CLIENTS = (*PERSISTENT, CLEAN)
 WINDOWS = {"p0": 2, "p1": 3, "p2": 2, "c0": 3}
+QOS = {"p0": 1, "p1": 2, "p2": 2, "c0": 1}
 DEDUPE_KEYS = tuple(bytes([n]) * 16 for n in range(3))
 
 CONFIG = Config(
@@ -80,9 +84,8 @@ class Rig:
         drafts = []
         for delay_ms, topic in wishes:
             self.tags += 1
-            tag = f"m{self.tags}" + "." * payload
             due_ms = max(1, self.clock.now_ms + delay_ms) if delay_ms else 0
-            drafts.append(self._draft(tag, topic, due_ms))
+            drafts.append(self._draft(f"m{self.tags}", topic, due_ms, payload=payload))
         self._submit_put(drafts)
 
     def put_keyed(self, number: int, times: int = 1) -> None:
@@ -256,6 +259,8 @@ class Rig:
                 return
             link.subscriber = subscriber
             link.unresent = list(subscriber.session.flights)
+            if not is_present:
+                self.oracle.watches[client_id].held.clear()
             self.core.broker.resume(subscriber)
 
         if is_persistent:
@@ -280,11 +285,11 @@ class Rig:
                 self.core.broker.leave(subscriber)
 
     def subscribe(self, client_id: str, topic_filter: str, back_ms: int | None) -> None:
-        """SUBSCRIBE at QoS 1; `back_ms`: with replay-from, this long ago."""
-        link = self.links.get(client_id)
-        if link is None or link.is_closed or link.subscriber is None:
+        """SUBSCRIBE; `back_ms`: with replay-from, this long ago."""
+        link = self._open_link(client_id)
+        if link is None:
             return
-        subscriber, core = link.subscriber, self.core
+        subscriber, core = self._subscriber(link), self.core
         watch = self.oracle.watches[client_id]
         horizon = core.broker.horizon()
         start = None if back_ms is None else before(max(0, self.clock.now_ms - back_ms))
@@ -294,7 +299,8 @@ class Rig:
                 wanted.since = max(start, before(self.oracle.floor_ms))
                 watch.rewinds.append(Rewind(start, topic_filter, watch.turn + 1))
                 watch.last = min(watch.last, start)
-        core.broker.subscribe(subscriber, Subscription(topic_filter, 1, horizon), start)
+                watch.note_unsent({f.packet_id: f.position for f in subscriber.session.flights.values()})
+        core.broker.subscribe(subscriber, Subscription(topic_filter, QOS[client_id], horizon), start)
 
         def stored(is_durable: bool) -> None:
             if is_durable:
@@ -308,33 +314,66 @@ class Rig:
         else:
             stored(True)
 
-    def ack(self, client_id: str, index: int) -> None:
-        """PUBACK of any message in flight."""
-        link = self.links.get(client_id)
-        if link is None or link.is_closed or link.subscriber is None:
+    def read(self, client_id: str, index: int) -> None:
+        """The client comes to one of the packets that were sent to it, and answers it."""
+        link = self._open_link(client_id)
+        if link is None or not link.unread:
             return
-        subscriber = link.subscriber
-        flights = list(subscriber.session.flights.values())
-        if not flights:
-            return
-        flight = flights[index % len(flights)]
+        kind, packet_id = link.unread.pop(index % len(link.unread))
         watch = self.oracle.watches[client_id]
-        tag, turn = watch.sent[flight.packet_id]
-        watch.got.add(tag)
-        watch.acked.add((flight.position, turn))
-        if subscriber.session.ack(flight.packet_id) is not None:
-            subscriber.dirty.add(subscriber)
-            if not subscriber.session.tailing:
-                self.core.broker.read_on(subscriber)
+        flight = self._subscriber(link).session.flights.get(packet_id)
+        if kind == wire.PUBREL:
+            watch.held.pop(packet_id, None)
+            self._answer(link, wire.PUBCOMP, packet_id)
+        elif flight is None:
+            return  # acked late, from an earlier connection
+        elif flight.qos == 2:
+            self.oracle.received(client_id, packet_id, flight.position)
+            self._answer(link, wire.PUBREC, packet_id)
+        else:
+            self._ack(link, flight)
+
+    def ack_late(self, client_id: str, index: int) -> None:
+        """PUBACK of a message that the client may have had on an earlier connection."""
+        link = self._open_link(client_id)
+        if link is None:
+            return
+        sent = self.oracle.watches[client_id].sent
+        flights = [
+            flight
+            for packet_id, flight in self._subscriber(link).session.flights.items()
+            if flight.qos == 1 and packet_id in sent and sent[packet_id].place == flight.position
+        ]
+        if flights:
+            self._ack(link, flights[index % len(flights)])
+
+    def _ack(self, link: FakeLink, flight: Flight) -> None:
+        watch = self.oracle.watches[link.client_id]
+        sent = watch.sent[flight.packet_id]
+        watch.got.add(sent.tag)
+        watch.acked.add((flight.position, sent.turn))
+        self._answer(link, wire.PUBACK, flight.packet_id)
+
+    def _answer(self, link: FakeLink, kind: int, packet_id: int) -> None:
+        outflow = Outflow(self.core.broker, link)
+        outflow.on_ack(Ack(kind, packet_id), self._subscriber(link))
+
+    def _subscriber(self, link: FakeLink) -> Subscriber:
+        assert link.subscriber is not None
+        return link.subscriber
+
+    def _open_link(self, client_id: str) -> FakeLink | None:
+        link = self.links.get(client_id)
+        return link if link is not None and link.is_open else None
 
     def room(self, client_id: str, room: int | None) -> None:
         """The client's socket takes so many more messages."""
-        link = self.links.get(client_id)
-        if link is None or link.is_closed or link.subscriber is None:
+        link = self._open_link(client_id)
+        if link is None:
             return
         link.room = room
         if room != 0:
-            self.core.broker.read_on(link.subscriber)
+            self.core.broker.read_on(self._subscriber(link))
 
     # -- failures
 
@@ -396,6 +435,7 @@ class Rig:
             subscriber = core.sessions.get(client_id)
             former = self.former.pop(client_id, None)
             if former is not None and (subscriber is None or subscriber.session.subscriptions):
+                former.held, former.done_once = {}, set()
                 oracle.watches[client_id] = former
             watch = oracle.watches.get(client_id)
             if subscriber is None:
@@ -420,10 +460,12 @@ class Rig:
 
     # -- what has to hold
 
-    def delivered(self, link: FakeLink, message: Message, packet_id: int, attempt: int) -> None:
+    def delivered(
+        self, link: FakeLink, message: Message, qos: int, packet_id: int, attempt: int
+    ) -> None:
         if self.core.writer.broken is not None:
-            self.oracle.excused.add(message.record.payload.decode())
-        self.oracle.delivery(link, message, packet_id, attempt)
+            self.oracle.excused.add(text_of(message.record.payload))
+        self.oracle.delivery(link, message, qos, packet_id, attempt)
 
     def check(self) -> None:
         """What holds after every step."""
@@ -486,7 +528,7 @@ class Rig:
                     self.connect(client_id)
             elif link.room is not None:
                 self.room(client_id, None)
-            self.ack(client_id, 0)
+            self.read(client_id, 0)
         self.heartbeat()
         self.compose()
         self.settle()
@@ -616,9 +658,9 @@ class Rig:
         self.oracle.asked(tag, due_ms, self.clock.now_ms)
         return letter
 
-    def _draft(self, tag: str, topic: str, due_ms: int, key: bytes = b"") -> Draft:
+    def _draft(self, tag: str, topic: str, due_ms: int, key: bytes = b"", payload: int = 0) -> Draft:
         self._letter(tag, topic, due_ms)
-        record = Record(topic.encode(), tag.encode(), due_ms, 1, key=key)
+        record = Record(topic.encode(), tag.encode() + b"." * payload, due_ms, 1 + (self.tags + len(topic)) % 2, key=key)
         return Draft(due_ms, record.topic, encode(record), key, key)
 
     def _submit_put(self, drafts: list[Draft]) -> None:
@@ -629,7 +671,7 @@ class Rig:
             need(len(answer) == len(drafts), "an answer for each message")
             for draft, one in zip(drafts, answer, strict=True):
                 message = one.id if isinstance(one, Replayed) else one
-                self.oracle.accepted(decode(draft.value).payload.decode(), message)
+                self.oracle.accepted(tag_of(draft.value), message)
 
         self._submit(lambda commit: commit.put(drafts), done, len(drafts))
 
