@@ -23,6 +23,7 @@ from .kinds import (
     ADDRESS,
     FILTERS,
     FLAG,
+    LISTENERS,
     MS,
     MS_OR_NEVER,
     NAME,
@@ -71,7 +72,9 @@ class Http:
 class Mqtt:
     """[mqtt]"""
 
-    listen: Address = _key(ADDRESS, "127.0.0.1:1883")  # noqa: RUF009 - frozen
+    listen: tuple[Address, ...] = _key(LISTENERS, "127.0.0.1:1883")
+    tls_cert: str = _key(TEXT, "")
+    tls_key: str = _key(TEXT, "")
     deny_subscribe: tuple[str, ...] = _key(FILTERS, [])
     receive_maximum: int = _key(count(1, 65_535), 1_024)
     topic_alias_maximum: int = _key(count(0, 65_535), 32)
@@ -312,14 +315,21 @@ def _check_together(config: Config) -> None:
     ):
         if limits.max_payload >= bound:
             raise ConfigError(key, f"must be above limits.max_payload ({show_size(limits.max_payload)})")
+    if (
+        any(listener.scheme in ("mqtts", "wss") for listener in config.mqtt.listen)
+        and not config.mqtt.tls_cert
+    ):
+        raise ConfigError("mqtt.tls_cert", "is needed: mqtt.listen has a listener with TLS")
+    if auth.keys_file:
+        raise ConfigError("auth.keys_file", "must be empty: this version does not check keys yet")
     if auth.allow_open:
         return
-    if not config.http.listen.is_loopback and not auth.keys_file:
+    if not config.http.listen.is_loopback:
         raise ConfigError(
-            "auth.keys_file", f"is needed: http.listen {config.http.listen} can be reached from elsewhere"
+            "auth.allow_open", f"must be true: http.listen {config.http.listen} can be reached from elsewhere"
         )
-    if not config.mqtt.listen.is_loopback and config.mqtt.allow_anonymous:
-        raise ConfigError(
-            "mqtt.allow_anonymous",
-            f"must be false: mqtt.listen {config.mqtt.listen} can be reached from elsewhere",
-        )
+    for listener in config.mqtt.listen:
+        if not listener.is_loopback and config.mqtt.allow_anonymous:
+            raise ConfigError(
+                "mqtt.allow_anonymous", f"must be false: mqtt.listen {listener} can be reached from elsewhere"
+            )

@@ -136,11 +136,12 @@ class Dispatch:
         """Offer a message to every tailing session that it matches; how many match at all."""
         targets = self._router.route(message.record.topic)
         self._tail.append(message.position, message, message.size())
-        if message.record.retain:
-            self._retain(message)
-        if message.record.expires_ms and message.is_expired(wall_ms):
+        record = message.record
+        if (record.expires_ms and message.is_expired(wall_ms)) or message.is_too_late(wall_ms):
             self.counts.expired += 1
             return len(targets)
+        if record.retain:
+            self._retain(message)
         for subscriber, subscriptions in targets.items():
             session = subscriber.session
             if session.tailing and not subscriber.offer(message, subscriptions):

@@ -27,11 +27,15 @@ from timeline.retention import expired_slices, passed_slices
 from timeline.slices import Slice
 
 from .app import App
+from .mqtt.groups import SWEEPS
+from .mqtt.sys_topics import sys_records
+from .version import server_version
 from .writer import Busy
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 30
+SYS_INTERVAL_S = 10
 SWEEP_ROWS = 5_000
 EXPIRE_SLICES = 100
 
@@ -44,6 +48,7 @@ class Housekeeping:
         self._scheduler = AsyncIOScheduler(timezone=UTC)
         self._sweep_from: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
         self._running = asyncio.Lock()
+        self._started_s = app.clock.mono()
         self.expired_slices = 0
 
     def start(self) -> None:
@@ -55,10 +60,22 @@ class Housekeeping:
             coalesce=True,
             misfire_grace_time=None,
         )
+        self._scheduler.add_job(self.tell_figures, "interval", seconds=SYS_INTERVAL_S, coalesce=True)
+        ack_timeout_ms = self._app.config.sessions.ack_timeout_ms
+        if ack_timeout_ms:
+            sweep = self._app.broker.groups.sweep
+            self._scheduler.add_job(sweep, "interval", seconds=ack_timeout_ms / 1000 / SWEEPS, coalesce=True)
         self._scheduler.start()
+        self.tell_figures()
 
     def stop(self) -> None:
         self._scheduler.shutdown(wait=False)
+
+    def tell_figures(self) -> None:
+        """Publish `$SYS/#`."""
+        app = self._app
+        uptime_s = int(app.clock.mono() - self._started_s)
+        app.broker.publish_system(sys_records(app, server_version(), uptime_s), app.retained.note_volatile)
 
     async def run_due(self) -> None:
         """Everything once, never twice at a time. Raises what the store raises."""

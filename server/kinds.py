@@ -37,13 +37,15 @@ class Kind(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. Port 0 is any free one."""
+    """Where to listen; port 0 is any free one. `scheme` is mqtt, mqtts, ws or wss, or empty."""
 
     host: str
     port: int
+    scheme: str = ""
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}" if self.scheme else f"{host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
@@ -144,6 +146,27 @@ def _read_address(value: object) -> Address:
     return Address(bare, _bounded(int(port), 0, 65_535))
 
 
+def _read_listeners(value: object) -> tuple[Address, ...]:
+    """One address, several with commas between them, or a list; each with a scheme or without (mqtt)."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.startswith('["') else [part.strip() for part in value.split(",")]
+    if not isinstance(value, list) or not value:
+        raise KindError("an address or a list of them is expected")
+    return tuple(_read_listener(item) for item in value)
+
+
+def _read_listener(value: object) -> Address:
+    scheme, separator, rest = _read_text(value).rpartition("://")
+    if separator and scheme not in SCHEMES:
+        raise KindError(f"must begin with one of {', '.join(SCHEMES)}")
+    address = _read_address(rest)
+    return Address(address.host, address.port, scheme)
+
+
+def _show_listeners(listeners: tuple[Address, ...]) -> str:
+    return ", ".join(map(str, listeners))
+
+
 def _read_spark(value: object) -> str:
     if value in ("auto", "on", "off"):
         return str(value)
@@ -182,7 +205,9 @@ def _some_ms(value: object) -> int:
     return _bounded(_read_ms(value), 1, None)
 
 
+SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 ADDRESS = Kind(_read_address)
+LISTENERS = Kind(_read_listeners, _show_listeners)
 FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))
 FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
 MS = Kind(_some_ms, _show_ms)

@@ -8,6 +8,8 @@ subscription's identifiers), so the parts that are the same are made once and ke
 from shards.record import Record
 from timeline.position import MessageId, Position, id_text, message_id
 
+LATE_MS = 1_000
+"""What `late: drop` counts as late: a dispatch more than this after the due."""
 OVERHEAD_BYTES = 600
 """What a message costs in RAM beside its topic, payload and properties."""
 SHARED_MS = 1_000
@@ -41,6 +43,12 @@ class Message:
         if wall_ms - self.due_ms - self.late_ms < SHARED_MS:
             return self
         return Message(self.position, self.shard, self.record, wall_ms)
+
+    def is_too_late(self, dispatched_ms: int | None) -> bool:
+        """Whether it was to be dropped rather than dispatched as late as it was."""
+        if not self.record.drop_late or dispatched_ms is None:
+            return False
+        return dispatched_ms - self.due_ms > LATE_MS
 
     def size(self) -> int:
         """Bytes of RAM, about."""

@@ -160,7 +160,7 @@ class Replay:
             wall_ms = self._wall_ms()
             for place, message in self._tail.after(read, TURN_ROWS):
                 found = self._wanted(subscriber, place, message.record.topic)
-                is_wanted = found and not message.is_expired(wall_ms) and not _is_missed(subscriber, message)
+                is_wanted = found and not self._is_dropped(message) and not _is_missed(subscriber, message)
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
         structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
@@ -169,7 +169,7 @@ class Replay:
             found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
             if found:
                 message = self._message(place, shard, value)
-                yield place, None if message.is_expired(self._wall_ms()) else (message, found)
+                yield place, None if self._is_dropped(message) else (message, found)
             else:
                 yield place, None
 
@@ -178,6 +178,12 @@ class Replay:
         if found and any(s.since >= place for s in found):
             found = tuple(s for s in found if s.since < place)
         return found
+
+    def _is_dropped(self, message: Message) -> bool:
+        """Expired by now, or dispatched so late that it was to be dropped."""
+        if message.is_expired(self._wall_ms()):
+            return True
+        return message.record.drop_late and message.is_too_late(self._reader.dispatched_ms(message.position))
 
     def _message(self, place: Position, shard: int, value: bytes) -> Message:
         return Message(place, shard, decode(value), self._wall_ms())

@@ -15,7 +15,7 @@ from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .http.site import build_site
 from .jobs import Housekeeping
-from .mqtt.link import MqttLink
+from .mqtt.listeners import Listeners
 from .mqtt.reasons import Reason
 
 log = logging.getLogger(__name__)
@@ -43,44 +43,41 @@ class Server:
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.horizon.clock_ms)
         self.housekeeping = Housekeeping(self.app)
-        self._links: set[MqttLink] = set()
+        self._listeners = Listeners(self.app.broker, config.mqtt)
         self._runner: web.AppRunner | None = None
-        self._mqtt: asyncio.Server | None = None
+        self._is_started = False
 
     async def start(self) -> None:
         """Open HTTP first, which says "not ready" until the timeline has been caught up with."""
         await self.app.start()
         if self.exit_code:
             return
-        loop = asyncio.get_running_loop()
-        mqtt, http = self.config.mqtt.listen, self.config.http.listen
-        self._mqtt = await loop.create_server(
-            lambda: MqttLink(self.app.broker, loop, self._links), mqtt.host, mqtt.port, backlog=1024
-        )
-        mqtt_port = self._mqtt.sockets[0].getsockname()[1]
-        self.app.listening.append({"transport": "tcp", "host": mqtt.host, "port": mqtt_port})
+        http = self.config.http.listen
+        self.app.listening += await self._listeners.open()
         self._runner = web.AppRunner(build_site(self.app, self.housekeeping), access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, http.host, http.port, backlog=1024)
         await site.start()
         http_port = self._runner.addresses[0][1]
         self.housekeeping.start()
-        _announce(f"{http.host}:{http_port}", f"{mqtt.host}:{mqtt_port}")
+        self._is_started = True
+        _announce(f"{http.host}:{http_port}", self.app.listening)
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
-        if self._mqtt is not None:
+        if self._is_started:
             self.housekeeping.stop()
-        if self._mqtt is not None:
-            self._mqtt.close()
+        await self._listeners.close()
         if self._runner is not None:
             await self._runner.cleanup()
-        for link in list(self._links):
+        links = self._listeners.links
+        for link in list(links):
             link.shut(Reason.SERVER_SHUTTING_DOWN)
         deadline = asyncio.get_running_loop().time() + STOP_S
         # Bounded, and only at the end.
-        while self._links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+        while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+        await self._listeners.cleanup()
         await self.app.stop()
 
     def _fatal(self) -> None:
@@ -101,10 +98,12 @@ async def _serve(server: Server) -> int:
     return server.exit_code
 
 
-def _announce(http: str, mqtt: str) -> None:
+def _announce(http: str, listening: list[dict[str, object]]) -> None:
     """Where the server listens and one line to try, for people and for scripts."""
+    first, *more = listening
+    others = "".join(f" {at['transport']}={at['host']}:{at['port']}" for at in more)
     lines = (
-        f"listening http={http} mqtt={mqtt}",
+        f"listening http={http} mqtt={first['host']}:{first['port']}{others}",
         f"try: curl -s http://{http}/v1/messages -H 'content-type: application/json' "
         '-d \'{"topic":"hello","payload":"world","deliver_in":"5s"}\'',
     )

@@ -36,6 +36,8 @@ class Flight:
     phase: int = 0
     group: object = None
     """The shared subscription that it belongs to, if any."""
+    age: int = 0
+    """How many sweeps for unacked messages have seen it."""
 
 
 @dataclass(slots=True)

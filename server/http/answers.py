@@ -19,10 +19,10 @@ from shards.errors import StoreFailed
 from timeline.position import BadId, MessageId, parse_id
 
 from ..app import App
+from ..times import TimeError, parse_deliver_at
 from ..writer import Busy, Decide
 from .problems import Problem
 from .requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
-from ..times import TimeError, parse_deliver_at
 
 LIMIT_MAX = 1_000
 LIMIT_DEFAULT = 100

@@ -11,10 +11,10 @@ from aiohttp import web
 from ..app import App
 from ..jobs import Housekeeping
 from ..simulation import NotSimulated, advance
+from ..times import INSTANT_MS_MAX, TimeError, format_ms, parse_delay
 from .answers import body_of, check_query, json_answer, refusals
 from .problems import Problem
 from .requests import FieldError
-from ..times import INSTANT_MS_MAX, TimeError, format_ms, parse_delay
 
 
 class Advance(msgspec.Struct, forbid_unknown_fields=True):

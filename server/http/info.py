@@ -3,17 +3,14 @@
 Live is a process whose loop turns. Ready is one that has caught up with its timeline and can write.
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..app import App
+from ..times import format_ms
+from ..version import server_version
 from .answers import check_query, json_answer
 from .problems import Problem
-from ..times import format_ms
-
-DISTRIBUTION = "fasti-server"
 
 
 class Info:
@@ -21,7 +18,7 @@ class Info:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._version = _version()
+        self._version = server_version()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -57,11 +54,3 @@ class Info:
     async def metrics(self, _: web.Request) -> web.Response:
         body = self._app.metrics.render()
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-
-def _version() -> str:
-    """The installed distribution's version; a bare checkout has none."""
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "unknown"

@@ -23,11 +23,11 @@ from shards.record import decode
 from timeline.position import MessageId, id_text
 
 from ..app import App
+from ..times import format_ms
 from .answers import ask, body_of, check_query, id_of, json_answer, raw_answer
 from .drafts import draft_of, late_ones, place
 from .problems import Problem
 from .requests import FieldError, check_json, due_of, parse_one
-from ..times import format_ms
 from .views import Journal, etag, found_view, time_text
 
 KEY_HEADER = "Idempotency-Key"

@@ -21,10 +21,10 @@ from ..app import App
 from ..mqtt.reasons import Reason
 from ..mqtt.router import matching
 from ..subscriber import Subscriber
+from ..times import TimeError, parse_delay, parse_deliver_at
 from .answers import ask, body_of, check_query, json_answer, limit_of
 from .problems import Problem
 from .requests import FieldError
-from ..times import TimeError, parse_delay, parse_deliver_at
 from .views import View, session_view
 
 LOOK_ROWS = 10_000

@@ -7,10 +7,10 @@ from aiohttp import web
 from timeline.slices import Slice
 
 from ..app import App
+from ..times import TimeError
 from .answers import check_query, instant_ms, json_answer, limit_of
 from .problems import Problem
 from .requests import FieldError
-from ..times import TimeError
 from .views import shard_view, slice_view
 
 

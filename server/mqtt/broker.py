@@ -11,7 +11,7 @@ import msgspec
 from shards import keys
 from shards.commit import Commit, Draft, Replayed
 from shards.errors import StoreFailed
-from shards.record import encode
+from shards.record import Record, encode
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX
 from timeline.position import MessageId, Position
@@ -254,6 +254,10 @@ class Broker:
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on."""
         self._placing.publish(wishes)
+
+    def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
+        """The server's own figures: never stored."""
+        self._placing.publish_system(records, note)
 
     def released(self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None]) -> None:
         """PUBREL has come: forget the packet id; `done` when that is durable."""

@@ -12,6 +12,9 @@ from ..subscriber import Subscriber
 from .router import Router
 
 GROUP_WINDOW = 65_535
+SWEEPS = 4
+GIVEN_AWAY = -2
+"""The shard number of a flight whose message another member has by now: it is not sent again."""
 
 
 class Groups:
@@ -68,6 +71,23 @@ class Groups:
         """The member has a connection (again), or room: its groups may have something for it."""
         for group in member.groups.values():
             self._replay().wake(group)
+
+    def sweep(self) -> None:
+        """Called four times in each `sessions.ack_timeout`: what is unacked for longer goes to another."""
+        for group in self._by_text.values():
+            for member in list(group.members):
+                self._take_overdue(member, group)
+            if group.resends:
+                self._pause(group)
+
+    def _take_overdue(self, member: Subscriber, group: Group) -> None:
+        """The packet id stays taken until the slow member acks it or leaves."""
+        for flight in member.session.flights.values():
+            if isinstance(flight.group, tuple) and flight.group[0] is group and flight.qos == 1:
+                flight.age += 1
+                if flight.age > SWEEPS:
+                    group.give_back(flight.group[1])
+                    flight.group, flight.shard = None, GIVEN_AWAY
 
     def _open(self, text: str, subscription: Subscription) -> Group:
         _, topic_filter = parse_share(text)

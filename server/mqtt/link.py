@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 CONGESTION_POLL_S = 0.005
 KEEP_ALIVE_SLACK = 1.5
+TLS_HELLO = b"\x16\x03"
 
 
 class MqttLink(asyncio.Protocol):
@@ -60,6 +61,10 @@ class MqttLink(asyncio.Protocol):
         connection = self._connection
         assert connection is not None
         self._last_received = self._loop.time()
+        if not self._is_armed and data.startswith(TLS_HELLO) and self._transport is not None:
+            log.warning("connection closed: a TLS hello on a port that is not for TLS")
+            self._transport.abort()
+            return
         connection.receive(data)
         if not self._is_armed and connection.is_open:
             self._arm()

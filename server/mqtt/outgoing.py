@@ -7,8 +7,8 @@ it came in.
 
 from timeline.session import Subscription
 
-from ..times import format_ms
 from ..message import Message
+from ..times import format_ms
 from .properties import message_expiry, subscription_id, user_property
 from .publish import publish_parts, with_dup
 

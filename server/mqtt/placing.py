@@ -8,11 +8,12 @@ horizon in RAM.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shards.commit import Commit, Draft, Refused, Replayed
 from shards.errors import StoreFailed
-from shards.record import encode
+from shards.record import Record, encode
 from shards.store import Table
 from timeline.filters import matches
 from timeline.position import Position, at_of
@@ -82,6 +83,19 @@ class Placing:
             self._answer_all(wishes, Reason.QUOTA_EXCEEDED)
         except StoreFailed:
             self._answer_all(wishes, _UNAVAILABLE)
+
+    def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
+        """The server's own figures: handed to who subscribes now, `note`d for who will, never stored."""
+
+        def decide(commit: Commit) -> None:
+            for record in records:
+                place = Position(commit.horizon.clock_ms << 48 | commit.horizon.issue())
+                message = Message(place, -1, record, at_of(place))
+                note(message)
+                self._dispatch.add_live(message, None)
+
+        with suppress(Busy, StoreFailed):
+            self._writer.submit(decide, lambda answer: None, cost=len(records), writes=False)
 
     def _place(
         self, commit: Commit, wishes: Sequence[tuple[Wish, Answer | None]]

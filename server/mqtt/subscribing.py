@@ -4,8 +4,8 @@ from timeline.filters import TopicError, check_filter, parse_share
 from timeline.position import Position, before
 from timeline.session import Subscription
 
-from ..times import TimeError, parse_delay, parse_deliver_at
 from ..subscriber import Subscriber
+from ..times import TimeError, parse_delay, parse_deliver_at
 from .broker import Broker
 from .packets import Subscribe, SubscribeOptions, Unsubscribe
 from .properties import Properties
