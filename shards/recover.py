@@ -77,6 +77,7 @@ def reopen_timeline(opened: Opened) -> None:
     cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
     fresh = read_directory(opened.store, opened.directory.max_slices)
     opened.directory.replace(fresh)
+    opened.directory.floor = cursor.floor
     opened.commit.structures.restore(read_structures(opened.store))
     opened.horizon.drop_groups(cursor.bound_ms)
     opened.commit.forget()

@@ -30,8 +30,8 @@ async def test_silence_ends_the_connection(room: Room, name: str, level: int) ->
 async def test_pings_and_other_packets_keep_it(room: Room, name: str, level: int) -> None:
     peer = await room.dial(level)
     await peer.connect("", keep_alive=1)
-    for index in range(6):
-        await asyncio.sleep(0.5)
+    for index in range(4):
+        await asyncio.sleep(0.6)
         if index % 2:
             peer.send(Pingreq())
             await peer.take(Pingresp)

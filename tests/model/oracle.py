@@ -101,7 +101,8 @@ class Watch:
     def note_unsent(self, flights: dict[int, Position]) -> None:
         """A replay is asked for: what is in flight and was never sent belongs to the turn before."""
         for packet_id, place in flights.items():
-            if packet_id not in self.sent or self.sent[packet_id].place != place:
+            known = self.gated.get(packet_id) or self.sent.get(packet_id)
+            if known is None or known.place != place:
                 self.gated[packet_id] = Sent("", place, self.turn - 1)
 
     def may_come(self, place: Position, turn: int, topic: str) -> bool:

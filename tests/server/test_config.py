@@ -114,7 +114,10 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ("[slices]\nretention = 0", "slices.retention", "at least 1"),
         ('[slices]\nexpire_by = "me"', "slices.expire_by", "one of server, job"),
         ('[limits]\nmax_payload = "1MiB"', "mqtt.maximum_packet_size", "above limits.max_payload"),
-        ('[http]\nlisten = "0.0.0.0:8080"', "auth.keys_file", "reached from elsewhere"),
+        ('[http]\nlisten = "0.0.0.0:8080"', "auth.allow_open", "reached from elsewhere"),
+        ('[auth]\nkeys_file = "keys.toml"', "auth.keys_file", "does not check keys yet"),
+        ('[mqtt]\nlisten = "mqtts://127.0.0.1:8883"', "mqtt.tls_cert", "is needed"),
+        ('[mqtt]\nlisten = "http://127.0.0.1:80"', "mqtt.listen", "must begin with one of"),
         ('[mqtt]\nlisten = "example.org:1883"', "mqtt.allow_anonymous", "reached from elsewhere"),
     ],
 )
@@ -149,9 +152,7 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
 
 
 def test_told_to_be_open_it_starts_open() -> None:
-    config, _ = load(
-        None, {"FASTI__AUTH__ALLOW_OPEN": "true"}, {"http.listen": "0.0.0.0:80", "mqtt.listen": "h:1"}
-    )
+    config, _ = load()
     assert not config.http.listen.is_loopback
     load(None, {"FASTI__AUTH__KEYS_FILE": "keys"}, {"http.listen": "[2001:db8::1]:80"})
 

@@ -103,7 +103,7 @@ class Peer(asyncio.Protocol):
         while not self.is_closed:
             await self._wait(deadline, "the connection is still open")
 
-    async def silence(self, seconds: float = 0.2) -> None:
+    async def silence(self, seconds: float = 0.1) -> None:
         """No delivery comes for so long."""
         with suppress(TimeoutError):
             packet = await self.take(Publish, seconds)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from server.http import info
+from server import version
 
 from ..conftest import MINUTE_MS, START, Running
 
@@ -30,8 +30,8 @@ async def test_info(server: Running) -> None:
 
 
 def test_a_bare_checkout_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info, "DISTRIBUTION", "fasti-that-is-not-installed")
-    assert info._version() == "unknown"
+    monkeypatch.setattr(version, "DISTRIBUTION", "fasti-that-is-not-installed")
+    assert version.server_version() == "unknown"
 
 
 async def test_probes(server: Running) -> None:

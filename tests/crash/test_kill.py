@@ -1,0 +1,54 @@
+"""kill -9 at random instants under load, again and again on one data directory.
+
+FASTI_SOAK=1 makes it many more lives; FASTI_SEED=n repeats a run's choices (its timing is the machine's own).
+"""
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+from tests.support.mqtt import wall_ms
+from tests.support.server import ServerProcess, run, serving
+
+from .ledger import Ledger
+from .load import Load, whole_or_absent
+
+LIVES = 60 if os.environ.get("FASTI_SOAK") else 4
+
+
+async def test_kill_9_under_load(tmp_path: Path) -> None:
+    seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
+    print(f"FASTI_SEED={seed}")
+    chance = random.Random(seed)
+    ledger = Ledger()
+    load = Load(ledger, chance)
+    data = tmp_path / "data"
+    for life in range(LIVES):
+        async with serving(data) as server:
+            if not life:
+                await load.enlist(server)
+            ledger.faults += await whole_or_absent(ledger, server)
+            load.begin(server)
+            await asyncio.sleep(1.0 + 2.0 * chance.random())
+            await _kill(server, ledger)
+            await load.died()
+        assert not ledger.faults, ledger.faults[:10]
+    async with serving(data) as server:
+        ledger.faults += await whole_or_absent(ledger, server)
+        await load.drain(server)
+        assert await server.stopped() == 0
+        assert "Traceback" not in server.output, server.output
+    faults = ledger.check()
+    assert not faults, f"{len(faults)} faults, FASTI_SEED={seed}: {faults[:10]}"
+    checked = run("verify", "--data", str(data))
+    assert checked.returncode == 0, checked.stdout
+    acked = sum(letter.is_acked for letter in ledger.letters.values())
+    print(ledger.summary())
+    assert acked > 100 * LIVES
+
+
+async def _kill(server: ServerProcess, ledger: Ledger) -> None:
+    """At once, while the loop's clients go on until they notice."""
+    ledger.kills_ms.append(wall_ms())
+    server.kill()
