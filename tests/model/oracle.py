@@ -87,6 +87,8 @@ class Watch:
     done: set[tuple[Position, int]] = field(default_factory=set)
     gated: dict[int, Sent] = field(default_factory=dict)
     """By packet id, what waited to be sent when a replay was asked for: it still goes out first."""
+    stragglers: set[Position] = field(default_factory=set)
+    """The same of what goes out at QoS 0."""
     held: dict[int, Position] = field(default_factory=dict)
     """QoS 2: packet ids that the client has answered with PUBREC and that are not released yet."""
     done_once: set[tuple[Position, int]] = field(default_factory=set)
@@ -234,7 +236,9 @@ class Oracle:
             need(place not in self._dead, f"sent a cancelled or moved row: {where}")
         waited = watch.gated.pop(packet_id, None)
         has_waited = waited is not None and waited.place == place
-        if attempt > 1 or not has_waited:
+        if not qos and place in watch.stragglers:
+            watch.stragglers.discard(place)
+        elif attempt > 1 or not has_waited:
             self._order(link, watch, place, packet_id, attempt, where)
         turn = watch.turn
         if waited is not None and has_waited:

@@ -299,6 +299,7 @@ class Rig:
                 wanted.since = max(start, before(self.oracle.floor_ms))
                 watch.rewinds.append(Rewind(start, topic_filter, watch.turn + 1))
                 watch.last = min(watch.last, start)
+                watch.stragglers |= {waiting[0].position for waiting in subscriber.gate}
                 watch.note_unsent({f.packet_id: f.position for f in subscriber.session.flights.values()})
         core.broker.subscribe(subscriber, Subscription(topic_filter, QOS[client_id], horizon), start)
 
