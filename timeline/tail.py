@@ -41,8 +41,8 @@ class Tail(Generic[Item]):
         self._items.append(item)
         self._sizes.append(size)
         self.bytes += size
-        while len(self) > self.max_entries or self.bytes > self.max_bytes:
-            self._drop_first()
+        if self.bytes > self.max_bytes or len(self._places) - self._first > self.max_entries:
+            self._drop_oldest()
 
     def after(self, read: Position, limit: int) -> list[tuple[Position, Item]]:
         """The next messages behind `read`, at most `limit`."""
@@ -50,11 +50,16 @@ class Tail(Generic[Item]):
         high = low + limit
         return list(zip(self._places[low:high], self._items[low:high], strict=True))
 
-    def _drop_first(self) -> None:
-        first = self._first
-        self.floor = self._places[first]
-        self.bytes -= self._sizes[first]
-        self._first = first + 1
-        if self._first > 1024 and self._first * 2 > len(self._places):
-            del self._places[: self._first], self._items[: self._first], self._sizes[: self._first]
-            self._first = 0
+    def _drop_oldest(self) -> None:
+        """Drop what is over the bound and an eighth more, so that it is not done for each message."""
+        first, sizes = self._first, self._sizes
+        keep_bytes, keep_entries = self.max_bytes * 7 // 8, self.max_entries * 7 // 8
+        count = len(self._places)
+        while first < count and (self.bytes > keep_bytes or count - first > keep_entries):
+            self.bytes -= sizes[first]
+            first += 1
+        self.floor = self._places[first - 1]
+        if first * 2 > count:
+            del self._places[:first], self._items[:first], self._sizes[:first]
+            first = 0
+        self._first = first

@@ -5,6 +5,8 @@ Deliveries of a scheduled message carry, at level 5, when it was due and what it
 it came in.
 """
 
+from functools import lru_cache
+
 from timeline.session import Subscription
 
 from ..message import Message
@@ -13,6 +15,9 @@ from .properties import message_expiry, subscription_id, user_property
 from .publish import publish_parts, with_dup
 
 Parts = tuple[bytes, bytes]
+
+_ID = b"\x26\x00\x08fasti-id\x00\x20"
+"""User property `fasti-id`, up to its value of 32 digits."""
 
 
 def parts(message: Message, level: int, qos: int, retain: bool, node: int) -> Parts:
@@ -56,9 +61,17 @@ def common_properties(message: Message, node: int) -> bytes:
         left_ms = max(0, record.expires_ms - message.late_ms)
         properties += message_expiry(-(-left_ms // 1000))
     if record.due_ms:
-        properties += (
-            user_property("fasti-id", message.id_text(node))
-            + user_property("fasti-due", format_ms(record.due_ms))
-            + user_property("fasti-late-ms", str(message.late_ms))
-        )
+        name = message.id_text(node).encode()
+        properties += _ID + name + _due_property(record.due_ms) + _late_property(message.late_ms)
     return properties
+
+
+@lru_cache(1024)
+def _due_property(due_ms: int) -> bytes:
+    """Many messages are due in the same millisecond."""
+    return user_property("fasti-due", format_ms(due_ms))
+
+
+@lru_cache(1024)
+def _late_property(late_ms: int) -> bytes:
+    return user_property("fasti-late-ms", str(late_ms))

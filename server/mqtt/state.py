@@ -125,7 +125,8 @@ class Connection:
 
     @property
     def has_room(self) -> bool:
-        return self._out_bytes < self._out_max and not self.is_blocked and self.is_open
+        is_free = self._out_bytes < self._out_max and not self.is_blocked
+        return is_free and not (self.is_opening or self.is_closed or self._subscriber is None)
 
     def send(
         self,
@@ -139,7 +140,8 @@ class Connection:
         """Queue a delivery. One that is larger than the client takes is dropped and counted."""
         level, node = self.level, self._broker.node
         retain = is_retained or (message.record.retain and any(s.retain_as_published for s in subscriptions))
-        if attempt > 1 or any(s.identifier for s in subscriptions):
+        is_plain = len(subscriptions) == 1 and not subscriptions[0].identifier
+        if attempt > 1 or not (is_plain or not any(s.identifier for s in subscriptions)):
             head, tail = special_parts(message, level, qos, retain, node, subscriptions, attempt)
         else:
             head, tail = parts(message, level, qos, retain, node)
