@@ -19,7 +19,7 @@ microseconds a message, and its inner loop takes about 1.5 of them.
 from collections.abc import Iterable, Sequence
 
 from timeline.horizon import HELD, Horizon
-from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
+from timeline.position import END, HELD_SHARD, MessageId, Position, id_position, message_id
 from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, SlicesError, TooManyShards
 from timeline.structures import ANYTHING, Structures
 
@@ -119,8 +119,8 @@ class Commit:
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
         known = known_keys(drafts, self._taken) if any(draft.key for draft in drafts) else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
-        ats = self._reserve(fresh)
-        ids: list[MessageId | Replayed] = list(self._place(fresh, ats))
+        spots = self._reserve(fresh)
+        ids: list[MessageId | Replayed] = list(self._place(fresh, spots))
         if known:
             ids = woven(ids, known, len(drafts))
         return ids
@@ -144,10 +144,10 @@ class Commit:
             return control
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
-        ats = self._reserve([Draft(due_ms, b"", b"")])
+        spots = self._reserve([Draft(due_ms, b"", b"")])
         value = with_id(found.value, wanted, due_ms)
         self._retire(found, MOVED)
-        row = self._rehome(wanted, value, due_ms, ats[0])
+        row = self._rehome(wanted, value, due_ms, spots[0])
         return Control(Outcome.DONE, found, row)
 
     def release(self, place: Position) -> None:
@@ -159,8 +159,8 @@ class Commit:
         wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.node))
         self._delete(Table.HELD, keys.place(place))
         self.held -= 1
-        ats = self._reserve([Draft(record.due_ms, b"", b"")])
-        self._rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, ats[0])
+        spots = self._reserve([Draft(record.due_ms, b"", b"")])
+        self._rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, spots[0])
 
     # -- other rows
 
@@ -232,11 +232,11 @@ class Commit:
         row = dedupe_from(value) if value is not None else None
         return row if row and row.position >= self.directory.floor else None
 
-    def _reserve(self, drafts: Sequence[Draft]) -> list[int]:
-        """The `at` (or HELD) of each draft; opens the slices they need. Raises Refused before any row."""
+    def _reserve(self, drafts: Sequence[Draft]) -> list[tuple[int, Slice | None]]:
+        """The `at` of each draft and its slice, None: held. Opens slices; raises Refused before any row."""
         wall_ms, clock_ms = self._wall_ms, self.horizon.clock_ms
         quarters = self._quarters
-        ats = []
+        spots: list[tuple[int, Slice | None]] = []
         for index, draft in enumerate(drafts):
             due = draft.due_ms
             if due <= wall_ms:
@@ -245,14 +245,16 @@ class Commit:
                 at = due
             else:
                 at = self.horizon.place(due, wall_ms)
-            ats.append(at)
             piece = quarters.get(at // NARROWEST_MS)
-            if (piece is None or not piece.start_ms <= at < piece.end_ms) and at != HELD:
+            if at == HELD:
+                piece = None
+            elif piece is None or not piece.start_ms <= at < piece.end_ms:
                 try:
-                    self._slice_for(at)
+                    piece = self._slice_for(at)
                 except SlicesError as error:
                     raise Refused("over-quota", str(error), index) from error
-        return ats
+            spots.append((at, piece))
+        return spots
 
     def _slice_for(self, at: int) -> Slice:
         piece = self.directory.find(at)
@@ -264,46 +266,48 @@ class Commit:
         self._quarters[at // NARROWEST_MS] = piece
         return piece
 
-    def _place(self, drafts: Sequence[Draft], ats: list[int]) -> list[MessageId]:
+    def _place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
         """Give each draft its position and row. The inner loop of every schedule."""
         seq, node = self.horizon.seq, self.node << 48
-        put, touched, placed = self._batch.put, self._touched, self._group.placed
-        quarters, cap_messages, cap_bytes = self._quarters, self.caps.messages, self.caps.bytes
-        messages, busy = Table.MESSAGES, self.caps.structure_above
-        lowest: int | None = None
+        put, touched, placed = self._batch.put_message, self._touched, self._group.placed
+        cap_messages, cap_bytes, busy = self.caps.messages, self.caps.bytes, self.caps.structure_above
+        lowest = END
         ids: list[MessageId] = []
-        for draft, at in zip(drafts, ats, strict=True):
-            if at == HELD:
+        for draft, (at, piece) in zip(drafts, spots, strict=True):
+            if piece is None:
                 self.horizon.seq = seq
                 ids.append(self._hold(draft))
                 seq = self.horizon.seq
                 continue
             seq += 1
-            position = at << 48 | seq
-            piece = quarters.get(at // NARROWEST_MS)
-            if piece is None or not piece.start_ms <= at < piece.end_ms:
-                piece = self._slice_for(at)
+            position = Position(at << 48 | seq)
             structure = self._structure(piece, draft.topic) if piece.count >= busy else ANYTHING
             shard = piece.newest.get(structure)
             if shard is None or shard.count >= cap_messages or shard.bytes >= cap_bytes:
                 shard = piece.open_shard(structure)
-            value = draft.value
-            prefix = shard.prefix
-            put(messages, prefix + position.to_bytes(12, "big"), value)
-            shard.grow(position, len(value) + ROW_OVERHEAD)  # type: ignore[arg-type]
+            value, number = draft.value, shard.number
+            put(shard.prefix + position.to_bytes(12, "big"), value)
+            # Shard.grow, written out.
+            shard.count += 1
+            shard.live += 1
+            shard.bytes += len(value) + ROW_OVERHEAD
+            if position < shard.first:
+                shard.first = position
+            if position > shard.last:
+                shard.last = position
             piece.count += 1
-            touched[prefix] = shard
-            if lowest is None or position < lowest:
+            touched[shard.prefix] = shard
+            if position < lowest:
                 lowest = position
-            placed.append((position, shard.number, value))  # type: ignore[arg-type]
-            name = at << 80 | shard.number << 64 | node | seq
-            ids.append(name)  # type: ignore[arg-type]
+            placed.append((position, number, value))
+            name = MessageId(at << 80 | number << 64 | node | seq)
+            ids.append(name)
             if draft.key:
-                self._remember(draft, MessageId(name), Position(position))
+                self._remember(draft, name, position)
         self.horizon.seq = seq
         self.pending += len(ids)
-        if lowest is not None:
-            self._group.touch(Position(lowest))
+        if lowest is not END:
+            self._group.touch(lowest)
         return ids
 
     def _structure(self, piece: Slice, topic: bytes) -> int:
@@ -356,12 +360,14 @@ class Commit:
         self._group.gone.append(found.position)
         self._group.touch(found.position)
 
-    def _rehome(self, wanted: MessageId, value: bytes, due_ms: int, at: int) -> MessageId:
+    def _rehome(
+        self, wanted: MessageId, value: bytes, due_ms: int, spot: tuple[int, Slice | None]
+    ) -> MessageId:
         """Write a message that has an id already to a new position, and say where it is."""
         record = decode(value)
-        (row_id,) = self._place([Draft(due_ms, record.topic, value)], [at])
+        (row_id,) = self._place([Draft(due_ms, record.topic, value)], [spot])
         self.pending -= 1
-        if at != HELD:
+        if spot[1] is not None:
             self._settle(value, record.stub)
         self._put(Table.MOVED, keys.message(wanted), keys.message(row_id))
         taken = self._taken(record.key) if record.key else None

@@ -24,6 +24,9 @@ class MemoryBatch:
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         self.changes.append((table, key, value, None))
 
+    def put_message(self, key: bytes, value: bytes) -> None:
+        self.put(Table.MESSAGES, key, value)
+
     def delete(self, table: Table, key: bytes) -> None:
         self.changes.append((table, key, None, None))
 

@@ -9,7 +9,7 @@ damaged record in the middle refuses to open. (The engine's default opens quietl
 the damage.)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -40,6 +40,8 @@ class RocksBatch:
 
     def __init__(self, families: dict[Table, object]) -> None:
         self.raw = WriteBatch(raw_mode=True)
+        self.raw.set_default_column_family(families[Table.MESSAGES])  # type: ignore[arg-type]
+        self.put_message: Callable[[bytes, bytes], None] = self.raw.put
         self._families = families
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:

@@ -12,7 +12,7 @@ one conformance suite (tests/store) holds for all of them. What an engine promis
   - `flush`, `compact` and `checkpoint` block and may be called from another thread than the rest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -41,6 +41,10 @@ class Batch(Protocol):
     """Changes that become visible together."""
 
     def put(self, table: Table, key: bytes, value: bytes) -> None: ...
+
+    @property
+    def put_message(self) -> Callable[[bytes, bytes], None]:
+        """`put` into `messages`, with as little as possible in between: (key, value)."""
 
     def delete(self, table: Table, key: bytes) -> None: ...
 

@@ -422,7 +422,7 @@ class Rig:
         oracle.written(False)
         oracle.clock_ms = max(self.clock.now_ms, at_of(core.horizon.position))
         oracle.observe(self.clock.now_ms)
-        oracle.refuse_ms = core.horizon.refuse_ms
+        oracle.refuse_ms = oracle.bound_ms
         oracle.floor_ms = at_of(core.directory.floor)
         self._restore_watches(core)
         self._check_whole()

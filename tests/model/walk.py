@@ -40,6 +40,30 @@ def _move_and_cancel(rig: Rig, r: Random) -> None:
     rig.cancel(index)
 
 
+def _restart_and_cancel(rig: Rig, r: Random) -> None:
+    """A process that has just started is asked to take back what the last one may have sent."""
+    rig.put([(r.choice((40, 300, 1_500)), r.choice(TOPICS))])
+    rig.compose()
+    rig.settle()
+    rig.settle()
+    rig.kill(r.randrange(3), r.choice((0, 1, 5, -4, -20)))
+    rig.cancel(0)
+    rig.compose()
+
+
+def _cancel_and_pass(rig: Rig, r: Random) -> None:
+    """The clock passes a message while its cancel is being synced."""
+    rig.put([(r.choice((2, 3, 8)), r.choice(TOPICS))])
+    for _ in range(2):
+        rig.compose()
+        rig.settle()
+        rig.load(4)
+    rig.cancel(0)
+    rig.compose()
+    rig.tick(r.choice((2, 5, 40)))
+    rig.dispatch(4)
+
+
 STEPS: dict[str, tuple[float, Step]] = {
     "put": (12, _put),
     "put_keyed": (2, lambda rig, r: rig.put_keyed(r.randrange(3), r.choice((1, 1, 2)))),
@@ -47,6 +71,8 @@ STEPS: dict[str, tuple[float, Step]] = {
     "cancel": (7, lambda rig, r: rig.cancel(_recent(r))),
     "move": (7, lambda rig, r: rig.move(_recent(r), _delay(r))),
     "move_and_cancel": (2, _move_and_cancel),
+    "restart_and_cancel": (0.3, _restart_and_cancel),
+    "cancel_and_pass": (0.6, _cancel_and_pass),
     "expire": (5, lambda rig, r: rig.expire(r.choice((0, 0, 30)))),
     "heartbeat": (6, lambda rig, r: rig.heartbeat()),
     "compose": (14, lambda rig, r: rig.compose()),

@@ -1,0 +1,181 @@
+"""Processes under measurement: a server, a broker to compare with, a peer that does next to nothing.
+
+Each is a process of its own, so that the load beside it has another core, and is ended only by the id that
+it was started with. What it prints goes into a file beside its data. Its processor time is told as well: on
+a machine that others use too it says more than the clock on the wall.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+START_S = 120.0
+STOP_S = 20.0
+MOSQUITTO = Path("/usr/sbin/mosquitto")
+_LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)$", re.MULTILINE)
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+Address = tuple[str, int]
+
+
+class Process:
+    """One child. `started` is the monotonic time of its start."""
+
+    def __init__(self, arguments: list[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        self.started = time.monotonic()
+        with log.open("wb") as out:
+            self._child = subprocess.Popen(
+                arguments, cwd=ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """Wait for a line. Raises RuntimeError if the process ends before it, or is too slow."""
+        while (found := pattern.search(self.output)) is None:
+            self.check()
+            time.sleep(0.005)
+        return found
+
+    def check(self) -> None:
+        """Raises RuntimeError unless it runs, and has not been starting for too long."""
+        if self._child.poll() is not None:
+            raise RuntimeError(f"ended with {self._child.returncode}:\n{self.output}")
+        if time.monotonic() - self.started > START_S:
+            raise RuntimeError(f"not ready in {START_S:.0f} s:\n{self.output}")
+
+    def cpu_s(self) -> float:
+        """Processor time so far, user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) << 10
+        raise RuntimeError("the process has ended")
+
+    def kill(self) -> None:
+        """kill -9, and wait for the end."""
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.wait(STOP_S)
+
+    def stop(self) -> None:
+        """Ask it to end; killed if it does not."""
+        if self._child.poll() is None:
+            self._child.terminate()
+        try:
+            self._child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Server(Process):
+    """fasti on free ports. `http` and `mqtt` are known once it listens."""
+
+    def __init__(self, data: Path, settings: Mapping[str, object]) -> None:
+        self.data = data
+        listen = ["--data", str(data), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]
+        # FASTI_BENCH_PYTHON: another command to run it with, such as a profiler's.
+        python = os.environ.get("FASTI_BENCH_PYTHON", sys.executable).split()
+        super().__init__([*python, "-m", "server", *listen], data.with_suffix(".log"), environment(settings))
+        self.http: Address = ("", 0)
+        self.mqtt: Address = ("", 0)
+
+    def listening(self) -> None:
+        found = self.until(_LISTENING)
+        self.http, self.mqtt = address(found[1]), address(found[2])
+
+    def data_bytes(self) -> int:
+        """Size of the data directory."""
+        return sum(path.stat().st_size for path in self.data.rglob("*") if path.is_file())
+
+
+@contextmanager
+def serving(data: Path, **settings: object) -> Iterator[Server]:
+    """A server that listens, ended at the end; `settings`: limits__queued=1000."""
+    server = Server(data, settings)
+    try:
+        server.listening()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def peering(folder: Path, *arguments: str) -> Iterator[Address]:
+    """The peer of tests/bench/peer.py; where it listens."""
+    process = Process(
+        [sys.executable, "-m", "tests.bench.peer", *arguments], folder / "peer.log", environment({})
+    )
+    try:
+        yield address(process.until(re.compile(r"^listening (\S+)$", re.MULTILINE))[1])
+    finally:
+        process.stop()
+
+
+@contextmanager
+def brokering(folder: Path) -> Iterator[tuple[Process, Address] | None]:
+    """mosquitto, with its bounds out of the way; None if it is not installed."""
+    found = MOSQUITTO if MOSQUITTO.exists() else shutil.which("mosquitto")
+    if found is None:
+        yield None
+        return
+    at = ("127.0.0.1", _free_port())
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {at[1]} {at[0]}\nallow_anonymous true\npersistence false\nset_tcp_nodelay true\n"
+        "max_inflight_messages 1000\nmax_queued_messages 0\nlog_type error\n"
+    )
+    process = Process([str(found), "-c", str(config)], folder / "mosquitto.log", os.environ)
+    try:
+        _until_open(process, at)
+        yield process, at
+    finally:
+        process.stop()
+
+
+def environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """Ours without any FASTI variable of the caller, and with these settings."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI")}
+    own["PYTHONPATH"] = str(ROOT)
+    return own | {f"FASTI__{key.upper()}": str(value) for key, value in settings.items()}
+
+
+def address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _until_open(process: Process, at: Address) -> None:
+    while True:
+        try:
+            socket.create_connection(at, 1.0).close()
+        except OSError:
+            process.check()
+            time.sleep(0.01)
+        else:
+            return

@@ -1,0 +1,151 @@
+"""What a benchmark finds, and how it is told: one JSON line each, at the end a table for people.
+
+    {"name":"drain","value":61234.0,"unit":"msg/s","runs":[...],"baseline":"bare sender","ratio":0.31,...}
+
+`value` is the median of the runs, `ratio` that by the median of the baseline, which was measured in the same
+run on the same machine: absolute figures differ from machine to machine, and by a factor of two on one that
+is shared; ratios do not so much. `target` is what the project wants on an otherwise idle machine.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything; counts of messages unless said otherwise."""
+
+    runs: int
+    batch: int
+    single: int
+    late_per_s: int
+    late_s: int
+    lead_s: float
+    """How far ahead of due the scheduling of lateness and drain is to be over."""
+    drain: int
+    replay: int
+    pending: tuple[int, ...]
+    plain: int
+    fan_out: int
+    slice: int
+
+
+FULL = Sizes(
+    runs=3,
+    batch=200_000,
+    single=10_000,
+    late_per_s=1_000,
+    late_s=20,
+    lead_s=5.0,
+    drain=200_000,
+    replay=100_000,
+    pending=(1_000_000, 10_000_000),
+    plain=200_000,
+    fan_out=50_000,
+    slice=1_000_000,
+)
+QUICK = Sizes(
+    runs=3,
+    batch=50_000,
+    single=2_000,
+    late_per_s=1_000,
+    late_s=3,
+    lead_s=2.0,
+    drain=40_000,
+    replay=20_000,
+    pending=(50_000, 100_000),
+    plain=30_000,
+    fan_out=10_000,
+    slice=60_000,
+)
+TINY = Sizes(
+    runs=1,
+    batch=3_000,
+    single=100,
+    late_per_s=200,
+    late_s=1,
+    lead_s=0.5,
+    drain=2_000,
+    replay=2_000,
+    pending=(2_000, 4_000),
+    plain=1_000,
+    fan_out=500,
+    slice=15_000,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """Where a benchmark may write, and how much it is to do."""
+
+    folder: Path
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line. `runs` and `baseline_runs` are in `unit`; `more`: other figures of the median's kind."""
+
+    name: str
+    unit: str
+    runs: Sequence[float]
+    baseline: str = ""
+    baseline_runs: Sequence[float] = ()
+    target: str = ""
+    more: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        return median(self.runs)
+
+    @property
+    def ratio(self) -> float | None:
+        return self.value / median(self.baseline_runs) if self.baseline_runs else None
+
+    def line(self) -> str:
+        """As JSON."""
+        found: dict[str, Any] = {"name": self.name, "value": _short(self.value), "unit": self.unit}
+        found["runs"] = [_short(run) for run in self.runs]
+        if self.ratio is not None:
+            found |= {"baseline": self.baseline, "baseline_value": _short(median(self.baseline_runs))}
+            found["ratio"] = _short(self.ratio)
+        if self.target:
+            found["target"] = self.target
+        found |= {key: _short(number) for key, number in self.more.items()}
+        return json.dumps(found)
+
+
+def table(results: Sequence[Result]) -> str:
+    """All results as aligned text, with the number of cores."""
+    rows = [("what", "median", "unit", "ratio", "baseline", "target", "more")]
+    for one in results:
+        more = " ".join(f"{key}={_text(number)}" for key, number in one.more.items())
+        ratio = f"{one.ratio:.3g}" if one.ratio is not None else "-"
+        base = f"{one.baseline} {_text(median(one.baseline_runs))}" if one.baseline_runs else "-"
+        rows.append((one.name, _text(one.value), one.unit, ratio, base, one.target or "-", more))
+    widths = [max(len(row[at]) for row in rows) for at in range(6)]
+    lines = [
+        "  ".join([*[cell.ljust(width) for cell, width in zip(row, widths, strict=False)], row[6]])
+        for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([*[line.rstrip() for line in lines], f"cores: {os.cpu_count()}"])
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` (0 to 1) of `values` do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.5g}")
+
+
+def _text(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"

@@ -1,0 +1,34 @@
+"""The benchmarks still run, on next to nothing. No figure is looked at, but that nothing is early."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.bench.__main__ import run
+from tests.bench.results import TINY, Result, percentile, table
+
+
+@pytest.mark.parametrize("name", ["batch", "single", "lateness", "drain", "replay"])
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    results = run(name, TINY, tmp_path)
+    assert results
+    for result in results:
+        told = json.loads(result.line())
+        assert told["value"] > 0
+        assert told["ratio"] > 0
+        assert told.get("early", 0) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_names_the_cores() -> None:
+    result = Result("a", "msg/s", [3.0, 1.0, 200.0], "b", [2.0, 6.0, 6.0], "9 k", {"p99_ms": 1.5})
+    assert (result.value, result.ratio) == (3.0, 0.5)
+    lines = table([result, Result("c", "s", [1.0])]).splitlines()
+    assert lines[2].split() == ["a", "3", "msg/s", "0.5", "b", "6", "9", "k", "p99_ms=1.5"]
+    assert lines[-1].startswith("cores: ")
+
+
+def test_percentile() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0

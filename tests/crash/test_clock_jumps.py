@@ -1,0 +1,195 @@
+"""The wall clock jumps: by 2 ms, a second, a minute, a day, back and forth. Neither early nor stalled.
+
+Never early is meant by the wall clock: a message is not handed on before the clock has shown its due. When the
+clock was set back, a message between the two times waits in the table `held`; it comes out when the clock
+reaches its due, however often it is set back before.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.message import Message
+from shards.memory import MemoryStore
+from shards.rocks import RocksStore
+from shards.store import Store
+from timeline.position import MessageId, before, id_position
+
+from .hand import Hand, HandClock, HandLink
+
+START_MS = 1_800_000_890_000
+SECOND, MINUTE, DAY = 1_000, 60_000, 86_400_000
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened: Store = MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+class Bench:
+    """A server, one subscriber, and what it got and when."""
+
+    def __init__(self, store: Store) -> None:
+        self.clock = HandClock(START_MS)
+        self.hand = Hand(store, self.clock, reached=lambda point: None)
+        self.shown_ms = START_MS
+        """The highest time that the clock has shown."""
+        self._shown: dict[str, int] = {}
+        """By message that is to come: the same since it was asked for."""
+        self.got: list[str] = []
+        self.accepted: dict[str, tuple[int, MessageId]] = {}
+        self._unacked: list[int] = []
+        self._subscriber = self.hand.connect("all", self._taken, "#")
+
+    def put(self, tag: str, due_ms: int) -> None:
+        def done(ids: list[MessageId]) -> None:
+            self.accepted[tag] = (due_ms, ids[0])
+
+        self._shown[tag] = self.clock.now_ms
+        self.hand.put([("a/b", tag, due_ms)], done)
+        self.settle()
+        assert tag in self.accepted
+
+    def jump(self, by_ms: int) -> None:
+        self.clock.now_ms += by_ms
+        self.shown_ms = max(self.shown_ms, self.clock.now_ms)
+        for tag, shown_ms in self._shown.items():
+            self._shown[tag] = max(shown_ms, self.clock.now_ms)
+        self.settle()
+
+    def settle(self) -> None:
+        self.hand.settle()
+        while self._unacked:
+            self.hand.ack(self._subscriber, self._unacked.pop())
+            self.hand.settle()
+
+    def pending(self) -> list[str]:
+        return [tag for tag in self.accepted if tag not in self.got]
+
+    def stalled(self) -> list[str]:
+        """What should be out, as the clock was never ahead of now. A small step back is waited out at T + 1."""
+        now = before(self.clock.now_ms + 1)
+        return [tag for tag in self.pending() if id_position(self.accepted[tag][1]) < now]
+
+    def _taken(self, link: HandLink, message: Message, packet_id: int, attempt: int) -> None:
+        tag = message.record.payload.decode()
+        due_ms = message.record.due_ms
+        shown_ms = self._shown.pop(tag)
+        assert due_ms <= shown_ms, f"{tag} came {due_ms - shown_ms} ms before the clock showed its due"
+        self.got.append(tag)
+        self._unacked.append(packet_id)
+
+
+@pytest.mark.parametrize("step", [2, SECOND, MINUTE, DAY])
+def test_back_and_forth(store: Store, step: int) -> None:
+    """What was asked for after the step back is not early; what was asked for before is not stalled."""
+    bench = Bench(store)
+    bench.put("before", START_MS + step // 2)
+    bench.put("beyond", START_MS + 2 * step)
+    bench.jump(-step)
+    assert bench.got == []
+    due_ms = bench.clock.now_ms + step // 2
+    bench.put("between", due_ms)
+    if step > SECOND:
+        assert bench.hand.core.opened.commit.held == 1
+    bench.jump(step // 2 - 1)
+    assert bench.got == []
+    bench.jump(1)
+    if step > SECOND:
+        assert bench.got == ["between"]
+        assert bench.hand.core.opened.commit.held == 0
+    bench.jump(step)
+    assert sorted(bench.got) == ["before", "between"]
+    bench.jump(step + step // 2)
+    assert sorted(bench.got) == ["before", "between", "beyond"]
+
+
+@pytest.mark.parametrize("step", [2, SECOND, MINUTE, DAY])
+def test_a_late_one_goes_at_once_while_the_clock_is_back(store: Store, step: int) -> None:
+    bench = Bench(store)
+    bench.jump(-step)
+    bench.put("late", bench.clock.now_ms - 1)
+    bench.put("now", 0)
+    assert bench.got == ["late", "now"]
+
+
+@pytest.mark.parametrize("step", [2, SECOND, MINUTE, DAY, 60 * DAY])
+def test_a_jump_ahead_passes_nothing_over(store: Store, step: int) -> None:
+    bench = Bench(store)
+    dues = [START_MS + step * part // 10 for part in range(1, 12)]
+    for index, due_ms in enumerate(dues):
+        bench.put(str(index), due_ms)
+    bench.jump(step)
+    assert bench.got == [str(index) for index, due_ms in enumerate(dues) if due_ms <= bench.clock.now_ms]
+    bench.jump(step)
+    assert bench.got == [str(index) for index in range(11)]
+
+
+def test_held_messages_come_in_order_and_can_be_cancelled_and_moved(store: Store) -> None:
+    bench = Bench(store)
+    commit = bench.hand.core.opened.commit
+    bench.jump(-DAY)
+    base_ms = bench.clock.now_ms
+    for index in range(6):
+        bench.put(str(index), base_ms + (6 - index) * MINUTE)
+    assert commit.held == 6
+    answers: list[str] = []
+    for tag, act in (("1", "cancel"), ("3", "move")):
+        name = bench.accepted[tag][1]
+        bench.hand.ask(
+            (lambda c, n=name: c.cancel(n)) if act == "cancel" else (lambda c, n=name: c.move(n, base_ms + 30_000)),
+            lambda answer: answers.append(answer.outcome.value),
+        )
+        bench.settle()
+    assert answers == ["done", "done"]
+    for _ in range(7):
+        bench.jump(MINUTE)
+    assert bench.got == ["3", "5", "4", "2", "0"]
+    assert commit.held == 0
+    assert commit.pending == 0
+
+
+def test_held_messages_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    store = RocksStore(path)
+    bench = Bench(store)
+    bench.jump(-DAY)
+    bench.put("held", bench.clock.now_ms + MINUTE)
+    store.close()
+    again = RocksStore(path)
+    clock = HandClock(bench.clock.now_ms)
+    got: list[str] = []
+    hand = Hand(again, clock, reached=lambda point: None)
+    hand.connect("all", lambda link, message, *_: got.append(message.record.payload.decode()), "#")
+    hand.settle()
+    assert (got, hand.core.opened.commit.held) == ([], 1)
+    clock.now_ms += MINUTE - 1
+    hand.settle()
+    assert got == []
+    clock.now_ms += 1
+    hand.settle()
+    assert got == ["held"]
+    again.close()
+
+
+def test_random_jumps(store: Store) -> None:
+    """Many jumps of all sizes with puts between; then the clock goes on to the last due."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    bench = Bench(store)
+    for index in range(150):
+        bench.put(str(index), bench.clock.now_ms + chance.choice((-1, 0, 1, 3, 700, 5_000, 70_000, DAY)))
+        bench.jump(chance.choice((0, 1, 2, -2, 900, -900, -1_100, MINUTE, -MINUTE, DAY, -DAY)))
+        # Not stalled: what the clock shows to be due, and has never been set back over, is out.
+        if bench.clock.now_ms == bench.shown_ms:
+            assert not [tag for tag in bench.pending() if bench.accepted[tag][0] <= bench.clock.now_ms]
+    last = max(due_ms for due_ms, _ in bench.accepted.values())
+    bench.jump(max(0, last - bench.clock.now_ms))
+    bench.jump(SECOND + 1)
+    assert bench.pending() == []
+    assert bench.hand.core.opened.commit.pending == 0

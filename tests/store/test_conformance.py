@@ -1,0 +1,181 @@
+"""What every Store promises, held against every Store that there is.
+
+An engine joins by a fixture of its own. The list of promises is the theory of shards/store.py.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sortedcontainers import SortedDict
+
+from shards.memory import MemoryStore
+from shards.rocks import RocksStore
+from shards.store import Store, Table
+
+ENGINES = ("memory", "rocks")
+
+
+@pytest.fixture(params=ENGINES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened: Store = MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "db")
+    yield opened
+    opened.close()
+
+
+def put(store: Store, rows: dict[bytes, bytes], table: Table = Table.MESSAGES) -> None:
+    batch = store.batch()
+    for key, value in rows.items():
+        batch.put(table, key, value)
+    store.write(batch)
+
+
+def keys_of(store: Store, start: bytes = b"", end: bytes = b"\xff" * 8) -> list[bytes]:
+    return [key for key, _ in store.scan(Table.MESSAGES, start, end)]
+
+
+def test_a_row_is_there_once_written(store: Store) -> None:
+    assert store.get(Table.MESSAGES, b"k") is None
+    put(store, {b"k": b"v"})
+    assert store.get(Table.MESSAGES, b"k") == b"v"
+    store.flush()
+    assert store.get(Table.MESSAGES, b"k") == b"v"
+
+
+def test_an_empty_value_is_a_value(store: Store) -> None:
+    put(store, {b"k": b""})
+    assert store.get(Table.MESSAGES, b"k") == b""
+    assert list(store.scan(Table.MESSAGES, b"", b"z")) == [(b"k", b"")]
+
+
+def test_nothing_of_a_batch_is_seen_before_it_is_written(store: Store) -> None:
+    batch = store.batch()
+    assert len(batch) == 0
+    batch.put(Table.MESSAGES, b"a", b"1")
+    batch.put(Table.META, b"b", b"2")
+    assert len(batch) == 2
+    assert store.get(Table.MESSAGES, b"a") is None
+    store.write(batch)
+    assert store.get(Table.MESSAGES, b"a") == b"1"
+    assert store.get(Table.META, b"b") == b"2"
+
+
+def test_changes_of_a_batch_apply_in_their_order(store: Store) -> None:
+    put(store, {b"a": b"old", b"b": b"old", b"c": b"old"})
+    batch = store.batch()
+    batch.delete_range(Table.MESSAGES, b"a", b"c")
+    batch.put(Table.MESSAGES, b"b", b"new")
+    batch.put(Table.MESSAGES, b"d", b"new")
+    batch.delete(Table.MESSAGES, b"d")
+    store.write(batch)
+    assert list(store.scan(Table.MESSAGES, b"", b"z")) == [(b"b", b"new"), (b"c", b"old")]
+
+
+def test_tables_are_apart(store: Store) -> None:
+    for table in Table:
+        put(store, {b"k": table.value.encode()}, table)
+    for table in Table:
+        assert store.get(table, b"k") == table.value.encode()
+        assert list(store.scan(table, b"", b"z")) == [(b"k", table.value.encode())]
+    batch = store.batch()
+    batch.delete_range(Table.MESSAGES, b"", b"z")
+    store.write(batch)
+    assert store.get(Table.MESSAGES, b"k") is None
+    assert store.get(Table.META, b"k") == b"meta"
+
+
+def test_a_scan_is_in_byte_order_and_half_open(store: Store) -> None:
+    put(store, {key: b"" for key in (b"b", b"a\x00", b"\xff", b"a", b"\x00", b"ab", b"aa")})
+    assert keys_of(store, b"", b"\xff\xff") == [b"\x00", b"a", b"a\x00", b"aa", b"ab", b"b", b"\xff"]
+    assert keys_of(store, b"a", b"ab") == [b"a", b"a\x00", b"aa"]
+    assert keys_of(store, b"a\x01", b"b") == [b"aa", b"ab"]
+    assert keys_of(store, b"a", b"a") == []
+    assert keys_of(store, b"c", b"\xfe") == []
+
+
+def test_a_deleted_range_is_half_open(store: Store) -> None:
+    put(store, {bytes([n]): b"" for n in range(10)})
+    batch = store.batch()
+    batch.delete_range(Table.MESSAGES, bytes([3]), bytes([7]))
+    store.write(batch)
+    assert keys_of(store) == [bytes([n]) for n in (0, 1, 2, 7, 8, 9)]
+    assert store.get(Table.MESSAGES, bytes([3])) is None
+    assert store.get(Table.MESSAGES, bytes([7])) == b""
+    store.compact(Table.MESSAGES, bytes([3]), bytes([7]))
+    assert keys_of(store) == [bytes([n]) for n in (0, 1, 2, 7, 8, 9)]
+
+
+def test_a_deleted_row_may_be_deleted_again(store: Store) -> None:
+    batch = store.batch()
+    batch.delete(Table.MESSAGES, b"never there")
+    store.write(batch)
+    assert keys_of(store) == []
+
+
+def test_a_scan_sees_what_was_there_at_its_first_row(store: Store) -> None:
+    put(store, {bytes([n]): b"old" for n in range(100)})
+    rows = store.scan(Table.MESSAGES, b"", b"\xff" * 8)
+    first = next(rows)
+    batch = store.batch()
+    batch.delete_range(Table.MESSAGES, bytes([10]), bytes([20]))
+    batch.put(Table.MESSAGES, bytes([50]), b"new")
+    batch.put(Table.MESSAGES, bytes([50, 1]), b"new")
+    store.write(batch)
+    assert [first, *rows] == [(bytes([n]), b"old") for n in range(100)]
+    assert store.get(Table.MESSAGES, bytes([50])) == b"new"
+
+
+def test_a_scan_may_be_left_unfinished(store: Store) -> None:
+    put(store, {bytes([n]): b"" for n in range(100)})
+    for _ in range(50):
+        rows = store.scan(Table.MESSAGES, b"", b"\xff")
+        next(rows)
+        del rows
+    assert len(keys_of(store)) == 100
+
+
+def test_what_was_flushed_is_there_after_a_reopening(store: Store) -> None:
+    put(store, {b"a": b"1"})
+    put(store, {b"b": b"2"}, Table.META)
+    store.flush()
+    store.reopen()
+    assert store.get(Table.MESSAGES, b"a") == b"1"
+    assert store.get(Table.META, b"b") == b"2"
+    put(store, {b"c": b"3"})
+    assert keys_of(store) == [b"a", b"c"]
+
+
+Change = tuple[str, int, int]
+changes = st.lists(
+    st.tuples(st.sampled_from(("put", "delete", "range")), st.integers(0, 15), st.integers(0, 15)), max_size=6
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(changes, max_size=6), bounds=st.tuples(st.integers(0, 16), st.integers(0, 16)))
+def test_batches_add_up_as_in_a_dictionary(
+    store: Store, batches: list[list[Change]], bounds: tuple[int, int]
+) -> None:
+    wipe = store.batch()
+    wipe.delete_range(Table.MESSAGES, b"", b"\xff" * 8)
+    store.write(wipe)
+    model: SortedDict[bytes, bytes] = SortedDict()
+    for number, steps in enumerate(batches):
+        batch = store.batch()
+        for kind, low, high in steps:
+            if kind == "put":
+                batch.put(Table.MESSAGES, bytes([low]), bytes([number]))
+                model[bytes([low])] = bytes([number])
+            elif kind == "delete":
+                batch.delete(Table.MESSAGES, bytes([low]))
+                model.pop(bytes([low]), None)
+            elif low <= high:
+                batch.delete_range(Table.MESSAGES, bytes([low]), bytes([high]))
+                for key in list(model.irange(bytes([low]), bytes([high]), (True, False))):
+                    del model[key]
+        store.write(batch)
+    low, high = min(bounds), max(bounds)
+    expected = [(k, model[k]) for k in model.irange(bytes([low]), bytes([high]), (True, False))]
+    assert list(store.scan(Table.MESSAGES, bytes([low]), bytes([high]))) == expected

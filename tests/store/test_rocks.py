@@ -1,0 +1,180 @@
+"""What can go wrong between Python and RocksDB, each case as it was met (shards/scan.py, shards/rocks.py)."""
+
+import gc
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shards.errors import Corrupt, StoreFailed, StoreLocked
+from shards.rocks import RocksStore
+from shards.store import Table
+
+ROWS = 3_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksStore]:
+    opened = RocksStore(tmp_path / "db")
+    yield opened
+    opened.close()
+
+
+def key_of(number: int) -> bytes:
+    return number.to_bytes(22, "big")
+
+
+def fill(store: RocksStore, count: int = ROWS, size: int = 100) -> None:
+    batch = store.batch()
+    for number in range(count):
+        batch.put(Table.MESSAGES, key_of(number), number.to_bytes(4, "big") * (size // 4))
+    store.write(batch)
+
+
+def test_a_scan_owns_its_upper_bound(store: RocksStore) -> None:
+    """The iterator keeps a pointer to the bound: were the bytes freed, rows would go missing in silence."""
+    fill(store)
+    store.flush()
+    scans = []
+    for number in range(200):
+        end = bytes(bytearray(key_of(ROWS - number % 7)))
+        scans.append(store.scan(Table.MESSAGES, key_of(0), end))
+        del end
+    counts = [0] * len(scans)
+    junk: list[bytes] = []
+    for step in range(ROWS // 50):
+        for index, rows in enumerate(scans):
+            counts[index] += sum(1 for _ in zip(range(50), rows, strict=False))
+        junk = [bytes([step % 256]) * 22 for _ in range(2_000)]
+        if step % 10 == 0:
+            gc.collect()
+    for index, rows in enumerate(scans):
+        counts[index] += sum(1 for _ in rows)
+    assert len(junk) == 2_000
+    # zip takes a row more than it gives whenever the range ends first; here the range comes first.
+    assert counts == [ROWS - number % 7 for number in range(200)]
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+def with_damaged_table(tmp_path: Path) -> RocksStore:
+    """A store with 30,000 rows in a table file that has one wrong byte in the middle."""
+    path = tmp_path / "db"
+    store = RocksStore(path)
+    fill(store, 30_000)
+    store.flush()
+    store._families[Table.MESSAGES].flush()
+    store.close()
+    largest = max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
+    flip(largest, largest.stat().st_size // 2)
+    return RocksStore(path)
+
+
+def test_a_scan_of_a_damaged_file_raises(tmp_path: Path) -> None:
+    store = with_damaged_table(tmp_path)
+    seen = 0
+    with pytest.raises(Corrupt, match="messages"):
+        for _ in store.scan(Table.MESSAGES, b"", b"\xff" * 24):
+            seen += 1
+    assert 0 < seen < 30_000
+    store.close()
+
+
+def test_a_read_of_a_damaged_block_raises(tmp_path: Path) -> None:
+    store = with_damaged_table(tmp_path)
+    damaged = 0
+    for number in range(30_000):
+        try:
+            assert store.get(Table.MESSAGES, key_of(number)) == number.to_bytes(4, "big") * 25
+        except Corrupt:
+            damaged += 1
+    assert 0 < damaged < 30_000
+    store.close()
+
+
+def test_a_directory_is_open_once(store: RocksStore) -> None:
+    with pytest.raises(StoreLocked):
+        RocksStore(store.path)
+
+
+def copy_as_killed(store: RocksStore, tmp_path: Path) -> Path:
+    """The files as a kill -9 would leave them."""
+    copy = tmp_path / "killed"
+    shutil.copytree(store.path, copy)
+    (copy / "LOCK").unlink()
+    return copy
+
+
+def log_of(path: Path) -> Path:
+    return max(path.glob("*.log"), key=lambda file: file.stat().st_size)
+
+
+def with_many_batches(store: RocksStore) -> None:
+    for number in range(500):
+        batch = store.batch()
+        batch.put(Table.MESSAGES, key_of(number), bytes(200))
+        store.write(batch)
+    store.flush()
+
+
+def test_a_damaged_log_refuses_to_open(store: RocksStore, tmp_path: Path) -> None:
+    """The engine's own default opens quietly with the rows before the damage."""
+    with_many_batches(store)
+    copy = copy_as_killed(store, tmp_path)
+    log = log_of(copy)
+    flip(log, log.stat().st_size // 2)
+    with pytest.raises(Corrupt, match="killed"):
+        RocksStore(copy)
+
+
+def test_a_torn_log_opens_with_what_came_before(store: RocksStore, tmp_path: Path) -> None:
+    with_many_batches(store)
+    copy = copy_as_killed(store, tmp_path)
+    log = log_of(copy)
+    data = log.read_bytes().rstrip(b"\0")
+    log.write_bytes(data[:-100])
+    torn = RocksStore(copy)
+    rows = [key for key, _ in torn.scan(Table.MESSAGES, b"", b"\xff" * 24)]
+    assert rows == [key_of(number) for number in range(499)]
+    torn.close()
+
+
+def test_a_store_that_was_killed_opens(store: RocksStore, tmp_path: Path) -> None:
+    with_many_batches(store)
+    killed = RocksStore(copy_as_killed(store, tmp_path))
+    assert sum(1 for _ in killed.scan(Table.MESSAGES, b"", b"\xff" * 24)) == 500
+    killed.close()
+
+
+def test_a_checkpoint_is_a_store(store: RocksStore, tmp_path: Path) -> None:
+    fill(store, 100)
+    store.flush()
+    store.checkpoint(tmp_path / "copy")
+    fill(store, 200)
+    copy = RocksStore(tmp_path / "copy", read_only=True)
+    assert sum(1 for _ in copy.scan(Table.MESSAGES, b"", b"\xff" * 24)) == 100
+    batch = copy.batch()
+    batch.put(Table.META, b"k", b"v")
+    with pytest.raises(StoreFailed):
+        copy.write(batch)
+    copy.close()
+    with pytest.raises(StoreFailed):
+        store.checkpoint(tmp_path / "copy")
+
+
+def test_a_compacted_range_gives_its_space_back(store: RocksStore) -> None:
+    fill(store, 20_000, 400)
+    store._families[Table.MESSAGES].flush()
+    before = sum(file.stat().st_size for file in store.path.glob("*.sst"))
+    batch = store.batch()
+    batch.delete_range(Table.MESSAGES, key_of(0), key_of(20_000))
+    store.write(batch)
+    store.flush()
+    store.compact(Table.MESSAGES, key_of(0), key_of(20_000))
+    after = sum(file.stat().st_size for file in store.path.glob("*.sst"))
+    assert after < before // 10
