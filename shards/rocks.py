@@ -9,7 +9,8 @@ damaged record in the middle refuses to open. (The engine's default opens quietl
 the damage.)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +19,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -36,13 +38,19 @@ OPEN_FILES = 256
 
 
 class RocksBatch:
-    """Thin: puts go straight into the engine's batch."""
+    """Thin: puts go straight into the engine's batch.
 
-    def __init__(self, families: dict[Table, object]) -> None:
+    It holds no column family itself, only the store's own containers of them, which are emptied when the
+    store is closed: a handle that lives on would keep the database open.
+    """
+
+    def __init__(self, families: dict[Table, object], messages: list[object]) -> None:
         self.raw = WriteBatch(raw_mode=True)
-        self.raw.set_default_column_family(families[Table.MESSAGES])  # type: ignore[arg-type]
-        self.put_message: Callable[[bytes, bytes], None] = self.raw.put
         self._families = families
+        self._messages = messages
+
+    def put_message(self, key: bytes, value: bytes) -> None:
+        self.raw.put(key, value, self._messages[0])  # type: ignore[arg-type]
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         self.raw.put(key, value, self._families[table])  # type: ignore[arg-type]
@@ -66,7 +74,7 @@ class RocksStore:
         self._open()
 
     def batch(self) -> RocksBatch:
-        return RocksBatch(self._handles)
+        return RocksBatch(self._handles, self._messages)
 
     def write(self, batch: Batch) -> None:
         try:
@@ -106,7 +114,9 @@ class RocksStore:
     def close(self) -> None:
         self._families.clear()
         self._handles.clear()
-        self._db.close()
+        self._messages.clear()
+        with suppress(DbClosedError):
+            self._db.close()
 
     def _open(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -122,6 +132,7 @@ class RocksStore:
             self._handles: dict[Table, object] = {
                 t: self._db.get_column_family_handle(t.value) for t in Table
             }
+            self._messages = [self._handles[Table.MESSAGES]]
         except Exception as error:
             raise _refusal(self.path, error) from error
 
