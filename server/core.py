@@ -102,6 +102,7 @@ class Core:
             horizon=lambda: self.horizon.position,
         )
         self.sessions.submit = self.broker.submit
+        self.sessions.sealing = self.retained.write
         self.sessions.load()
         self.broker.groups.restore()
 

@@ -95,6 +95,7 @@ class Replay:
             if not subscriber.can_resend:
                 return False
             flight = resends.popleft()
+            subscriber.dirty.add(subscriber)
             if flight.phase:
                 subscriber.release(flight)
                 continue
