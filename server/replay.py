@@ -74,7 +74,9 @@ class Replay:
             return
         subscriber = self._ready.popleft()
         subscriber.is_ready = False
-        if subscriber.is_reachable and self._read_on(subscriber):
+        if not subscriber.is_reachable or subscriber.session.tailing:
+            return  # it has joined the tail since it was woken: its own read position is old
+        if self._read_on(subscriber):
             self.wake(subscriber)
 
     def begin(self, subscriber: Subscriber) -> None:

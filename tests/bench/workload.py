@@ -1,8 +1,8 @@
 """Messages to schedule, made before the clock is started.
 
 The payload of a message is text that does not compress (base64 of chance), so that sizes on disk are honest.
-Pieces of one long such text will do: two of them seldom meet in one block of a file. The same bodies sent over
-and over would not: equal messages become neighbours.
+Pieces of one long such text will do: two of them seldom meet in one block of a file. The same bodies sent
+over and over would not: equal messages become neighbours.
 """
 
 import base64

@@ -304,11 +304,12 @@ class Rig:
         core.broker.subscribe(subscriber, Subscription(topic_filter, QOS[client_id], horizon), start)
 
         def stored(is_durable: bool) -> None:
-            if is_durable:
-                if topic_filter in watch.wanted:
-                    watch.wanted[topic_filter].is_acked = True
-            else:
+            if link.is_closed:
+                return
+            if not is_durable:
                 link.close(0)
+            elif topic_filter in watch.wanted:
+                watch.wanted[topic_filter].is_acked = True
 
         if subscriber.session.is_persistent:
             core.broker.store(subscriber, stored)
