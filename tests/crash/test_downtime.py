@@ -120,5 +120,3 @@ async def test_the_simulated_clock_goes_on_where_it_stood(tmp_path: Path) -> Non
         assert payloads([await peer.take(Publish)]) == ["d40"]
         peer.drop()
         assert await server.stopped() == 0
-
-

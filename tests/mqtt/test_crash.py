@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from server.mqtt.packets import Unsuback, Unsubscribe
 from tests.mqtt.client import Client, finish
 from tests.mqtt.rig import Rig
 
@@ -111,6 +112,24 @@ def test_subscribing(how: str) -> None:
         publisher.publish("t", "after", 2)
         finish(rig, clients)
         assert reader.got[-1:] == ["after"]
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_unsubscribing(how: str) -> None:
+    """Once UNSUBACK has come nothing more does; before it, all or nothing."""
+    for step in range(12):
+        publisher, reader = Client("p"), Client("s", {"t": 2})
+        rig = _settled(publisher, reader)
+        assert reader.peer is not None
+        reader.filters = {}
+        reader.peer.send(Unsubscribe(1, ("t",)), pump=False)
+        for _ in range(step):
+            rig.micro()
+        was_done = any(isinstance(packet, Unsuback) for packet in reader.peer.inbox)
+        _break(rig, [publisher, reader], how)
+        publisher.publish("t", "x", 2)
+        finish(rig, [publisher, reader])
+        assert len(reader.got) <= (not was_done), step
 
 
 @pytest.mark.parametrize("how", BREAKS)

@@ -5,7 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.errors import Corrupt
-from shards.record import CANCELLED, MOVED, Record, decode, encode, is_stub, stub, topic_of, with_id
+from shards.record import (
+    CANCELLED,
+    MOVED,
+    Record,
+    decode,
+    encode,
+    encode_fresh,
+    is_stub,
+    stub,
+    topic_of,
+    with_id,
+)
 
 times = st.integers(0, (1 << 48) - 1)
 records = st.builds(
@@ -35,6 +46,28 @@ def test_a_record_comes_back(record: Record) -> None:
     assert decode(value) == record
     assert topic_of(value) == record.topic
     assert not is_stub(value)
+
+
+@given(records)
+def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
+    plain = Record(
+        record.topic,
+        record.payload,
+        record.due_ms,
+        record.qos,
+        key=record.key,
+        properties=record.properties,
+        encoding=record.encoding,
+    )
+    assert encode(plain) == encode_fresh(
+        record.topic,
+        record.payload,
+        record.due_ms,
+        record.qos,
+        record.encoding,
+        record.key,
+        record.properties,
+    )
 
 
 def test_the_shortest_record_is_thirteen_bytes_and_its_text() -> None:

@@ -30,7 +30,7 @@ def put(opened: Opened, *drafts: Draft, wall_ms: int = NOW) -> list[MessageId]:
     commit.begin(wall_ms)
     ids = [answer for answer in commit.put(drafts) if not hasattr(answer, "due_ms")]
     sync(opened, commit.seal())
-    return ids  # type: ignore[return-value]
+    return ids
 
 
 def sync(opened: Opened, group: Group) -> Group:

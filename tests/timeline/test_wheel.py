@@ -275,7 +275,7 @@ class WheelMachine(RuleBasedStateMachine):
         wheel = self.wheel
         end = min(wheel.reach, before(at_of(wheel.loaded) + ahead_ms))
         room = min(rows, wheel.max_entries - len(wheel))
-        if room <= 0 or wheel.is_full or end <= wheel.loaded:
+        if room <= 0 or (len(wheel) and wheel.bytes >= wheel.max_bytes) or end <= wheel.loaded:
             return
         found = [row for row in self._due(end) if row[0] > wheel.loaded]
         last, count = wheel.loaded, 0
