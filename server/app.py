@@ -129,6 +129,7 @@ class App(Core):
         except Exception:
             log.exception("a round failed: the server stops rather than go on half done")
             self._is_dead = True
+            self.writer.fail(StoreFailed("the server stops: a round failed"))
             self._release_quiet()
             self._fatal()
 
