@@ -163,11 +163,13 @@ class Replay:
         self, subscriber: Subscriber, read: Position, horizon: Position
     ) -> Iterator[tuple[Position, tuple[Message, tuple[Subscription, ...]] | None]]:
         """The next positions behind `read`, each with the message if the subscriber is to get it."""
+        wall_ms = self._wall_ms()
         if self._tail.covers(read):
-            wall_ms = self._wall_ms()
             for place, message in self._tail.after(read, TURN_ROWS):
                 found = self._wanted(subscriber, place, message.record.topic)
-                is_wanted = found and not self._is_dropped(message) and not _is_missed(subscriber, message)
+                is_wanted = (
+                    found and not self._is_dropped(message, wall_ms) and not _is_missed(subscriber, message)
+                )
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
         structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
@@ -175,22 +177,24 @@ class Replay:
         for place, shard, value in islice(rows, TURN_ROWS):
             found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
             if found:
-                message = self._message(place, shard, value)
-                yield place, None if self._is_dropped(message) else (message, found)
+                message = Message(place, shard, decode(value), wall_ms)
+                yield place, None if self._is_dropped(message, wall_ms) else (message, found)
             else:
                 yield place, None
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
+        """Which of its subscriptions match the topic at this place; written for one, the usual case."""
         found = self._router.route(topic).get(subscriber, ())
-        if found and any(s.since >= place for s in found):
-            found = tuple(s for s in found if s.since < place)
-        return found
+        if not found or (len(found) == 1 and found[0].since < place):
+            return found
+        return tuple(s for s in found if s.since < place)
 
-    def _is_dropped(self, message: Message) -> bool:
+    def _is_dropped(self, message: Message, wall_ms: int) -> bool:
         """Expired by now, or dispatched so late that it was to be dropped."""
-        if message.is_expired(self._wall_ms()):
+        record = message.record
+        if record.expires_ms and message.is_expired(wall_ms):
             return True
-        return message.record.drop_late and message.is_too_late(self._reader.dispatched_ms(message.position))
+        return record.drop_late and message.is_too_late(self._reader.dispatched_ms(message.position))
 
     def _message(self, place: Position, shard: int, value: bytes) -> Message:
         return Message(place, shard, decode(value), self._wall_ms())

@@ -63,7 +63,8 @@ def id_shard(message: MessageId) -> int:
 
 
 def id_text(message: MessageId) -> str:
-    return f"{message:032x}"
+    # Twice as fast as formatting so large an integer, and asked for at each delivery.
+    return message.to_bytes(ID_BYTES, "big").hex()
 
 
 def parse_id(text: str) -> MessageId:
