@@ -12,6 +12,7 @@ from ..metrics import ServerCollector
 from .answers import Handler
 from .batch import Batch
 from .clock import ClockRoutes
+from .control import Control
 from .explain import Explain
 from .gate import Gate
 from .info import Info
@@ -31,6 +32,7 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
     )
     for resource in (
         Batch(app),
+        Control(app),
         Messages(app),
         Listing(app),
         Explain(app),
