@@ -121,8 +121,9 @@ class App(Core):
         try:
             self._turn()
         except ShardsError as error:
-            self.writer.fail(error)
-            self.plan()
+            if self.writer.broken is None:
+                self.writer.fail(error)
+            self._wait()
         except Exception:
             log.exception("a round failed: the server stops rather than go on half done")
             self._is_dead = True

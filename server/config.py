@@ -154,7 +154,6 @@ class Limits:
     hash_on_persistent: bool = _key(FLAG, True)
     out_bytes: int = _key(size(1 << 12), "1MiB")
     pending: int = _key(count(0), 0)
-    pending_per_user: int = _key(count(0), 0)
     schedules: int = _key(count(1), 100_000)
     retained: int = _key(count(0), 100_000)
     queued: int = _key(count(1), 100_000)

@@ -1,6 +1,7 @@
 """The process: listeners, signals, and the order in which things begin and end."""
 
 import asyncio
+import gc
 import logging
 import signal
 from pathlib import Path
@@ -61,6 +62,7 @@ class Server:
         http_port = self._runner.addresses[0][1]
         self.housekeeping.start()
         self._is_started = True
+        _settle_garbage_collector()
         _announce(f"{http.host}:{http_port}", self.app.listening)
 
     async def stop(self) -> None:
@@ -96,6 +98,17 @@ async def _serve(server: Server) -> int:
     finally:
         await server.stop()
     return server.exit_code
+
+
+def _settle_garbage_collector() -> None:
+    """What is there now stays; look at what comes less often.
+
+    The wheel and the tail hold up to 100,000 objects that live for seconds and contain no cycles. Visiting
+    them at the default pace costs a drain 5 to 8 % of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 def _announce(http: str, listening: list[dict[str, object]]) -> None:

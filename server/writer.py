@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 GROUP_MESSAGES = 1_000
 OPEN_GROUPS = 2
+TURNS_MAX = 10_000
+"""Dispatch turns that may wait to be written to the journal."""
 ENTRY_PAYLOAD_BYTES = 4_096
 """A wheel entry carries its record up to this; a larger one is read again when it is due."""
 ENTRY_OVERHEAD = 250
@@ -130,6 +132,9 @@ class Writer:
 
     def note_turn(self, place: Position, wall_ms: int) -> None:
         """A dispatch turn ended at `place`: written to the journal with the next group."""
+        if len(self._turns) >= TURNS_MAX:
+            # Only while the store takes no writes: what is lost is when, not whether, they were dispatched.
+            del self._turns[: TURNS_MAX // 2]
         self._turns.append((place, wall_ms))
 
     def compose(self) -> Group | None:

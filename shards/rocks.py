@@ -9,7 +9,8 @@ damaged record in the middle refuses to open. (The engine's default opens quietl
 the damage.)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +19,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -36,13 +38,19 @@ OPEN_FILES = 256
 
 
 class RocksBatch:
-    """Thin: puts go straight into the engine's batch."""
+    """Thin: puts go straight into the engine's batch.
 
-    def __init__(self, families: dict[Table, object]) -> None:
+    It holds no column family itself, only the store's own containers of them, which are emptied when the
+    store is closed: a handle that lives on would keep the database open.
+    """
+
+    def __init__(self, families: dict[Table, object], messages: list[object]) -> None:
         self.raw = WriteBatch(raw_mode=True)
-        self.raw.set_default_column_family(families[Table.MESSAGES])  # type: ignore[arg-type]
-        self.put_message: Callable[[bytes, bytes], None] = self.raw.put
         self._families = families
+        self._messages = messages
+
+    def put_message(self, key: bytes, value: bytes) -> None:
+        self.raw.put(key, value, self._messages[0])  # type: ignore[arg-type]
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         self.raw.put(key, value, self._families[table])  # type: ignore[arg-type]
@@ -63,10 +71,15 @@ class RocksStore:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.read_only = read_only
-        self._open()
+        self._is_reading = False
+        """Open to be read only, until it can be written again."""
+        self._families: dict[Table, Rdict] = {}
+        self._handles: dict[Table, object] = {}
+        self._messages: list[object] = []
+        self._open(read_only=read_only)
 
     def batch(self) -> RocksBatch:
-        return RocksBatch(self._handles)
+        return RocksBatch(self._handles, self._messages)
 
     def write(self, batch: Batch) -> None:
         try:
@@ -81,17 +94,18 @@ class RocksStore:
             raise StoreFailed(f"sync of {self.path}: {error}") from error
 
     def get(self, table: Table, key: bytes) -> bytes | None:
+        family = self._family(table)
         try:
-            found: bytes | None = self._families[table].get(key)
+            found: bytes | None = family.get(key)
         except Exception as error:
             raise Corrupt(f"table {table.value}, key {key.hex()}: {error}") from error
         return found
 
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return scan(self._families[table], start, end, table.value)
+        return scan(self._family(table), start, end, table.value)
 
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
-        self._families[table].compact_range(start, end)
+        self._family(table).compact_range(start, end)
 
     def checkpoint(self, path: Path) -> None:
         try:
@@ -100,30 +114,56 @@ class RocksStore:
             raise StoreFailed(f"checkpoint into {path}: {error}") from error
 
     def reopen(self) -> None:
-        self.close()
-        self._open()
+        """While it cannot be written, on a full disk, it is open to be read."""
+        reading = self._db if self._is_reading else None
+        if reading is None:
+            self.close()
+        try:
+            self._open(read_only=self.read_only)
+        except ShardsError:
+            if reading is None:
+                with suppress(ShardsError):
+                    self._open(read_only=True)
+                    self._is_reading = True
+            raise
+        self._is_reading = False
+        if reading is not None:
+            reading.close()
 
     def close(self) -> None:
         self._families.clear()
         self._handles.clear()
-        self._db.close()
+        self._messages.clear()
+        for _ in range(2):
+            # A close that fails, on a full disk, has let go of nothing; the next one does.
+            with suppress(Exception):
+                self._db.close()
+                break
 
-    def _open(self) -> None:
+    def _family(self, table: Table) -> Rdict:
+        family = self._families.get(table)
+        if family is None:
+            raise StoreFailed(f"{self.path} is closed")
+        return family
+
+    def _open(self, *, read_only: bool) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         options = _options(Cache(CACHE_BYTES))
         families = dict.fromkeys(_families_on_disk(self.path, options), options)
-        access = AccessType.read_only() if self.read_only else AccessType.read_write()
+        access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
-            self._db = Rdict(str(self.path), options, families, access)
+            db = Rdict(str(self.path), options, families, access)
             for table in Table:
-                if table.value not in families and not self.read_only:
-                    self._db.create_column_family(table.value, options)
-            self._families = {t: self._db.get_column_family(t.value) for t in Table}
-            self._handles: dict[Table, object] = {
-                t: self._db.get_column_family_handle(t.value) for t in Table
-            }
+                if table.value not in families and not read_only:
+                    db.create_column_family(table.value, options)
+            found = {table: db.get_column_family(table.value) for table in Table}
+            handles = {table: db.get_column_family_handle(table.value) for table in Table}
         except Exception as error:
             raise _refusal(self.path, error) from error
+        self._db = db
+        self._families.update(found)
+        self._handles.update(handles)
+        self._messages[:] = [handles[Table.MESSAGES]]
 
 
 def _families_on_disk(path: Path, options: Options) -> list[str]:

@@ -12,7 +12,7 @@ one conformance suite (tests/store) holds for all of them. What an engine promis
   - `flush`, `compact` and `checkpoint` block and may be called from another thread than the rest.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -42,9 +42,8 @@ class Batch(Protocol):
 
     def put(self, table: Table, key: bytes, value: bytes) -> None: ...
 
-    @property
-    def put_message(self) -> Callable[[bytes, bytes], None]:
-        """`put` into `messages`, with as little as possible in between: (key, value)."""
+    def put_message(self, key: bytes, value: bytes) -> None:
+        """`put` into `messages`, with as little as possible in between."""
 
     def delete(self, table: Table, key: bytes) -> None: ...
 

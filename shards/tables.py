@@ -78,6 +78,7 @@ class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     phase: int = 0
     attempts: int = 1
     shard: int = 0
+    is_retained: bool = False
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -42,6 +42,8 @@ class Inflow:
         self._acks: deque[PendingAck] = deque()
         self._aliases: dict[int, bytes] = {}
         self._wishes: list[tuple[Wish, Answer | None]] = []
+        self._unreleased: set[int] = set()
+        """Packet ids of QoS 2 that came on this connection: what Receive Maximum counts, with `_acks`."""
 
     def fault(self, packet: Publish, session: Session, level: int) -> tuple[Reason, str] | None:
         """What of a publish ends the connection."""
@@ -51,8 +53,7 @@ class Inflow:
         if packet.retain and not mqtt.retain_available:
             return Reason.RETAIN_NOT_SUPPORTED, "a retained message"
         if packet.qos and level == 5 and packet.packet_id not in session.received:
-            unfinished = len(self._acks) + sum(session.received.values())
-            if unfinished >= mqtt.receive_maximum:
+            if len(self._acks) + len(self._unreleased) >= mqtt.receive_maximum:
                 return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
         if len(packet.payload) > limits.max_payload:
             return Reason.PACKET_TOO_LARGE, "the payload is larger than limits.max_payload"
@@ -70,7 +71,7 @@ class Inflow:
             return packet
         topic = self._aliases.get(alias)
         if topic is None:
-            raise PublishRefused(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} stands for nothing")
+            raise PublishRefused(Reason.PROTOCOL_ERROR, f"topic alias {alias} stands for nothing")
         return msgspec.structs.replace(packet, topic=topic)
 
     def take(self, packet: Publish, session: Session) -> PublishRefused | None:
@@ -110,9 +111,9 @@ class Inflow:
             wishes, self._wishes = self._wishes, []
             self._broker.publish(wishes)
 
-    def forget(self) -> None:
-        """The connection ends with a fault: what has not been handed over is dropped."""
-        self._wishes.clear()
+    def released(self, packet_id: int) -> None:
+        """PUBREL has come: it counts no more."""
+        self._unreleased.discard(packet_id)
 
     def _is_known(self, packet_id: int, session: Session, pending: PendingAck | None) -> bool:
         """Whether a QoS 2 publish is here already: it is answered again, not published again."""
@@ -132,6 +133,7 @@ class Inflow:
                 session.received.pop(pending.packet_id, None)
             elif pending.packet_id in session.received:
                 session.received[pending.packet_id] = True
+                self._unreleased.add(pending.packet_id)
         pending.is_ready, pending.reason, pending.message = True, reason, message
         acks = self._acks
         while acks and acks[0].is_ready:

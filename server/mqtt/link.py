@@ -66,8 +66,6 @@ class MqttLink(asyncio.Protocol):
             self._transport.abort()
             return
         connection.receive(data)
-        if not self._is_armed and connection.is_open:
-            self._arm()
         if (self._broker.is_congested or connection.is_overfed) and not self._is_holding:
             self._hold()
 
@@ -109,6 +107,8 @@ class MqttLink(asyncio.Protocol):
         if transport is None or connection is None:
             return
         out = connection.take_output()
+        if not self._is_armed and connection.is_open:
+            self._arm()
         if out:
             transport.write(b"".join(out))
         if connection.is_closed:

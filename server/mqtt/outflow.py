@@ -19,6 +19,13 @@ from .packets import Ack, Packet
 from .reasons import Reason
 
 
+def _last_ack(flight: Flight) -> int:
+    """The ack that ends a flight as it stands; 0: it has to be received before."""
+    if flight.qos == 1:
+        return wire.PUBACK
+    return wire.PUBCOMP if flight.phase else 0
+
+
 class Sink(Protocol):
     """The connection that acks come from."""
 
@@ -46,7 +53,7 @@ class Outflow:
             self._on_received(packet, subscriber, flight)
         elif flight is None:
             return
-        elif packet.kind != (wire.PUBACK if flight.qos == 1 else wire.PUBCOMP):
+        elif packet.kind != _last_ack(flight):
             self._sink.refuse(Reason.PROTOCOL_ERROR, "an ack of the wrong kind")
         else:
             self.finish(subscriber, flight)

@@ -103,11 +103,10 @@ class Placing:
         """In the writer: give each a position; the answers of those that are stored or refused."""
         answers: list[tuple[Answer, int, int]] = []
         for wish, answer in wishes:
-            if wish.received:
-                commit.row(Table.RECEIVED, wish.received, b"")
             if not self._is_to_store(wish):
                 self._place_live(commit, wish, answer if not wish.received else None)
                 if wish.received and answer is not None:
+                    commit.row(Table.RECEIVED, wish.received, b"")
                     answers.append((answer, 0, 0))
                 continue
             record = wish.record
@@ -116,6 +115,9 @@ class Placing:
             try:
                 (placed,) = commit.put([draft])
                 message = placed.id if isinstance(placed, Replayed) else placed
+                if wish.received:
+                    # Not of a refused one: its packet id is free for another message at once.
+                    commit.row(Table.RECEIVED, wish.received, b"")
             except Refused as error:
                 self.traffic.refused += 1
                 log.info("publish refused: %s", error)

@@ -32,7 +32,7 @@ async def replay(env: Env) -> list[Result]:
         for run in range(env.sizes.runs):
             await _leave(server.mqtt, f"away-{run}")
             await send_all(server.http, requests, IN_FLIGHT)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.3)
             cpu = server.cpu_s()
             seconds.append(await _return(server.mqtt, f"away-{run}", count))
             cpus.append(server.cpu_s() - cpu)
@@ -112,4 +112,4 @@ async def _fill(server: Server, count: int) -> None:
         numbers = range(first, min(count, first + step))
         items = [item(f"bench/{n // KINDS % 5_000}/kind-{n % KINDS}/value", text) for n in numbers]
         await send_all(server.http, batches(items), IN_FLIGHT)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.3)

@@ -73,7 +73,7 @@ async def _bare_timers(per_s: int, seconds: int) -> list[float]:
     for _ in range(per_s * seconds):
         due = start + chance.random() * seconds
         loop.call_at(due, lambda due=due: late.append(max(0.0, loop.time() - due) * 1000))  # type: ignore[misc]
-    await asyncio.sleep(seconds + 0.5)
+    await asyncio.sleep(seconds + 0.15)
     return late
 
 

@@ -93,9 +93,9 @@ class Server(Process):
     def __init__(self, data: Path, settings: Mapping[str, object]) -> None:
         self.data = data
         listen = ["--data", str(data), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]
-        # FASTI_BENCH_PYTHON: another command to run it with, such as a profiler's.
-        python = os.environ.get("FASTI_BENCH_PYTHON", sys.executable).split()
-        super().__init__([*python, "-m", "server", *listen], data.with_suffix(".log"), environment(settings))
+        super().__init__(
+            [sys.executable, "-m", "server", *listen], data.with_suffix(".log"), environment(settings)
+        )
         self.http: Address = ("", 0)
         self.mqtt: Address = ("", 0)
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
+from shards.errors import StoreFailed
 from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
@@ -42,6 +43,28 @@ def test_a_row_is_there_once_written(store: Store) -> None:
     assert store.get(Table.MESSAGES, b"k") == b"v"
     store.flush()
     assert store.get(Table.MESSAGES, b"k") == b"v"
+
+
+def test_a_message_is_a_row_of_its_table(store: Store) -> None:
+    batch = store.batch()
+    batch.put_message(b"k", b"v")
+    assert len(batch) == 1
+    store.write(batch)
+    assert store.get(Table.MESSAGES, b"k") == b"v"
+
+
+def test_a_batch_of_before_a_reopening_is_refused_or_written(store: Store) -> None:
+    """It must not crash the process: what it was made for has been closed."""
+    batch = store.batch()
+    batch.put(Table.META, b"k", b"v")
+    batch.put_message(b"m", b"v")
+    store.reopen()
+    try:
+        store.write(batch)
+    except StoreFailed:
+        assert store.get(Table.META, b"k") is None
+    else:
+        assert store.get(Table.META, b"k") == b"v"
 
 
 def test_an_empty_value_is_a_value(store: Store) -> None:
@@ -87,7 +110,7 @@ def test_tables_are_apart(store: Store) -> None:
 
 
 def test_a_scan_is_in_byte_order_and_half_open(store: Store) -> None:
-    put(store, {key: b"" for key in (b"b", b"a\x00", b"\xff", b"a", b"\x00", b"ab", b"aa")})
+    put(store, dict.fromkeys((b"b", b"a\x00", b"\xff", b"a", b"\x00", b"ab", b"aa"), b""))
     assert keys_of(store, b"", b"\xff\xff") == [b"\x00", b"a", b"a\x00", b"aa", b"ab", b"b", b"\xff"]
     assert keys_of(store, b"a", b"ab") == [b"a", b"a\x00", b"aa"]
     assert keys_of(store, b"a\x01", b"b") == [b"aa", b"ab"]

@@ -1,0 +1,178 @@
+"""The disk is full: writes answer 503, dispatch goes on from RAM, and all is well when there is room again.
+
+The data directory is a small file system of its own in RAM, filled up by a file beside the database. That
+takes the right to mount; without it the test is skipped.
+"""
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.times import format_ms
+from tests.support.http import Answer, Http, http
+from tests.support.mqtt import Peer, dial, payloads, wall_ms
+from tests.support.server import ServerProcess, run, serving
+
+SIZE = "16m"
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(path)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, timeout=10, check=False)
+    except OSError as error:
+        pytest.skip(f"no disk of its own for the test: {error}")
+    if done.returncode:
+        pytest.skip(f"no disk of its own for the test: {done.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], capture_output=True, timeout=10, check=True)
+
+class Filler:
+    """A file that takes all the room there is."""
+
+    def __init__(self, disk: Path) -> None:
+        self._path = disk / "filler"
+
+    def fill(self, keep: int = 0) -> None:
+        """Leave `keep` bytes, about."""
+        with self._path.open("wb", buffering=0) as out:
+            for size in (1 << 16, 1 << 12):
+                try:
+                    while True:
+                        out.write(b"\0" * size)
+                except OSError:
+                    continue
+            if keep:
+                out.truncate(max(0, out.tell() - keep))
+
+    def free(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+async def test_disk_full(small_disk: Path) -> None:
+    data = small_disk / "data"
+    filler = Filler(small_disk)
+    async with serving(data) as server, http(server.url) as calls:
+        reader = await _reader(server)
+        acked = [await calls.schedule("before", f"b{n}", deliver_in="1h") for n in range(20)]
+        soon = await _due_soon(calls, 60)
+        filler.fill()
+        refused = await _until_refused(calls)
+        assert refused.slug == "store-unavailable"
+        assert "Retry-After" in refused.headers
+        # Dispatch goes on: what was in RAM arrives, in time, while no write is taken.
+        got = await reader.take_many(60)
+        assert payloads(got) == soon
+        assert (await calls.call("GET", "/readyz")).status == 503
+        assert (await calls.call("DELETE", f"/v1/messages/{acked[0]}")).status == 503
+        assert (await calls.call("PATCH", f"/v1/messages/{acked[1]}", {"deliver_in": "2h"})).status == 503
+        for body in ("a", "b"):
+            assert (await calls.call("POST", "/v1/messages", _message(body))).status == 503
+        await calls.call("GET", "/livez", status=200)
+        filler.free()
+        name = await _until_taken(calls)
+        await calls.call("GET", "/readyz", status=200)
+        await calls.call("DELETE", f"/v1/messages/{acked[0]}", status=204)
+        await _whole(calls, acked, name)
+        reader.drop()
+        await asyncio.sleep(0.1)
+        server.kill()
+    async with serving(data) as server, http(server.url) as calls:
+        await _whole(calls, acked, name)
+        assert await server.stopped() == 0
+    assert run("verify", "--data", str(data)).returncode == 0
+
+async def test_full_at_the_nth_write(small_disk: Path) -> None:
+    """With room for a few more writes each time: whatever is half written then, acked messages stay."""
+    data = small_disk / "data"
+    filler = Filler(small_disk)
+    acked: list[str] = []
+    async with serving(data) as server, http(server.url) as calls:
+        for keep in (4_096, 20_000, 70_000):
+            filler.fill(keep)
+            async with asyncio.timeout(20):
+                while True:
+                    answer = await calls.call("POST", "/v1/messages", _message("x" * 1_000))
+                    if answer.status == 503:
+                        break
+                    acked.append(answer.body["id"])
+            filler.free()
+            acked.append(await _until_taken(calls))
+        server.kill()
+    async with serving(data) as server, http(server.url) as calls:
+        found = {m["id"] for m in await calls.listed("state=pending")}
+        assert set(acked) <= found, f"{len(set(acked) - found)} of {len(acked)} are gone"
+        assert await server.stopped() == 0
+
+async def test_start_on_a_full_disk(small_disk: Path) -> None:
+    """It cannot, says so, and starts when there is room."""
+    data = small_disk / "data"
+    async with serving(data) as server, http(server.url) as calls:
+        name = await calls.schedule("a", "x", deliver_in="1h")
+        server.kill()
+    filler = Filler(small_disk)
+    filler.fill()
+    failed = ServerProcess(data, log=small_disk.parent / "full.log")
+    try:
+        with pytest.raises(RuntimeError, match="ended with"):
+            await failed.ready()
+        assert failed.process.returncode == 1
+        assert "Traceback" not in failed.output, failed.output
+    finally:
+        failed.kill()
+    filler.free()
+    async with serving(data) as server, http(server.url) as calls:
+        await calls.call("GET", f"/v1/messages/{name}", status=200)
+        assert await server.stopped() == 0
+
+async def _reader(server: ServerProcess) -> Peer:
+    peer = await dial(server.mqtt)
+    await peer.connect("reader", clean=False, session_expiry=600)
+    await peer.subscribe("soon/#")
+    return peer
+
+async def _due_soon(calls: Http, count: int) -> list[str]:
+    """Messages due in a second and more, 10 ms apart."""
+    start_ms = wall_ms() + 1_500
+    items: list[dict[str, object]] = [
+        {"topic": f"soon/{n % 3}", "payload": f"s{n}", "deliver_at": format_ms(start_ms + 10 * n)}
+        for n in range(count)
+    ]
+    assert (await calls.schedule_many(items)).status == 201
+    return [f"s{n}" for n in range(count)]
+
+def _message(body: str) -> dict[str, object]:
+    return {"topic": "later", "payload": body, "deliver_in": "1h"}
+
+async def _until_refused(calls: Http) -> Answer:
+    for _ in range(2_000):
+        answer = await calls.call("POST", "/v1/messages", _message("x" * 200))
+        if answer.status != 201:
+            assert answer.status == 503, answer
+            return answer
+    raise AssertionError("the disk is full and writes go on")
+
+async def _until_taken(calls: Http) -> str:
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        answer = await calls.call("POST", "/v1/messages", _message("again"))
+        if answer.status == 201:
+            return str(answer.body["id"])
+        assert answer.status == 503, answer
+        await asyncio.sleep(0.05)
+    raise AssertionError("there is room and writes are still refused")
+
+async def _whole(calls: Http, acked: list[str], name: str) -> None:
+    for message in [*acked[1:], name]:
+        found = await calls.call("GET", f"/v1/messages/{message}", status=200)
+        assert found.body["state"] == "pending"
+    gone = await calls.call("GET", f"/v1/messages/{acked[0]}", status=200)
+    assert gone.body["state"] == "cancelled"
+

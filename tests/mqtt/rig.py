@@ -1,0 +1,378 @@
+"""A whole MQTT server without a socket, a thread or a disk: every step is the test's.
+
+`Rig` drives a `Core` over the memory store and a clock that stands still until it is set. `Peer` is a
+connection with the codec's client side at the other end. `pump` runs everything to a standstill; a test that
+looks at one step at a time calls `compose`, `settle`, `turn` and `deliver` itself, or `micro`, which does the
+next single thing that can be done. `crash(k)` comes back with what was durable and k more batches, as a killed
+server could.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from server.config import Config, Limits, Mqtt, Replay, Sessions
+from server.core import Core
+from server.mqtt import wire
+from server.mqtt.encode import encode
+from server.mqtt.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeOptions,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from server.mqtt.properties import Properties
+from server.mqtt.publish import Decoder
+from server.mqtt.state import Connection
+from shards.commit import Group
+from shards.memory import MemoryStore
+
+START_MS = 1_795_248_000_000
+LONG_S = 3_600
+
+
+class TestClock:
+    """Wall and monotonic time, both set by the test."""
+
+    __test__ = False
+    is_simulated = True
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def until(self, at_ms: int) -> float:
+        return max(0.0, (at_ms - self.now_ms) / 1000)
+
+    def mono(self) -> float:
+        return self.now_ms / 1000
+
+
+def config(**keys: Any) -> Config:
+    """The defaults with some keys set: `max_in_flight=5`, wherever the key lives."""
+    made = Config()
+    for name, value in keys.items():
+        for section in ("mqtt", "sessions", "limits", "replay", "tail"):
+            if hasattr(getattr(made, section), name):
+                made = replace(made, **{section: replace(getattr(made, section), **{name: value})})
+                break
+        else:
+            raise AssertionError(name)
+    return made
+
+
+__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "TestClock", "config", "props"]
+
+
+def props(**values: Any) -> Properties:
+    return Properties(**values)
+
+
+class Peer:
+    """A client at the other end of a connection. `inbox`: what it was sent and has not looked at."""
+
+    def __init__(self, rig: "Rig", level: int) -> None:
+        self.rig = rig
+        self.level = level
+        self.connection = Connection(rig.core.broker, peer="test", wake=lambda: None)
+        self.decoder = Decoder(1 << 28, level, "client")
+        self.inbox: list[Packet] = []
+        self.raw: list[bytes] = []
+        self.is_closed = False
+        self.is_reading = True
+        self._packet_id = 0
+        rig.peers.append(self)
+
+    # -- down
+
+    def send(self, *packets: Packet, pump: bool = True) -> None:
+        self.send_bytes(b"".join(encode(packet, self.level) for packet in packets), pump=pump)
+
+    def send_bytes(self, data: bytes, *, pump: bool = True) -> None:
+        if not self.is_closed:
+            self.connection.receive(data)
+        if pump:
+            self.rig.pump()
+
+    def next_id(self) -> int:
+        self._packet_id += 1
+        return self._packet_id
+
+    def connect(
+        self,
+        client_id: str = "",
+        *,
+        clean: bool = True,
+        expiry: int | None = None,
+        keep_alive: int = 0,
+        will: Will | None = None,
+        pump: bool = True,
+        **properties: Any,
+    ) -> Connack:
+        if expiry is not None:
+            properties["session_expiry"] = expiry
+        packet = Connect(
+            level=self.level,
+            client_id=client_id,
+            clean_start=clean,
+            keep_alive=keep_alive,
+            will=will,
+            properties=props(**properties) if properties else None,
+        )
+        self.send(packet, pump=pump)
+        return self.take(Connack) if pump else Connack()
+
+    def subscribe(
+        self,
+        *filters: str,
+        qos: int = 2,
+        no_local: bool = False,
+        rap: bool = False,
+        handling: int = 0,
+        pump: bool = True,
+        **properties: Any,
+    ) -> tuple[int, ...]:
+        options = SubscribeOptions(qos, no_local, rap, handling)
+        wanted = tuple((text, options) for text in filters)
+        asked = props(**properties) if properties else None
+        self.send(Subscribe(self.next_id(), wanted, asked), pump=pump)
+        return self.take(Suback).reasons if pump else ()
+
+    def unsubscribe(self, *filters: str) -> tuple[int, ...]:
+        self.send(Unsubscribe(self.next_id(), filters))
+        return self.take(Unsuback).reasons
+
+    def publish(
+        self,
+        topic: str,
+        payload: str | bytes = "x",
+        qos: int = 0,
+        *,
+        retain: bool = False,
+        dup: bool = False,
+        packet_id: int = 0,
+        pump: bool = True,
+        **properties: Any,
+    ) -> int:
+        """Send a PUBLISH; its packet id."""
+        data = payload.encode() if isinstance(payload, str) else payload
+        packet_id = packet_id or (self.next_id() if qos else 0)
+        asked = props(**properties) if properties else None
+        self.send(Publish(topic.encode(), data, qos, retain, dup, packet_id, asked), pump=pump)
+        return packet_id
+
+    def publish2(self, topic: str, payload: str = "x", **options: Any) -> None:
+        """A whole QoS 2 publish."""
+        packet_id = self.publish(topic, payload, 2, **options)
+        assert self.take_ack(wire.PUBREC, packet_id).reason < 0x80
+        self.ack(wire.PUBREL, packet_id)
+        self.take_ack(wire.PUBCOMP, packet_id)
+
+    def publish1(self, topic: str, payload: str = "x", **options: Any) -> Ack:
+        packet_id = self.publish(topic, payload, 1, **options)
+        return self.take_ack(wire.PUBACK, packet_id)
+
+    def ack(self, kind: int, packet_id: int, reason: int = 0, *, pump: bool = True) -> None:
+        self.send(Ack(kind, packet_id, reason), pump=pump)
+
+    def ping(self) -> None:
+        self.send(Pingreq())
+
+    def disconnect(self, reason: int = 0, expiry: int | None = None) -> None:
+        asked = props(session_expiry=expiry) if expiry is not None else None
+        self.send(Disconnect(reason, asked))
+
+    def drop(self, *, pump: bool = True) -> None:
+        """The network is gone."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.connection.lost()
+        if pump:
+            self.rig.pump()
+
+    # -- up
+
+    def deliver(self) -> bool:
+        """What the server has put on the wire arrives. True if there was something."""
+        if self.is_closed or not self.is_reading:
+            return False
+        out = self.connection.take_output()
+        if out:
+            data = b"".join(out)
+            self.raw.append(data)
+            self.inbox += self.decoder.feed(data)
+        if self.connection.is_closed:
+            self.is_closed = True
+            self.connection.lost()
+            return True
+        if out:
+            self.connection.drained()
+        return bool(out)
+
+    def take(self, kind: type[Any]) -> Any:
+        assert self.inbox, f"no {kind.__name__} has come"
+        packet = self.inbox.pop(0)
+        assert isinstance(packet, kind), packet
+        return packet
+
+    def take_ack(self, kind: int, packet_id: int | None = None) -> Ack:
+        """The first packet, which must be that ack."""
+        packet: Ack = self.take(Ack)
+        assert packet.kind == kind, packet
+        assert packet_id is None or packet.packet_id == packet_id, packet
+        return packet
+
+    def publishes(self) -> list[Publish]:
+        """All that has come; nothing but PUBLISH may have."""
+        found, self.inbox = self.inbox, []
+        assert all(isinstance(packet, Publish) for packet in found), found
+        return found  # type: ignore[return-value]
+
+    def payloads(self) -> list[str]:
+        return [packet.payload.decode() for packet in self.publishes()]
+
+    def take_all(self) -> list[str]:
+        """Payloads of everything, each taken through to its end with the acks that it needs."""
+        found = []
+        while self.inbox:
+            packet = self.inbox.pop(0)
+            if isinstance(packet, Publish):
+                found.append(packet.payload.decode())
+                if packet.qos:
+                    self.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
+            elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:
+                self.ack(wire.PUBCOMP, packet.packet_id)
+            else:
+                raise AssertionError(packet)
+        return found
+
+    @property
+    def gone_with(self) -> int | None:
+        """The reason of the DISCONNECT that came last; None: closed without, -1: not closed."""
+        if not self.is_closed:
+            return -1
+        last = self.inbox[-1] if self.inbox else None
+        return last.reason if isinstance(last, Disconnect) else None
+
+
+class Rig:
+    """A server and the connections to it."""
+
+    def __init__(self, settings: Config | None = None) -> None:
+        self.config = settings or Config()
+        self.clock = TestClock()
+        self.store = MemoryStore()
+        self.peers: list[Peer] = []
+        self.open_groups: list[tuple[Group, int]] = []
+        self.core = self._core()
+        self.pump()
+
+    def _core(self) -> Core:
+        return Core(self.config, self.clock, self.store, wake=lambda: None)
+
+    def peer(self, level: int = 5) -> Peer:
+        return Peer(self, level)
+
+    def connected(self, client_id: str = "", level: int = 5, **options: Any) -> Peer:
+        peer = self.peer(level)
+        connack = peer.connect(client_id, **options)
+        assert connack.reason == 0, connack
+        return peer
+
+    def lasting(self, client_id: str, level: int = 5, **options: Any) -> Peer:
+        """A connection to a persistent session, resumed if it is there."""
+        if level == 5:
+            options.setdefault("expiry", LONG_S)
+        return self.connected(client_id, level, clean=False, **options)
+
+    # -- one step
+
+    def compose(self) -> bool:
+        queued = self.core.writer.queued
+        group = self.core.writer.compose()
+        if group is not None:
+            self.open_groups.append((group, len(self.store.log)))
+        return group is not None or self.core.writer.queued != queued
+
+    def settle(self) -> bool:
+        """The oldest open group has been synced."""
+        if not self.open_groups:
+            return False
+        _, mark = self.open_groups.pop(0)
+        self.store.durable = max(self.store.durable, mark)
+        self.core.writer.settle()
+        return True
+
+    def turn(self) -> bool:
+        """Dispatch, loader, replay: what a round does beside the writer."""
+        core = self.core
+        core.heartbeat()
+        before, live = core.horizon.position, core.dispatch.live
+        core.dispatch.turn()
+        moved = core.horizon.position != before or core.dispatch.live != live
+        if core.loader.is_behind:
+            moved = core.loader.step() > 0 or moved
+        if not core.replay.is_idle:
+            core.replay.turn()
+            moved = True
+        core.release_held()
+        return moved
+
+    def deliver(self) -> bool:
+        moved = False
+        for peer in list(self.peers):
+            moved = peer.deliver() or moved
+        self.peers = [peer for peer in self.peers if not peer.is_closed]
+        return moved
+
+    def pump(self) -> None:
+        """Everything until nothing moves."""
+        for _ in range(100_000):
+            if not any([self.compose(), self.settle(), self.turn(), self.deliver()]):
+                return
+        raise AssertionError("it does not come to rest")
+
+    def micro(self) -> bool:
+        """The next single thing that can be done; False when there is none."""
+        steps: list[Callable[[], bool]] = [self.deliver, self.turn, self.compose, self.settle]
+        return any(step() for step in steps)
+
+    # -- time and faults
+
+    def pass_ms(self, by_ms: int) -> None:
+        """Time passes in steps short enough for the durable bound."""
+        target = self.clock.now_ms + by_ms
+        while self.clock.now_ms < target:
+            self.clock.now_ms = min(target, self.clock.now_ms + 900)
+            self.pump()
+
+    def crash(self, survivors: int = 0) -> None:
+        """Killed: what was durable is there, and the first `survivors` batches that were not."""
+        for peer in self.peers:
+            peer.is_closed = True
+        self.peers.clear()
+        self.open_groups.clear()
+        self.store.crash(survivors)
+        self.core = self._core()
+
+    def restart(self) -> None:
+        """Stopped in order and started again."""
+        for peer in list(self.peers):
+            peer.connection.close(0x8B)
+        self.pump()
+        self.core.sessions.mark_all()
+        self.core.broker.submit(lambda commit: None, lambda durable: None)
+        self.pump()
+        self.crash()
+        self.pump()
