@@ -115,12 +115,11 @@ class Commit:
 
     def put(self, drafts: Sequence[Draft]) -> list[MessageId | Replayed]:
         """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
-        if self.pending + len(drafts) > self.caps.pending:
-            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
-        known = known_keys(drafts, self._taken) if any(draft.key for draft in drafts) else {}
+        self.check_room(len(drafts))
+        known = known_keys(drafts, self.taken) if any(draft.key for draft in drafts) else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
-        spots = self._reserve(fresh)
-        ids: list[MessageId | Replayed] = list(self._place(fresh, spots))
+        spots = self.reserve(fresh)
+        ids: list[MessageId | Replayed] = list(self.place(fresh, spots))
         if known:
             ids = woven(ids, known, len(drafts))
         return ids
@@ -144,10 +143,10 @@ class Commit:
             return control
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
-        spots = self._reserve([Draft(due_ms, b"", b"")])
+        spots = self.reserve([Draft(due_ms, b"", b"")])
         value = with_id(found.value, wanted, due_ms)
         self._retire(found, MOVED)
-        row = self._rehome(wanted, value, due_ms, spots[0])
+        row = self.rehome(wanted, value, due_ms, spots[0])
         return Control(Outcome.DONE, found, row)
 
     def release(self, place: Position) -> None:
@@ -159,8 +158,8 @@ class Commit:
         wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.node))
         self._delete(Table.HELD, keys.place(place))
         self.held -= 1
-        spots = self._reserve([Draft(record.due_ms, b"", b"")])
-        self._rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, spots[0])
+        spots = self.reserve([Draft(record.due_ms, b"", b"")])
+        self.rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, spots[0])
 
     # -- other rows
 
@@ -217,7 +216,12 @@ class Commit:
         self._store.write(self._batch)
         return group
 
-    # -- leaves
+    # -- leaves, some of them for adopt.py
+
+    def check_room(self, count: int) -> None:
+        """Raises Refused if that many more messages would be too many."""
+        if self.pending + count > self.caps.pending:
+            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
 
     def _put(self, table: Table, key: bytes, value: bytes) -> None:
         self._batch.put(table, key, value)
@@ -227,12 +231,12 @@ class Commit:
         self._batch.delete(table, key)
         self._fresh[table, key] = None
 
-    def _taken(self, key: bytes) -> DedupeRow | None:
+    def taken(self, key: bytes) -> DedupeRow | None:
         value = self.get(Table.DEDUPE, key)
         row = dedupe_from(value) if value is not None else None
         return row if row and row.position >= self.directory.floor else None
 
-    def _reserve(self, drafts: Sequence[Draft]) -> list[tuple[int, Slice | None]]:
+    def reserve(self, drafts: Sequence[Draft]) -> list[tuple[int, Slice | None]]:
         """The `at` of each draft and its slice, None: held. Opens slices; raises Refused before any row."""
         wall_ms, clock_ms = self._wall_ms, self.horizon.clock_ms
         quarters = self._quarters
@@ -266,7 +270,7 @@ class Commit:
         self._quarters[at // NARROWEST_MS] = piece
         return piece
 
-    def _place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
+    def place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
         """Give each draft its position and row. The inner loop of every schedule."""
         seq, node = self.horizon.seq, self.node << 48
         put, touched, placed = self._batch.put_message, self._touched, self._group.placed
@@ -360,17 +364,17 @@ class Commit:
         self._group.gone.append(found.position)
         self._group.touch(found.position)
 
-    def _rehome(
+    def rehome(
         self, wanted: MessageId, value: bytes, due_ms: int, spot: tuple[int, Slice | None]
     ) -> MessageId:
         """Write a message that has an id already to a new position, and say where it is."""
         record = decode(value)
-        (row_id,) = self._place([Draft(due_ms, record.topic, value)], [spot])
+        (row_id,) = self.place([Draft(due_ms, record.topic, value)], [spot])
         self.pending -= 1
         if spot[1] is not None:
             self._settle(value, record.stub)
         self._put(Table.MOVED, keys.message(wanted), keys.message(row_id))
-        taken = self._taken(record.key) if record.key else None
+        taken = self.taken(record.key) if record.key else None
         if taken:
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, id_position(row_id))
             self._put(Table.DEDUPE, record.key, dedupe_value(follow))

@@ -27,7 +27,7 @@ from .requests import UNREADABLE, FieldError, NotReadable, check_json, field_err
 LIMIT_MAX = 1_000
 LIMIT_DEFAULT = 100
 RETRY_AFTER = {"Retry-After": "1"}
-FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at"}
+FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at", "id": "id"}
 """The field to blame for what the writer refuses."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -1,7 +1,8 @@
 """`POST /v1/messages:batch`: up to 10,000 messages in one request, as NDJSON or as a JSON array.
 
 All or nothing by default: a bad item or one that the writer refuses names its line, and nothing is stored.
-With `?each=true` every item stands for itself and the answer says of each what became of it.
+With `?each=true` every item stands for itself and the answer says of each what became of it. With `?ids=true`
+an item may bring the id that it had on the server it was exported from.
 
 This is the way in for many messages, hence one list of drafts, one request to the writer, one group commit,
 and an answer put together by one join: beside parsing and commit it takes about 1.5 µs a message.
@@ -18,7 +19,7 @@ from timeline.position import id_text
 from ..app import App
 from .answers import check_query, flag, raw_answer, refusal, refusals
 from .batches import is_ndjson, parse_batch, parse_each
-from .drafts import Placed, draft_of, late_ones, place, place_each
+from .drafts import Placed, draft_of, late_ones, names_of, place, place_each
 from .problems import problem_of
 from .requests import FieldError, ParsedMessage
 
@@ -35,40 +36,46 @@ class Batch:
         return [web.post("/v1/messages:batch", self.post)]
 
     async def post(self, request: web.Request) -> web.Response:
-        check_query(request, ("each",))
-        is_each = flag(request, "each")
+        check_query(request, ("each", "ids"))
+        is_each, keep_ids = flag(request, "each"), flag(request, "ids")
         content_type = request.headers.get("Content-Type", "")
         is_ndjson(content_type)
         body = await request.read()
         now_ms = self._app.clock.wall_ms()
         post = self._each if is_each else self._all
-        return await post(body, content_type, now_ms)
+        return await post(body, content_type, now_ms, keep_ids)
 
-    async def _all(self, body: bytes, content_type: str, now_ms: int) -> web.Response:
+    async def _all(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
         app = self._app
-        messages = parse_batch(body, content_type, now_ms, app.config.limits, app.config.http.max_batch)
+        http, limits = app.config.http, app.config.limits
+        messages = parse_batch(body, content_type, now_ms, limits, http.max_batch, keep_ids=keep_ids)
         drafts = [draft_of(message, now_ms) for message in messages]
         late = late_ones(messages, now_ms)
         placed: list[Placed] = []
         if drafts:
             with refusals():
                 try:
-                    placed = await app.ask(partial(place, drafts=drafts, late=late), cost=len(drafts))
+                    placed = await app.ask(
+                        partial(place, drafts=drafts, late=late, names=names_of(messages)), cost=len(drafts)
+                    )
                 except Refused as error:
                     raise refusal(error, _line(body, content_type, error.index, len(drafts))) from None
         app.metrics.accepted.inc(_fresh(placed, drafts))
         return raw_answer(_accepted(placed, drafts), 201)
 
-    async def _each(self, body: bytes, content_type: str, now_ms: int) -> web.Response:
+    async def _each(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
         app = self._app
-        items = parse_each(body, content_type, now_ms, app.config.limits, app.config.http.max_batch)
+        http, limits = app.config.http, app.config.limits
+        items = parse_each(body, content_type, now_ms, limits, http.max_batch, keep_ids=keep_ids)
         messages = [item for item in items if isinstance(item, ParsedMessage)]
         drafts = [draft_of(message, now_ms) for message in messages]
         late = late_ones(messages, now_ms)
         placed: list[Placed | Refused] = []
         if drafts:
             with refusals():
-                placed = await app.ask(partial(place_each, drafts=drafts, late=late), cost=len(drafts))
+                placed = await app.ask(
+                    partial(place_each, drafts=drafts, late=late, names=names_of(messages)), cost=len(drafts)
+                )
         app.metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]

@@ -24,6 +24,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from timeline.filters import TopicError, check_topic
+from timeline.position import BadId, parse_id
 
 from ..config import Limits
 from ..times import TimeError, parse_delay, parse_deliver_at
@@ -79,6 +80,7 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     headers: dict[str, str] | None = None
     content_type: str | None = None
     key: str | None = None
+    id: str | None = None
 
 
 class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +102,8 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     encoding: Encoding
     key: str
     fingerprint: bytes
+    id: int = 0
+    """The id that it has to have, 0: a new one."""
 
 
 _ONE = msgspec.json.Decoder(MessageRequest)
@@ -115,8 +119,12 @@ def draft(
     limits: Limits,
     raw: bytes = b"",
     topics: dict[str, bytes] | None = None,
+    *,
+    keep_ids: bool = False,
 ) -> ParsedMessage:
     """Check `request` and give the message. `raw` is the request as sent, needed when it has a key.
+
+    `keep_ids`: a message may say which id it has to have.
 
     `topics` remembers the topics that passed, for the life of one batch. The payload must be known to be
     UTF-8, which msgspec does not look at in a `Raw`. Raises FieldError.
@@ -156,7 +164,17 @@ def draft(
         encoding,
         request.key or "",
         fingerprint,
+        0 if request.id is None else _id(request.id, keep_ids),
     )
+
+
+def _id(text: str, keep_ids: bool) -> int:
+    if not keep_ids:
+        raise FieldError("id", "is given by the server; messages:batch?ids=true keeps those of an export")
+    try:
+        return parse_id(text)
+    except BadId as error:
+        raise FieldError("id", str(error)) from None
 
 
 def topic_bytes(topic: str, levels_max: int) -> bytes:

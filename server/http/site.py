@@ -14,6 +14,7 @@ from .batch import Batch
 from .clock import ClockRoutes
 from .control import Control
 from .explain import Explain
+from .export import Export
 from .gate import Gate
 from .info import Info
 from .listing import Listing
@@ -33,6 +34,7 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
     for resource in (
         Batch(app),
         Control(app),
+        Export(app),
         Messages(app),
         Listing(app),
         Explain(app),
