@@ -17,6 +17,7 @@ from .client import Client
 from .delivery import Delivery
 from .errors import AlreadyDispatched, Error, NotFound, Problem, Refused, Unreachable
 from .messages import Message
+from .ranges import BulkResult
 from .subscribe import Subscription
 from .transport import Retry
 from .wire import NewMessage, instant_of_id
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyDispatched",
+    "BulkResult",
     "Client",
     "Delivery",
     "Error",

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import message, server, session, shard, slices, subscribe, transfer
+from . import message, ranges, server, session, shard, slices, subscribe, transfer
 from .output import Format
 from .profiles import Profile, ProfileError, chosen
 from .run import Settings
@@ -32,6 +32,8 @@ app.add_typer(shard.app, name="shard", help="The capped runs of messages inside 
 app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
 app.add_typer(server.app, name="server", help="The server itself.")
 message.app.command("import")(transfer.import_)
+message.app.command("export")(ranges.export)
+message.app.command("shift")(ranges.shift)
 
 
 @app.callback()
