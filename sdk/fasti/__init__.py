@@ -19,6 +19,7 @@ from .errors import AlreadyDispatched, Error, NotFound, Problem, Refused, Unreac
 from .messages import Message
 from .ranges import BulkResult
 from .subscribe import Subscription
+from .timeline import Density
 from .transport import Retry
 from .wire import NewMessage, instant_of_id
 
@@ -29,6 +30,7 @@ __all__ = [
     "BulkResult",
     "Client",
     "Delivery",
+    "Density",
     "Error",
     "Info",
     "Message",

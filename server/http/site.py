@@ -22,6 +22,7 @@ from .messages import Messages
 from .problems import problem_middleware
 from .sessions import SessionRoutes
 from .slices import Slices
+from .timeline import TimelineRoutes
 
 
 def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
@@ -39,6 +40,7 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
         Listing(app),
         Explain(app),
         Slices(app),
+        TimelineRoutes(app),
         SessionRoutes(app),
         ClockRoutes(app, housekeeping),
         Info(app),

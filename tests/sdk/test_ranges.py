@@ -107,3 +107,16 @@ async def test_the_command_line(url: str, c: fasti.Client, tmp_path: Path) -> No
     assert json.loads(await ok("message", "import", "-", *at, stdin=again)) == {"accepted": 40}
     for wrong in ((), ("x", "--topic", "a"), ("0" * 32, "--dry-run")):
         assert (await fasti_cli("message", "cancel", *wrong, *at))[0] == 2
+
+
+async def test_density(url: str, c: fasti.Client) -> None:
+    await fill(c)
+    found = await c.timeline.density(bucket=timedelta(minutes=10), topic="a/#")
+    assert [bucket.count for bucket in found.buckets[:5]] == [5, 5, 5, 5, 0]
+    assert (found.total, found.bucket, len(found.buckets)) == (20, timedelta(minutes=10), 144)
+    shown = await ok("timeline", "density", "--next", "1h", "--bucket", "10m", "--url", url)
+    assert "█" in shown
+    assert "40 pending" in shown
+    said = json.loads(await ok("timeline", "density", "--next", "1d", "-o", "json", "--url", url))
+    assert said["bucket_s"] == 1_800
+    assert (await fasti_cli("timeline", "density", "--next", "soon", "--url", url))[0] == 2
