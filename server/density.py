@@ -17,6 +17,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from shards.read import Row
+from shards.record import is_stub
 from timeline.position import Position, at_of, before
 from timeline.slices import Shard, Slice
 
@@ -37,8 +38,16 @@ class Density:
         self._end = before(end_ms)
         self.counts = [0] * -(-(end_ms - start_ms) // width_ms)
 
-    async def count(self, topic: str, wanted: Wanted, is_abandoned: Callable[[], bool]) -> list[int]:
-        """Fill `counts` with what `wanted` lets pass; `topic` "" is any. `is_abandoned`: nobody waits."""
+    async def count(
+        self,
+        topic: str = "",
+        wanted: Wanted = lambda row: not is_stub(row[2]),
+        is_abandoned: Callable[[], bool] = lambda: False,
+    ) -> list[int]:
+        """Fill `counts` with what `wanted` lets pass: if `topic` is "", everything that is no stub.
+
+        `is_abandoned`: nobody waits for it.
+        """
         structures = self._app.reader.structures.overlapping((topic,)) if topic else None
         for row in self._app.reader.held():
             if self._low <= row[0] < self._end and wanted(row):

@@ -23,11 +23,12 @@ from shards.record import decode
 from timeline.position import MessageId, id_text
 
 from ..app import App
+from ..spread import Spreader
 from ..times import format_ms
 from .answers import ask, body_of, check_query, id_of, json_answer, raw_answer
 from .drafts import draft_of, late_ones, place
 from .problems import Problem
-from .requests import FieldError, check_json, due_of, parse_one
+from .requests import FieldError, ParsedMessage, check_json, due_of, parse_one
 from .views import Journal, etag, found_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
@@ -48,8 +49,9 @@ _MOVE = msgspec.json.Decoder(Move)
 class Messages:
     """The routes of single messages."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, spreader: Spreader) -> None:
         self._app = app
+        self._spreader = spreader
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -66,6 +68,14 @@ class Messages:
         body = await request.read()
         now_ms = app.clock.wall_ms()
         message = parse_one(body, now_ms, app.config.limits, request.headers.get(KEY_HEADER))
+        if not message.spread_ms:
+            return await self._place(message, now_ms)
+        async with self._spreader.lock:
+            (message,) = await self._spreader.settled([message], now_ms)
+            return await self._place(message, now_ms)
+
+    async def _place(self, message: ParsedMessage, now_ms: int) -> web.Response:
+        app = self._app
         draft = draft_of(message, now_ms)
         late = late_ones([message], now_ms)
         (placed,) = await ask(app, partial(place, drafts=[draft], late=late))

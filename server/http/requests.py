@@ -76,7 +76,7 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     retain: bool = False
     expires_in: str | int | float | None = None
     late: Literal["deliver", "drop"] = "deliver"
-    spread: object = None
+    spread: str | int | float | None = None
     headers: dict[str, str] | None = None
     content_type: str | None = None
     key: str | None = None
@@ -104,6 +104,8 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     fingerprint: bytes
     id: int = 0
     """The id that it has to have, 0: a new one."""
+    spread_ms: int = 0
+    """It may be due up to so much later."""
 
 
 _ONE = msgspec.json.Decoder(MessageRequest)
@@ -140,8 +142,9 @@ def draft(
     due_ms = 0
     if request.deliver_at is not None or request.deliver_in is not None:
         due_ms = due_of(request.deliver_at, request.deliver_in, now_ms, limits.max_delay_ms)
+    spread_ms = 0
     if request.spread is not None:
-        raise NotSupported("spread", "is not supported yet")
+        spread_ms = _spread_ms(request.spread, (due_ms or now_ms) - now_ms, limits.max_delay_ms)
     content_type = request.content_type
     if content_type is None:
         content_type = "application/json" if encoding == "json" else ""
@@ -165,6 +168,7 @@ def draft(
         request.key or "",
         fingerprint,
         0 if request.id is None else _id(request.id, keep_ids),
+        spread_ms,
     )
 
 
@@ -233,6 +237,16 @@ def _expires_ms(expires_in: str | float) -> int:
     if not 0 < expires_ms <= EXPIRES_MS_MAX:
         raise FieldError("expires_in", "must be above 0 and at most 4294967295 seconds")
     return expires_ms
+
+
+def _spread_ms(spread: str | float, ahead_ms: int, max_delay_ms: int) -> int:
+    try:
+        spread_ms = parse_delay(spread)
+    except TimeError as error:
+        raise FieldError("spread", str(error)) from None
+    if ahead_ms + spread_ms > max_delay_ms:
+        raise FieldError("spread", "reaches beyond limits.max_delay")
+    return spread_ms
 
 
 def _check_words(field: str, text: str, chars_max: int) -> None:

@@ -9,6 +9,7 @@ from aiohttp.typedefs import Middleware
 from ..app import App
 from ..jobs import Housekeeping
 from ..metrics import ServerCollector
+from ..spread import Spreader
 from .answers import Handler
 from .batch import Batch
 from .clock import ClockRoutes
@@ -32,11 +33,12 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
     site = web.Application(
         middlewares=[_counting(app), problem_middleware, gate.middleware()], client_max_size=http.max_body
     )
+    spreader = Spreader(app)
     for resource in (
-        Batch(app),
+        Batch(app, spreader),
         Control(app),
         Export(app),
-        Messages(app),
+        Messages(app, spreader),
         Listing(app),
         Explain(app),
         Slices(app),
