@@ -39,7 +39,7 @@ class Core:
         self.config = config
         self.clock = clock
         self.node = NODE
-        self.opened = _open(config, clock, store)
+        self.opened = timeline_of(config, clock, store)
         self.horizon = self.opened.horizon
         self.directory = self.opened.directory
         self.reader = self.opened.reader
@@ -150,7 +150,8 @@ class Core:
             self.writer.submit(release, lambda answer: None, cost=len(due))
 
 
-def _open(config: Config, clock: Clock, store: Store) -> Opened:
+def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:
+    """The store's timeline, opened as the configuration says. Raises WrongFormat, Corrupt, StoreFailed."""
     caps = Caps(
         messages=config.shards.cap_messages,
         bytes=config.shards.cap_bytes,

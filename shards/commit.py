@@ -135,8 +135,13 @@ class Commit:
             self.pending -= 1
         return control
 
-    def move(self, wanted: MessageId, due_ms: int, expected: MessageId | None = None) -> Control:
-        """Give the message another due; same id, new position. `expected`: only if its row is this."""
+    def move(
+        self, wanted: MessageId, due_ms: int, expected: MessageId | None = None, *, zone: bytes = b""
+    ) -> Control:
+        """Give the message another due; same id, new position. `expected`: only if its row is this.
+
+        `zone`: the local wall time that was asked for.
+        """
         control = self._open(wanted)
         found = control.found
         if control.outcome is not Outcome.DONE or found is None:
@@ -144,7 +149,7 @@ class Commit:
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
         spots = self.reserve([Draft(due_ms, b"", b"")])
-        value = with_id(found.value, wanted, due_ms)
+        value = with_id(found.value, wanted, due_ms, zone)
         self._retire(found, MOVED)
         row = self.rehome(wanted, value, due_ms, spots[0])
         return Control(Outcome.DONE, found, row)

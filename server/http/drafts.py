@@ -44,7 +44,7 @@ def draft_of(message: ParsedMessage, now_ms: int) -> Draft:
         properties = _properties(content_type, headers)
     elif content_type:
         properties = _content_type(content_type)
-    if message.retain or message.drop_late or message.expires_ms:
+    if message.retain or message.drop_late or message.expires_ms or message.zone:
         value = encode(
             Record(
                 topic,
@@ -57,6 +57,7 @@ def draft_of(message: ParsedMessage, now_ms: int) -> Draft:
                 key=key,
                 properties=properties,
                 encoding=_NUMBER[message.encoding],
+                zone=message.zone,
             )
         )
     else:

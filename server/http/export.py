@@ -112,6 +112,7 @@ class Reading:
 
     def _encoded(self, name: MessageId, place: Position, record: Record) -> bytes:
         view: View = message_view(name, place, record, PENDING, None)
+        view["deliver_at"] = view.pop("local", view["deliver_at"])
         for member in _NOT_SENT if self._with_ids else ("id", *_NOT_SENT):
             view.pop(member, None)
         return _encode(view)

@@ -27,7 +27,7 @@ from timeline.filters import TopicError, check_topic
 from timeline.position import BadId, parse_id
 
 from ..config import Limits
-from ..times import TimeError, parse_delay, parse_deliver_at
+from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -106,6 +106,8 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     """The id that it has to have, 0: a new one."""
     spread_ms: int = 0
     """It may be due up to so much later."""
+    zone: bytes = b""
+    """The due as a local wall time with its zone, if it was asked for so."""
 
 
 _ONE = msgspec.json.Decoder(MessageRequest)
@@ -169,6 +171,7 @@ def draft(
         fingerprint,
         0 if request.id is None else _id(request.id, keep_ids),
         spread_ms,
+        b"" if request.deliver_at is None or spread_ms else wall_time(request.deliver_at),
     )
 
 

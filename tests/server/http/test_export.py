@@ -22,6 +22,7 @@ ITEMS: list[dict[str, Any]] = [
     {"topic": "a/string", "payload": "s", "encoding": "json", "deliver_in": 120},
     {"topic": "b/bytes", "payload": "AAEC/w==", "encoding": "base64", "deliver_in": "3h", "qos": 0},
     {"topic": "b/all", "payload": "x", "deliver_in": "P40D", "qos": 2, "retain": True, "late": "drop"},
+    {"topic": "c/local", "payload": "x", "deliver_at": "2027-03-28T09:00[Europe/Bucharest]"},
     {"topic": "b/more", "payload": "x", "deliver_in": "2h", "expires_in": 1.5, "content_type": "text/x"},
 ]
 
@@ -45,8 +46,9 @@ async def test_a_round_trip_gives_the_same_timeline(server: Running, tmp_path: P
     ids = (await put(server, ITEMS))["ids"]
     first = await lines(server)
     assert [item["topic"] for item in first] == [
-        *("a/text", "a/json", "a/string", "b/more", "b/bytes", "b/all")
+        *("a/text", "a/json", "a/string", "b/more", "b/bytes", "b/all", "c/local")
     ]
+    assert first[-1]["deliver_at"] == "2027-03-28T09:00[Europe/Bucharest]"
     with_ids = await lines(server, "?ids=true")
     assert sorted(item.pop("id") for item in with_ids) == sorted(ids)
     assert with_ids == first
