@@ -131,6 +131,8 @@ class App(Core):
             self._fatal()
 
     def _turn(self) -> None:
+        if self.writer.broken is not None and not self._syncs:
+            self._retry()
         self.heartbeat()
         group = self.writer.compose()
         if group is not None:
@@ -144,8 +146,6 @@ class App(Core):
             self.replay.turn()
             more = more or not self.replay.is_idle
         self.release_held()
-        if self.writer.broken is not None and not self._syncs:
-            self._retry()
         if more or self.can_advance():
             self.plan()
         elif not self._is_planned:
@@ -190,6 +190,12 @@ class App(Core):
         future.add_done_callback(synced)
 
     def _retry(self) -> None:
-        """The store has failed: take it into use again, at once the first time, then every second."""
-        if self.clock.mono() >= self._retry_at and not self.writer.recover():
-            self._retry_at = self.clock.mono() + RETRY_S
+        """The store has failed: take it into use again, at once the first time, then now and then.
+
+        Trying takes the longer the more there is to recover; it gets a quarter of the time at most.
+        """
+        started = self.clock.mono()
+        if started >= self._retry_at:
+            self.writer.recover()
+            now = self.clock.mono()
+            self._retry_at = now + max(RETRY_S, 3 * (now - started))

@@ -101,7 +101,7 @@ class Core:
             node=NODE,
             horizon=lambda: self.horizon.position,
         )
-        self.sessions.submit = self.broker.submit
+        self.sessions.submit, self.sessions.sealing = self.broker.submit, self.retained.write
         self.sessions.load()
         self.broker.groups.restore()
 

@@ -9,6 +9,8 @@ the moment it is sent (MQTT-4.8.2): it is resent to that client, or to nobody.
 It lives as long as a session, present or away, holds the subscription.
 """
 
+from collections.abc import Iterable
+
 from timeline.session import Flight, Session, Subscription
 
 from .message import Message
@@ -83,6 +85,9 @@ class Group(Subscriber):
         member.send_shared(
             message, qos, (own,), (self, flight.packet_id if qos == 1 else 0), attempt=flight.attempts
         )
+
+    def bound(self) -> Iterable[Subscriber]:
+        return self.members
 
     def acked(self, group_id: int) -> None:
         """A member's client has the message."""

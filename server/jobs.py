@@ -22,7 +22,7 @@ from shards.commit import Commit
 from shards.errors import ShardsError
 from shards.store import Table
 from shards.tables import dedupe_from
-from timeline.position import Position, id_position
+from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
 from timeline.retention import expired_slices, passed_slices
 from timeline.slices import Slice
 
@@ -149,7 +149,10 @@ class Housekeeping:
 
 
 def _place(table: Table, value: bytes) -> Position:
-    return dedupe_from(value).position if table is Table.DEDUPE else id_position(keys.message_of(value))
+    if table is Table.DEDUPE:
+        return dedupe_from(value).position
+    row = keys.message_of(value)
+    return END if id_shard(row) == HELD_SHARD else id_position(row)
 
 
 def _compact(app: App, pieces: list[Slice]) -> None:

@@ -7,6 +7,7 @@ next ack or when its socket takes data again. When a session's read position equ
 the tail, checked and joined without a pause in between.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -22,6 +23,8 @@ from .message import Message
 from .mqtt.router import Router
 from .retained import Retained
 from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
 
@@ -74,7 +77,9 @@ class Replay:
             return
         subscriber = self._ready.popleft()
         subscriber.is_ready = False
-        if subscriber.is_reachable and self._read_on(subscriber):
+        if not subscriber.is_reachable or subscriber.session.tailing:
+            return  # it has joined the tail since it was woken: its own read position is old
+        if self._read_on(subscriber):
             self.wake(subscriber)
 
     def begin(self, subscriber: Subscriber) -> None:
@@ -95,6 +100,7 @@ class Replay:
             if not subscriber.can_resend:
                 return False
             flight = resends.popleft()
+            subscriber.dirty.add(subscriber)
             if flight.phase:
                 subscriber.release(flight)
                 continue
@@ -140,6 +146,7 @@ class Replay:
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
             session.read = self._reader.directory.floor
             self.lost += 1
+            log.warning("%s has lost what expired before it was read", subscriber.session.client_id)
         subscriber.dirty.add(subscriber)
         count = 0
         for place, message in self._stretch(subscriber, session.read, horizon):

@@ -38,6 +38,8 @@ class Retained:
         self._max_topics = max_topics
         self._fresh: dict[bytes, Message] = {}
         """Not durable yet; an empty payload: cleared."""
+        self._unwritten: dict[bytes, Message] = {}
+        """Of these, what no group has yet, or one that was lost."""
         self._volatile: dict[bytes, Message] = {}
         self.count = sum(1 for _ in store.scan(Table.RETAINED, b"", TOPIC_END))
         self.refused = 0
@@ -57,10 +59,7 @@ class Retained:
         elif not message.record.payload and last is not None:
             self.count -= 1
         self._fresh[topic] = message
-
-        def write(commit: Commit) -> None:
-            value = _value(message) if message.record.payload else None
-            commit.row(Table.RETAINED, topic, value)
+        self._unwritten[topic] = message
 
         def written(is_durable: bool) -> None:
             if self._fresh.get(topic) is not message:
@@ -68,9 +67,16 @@ class Retained:
             if is_durable:
                 del self._fresh[topic]
             else:
-                submit(write, written)
+                self._unwritten[topic] = message
 
-        submit(write, written)
+        submit(self.write, written)
+
+    def write(self, commit: Commit) -> None:
+        """Put what is not written into the open group. Every group that is sealed has to have it: it says
+        that the horizon has passed these messages."""
+        unwritten, self._unwritten = self._unwritten, {}
+        for topic, message in unwritten.items():
+            commit.row(Table.RETAINED, topic, _value(message) if message.record.payload else None)
 
     def note_volatile(self, message: Message) -> None:
         """Kept in RAM only (`$SYS`)."""

@@ -64,6 +64,10 @@ class Sessions:
         self.dirty: set[Subscriber] = set()
         self.submit: Callable[[Callable[[Commit], None], Callable[[bool], None]], None] = _not_connected
         """How a request gets to the writer; set by who builds both."""
+        self.sealing: Callable[[Commit], None] = _nothing_to_add
+        """Called with each group that is about to be sealed."""
+        self.dropped: Callable[[Subscriber], None] = _nobody_asks
+        """Called with a session that is over; set by who keeps its shared subscriptions."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -90,6 +94,7 @@ class Sessions:
     def drop(self, subscriber: Subscriber) -> None:
         """Forget a session in RAM; its rows go with `rows` and a row of None."""
         client_id = subscriber.session.client_id
+        self.dropped(subscriber)
         self._router.discard_all(subscriber)
         self.dirty.discard(subscriber)
         if self._by_id.get(client_id) is subscriber:
@@ -128,8 +133,6 @@ class Sessions:
             nonlocal waiting
             waiting = len(subscriber.gate)
             self._write_place(commit, subscriber)
-            for group in subscriber.groups.values():
-                self._write_place(commit, group)
 
         self.submit(decide, lambda is_durable: opened(waiting if is_durable else -1))
 
@@ -137,11 +140,8 @@ class Sessions:
 
     def store(self, commit: Commit, subscriber: Subscriber) -> None:
         """Write the session and its cursor into the open group."""
-        key = subscriber.session.client_id.encode()
-        subscriber.is_stored = True
-        subscriber.stored_changes = subscriber.session.changes
-        commit.row(Table.SESSIONS, key, _session_row(subscriber))
-        self._store_cursor(commit, subscriber)
+        subscriber.stored_changes = -1
+        self._write_place(commit, subscriber)
 
     def erase(self, commit: Commit, client_id: str) -> None:
         commit.row(Table.SESSIONS, client_id.encode(), None)
@@ -153,6 +153,7 @@ class Sessions:
 
         Subscriptions that are not stored as they are go with them: a read position says nothing without them.
         """
+        self.sealing(commit)
         mono = self._clock.mono()
         for subscriber in list(self.dirty):
             session = subscriber.session
@@ -173,11 +174,20 @@ class Sessions:
                 subscriber.session.received[int.from_bytes(key[-2:], "big")] = True
 
     def _write_place(self, commit: Commit, subscriber: Subscriber) -> None:
-        """The cursor, and the subscriptions too if they are not stored as they are."""
-        if subscriber.is_group or subscriber.stored_changes == subscriber.session.changes:
-            self._store_cursor(commit, subscriber)
-        else:
-            self.store(commit, subscriber)
+        """The cursor, and the subscriptions too if they are not stored as they are.
+
+        A shared subscription and its members go together: what it has handed on at QoS 2 is behind its read
+        position and in flight in theirs, and must not be in both or in neither.
+        """
+        waiting = [subscriber]
+        while waiting:
+            one = waiting.pop()
+            if not one.is_group and one.stored_changes != one.session.changes:
+                one.is_stored = True
+                one.stored_changes = one.session.changes
+                commit.row(Table.SESSIONS, one.session.client_id.encode(), _session_row(one))
+            self._store_cursor(commit, one)
+            waiting += [other for other in one.bound() if other in self.dirty and other.session.is_persistent]
 
     def _store_cursor(self, commit: Commit, subscriber: Subscriber) -> None:
         session = subscriber.session
@@ -229,8 +239,9 @@ def _session_row(subscriber: Subscriber) -> bytes:
 
 def _cursor_row(session: Session, horizon: Position) -> bytes:
     flights = [
-        FlightRow(f.packet_id, keys.place(f.position), f.qos, f.phase, f.attempts, f.shard)
+        FlightRow(f.packet_id, keys.place(f.position), f.qos, f.phase, f.attempts, f.shard, f.is_retained)
         for f in session.flights.values()
+        if not f.is_of_group
     ]
     return encode_row(CursorRow(keys.place(session.read_at(horizon)), flights))
 
@@ -239,10 +250,26 @@ def _resume(session: Session, cursor: CursorRow) -> None:
     session.read = keys.place_of(cursor.place)
     session.restore(
         [
-            Flight(f.packet_id, keys.place_of(f.place), f.shard, f.qos, f.attempts, f.phase)
+            Flight(
+                f.packet_id,
+                keys.place_of(f.place),
+                f.shard,
+                f.qos,
+                f.attempts,
+                f.phase,
+                is_retained=f.is_retained,
+            )
             for f in cursor.flights
         ]
     )
+
+
+def _nobody_asks(_: Subscriber) -> None:
+    """There are no shared subscriptions."""
+
+
+def _nothing_to_add(_: Commit) -> None:
+    """There are no side effects of dispatch."""
 
 
 def _not_connected(_decide: Callable[[Commit], None], _done: Callable[[bool], None]) -> None:

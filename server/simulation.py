@@ -41,6 +41,8 @@ async def advance(app: App, housekeeping: Housekeeping, by_ms: int) -> int:
         app.opened.commit.running_ms += clock.now_ms - start_ms
         await housekeeping.run_due()
         if clock.now_ms >= target_ms:
+            # Where the clock stands is on disk before anybody is told: it never goes back, kill -9 or not.
+            await app.ask(lambda commit: None)
             return target_ms
 
 

@@ -6,7 +6,7 @@ durable, and what comes after it waits behind it, so that order holds.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -51,8 +51,10 @@ class Link(Protocol):
         subscriptions: tuple[Subscription, ...],
         attempt: int,
         is_retained: bool = False,
+        is_first: bool = False,
     ) -> None:
-        """`is_retained`: sent because of a SUBSCRIBE, not because it was just published."""
+        """`is_retained`: sent because of a SUBSCRIBE, not because it was just published. `is_first`: to
+        this client for the first time, whatever the attempt."""
 
     def release(self, packet_id: int) -> None:
         """Send PUBREL: the subscriber has said that the message is there."""
@@ -148,6 +150,8 @@ class Subscriber:
         link = self.link
         if link is None or not link.has_room or len(self.gate) >= GATE_MAX:
             return False
+        if subscription.no_local and not self._theirs(message, (subscription,)):
+            return True
         return self._send(message, (subscription,), is_retained=True)
 
     def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> None:
@@ -155,7 +159,10 @@ class Subscriber:
         assert self.link is not None
         flight.attempts += 1
         self.dirty.add(self)
-        self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
+        if flight.is_retained:
+            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts, True)
+        else:
+            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
 
     def release(self, flight: Flight) -> None:
         """Send PUBREL (again): the client has said that the message is there."""
@@ -172,6 +179,8 @@ class Subscriber:
             if not session.has_room:
                 return False
             packet_id = session.take(message.position, message.shard, qos)
+            if is_retained:
+                session.flights[packet_id].is_retained = True
         self.delivered += 1
         self.dirty.add(self)
         if self.gate or (qos == 2 and session.is_persistent):
@@ -205,12 +214,18 @@ class Subscriber:
         if self.gate or (qos == 2 and self.session.is_persistent):
             self.gate.append((message, qos, packet_id, subscriptions, False))
             self._plan_gate()
+        elif attempt > 1:
+            self.link.send(message, qos, packet_id, subscriptions, attempt, False, True)
         else:
-            self.link.send(message, qos, packet_id, subscriptions, attempt)
+            self.link.send(message, qos, packet_id, subscriptions, 1)
+
+    def bound(self) -> "Iterable[Subscriber]":
+        """Whose cursors go with this one's: its groups, or a group's members."""
+        return self.groups.values()
 
     def _theirs(self, message: Message, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Without those that do not want the client's own publishes."""
-        if message.record.publisher != self.session.client_id.encode():
+        if message.record.publisher != self.session.client_id.encode()[:255]:
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)
 
@@ -224,6 +239,8 @@ class Subscriber:
         def opened(waiting: int) -> None:
             self.is_gate_planned = False
             if self.link is not link or link is None:
+                if self.gate:
+                    self._plan_gate()
                 return
             if waiting < 0:
                 link.close(STORE_FAILED)

@@ -13,8 +13,8 @@ Two groups at most are being synced at a time. Requests that usually write nothi
 nobody can replay) are let through even then, and a group in which nothing was written is settled at once.
 
 When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
-wheel is loaded again from the horizon. While it cannot be reopened every request is refused at once and
-dispatch goes on from RAM.
+wheel is loaded again from the horizon. While it can only be read, on a full disk, every request is refused
+at once and dispatch goes on.
 
 Bound: `max_queued` messages' worth waiting; beyond it `submit` raises Busy.
 """
@@ -98,6 +98,8 @@ class Writer:
         self._mono = clock.mono()
         self.broken: ShardsError | None = None
         """Why the store takes no writes at the moment; None when it does."""
+        self._is_reading = False
+        """It is broken but can be read, and the wheel has been loaded from it."""
 
     @property
     def queued(self) -> int:
@@ -187,13 +189,19 @@ class Writer:
         if self.broken is None:
             return True
         try:
-            reopen_timeline(self._opened)
+            failure = reopen_timeline(self._opened)
         except ShardsError as error:
-            log.warning("store is not back: %s", error)
+            log.warning("store cannot be read: %s", error)
+            return False
+        if failure is None or not self._is_reading:
+            # What the wheel held, or had cancelled, of a group that failed is as the store has it now.
+            self._wheel.clear(self._opened.horizon.position)
+        self._is_reading = failure is not None
+        if failure is not None:
+            log.warning("store is not back: %s", failure)
             return False
         self.broken = None
         self._opened.horizon.unbounded = False
-        self._wheel.clear(self._opened.horizon.position)
         self._cursors.mark_all()
         log.info("store is back")
         self._settled()

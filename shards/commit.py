@@ -19,7 +19,7 @@ microseconds a message, and its inner loop takes about 1.5 of them.
 from collections.abc import Iterable, Sequence
 
 from timeline.horizon import HELD, Horizon
-from timeline.position import END, HELD_SHARD, MessageId, Position, id_position, message_id
+from timeline.position import END, HELD_SHARD, MessageId, Position, before, id_position, message_id
 from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, SlicesError, TooManyShards
 from timeline.structures import ANYTHING, Structures
 
@@ -115,9 +115,10 @@ class Commit:
 
     def put(self, drafts: Sequence[Draft]) -> list[MessageId | Replayed]:
         """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
-        self.check_room(len(drafts))
         known = known_keys(drafts, self.taken) if any(draft.key for draft in drafts) else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
+        if self.pending + len(fresh) > self.caps.pending:
+            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
         spots = self.reserve(fresh)
         ids: list[MessageId | Replayed] = list(self.place(fresh, spots))
         if known:
@@ -161,9 +162,10 @@ class Commit:
             return
         record = decode(value)
         wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.node))
+        # First: when it is refused the message must stay where it is.
+        spots = self.reserve([Draft(record.due_ms, b"", b"")])
         self._delete(Table.HELD, keys.place(place))
         self.held -= 1
-        spots = self.reserve([Draft(record.due_ms, b"", b"")])
         self.rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, spots[0])
 
     # -- other rows
@@ -222,11 +224,6 @@ class Commit:
         return group
 
     # -- leaves, some of them for adopt.py
-
-    def check_room(self, count: int) -> None:
-        """Raises Refused if that many more messages would be too many."""
-        if self.pending + count > self.caps.pending:
-            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
 
     def _put(self, table: Table, key: bytes, value: bytes) -> None:
         self._batch.put(table, key, value)
@@ -339,8 +336,12 @@ class Commit:
         self.held += 1
         name = message_id(place, HELD_SHARD, self.node)
         if draft.key:
-            self._remember(draft, name, place)
+            self._remember(draft, name, self._kept(place))
         return name
+
+    def _kept(self, place: Position) -> Position:
+        """Where a held message counts for retention: its place will be T, which is not before the floor."""
+        return max(place, before(self.horizon.clock_ms))
 
     def _open(self, wanted: MessageId) -> Control:
         """Whether a cancel or move of the message can still win."""
@@ -381,7 +382,8 @@ class Commit:
         self._put(Table.MOVED, keys.message(wanted), keys.message(row_id))
         taken = self.taken(record.key) if record.key else None
         if taken:
-            follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, id_position(row_id))
+            kept = id_position(row_id) if spot[1] is not None else self._kept(id_position(row_id))
+            follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
             self._put(Table.DEDUPE, record.key, dedupe_value(follow))
         return row_id
 

@@ -79,9 +79,9 @@ class MemoryStore:
         raise StoreFailed(f"a store in RAM has no files to link into {path}")
 
     def reopen(self) -> None:
-        if self.fail_writes:
-            raise StoreFailed("the memory store was told to fail")
         self.crash(self.survivors)
+        if self.fail_writes:
+            raise StoreFailed("the memory store was told to fail: it can only be read")
 
     def close(self) -> None:
         """Nothing to close."""

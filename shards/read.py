@@ -118,9 +118,11 @@ def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
         if found is not None and not _was_moved(found.value):
             return found
         target = get(Table.MOVED, keys.message(wanted))
-        if target is None or id_position(keys.message_of(target)) < directory.floor:
+        if target is None:
             return None
         now = keys.message_of(target)
+        if id_position(now) < directory.floor and id_shard(now) != HELD_SHARD:
+            return None
     raise Corrupt(f"message {wanted:032x} is said to have moved to {now:032x}, which is moved too")
 
 

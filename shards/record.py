@@ -38,6 +38,11 @@ CANCELLED: Final = 0x0800
 MOVED: Final = 0x1000
 ZONE: Final = 0x2000
 STUB: Final = CANCELLED | MOVED
+STUB_BYTE: Final = STUB >> 8
+"""The same in the first byte of the flags, the second of a value."""
+
+_PLAIN: Final = QOS_MASK | RETAIN | DROP_LATE | ENCODING_MASK
+"""Flags of a value without optional fields."""
 
 ENCODINGS: Final = ("text", "base64", "json")
 """How the payload came in over HTTP, so that it can be given back the same way."""
@@ -46,7 +51,6 @@ _HEAD = Struct(">BHHQ")
 _WHEN = Struct(">Q")
 _LENGTH = Struct(">I")
 _SIZE = _HEAD.size
-_FLAGS = Struct(">xH")
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -130,7 +134,7 @@ def decode(value: bytes) -> Record:
         version, flags, topic_length, due_ms = _HEAD.unpack_from(value)
         if version != VERSION:
             raise Corrupt(f"record version {version}, this program reads {VERSION}")
-        if flags & ~(QOS_MASK | RETAIN | DROP_LATE | ENCODING_MASK):
+        if flags & ~_PLAIN:
             return _decode_optional(value, flags, topic_length, due_ms)
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
@@ -196,17 +200,25 @@ def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -
 
 
 def topic_of(value: bytes) -> bytes:
-    """The topic of a stored value, cheaper than `decode` for the many rows that a reader passes over."""
+    """The topic of a stored value: walks the optional fields without reading them, a third of `decode`."""
     _, flags, length, _ = _HEAD.unpack_from(value)
-    if flags & ~(QOS_MASK | RETAIN | DROP_LATE | ENCODING_MASK):
-        return decode(value).topic
-    return value[_SIZE : _SIZE + length]
+    at = _SIZE
+    if flags & ~_PLAIN:
+        at += 8 * bool(flags & EXPIRES) + 16 * bool(flags & HAS_ID) + 16 * bool(flags & HAS_KEY)
+        if flags & PUBLISHER:
+            at += 1 + value[at]
+        if flags & PROPERTIES:
+            at += 4 + _LENGTH.unpack_from(value, at)[0]
+        if flags & ZONE:
+            at += 1 + value[at]
+        if flags & STUB:
+            at += 8
+    return value[at : at + length]
 
 
 def is_stub(value: bytes) -> bool:
     """Whether a stored value is what a cancel or move left."""
-    flags: int = _FLAGS.unpack_from(value)[0]
-    return bool(flags & STUB)
+    return bool(value[1] & STUB_BYTE)
 
 
 def stub(record: Record, kind: int, when_ms: int) -> bytes:
@@ -216,8 +228,7 @@ def stub(record: Record, kind: int, when_ms: int) -> bytes:
 
 def has_zone(value: bytes) -> bool:
     """Whether a stored message was asked for as a local wall time."""
-    flags: int = _FLAGS.unpack_from(value)[0]
-    return bool(flags & ZONE)
+    return bool(value[1] & ZONE >> 8)
 
 
 def with_id(value: bytes, message_id: int, due_ms: int, zone: bytes | None = None) -> bytes:

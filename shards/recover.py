@@ -14,7 +14,7 @@ from timeline.structures import Structures
 
 from . import keys
 from .commit import Caps, Commit
-from .errors import WrongFormat
+from .errors import ShardsError, WrongFormat
 from .read import Reader
 from .record import is_stub
 from .store import Store, Table
@@ -67,13 +67,18 @@ def open_timeline(
     return Opened(store, directory, horizon, reader, commit, cursor.running_ms)
 
 
-def reopen_timeline(opened: Opened) -> None:
-    """After a failed write or sync: the store comes back with what was durable. Raises StoreFailed.
+def reopen_timeline(opened: Opened) -> ShardsError | None:
+    """After a failed write or sync: the store comes back with what was durable.
 
-    The horizon, a live thing, stays where it is: nothing that it passed can be lost. The directory is
-    read again in place, because others hold it.
+    None, or why it can only be read. Raises StoreFailed or Corrupt if not even that. The horizon, a live
+    thing, stays where it is: nothing that it passed can be lost. The directory is read again in place,
+    because others hold it.
     """
-    opened.store.reopen()
+    failure = None
+    try:
+        opened.store.reopen()
+    except ShardsError as error:
+        failure = error
     cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
     fresh = read_directory(opened.store, opened.directory.max_slices)
     opened.directory.replace(fresh)
@@ -83,6 +88,7 @@ def reopen_timeline(opened: Opened) -> None:
     opened.commit.forget()
     opened.commit.pending = count_pending(opened.reader, opened.horizon.position)
     opened.commit.held = sum(1 for _ in opened.reader.held())
+    return failure
 
 
 def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:

@@ -19,7 +19,6 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
-    DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
     Options,

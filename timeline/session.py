@@ -38,6 +38,13 @@ class Flight:
     """The shared subscription that it belongs to, if any."""
     age: int = 0
     """How many sweeps for unacked messages have seen it."""
+    is_retained: bool = False
+    """It was sent because of a SUBSCRIBE, and is again so."""
+
+    @property
+    def is_of_group(self) -> bool:
+        """The shared subscription remembers it, and gives it to another when this session is gone."""
+        return isinstance(self.group, tuple) and bool(self.group[1])
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ anew. Not here: threads, clocks, callbacks.
 """
 
 from bisect import bisect_right
+from itertools import islice
 from typing import Generic, TypeVar
 
 from .position import SEQ_BITS, Position, at_of, before
@@ -58,6 +59,8 @@ class Wheel(Generic[Item]):
         self._coarse: list[list[int]] = [[] for _ in range(SLOTS)]
         self._fine_bits = 0
         self._coarse_bits = 0
+        self._is_sorted = False
+        """Whether the slot of `now` is."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -116,6 +119,7 @@ class Wheel(Generic[Item]):
         if place > self.loaded:
             self.clear(place)
             self._now_ms = max(self._now_ms, at_of(place))
+            self._is_sorted = False
 
     def shed(self) -> None:
         """Give the far half back to the disk: `loaded` moves back to the last entry that is kept."""
@@ -155,6 +159,7 @@ class Wheel(Generic[Item]):
         self._fine = [[] for _ in range(SLOTS)]
         self._coarse = [[] for _ in range(SLOTS)]
         self._fine_bits = self._coarse_bits = self._stale = self.bytes = 0
+        self._is_sorted = False
         for place, (item, size) in items.items():
             self._insert(Position(place), item, size)
 
@@ -168,6 +173,8 @@ class Wheel(Generic[Item]):
         if block == self._now_ms >> BITS:
             self._fine[at_ms & MASK].append(place)
             self._fine_bits |= 1 << (at_ms & MASK)
+            if at_ms == self._now_ms:
+                self._is_sorted = False
         else:
             assert block - (self._now_ms >> BITS) < SLOTS, "beyond the wheel's reach"
             self._coarse[block & MASK].append(place)
@@ -178,10 +185,12 @@ class Wheel(Generic[Item]):
         slot = self._fine[self._now_ms & MASK]
         if not slot:
             return
-        slot.sort()
-        ready = min(bisect_right(slot, to), len(slot))
+        if not self._is_sorted:
+            slot.sort()
+            self._is_sorted = True
+        ready = bisect_right(slot, to)
         taken = 0
-        for place in slot[:ready]:
+        for place in islice(slot, ready):
             if len(due) >= limit:
                 break
             taken += 1
@@ -214,6 +223,7 @@ class Wheel(Generic[Item]):
         block = at_ms >> BITS
         entered = block != self._now_ms >> BITS
         self._now_ms = at_ms
+        self._is_sorted = False
         if not entered:
             return
         places = self._coarse[block & MASK]

@@ -83,10 +83,7 @@ class SessionRoutes:
         def forget(commit: Commit) -> None:
             subscriber = app.sessions.get(name)
             if subscriber is not None:
-                link, subscriber.link = subscriber.link, None
-                if link is not None:
-                    link.close(Reason.ADMINISTRATIVE_ACTION)
-                app.sessions.drop(subscriber)
+                app.broker.discard(subscriber, Reason.ADMINISTRATIVE_ACTION)
             app.sessions.erase(commit, name)
 
         await ask(app, forget)

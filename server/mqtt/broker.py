@@ -13,7 +13,7 @@ from shards.commit import Commit, Draft, Replayed
 from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Table
-from timeline.filters import SHARE_PREFIX
+from timeline.filters import SHARE_PREFIX, TOPIC_BYTES_MAX, parse_share
 from timeline.position import MessageId, Position
 from timeline.session import Flight, Subscription
 
@@ -34,6 +34,9 @@ from .reasons import Reason
 from .router import Router
 
 log = logging.getLogger(__name__)
+
+_NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
+"""A client id may hold what a level of a topic may not."""
 
 
 class Broker:
@@ -96,14 +99,16 @@ class Broker:
         nothing before `resume`.
         """
         known = self.sessions.get(client_id)
-        is_present = known is not None and known.session.is_persistent and not clean
+        is_present = (
+            known is not None and known.session.is_persistent and not clean and not self._is_over(known)
+        )
         if known is not None:
             self._displace(known, is_resumed=is_present)
             if is_present:
                 known.session.expiry_s, known.session.window = expiry_s, window
                 known.link, known.left_ms = link, 0
                 return known, True
-            self._end(known)
+            self.sessions.drop(known)
         try:
             fresh = self.sessions.open(client_id, expiry_s=expiry_s, window=window)
         except TooManySessions as error:
@@ -125,7 +130,7 @@ class Broker:
         self._part(subscriber)
         if not session.is_persistent:
             self._publish_will(subscriber, at_once=True)
-            self._end(subscriber)
+            self.sessions.drop(subscriber)
             if subscriber.is_stored:
                 self.erase(session.client_id, _ignore)
             return
@@ -133,9 +138,20 @@ class Broker:
         self._publish_will(subscriber, at_once=False)
         self.store(subscriber, _ignore)
 
-    def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:
-        """Make the session durable as it is now; `done` says whether it is."""
-        self.submit(lambda commit: self.sessions.store(commit, subscriber), done)
+    def store(self, subscriber: Subscriber, done: Callable[[bool], None], *, is_new: bool = False) -> None:
+        """Make the session durable as it is now; `done` says whether it is.
+
+        `is_new`: nothing stays of an earlier session of that client.
+        """
+        subscriber.is_stored = True
+
+        def decide(commit: Commit) -> None:
+            if is_new:
+                self.sessions.erase(commit, subscriber.session.client_id)
+            if self.sessions.get(subscriber.session.client_id) is subscriber:
+                self.sessions.store(commit, subscriber)
+
+        self.submit(decide, done)
 
     def erase(self, client_id: str, done: Callable[[bool], None]) -> None:
         """Drop a session's rows."""
@@ -160,9 +176,9 @@ class Broker:
         if known.link is not None:
             known.link.close(Reason.SESSION_TAKEN_OVER)
             self._part(known)
-            will = known.will
-            if will is not None and not (is_resumed and will.delay_s):
-                self._publish_will(known, at_once=True)
+        # It may also be a will that is on its way to the timeline: that does not go on (`_publish_will`).
+        if known.will is not None and not (is_resumed and known.will.delay_s):
+            self._publish_will(known, at_once=True)
         known.will = None
         if known.will_id:
             wanted, known.will_id = MessageId(known.will_id), 0
@@ -180,25 +196,41 @@ class Broker:
         subscriber.session.fall_behind(self.horizon())
         self.groups.part(subscriber)
 
-    def _end(self, subscriber: Subscriber) -> None:
-        """The session is over."""
-        for text in list(subscriber.groups):
-            self.groups.leave(subscriber, text)
+    def discard(self, subscriber: Subscriber, reason: Reason) -> None:
+        """End a session, whatever it is doing; its rows are the caller's."""
+        link = subscriber.link
+        self._part(subscriber)
+        if link is not None:
+            link.close(reason)
+        self._publish_will(subscriber, at_once=True)
+        if subscriber.will_id:
+            wanted, subscriber.will_id = MessageId(subscriber.will_id), 0
+            self.submit(lambda commit: _drop(commit.move(wanted, 0)), _ignore)
         self.sessions.drop(subscriber)
+
+    def _is_over(self, subscriber: Subscriber) -> bool:
+        """Its expiry has come, housekeeping has not."""
+        if subscriber.link is not None:
+            return False
+        return self.clock.wall_ms() >= subscriber.left_ms + subscriber.session.expiry_s * 1000
 
     def _publish_will(self, subscriber: Subscriber, *, at_once: bool) -> None:
         """The connection ended without a word: publish its will, now or on the timeline."""
-        will, subscriber.will = subscriber.will, None
+        will = subscriber.will
         if will is None:
             return
         delay_s = 0 if at_once else min(will.delay_s, subscriber.session.expiry_s)
         if not delay_s:
+            subscriber.will = None
             self.publish([(Wish(will.record, False, b"", b""), None)])
             return
         due_ms = self.clock.wall_ms() + delay_s * 1000
         record = msgspec.structs.replace(will.record, due_ms=due_ms)
 
         def decide(commit: Commit) -> None:
+            if subscriber.will is not will:
+                return  # the client has come back
+            subscriber.will = None
             (placed,) = commit.put([Draft(due_ms, record.topic, encode(record))])
             subscriber.will_id = placed.id if isinstance(placed, Replayed) else placed
             self.sessions.store(commit, subscriber)
@@ -207,13 +239,13 @@ class Broker:
 
     # -- subscriptions
 
-    def denial(self, topic_filter: str, subscriber: Subscriber) -> Reason | None:
-        """Why a filter may not be subscribed to."""
+    def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Reason | None:
+        """Why a filter, `text` as it was asked for, may not be subscribed to."""
         limits = self.config.limits
         if any(_covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
             return Reason.NOT_AUTHORIZED
         known = subscriber.session.subscriptions
-        if topic_filter not in known and len(known) >= limits.subscriptions_per_session:
+        if text not in known and len(known) >= limits.subscriptions_per_session:
             return Reason.QUOTA_EXCEEDED
         if topic_filter == "#" and subscriber.session.is_persistent and not limits.hash_on_persistent:
             return Reason.NOT_AUTHORIZED
@@ -237,6 +269,7 @@ class Broker:
         """SUBACK is out: what is retained for these comes next, before anything new."""
         if subscriptions:
             subscriber.session.fall_behind(self.horizon())
+            _forget_retained(subscriber, {s.filter for s in subscriptions})
             subscriber.retained.extend((subscription, b"") for subscription in subscriptions)
             self.read_on(subscriber)
 
@@ -246,6 +279,7 @@ class Broker:
         if topic_filter in subscriber.groups:
             self.groups.leave(subscriber, topic_filter)
             return True
+        _forget_retained(subscriber, {topic_filter})
         self.router.discard(subscriber, topic_filter)
         return True
 
@@ -267,12 +301,22 @@ class Broker:
             done(True)
             return
         key = keys.received(session.client_id, packet_id)
-        self.submit(lambda commit: commit.row(Table.RECEIVED, key, None), done)
+
+        def settled(is_durable: bool) -> None:
+            if not is_durable:
+                session.received[packet_id] = True
+            done(is_durable)
+
+        self.submit(lambda commit: commit.row(Table.RECEIVED, key, None), settled)
 
     def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> None:
         """A session or group has not acked a message after `sessions.max_attempts`: to `$dead/...`."""
-        name = subscriber.session.client_id.removeprefix(KEY_PREFIX)
-        topic = f"$dead/{name}/".encode() + message.record.topic
+        name = subscriber.session.client_id
+        if subscriber.is_group:
+            name = parse_share(name.removeprefix(KEY_PREFIX))[0] or name
+        topic = f"$dead/{name.translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
+        if len(topic) > TOPIC_BYTES_MAX:
+            topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
         reason = user_property("fasti-dead-reason", f"not acked after {flight.attempts} deliveries")
         record = msgspec.structs.replace(
             message.record,
@@ -297,6 +341,14 @@ def _covers(denied: str, topic_filter: str) -> bool:
         if level != "+" and level != theirs[index]:
             return False
     return len(theirs) == len(denied.split("/"))
+
+
+def _forget_retained(subscriber: Subscriber, filters: set[str]) -> None:
+    """What was retained for these filters is not to be sent (on)."""
+    if subscriber.retained:
+        left = [pair for pair in subscriber.retained if pair[0].filter not in filters]
+        subscriber.retained.clear()
+        subscriber.retained.extend(left)
 
 
 def _drop(_: object) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from timeline.filters import parse_share
+from timeline.position import Position
 from timeline.session import Session, Subscription
 
 from ..group import KEY_PREFIX, Group
@@ -25,22 +26,35 @@ class Groups:
         self._router = router
         self._replay = replay
         self._by_text: dict[str, Group] = {}
+        sessions.dropped = self._dropped
 
     def __len__(self) -> int:
         return len(self._by_text)
 
     def restore(self) -> None:
-        """At start: every stored session that holds a shared subscription is a member, away."""
-        for member in list(self._sessions):
-            for text, subscription in list(member.session.subscriptions.items()):
-                if parse_share(text)[0] is not None:
-                    self.join(member, text, subscription)
+        """At start: every stored session that holds a shared subscription is a member, away.
+
+        A group that was not stored yet begins where its first member joined.
+        """
+        held = [
+            (text, subscription, member)
+            for member in list(self._sessions)
+            for text, subscription in member.session.subscriptions.items()
+            if parse_share(text)[0] is not None
+        ]
+        since: dict[str, Position] = {}
+        for text, subscription, _ in held:
+            since[text] = min(since.get(text, subscription.since), subscription.since)
+        for text, subscription, member in held:
+            if text not in self._by_text:
+                self._open(text, since[text], is_stored=True)
+            self.join(member, text, subscription)
 
     def join(self, member: Subscriber, text: str, subscription: Subscription) -> bool:
         """Make a session a member; True if it was not one before."""
         group = self._by_text.get(text)
         if group is None:
-            group = self._open(text, subscription)
+            group = self._open(text, subscription.since, is_stored=False)
         is_new = member not in group.members
         group.join(member, subscription)
         member.groups[text] = group
@@ -48,23 +62,32 @@ class Groups:
         return is_new
 
     def leave(self, member: Subscriber, text: str) -> None:
-        """Give the subscription up; what the member has in flight of it at QoS 1 goes to another."""
+        """Give the subscription up. What the member has in flight is still its own to finish."""
         group = member.groups.pop(text, None)
         if not isinstance(group, Group):
             return
-        self._give_back(member, group)
+        was_persistent = group.session.is_persistent
         if group.leave(member):
             del self._by_text[text]
             self._router.discard_all(group)
-            self._sessions.drop_group(group)
         else:
             self._pause(group)
+        if was_persistent and not group.session.is_persistent:
+            self._sessions.drop_group(group)
 
     def part(self, member: Subscriber) -> None:
         """The member's connection has ended: what it has not acked goes to another."""
-        for group in member.groups.values():
-            assert isinstance(group, Group)
-            self._give_back(member, group)
+        touched = {group for group in member.groups.values() if isinstance(group, Group)}
+        for flight in list(member.session.flights.values()):
+            if isinstance(flight.group, tuple):
+                group, group_id = flight.group
+                if not group.members:
+                    flight.group = None
+                elif group_id:
+                    member.session.ack(flight.packet_id)
+                    group.give_back(group_id)
+                    touched.add(group)
+        for group in touched:
             self._pause(group)
 
     def meet(self, member: Subscriber) -> None:
@@ -89,22 +112,23 @@ class Groups:
                     group.give_back(flight.group[1])
                     flight.group, flight.shard = None, GIVEN_AWAY
 
-    def _open(self, text: str, subscription: Subscription) -> Group:
+    def _dropped(self, member: Subscriber) -> None:
+        """Its session is over."""
+        for text in list(member.groups):
+            self.leave(member, text)
+
+    def _open(self, text: str, since: Position, *, is_stored: bool) -> Group:
         _, topic_filter = parse_share(text)
-        session = Session(KEY_PREFIX + text, read=subscription.since, expiry_s=0, window=GROUP_WINDOW)
+        session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW)
         group = Group(session, self._sessions.dirty, self._sessions.secure)
-        session.subscribe(Subscription(topic_filter, 2, subscription.since), subscription.since)
-        self._sessions.restore_cursor(group)
+        if is_stored:
+            self._sessions.restore_cursor(group)
+        # Who joined later does not move the group's beginning: it wants all that it has not read.
+        session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
         group.resends.extend(session.flights.values())
         self._by_text[text] = group
         self._router.add(group, session.subscriptions[topic_filter])
         return group
-
-    def _give_back(self, member: Subscriber, group: Group) -> None:
-        for flight in list(member.session.flights.values()):
-            if isinstance(flight.group, tuple) and flight.group[0] is group and flight.qos == 1:
-                member.session.ack(flight.packet_id)
-                group.give_back(flight.group[1])
 
     def _pause(self, group: Group) -> None:
         """When nobody is there the group's read position stands still; else somebody else goes on."""

@@ -23,13 +23,15 @@ from .reasons import Reason
 class PendingAck:
     """A publish that has not been answered yet: by PUBACK at QoS 1, by PUBREC at QoS 2."""
 
-    __slots__ = ("is_ready", "message", "packet_id", "qos", "reason")
+    __slots__ = ("detail", "is_ready", "message", "packet_id", "qos", "reason")
 
     def __init__(self, packet_id: int, qos: int) -> None:
         self.packet_id = packet_id
         self.qos = qos
         self.is_ready = False
         self.reason = 0
+        self.detail = ""
+        """Why it was refused."""
         self.message = 0
 
 
@@ -52,9 +54,11 @@ class Inflow:
             return Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
         if packet.retain and not mqtt.retain_available:
             return Reason.RETAIN_NOT_SUPPORTED, "a retained message"
-        if packet.qos and level == 5 and packet.packet_id not in session.received:
-            if len(self._acks) + len(self._unreleased) >= mqtt.receive_maximum:
-                return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
+        unfinished = len(self._acks) + len(self._unreleased)
+        if unfinished >= mqtt.receive_maximum and packet.qos and level == 5:
+            if packet.packet_id in session.received:
+                return None
+            return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
         if len(packet.payload) > limits.max_payload:
             return Reason.PACKET_TOO_LARGE, "the payload is larger than limits.max_payload"
         return None
@@ -89,6 +93,8 @@ class Inflow:
             check_payload_format(packet)
         except PublishRefused as error:
             broker.traffic.refused += 1
+            if pending is not None:
+                pending.detail = str(error)[:200]
             self._answer(pending, error.reason, 0, session)
             return error
         answer = None

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 CONGESTION_POLL_S = 0.005
 KEEP_ALIVE_SLACK = 1.5
+UNREAD_FACTOR = 4
+"""Times `limits.out_bytes` that may lie unread before the client is read from no more."""
 TLS_HELLO = b"\x16\x03"
 
 
@@ -66,7 +68,7 @@ class MqttLink(asyncio.Protocol):
             self._transport.abort()
             return
         connection.receive(data)
-        if (self._broker.is_congested or connection.is_overfed) and not self._is_holding:
+        if not self._is_holding and self._is_to_hold(connection):
             self._hold()
 
     def pause_writing(self) -> None:
@@ -116,6 +118,16 @@ class MqttLink(asyncio.Protocol):
         elif out:
             connection.drained()
 
+    def _is_to_hold(self, connection: Connection) -> bool:
+        """Whether the server has to catch up with what came, or the client with what it was answered."""
+        return self._broker.is_congested or connection.is_overfed or self._is_unread
+
+    @property
+    def _is_unread(self) -> bool:
+        """The client sends, but does not read the answers: they must not pile up."""
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return waiting > UNREAD_FACTOR * self._broker.config.limits.out_bytes
+
     def _hold(self) -> None:
         """Read no more from this publisher until the server has caught up."""
         if self._transport is not None and not self._transport.is_closing():
@@ -128,7 +140,7 @@ class MqttLink(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         connection = self._connection
-        if self._broker.is_congested or (connection is not None and connection.is_overfed):
+        if connection is not None and self._is_to_hold(connection):
             self._is_holding = True
             self._loop.call_later(CONGESTION_POLL_S, self._release)
         else:
@@ -154,7 +166,7 @@ class MqttLink(asyncio.Protocol):
             return
         allowed = connection.keep_alive_s * KEEP_ALIVE_SLACK
         silent = self._loop.time() - self._last_received
-        if silent >= allowed and not self._is_holding:
+        if silent >= allowed and (not self._is_holding or self._is_unread):
             connection.close(0x8D)
             self._flush()
             return

@@ -19,6 +19,19 @@ WS_PATH = "/mqtt"
 _TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 
 
+class _Tls(ssl.SSLObject):
+    """Says so when a client does not speak TLS: nothing above would."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            log.warning("connection closed: no TLS handshake on a port that is for TLS (%s)", error.reason)
+            raise
+
+
 class Listeners:
     """All MQTT listeners of a server and the connections that came through them."""
 
@@ -83,5 +96,6 @@ class Listeners:
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.sslobject_class = _Tls
         context.load_cert_chain(self._config.tls_cert, self._config.tls_key or None)
         return context

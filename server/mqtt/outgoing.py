@@ -11,10 +11,73 @@ from timeline.session import Subscription
 
 from ..message import Message
 from ..times import format_ms
-from .properties import message_expiry, subscription_id, user_property
+from .properties import message_expiry, subscription_id, topic_alias, user_property
 from .publish import publish_parts, with_dup
 
 Parts = tuple[bytes, bytes]
+ALIASES_MAX = 256
+"""Topics of a connection that get an alias, if its client takes as many: the first ones."""
+
+
+class Shape:
+    """How one connection wants its deliveries: level, largest packet, topic aliases."""
+
+    __slots__ = ("_aliases", "_aliases_max", "_level", "_max_packet", "_node")
+
+    def __init__(self, level: int, node: int, max_packet: int, aliases_max: int) -> None:
+        self._level = level
+        self._node = node
+        self._max_packet = max_packet
+        self._aliases_max = min(aliases_max, ALIASES_MAX)
+        self._aliases: dict[bytes, int] = {}
+
+    def parts(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_dup: bool,
+    ) -> Parts | None:
+        """(head, tail) of a delivery; None if it is larger than the client takes."""
+        if self._aliases_max or attempt > 1 or any(s.identifier for s in subscriptions):
+            found = self._special(message, qos, retain, subscriptions, attempt, is_dup)
+        else:
+            found = parts(message, self._level, qos, retain, self._node)
+        size = len(found[0]) + len(found[1]) + (2 if qos else 0)
+        if self._max_packet and size > self._max_packet:
+            return None
+        if self._aliases_max and len(self._aliases) < self._aliases_max:
+            self._aliases.setdefault(message.record.topic, len(self._aliases) + 1)
+        return found
+
+    def _special(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_dup: bool,
+    ) -> Parts:
+        """With subscription identifiers or a topic alias, or not for the first time."""
+        record = message.record
+        topic, properties = record.topic, b""
+        if self._level == 5:
+            properties = common_properties(message, self._node)
+            properties += b"".join(subscription_id(s.identifier) for s in subscriptions if s.identifier)
+            if attempt > 1 and record.due_ms:
+                properties += user_property("fasti-attempt", str(attempt))
+            alias = self._aliases.get(topic)
+            if alias:
+                topic = b""
+                properties += topic_alias(alias)
+            elif len(self._aliases) < self._aliases_max:
+                properties += topic_alias(len(self._aliases) + 1)
+        head, tail = publish_parts(self._level, topic, record.payload, qos, retain, False, properties)
+        return (with_dup(head) if is_dup and qos else head), tail
+
 
 _ID = b"\x26\x00\x08fasti-id\x00\x20"
 """User property `fasti-id`, up to its value of 32 digits."""
@@ -32,27 +95,6 @@ def parts(message: Message, level: int, qos: int, retain: bool, node: int) -> Pa
     return found
 
 
-def special_parts(
-    message: Message,
-    level: int,
-    qos: int,
-    retain: bool,
-    node: int,
-    subscriptions: tuple[Subscription, ...],
-    attempt: int,
-) -> Parts:
-    """(head, tail) with subscription identifiers, or for a delivery after the first (DUP)."""
-    record = message.record
-    properties = b""
-    if level == 5:
-        properties = common_properties(message, node)
-        properties += b"".join(subscription_id(s.identifier) for s in subscriptions if s.identifier)
-        if attempt > 1 and record.due_ms:
-            properties += user_property("fasti-attempt", str(attempt))
-    head, tail = publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
-    return (with_dup(head) if attempt > 1 and qos else head), tail
-
-
 def common_properties(message: Message, node: int) -> bytes:
     """The publisher's own properties, what is left of the expiry, and fasti's."""
     record = message.record
@@ -61,9 +103,15 @@ def common_properties(message: Message, node: int) -> bytes:
         left_ms = max(0, record.expires_ms - message.late_ms)
         properties += message_expiry(-(-left_ms // 1000))
     if record.due_ms:
-        name = message.id_text(node).encode()
-        properties += _ID + name + _due_property(record.due_ms) + _late_property(message.late_ms)
+        properties += (
+            fasti_id(message.id_text(node)) + _due_property(record.due_ms) + _late_property(message.late_ms)
+        )
     return properties
+
+
+def fasti_id(name: str) -> bytes:
+    """The user property that says what a message is called, by 32 digits."""
+    return _ID + name.encode()
 
 
 @lru_cache(1024)

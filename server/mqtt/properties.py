@@ -290,6 +290,11 @@ def subscription_id(number: int) -> bytes:
     return b"\x0b" + wire.varint(number)
 
 
+def reason_string(why: str) -> bytes:
+    """Reason string, encoded."""
+    return b"\x1f" + wire.text(why)
+
+
 def topic_alias(alias: int) -> bytes:
     """Topic alias (1 .. 65,535), encoded."""
     return b"\x23" + alias.to_bytes(2)

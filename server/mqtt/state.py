@@ -14,21 +14,18 @@ again before PUBREL.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from timeline.position import MessageId, id_text
-from timeline.session import Subscription
 
-from ..message import Message
 from ..subscriber import Subscriber
 from . import wire
 from .broker import Broker
-from .encode import encode
 from .incoming import PublishRefused
 from .inflow import Inflow, PendingAck
 from .opening import connack_properties, connect_fault, granted_expiry_s, granted_window, read_will
 from .outflow import Outflow
-from .outgoing import parts, special_parts
+from .outgoing import fasti_id
 from .packets import (
     Ack,
     Auth,
@@ -44,9 +41,10 @@ from .packets import (
     Unsuback,
     Unsubscribe,
 )
-from .properties import user_property
+from .properties import reason_string
 from .publish import Decoder, ack
 from .reasons import MqttError, Reason, UnsupportedLevel, connect_return
+from .sending import Sending
 from .subscribing import subscribe, unsubscribe
 
 log = logging.getLogger(__name__)
@@ -54,30 +52,16 @@ log = logging.getLogger(__name__)
 HELD_PACKETS = 100
 
 
-class Connection:
+class Connection(Sending):
     """One client's connection. `wake` is called when there is something to send or to close."""
 
     def __init__(self, broker: Broker, *, peer: str, wake: Callable[[], None]) -> None:
-        self._broker = broker
-        self._peer = peer
-        self._wake = wake
+        super().__init__(broker, peer, wake)
         self._decoder = Decoder(broker.config.mqtt.maximum_packet_size)
-        self.level = 0
-        self._subscriber: Subscriber | None = None
-        self._held: list[Packet] = []
+        self._held: list[Packet | MqttError] = []
         self._inflow = Inflow(broker, self._acknowledge)
         self._outflow = Outflow(broker, self)
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._out_max = broker.config.limits.out_bytes
-        """Unsent bytes from which there is no room: the session then reads on by itself, later."""
-        self._max_packet = 0
-        self.client_id = ""
         self.keep_alive_s = 0
-        self.is_opening = False
-        self.is_closed = False
-        self.is_blocked = False
-        """The socket takes no more data; set by the link."""
 
     # -- bytes
 
@@ -88,16 +72,9 @@ class Connection:
         try:
             packets = self._decoder.feed(data)
         except MqttError as error:
-            self._accept(error.packets)
-            self._fault(error)
+            self._accept([*error.packets, error])
         else:
             self._accept(packets)
-
-    def take_output(self) -> list[bytes]:
-        """What is to be sent now, in order."""
-        out, self._out = self._out, []
-        self._out_bytes = 0
-        return out
 
     def lost(self) -> None:
         """The connection is gone. The session stays if it is persistent."""
@@ -121,60 +98,11 @@ class Connection:
         """Too much has come that waits for the session to be opened: read no more for now."""
         return len(self._held) > HELD_PACKETS
 
-    # -- Link
-
-    @property
-    def has_room(self) -> bool:
-        is_free = self._out_bytes < self._out_max and not self.is_blocked
-        return is_free and not (self.is_opening or self.is_closed or self._subscriber is None)
-
-    def send(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_retained: bool = False,
-    ) -> None:
-        """Queue a delivery. One that is larger than the client takes is dropped and counted."""
-        level, node = self.level, self._broker.node
-        retain = is_retained or (message.record.retain and any(s.retain_as_published for s in subscriptions))
-        is_plain = len(subscriptions) == 1 and not subscriptions[0].identifier
-        if attempt > 1 or not (is_plain or not any(s.identifier for s in subscriptions)):
-            head, tail = special_parts(message, level, qos, retain, node, subscriptions, attempt)
-        else:
-            head, tail = parts(message, level, qos, retain, node)
-        size = len(head) + len(tail) + 2
-        if self._max_packet and size > self._max_packet:
-            self._drop(packet_id)
-            return
-        out = self._out
-        if not out:
-            self._wake()
-        out.append(head)
-        if qos:
-            out.append(packet_id.to_bytes(2, "big"))
-        out.append(tail)
-        self._out_bytes += size
-        self._broker.traffic.sent += 1
-
-    def release(self, packet_id: int) -> None:
-        self.put(Ack(wire.PUBREL, packet_id))
-
-    def close(self, reason: int) -> None:
-        """Say why, at level 5, and close."""
-        if self.is_closed:
-            return
-        if self.level == 5 and self._subscriber is not None:
-            self.put(Disconnect(reason))
-        self._end()
-
     # -- packets
 
-    def _accept(self, packets: list[Packet]) -> None:
+    def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
         """Handle packets in order; what comes while the session is being opened waits."""
-        waiting = self._held + packets
+        waiting = [*self._held, *packets]
         self._held = []
         for index, packet in enumerate(waiting):
             if self.is_closed:
@@ -185,15 +113,19 @@ class Connection:
             self._handle(packet)
         self._inflow.flush()
 
-    def _handle(self, packet: Packet) -> None:
+    def _handle(self, packet: Packet | MqttError) -> None:
         if isinstance(packet, Publish):
             self._on_publish(packet)
+            return
+        if isinstance(packet, MqttError):
+            self._fault(packet)
             return
         if isinstance(packet, Ack) and packet.kind != wire.PUBREL:
             self._outflow.on_ack(packet, self._present())
             return
         self._inflow.flush()
         if isinstance(packet, Ack):
+            self._inflow.released(packet.packet_id)
             self._outflow.on_release(packet, self._present())
         elif isinstance(packet, Connect):
             self._on_connect(packet)
@@ -223,8 +155,7 @@ class Connection:
             return
         broker = self._broker
         self.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
-        asked = packet.properties
-        self._max_packet = asked.maximum_packet_size or 0 if asked is not None else 0
+        self.learn(packet)
         self.keep_alive_s = broker.config.mqtt.keep_alive_s or packet.keep_alive
         broker.traffic.connects += 1
         self._open_session(packet)
@@ -259,7 +190,7 @@ class Connection:
                 self._opened(subscriber, is_present, packet)
 
         if expiry_s:
-            broker.store(subscriber, opened)
+            broker.store(subscriber, opened, is_new=not is_present)
         elif subscriber.is_stored:
             broker.erase(self.client_id, opened)
         else:
@@ -333,17 +264,17 @@ class Connection:
             return
         kind = wire.PUBACK if pending.qos == 1 else wire.PUBREC
         if self.level == 5:
-            name = id_text(MessageId(pending.message)) if pending.message else ""
-            properties = user_property("fasti-id", name) if name else b""
-            self._write(ack(5, kind, pending.packet_id, pending.reason, properties))
+            more = reason_string(pending.detail) if pending.detail else b""
+            if pending.message:
+                more = fasti_id(id_text(MessageId(pending.message)))
+            self._put_ack(kind, pending.packet_id, pending.reason, more)
         elif pending.reason >= 0x80:
             self.refuse(Reason(pending.reason), "a publish that cannot be taken")
         else:
             self._write(ack(self.level, kind, pending.packet_id))
 
-    def _drop(self, packet_id: int) -> None:
+    def _dropped(self, packet_id: int) -> None:
         """The client does not take packets of this size: as if it had been acked."""
-        self._broker.traffic.dropped += 1
         flight = self._subscriber.session.flights.get(packet_id) if self._subscriber is not None else None
         if self._subscriber is not None and flight is not None:
             self._outflow.finish(self._subscriber, flight)
@@ -359,7 +290,7 @@ class Connection:
                 self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
                 return
             session.expiry_s = min(asked, self._broker.config.sessions.expiry_max_ms // 1000)
-        if packet.reason != Reason.DISCONNECT_WITH_WILL:
+        if not packet.reason:
             subscriber.will = None
         self._end()
 
@@ -375,25 +306,13 @@ class Connection:
     def refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""
         log.info("connection closed: %s (%s), 0x%02x %s", self._peer, self.client_id, reason, why)
-        self._inflow.forget()
-        self.close(reason)
+        if not self.is_closed:
+            self._inflow.flush()
+            self._say_why(reason, why)
+            self._end()
 
     # -- leaves
 
     def _present(self) -> Subscriber:
         assert self._subscriber is not None, "the decoder lets nothing through before CONNECT"
         return self._subscriber
-
-    def _end(self) -> None:
-        """Close when what has been put has been sent."""
-        self.is_closed = True
-        self._wake()
-
-    def put(self, packet: Packet) -> None:
-        self._write(encode(packet, self.level))
-
-    def _write(self, data: bytes) -> None:
-        if not self._out:
-            self._wake()
-        self._out.append(data)
-        self._out_bytes += len(data)

@@ -50,7 +50,7 @@ def _subscribe_one(
         check_filter(topic_filter)
     except TopicError:
         return Reason.TOPIC_FILTER_INVALID, None
-    denied = broker.denial(topic_filter, subscriber)
+    denied = broker.denial(text, topic_filter, subscriber)
     if denied is not None:
         return denied, None
     granted = min(options.qos, broker.config.mqtt.maximum_qos)

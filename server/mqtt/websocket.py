@@ -7,6 +7,7 @@ transport does.
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -46,6 +47,9 @@ class WebsocketTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002
         self._high = high or self._high
 
+    def get_write_buffer_size(self) -> int:
+        return self._waiting_bytes
+
     def pause_reading(self) -> None:
         self._may_read.clear()
 
@@ -67,7 +71,11 @@ class WebsocketTransport(asyncio.Transport):
         await self._may_read.wait()
 
     async def write_out(self) -> None:
-        """Send what waits, until the transport is closed and nothing waits."""
+        """Send what waits, until the transport is closed and nothing waits, or the client is gone."""
+        with suppress(ConnectionError):
+            await self._write_out()
+
+    async def _write_out(self) -> None:
         while True:
             await self._has_work.wait()
             self._has_work.clear()

@@ -6,16 +6,16 @@ same server with nothing pending. `ready` is from the start of the process to a 
 
 import asyncio
 import time
-from itertools import cycle, islice
+from collections.abc import Iterator
 
 from .http import ask, get, send_all
 from .process import Server
 from .results import Env, Result
-from .workload import BATCH, batches, next_month
+from .workload import batches, next_month
 
 IN_FLIGHT = 4
 PAYLOAD = 200
-POOL = 200_000
+STEP = 10_000
 SETTLE_S = 2.0
 MIB = 1 << 20
 
@@ -28,16 +28,12 @@ async def ram(env: Env) -> list[Result]:
         await asyncio.sleep(SETTLE_S)
         empty = server.rss_bytes() / MIB
         results = [Result("rss at 0", "MiB", [empty])]
-        requests = batches(next_month(min(POOL, env.sizes.pending[-1]), PAYLOAD))
         stored = 0
         for pending in env.sizes.pending:
-            started = time.perf_counter()
-            wishes = islice(cycle(requests), (pending - stored) // BATCH)
-            await send_all(server.http, wishes, IN_FLIGHT)
-            rate = (pending - stored) / (time.perf_counter() - started)
+            await send_all(server.http, _requests(stored, pending), IN_FLIGHT)
             stored = pending
             await asyncio.sleep(SETTLE_S)
-            more = {"disk_MiB": server.data_bytes() / MIB, "msg_s": rate}
+            more = {"disk_MiB": server.data_bytes() / MIB}
             results.append(
                 Result(
                     f"rss at {pending:,}", "MiB", [server.rss_bytes() / MIB], "rss at 0", [empty], "", more
@@ -53,6 +49,12 @@ async def ram(env: Env) -> list[Result]:
         return results
     finally:
         server.stop()
+
+
+def _requests(first: int, end: int) -> Iterator[bytes]:
+    """Batches, made as they are sent: ten million do not fit."""
+    for at in range(first, end, STEP):
+        yield from batches(next_month(min(STEP, end - at), PAYLOAD, seed=at))
 
 
 async def _ready(server: Server) -> float:

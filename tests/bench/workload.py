@@ -1,7 +1,8 @@
 """Messages to schedule, made before the clock is started.
 
 The payload of a message is text that does not compress (base64 of chance), so that sizes on disk are honest.
-Bodies are made once and may be sent more than once: the server gives every message a position of its own.
+Pieces of one long such text will do: two of them seldom meet in one block of a file. The same bodies sent
+over and over would not: equal messages become neighbours.
 """
 
 import base64
@@ -16,6 +17,7 @@ from .http import post
 NDJSON = "application/x-ndjson"
 DAY_MS = 86_400_000
 BATCH = 1_000
+POOL_BYTES = 1 << 20
 
 
 def now_ms() -> int:
@@ -43,10 +45,13 @@ def next_month(count: int, size: int, seed: int = 1) -> list[bytes]:
     """Requests of `size` B payloads on a thousand topics, due at random over the next 30 days."""
     chance = random.Random(seed)
     start = now_ms() + 3_600_000
-    return [
-        item(f"bench/orders/{chance.randrange(1000)}", payload(size), start + chance.randrange(30 * DAY_MS))
-        for _ in range(count)
-    ]
+    pool = payload(POOL_BYTES)
+    items = []
+    for _ in range(count):
+        at = chance.randrange(POOL_BYTES - size)
+        due_ms = start + chance.randrange(30 * DAY_MS)
+        items.append(item(f"bench/orders/{chance.randrange(1000)}", pool[at : at + size], due_ms))
+    return items
 
 
 def bodies(items: Sequence[bytes], batch: int = BATCH) -> list[bytes]:

@@ -230,7 +230,11 @@ async def test_no_client_is_served_early(room: Room, name: str, web: Http) -> No
     await peer.subscribe(f"{name}/#")
     start_ms = wall_ms() + 500
     items: list[dict[str, object]] = [
-        {"topic": f"{name}/{n % 7}", "payload": str(start_ms + 3 * n), "deliver_at": format_ms(start_ms + 3 * n)}
+        {
+            "topic": f"{name}/{n % 7}",
+            "payload": str(start_ms + 3 * n),
+            "deliver_at": format_ms(start_ms + 3 * n),
+        }
         for n in range(200)
     ]
     assert (await web.schedule_many(items)).status == 201
@@ -239,5 +243,3 @@ async def test_no_client_is_served_early(room: Room, name: str, web: Http) -> No
             await asyncio.sleep(0.02)
     assert min(late_ms) >= 0
     assert sorted(late_ms)[100] < 100, "half of the messages are late by more than 100 ms"
-
-

@@ -77,7 +77,11 @@ class Hand:
     """The core and what a test does with it."""
 
     def __init__(
-        self, store: Store, clock: HandClock, config: Config | None = None, reached: Callable[[str], None] = print
+        self,
+        store: Store,
+        clock: HandClock,
+        config: Config | None = None,
+        reached: Callable[[str], None] = print,
     ) -> None:
         self.clock = clock
         self.store = store

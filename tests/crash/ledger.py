@@ -142,7 +142,11 @@ class Ledger:
         done: dict[str, Arrival] = {}
         for arrival in inbox.arrivals:
             former = done.get(arrival.tag)
-            if former is not None and former.connection != arrival.connection and self._is_sure(former, arrival):
+            if (
+                former is not None
+                and former.connection != arrival.connection
+                and self._is_sure(former, arrival)
+            ):
                 faults.append(f"{inbox.name} got {arrival.tag} again: {former}, {arrival}")
             if former is not None and former.connection == arrival.connection:
                 faults.append(f"{inbox.name} got {arrival.tag} twice on one connection: {former}, {arrival}")
@@ -157,6 +161,7 @@ class Ledger:
         if kills:
             return former.acked_ms <= kills[0] - SURE_MS
         return former.is_ack_read
+
     def summary(self) -> str:
         """What there was to check."""
         letters = self.letters.values()

@@ -134,7 +134,7 @@ class Load:
                 assert answer.status == 201, answer
                 for letter, name in zip(letters, answer.body["ids"], strict=True):
                     self._accepted(letter, name)
-                await asyncio.sleep(self.chance.random() * 0.05)
+                await asyncio.sleep(self.chance.random() * 0.3)
 
     async def _publish(self, server: ServerProcess) -> None:
         peer = await dial(server.mqtt, 5)
@@ -203,7 +203,11 @@ class Load:
 
     def _soon(self) -> int:
         """A due: mostly within two seconds, some at once, some in the past."""
-        due_ms = wall_ms() + self.chance.choice((-1_000, 0, 20, 200, 700, 1_500, 2_500)) + self.chance.randrange(200)
+        due_ms = (
+            wall_ms()
+            + self.chance.choice((-1_000, 0, 20, 200, 700, 1_500, 2_500))
+            + self.chance.randrange(200)
+        )
         self._last_due_ms = max(self._last_due_ms, due_ms)
         return due_ms
 
@@ -240,5 +244,3 @@ async def whole_or_absent(ledger: Ledger, server: ServerProcess) -> list[str]:
 def _due(letter: Letter) -> str:
     (due_ms,) = letter.dues
     return format_ms(due_ms)
-
-

@@ -141,7 +141,9 @@ def test_held_messages_come_in_order_and_can_be_cancelled_and_moved(store: Store
     for tag, act in (("1", "cancel"), ("3", "move")):
         name = bench.accepted[tag][1]
         bench.hand.ask(
-            (lambda c, n=name: c.cancel(n)) if act == "cancel" else (lambda c, n=name: c.move(n, base_ms + 30_000)),
+            (lambda c, n=name: c.cancel(n))
+            if act == "cancel"
+            else (lambda c, n=name: c.move(n, base_ms + 30_000)),
             lambda answer: answers.append(answer.outcome.value),
         )
         bench.settle()

@@ -14,7 +14,7 @@ from tests.support.server import ServerProcess, run, serving
 from .ledger import Ledger
 from .load import Load, whole_or_absent
 
-LIVES = 60 if os.environ.get("FASTI_SOAK") else 4
+LIVES = 60 if os.environ.get("FASTI_SOAK") else 3
 
 
 async def test_kill_9_under_load(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ async def test_kill_9_under_load(tmp_path: Path) -> None:
                 await load.enlist(server)
             ledger.faults += await whole_or_absent(ledger, server)
             load.begin(server)
-            await asyncio.sleep(1.0 + 2.0 * chance.random())
+            await asyncio.sleep(0.8 + 1.6 * chance.random())
             await _kill(server, ledger)
             await load.died()
         assert not ledger.faults, ledger.faults[:10]

@@ -1,7 +1,5 @@
 """Tiny bounds for the constants that no configuration sets."""
 
-from collections.abc import Iterator
-
 import pytest
 
 import server.replay
@@ -10,9 +8,8 @@ import timeline.structures
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.replay, "TURN_ROWS", 3)
     monkeypatch.setattr(server.writer, "GROUP_MESSAGES", 4)
     monkeypatch.setattr(timeline.structures, "LEARN_TOPICS", 3)
     monkeypatch.setattr(timeline.structures, "FANOUT", 2)
-    yield

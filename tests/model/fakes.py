@@ -85,6 +85,7 @@ class FakeLink:
         subscriptions: tuple[Subscription, ...],
         attempt: int,
         is_retained: bool = False,
+        is_first: bool = False,
     ) -> None:
         if self.room:
             self.room -= 1

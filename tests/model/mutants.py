@@ -8,28 +8,28 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from pytest import MonkeyPatch
+import pytest
 
 import server.loader
+import server.sessions
 import server.writer
 import shards.commit
 from server.replay import Replay
-from server.sessions import Sessions
 from server.subscriber import Subscriber
 from server.writer import Writer
 from shards.commit import Commit
 from shards.group import Group
-from shards.tables import StoredCursor
+from shards.tables import StoredCursor, cursor_value
 from timeline.horizon import Horizon
-from timeline.position import SEQ_MAX, Position, at_of, before
+from timeline.position import SEQ_MAX, Position, before
 from timeline.session import Session
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
-Mutant = Callable[[MonkeyPatch], None]
+Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
-def no_floor(patch: MonkeyPatch) -> None:
+def no_floor(patch: pytest.MonkeyPatch) -> None:
     """The horizon does not wait for what is being synced."""
 
     def limit(self: Horizon, loaded: Position) -> Position:
@@ -39,7 +39,7 @@ def no_floor(patch: MonkeyPatch) -> None:
     patch.setattr(Horizon, "limit", limit)
 
 
-def floor_of_puts_only(patch: MonkeyPatch) -> None:
+def floor_of_puts_only(patch: pytest.MonkeyPatch) -> None:
     """Cancels and moves do not hold the horizon."""
 
     def touch(self: Group, place: Position) -> None:
@@ -49,7 +49,7 @@ def floor_of_puts_only(patch: MonkeyPatch) -> None:
     patch.setattr(Group, "touch", touch)
 
 
-def horizon_at_the_end_of_the_millisecond(patch: MonkeyPatch) -> None:
+def horizon_at_the_end_of_the_millisecond(patch: pytest.MonkeyPatch) -> None:
     """The horizon covers all of T's millisecond, also what has not been placed yet."""
     limit = Horizon.limit
 
@@ -63,26 +63,23 @@ def horizon_at_the_end_of_the_millisecond(patch: MonkeyPatch) -> None:
     patch.setattr(Horizon, "limit", naive)
 
 
-def placed_at_wall_now(patch: MonkeyPatch) -> None:
-    """A message without a due goes to what the wall clock shows, not to T."""
+def now_is_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """A message without a due goes to what the wall clock shows, also when that was set back."""
 
-    def reserve(self: Commit, drafts: Any) -> list[int]:
-        ats = [max(draft.due_ms, self._wall_ms) for draft in drafts]
-        for at in ats:
-            self._slice_for(at)
-        return ats
+    def observe(self: Horizon, wall_ms: int) -> None:
+        self.clock_ms = wall_ms
 
-    patch.setattr(Commit, "_reserve", reserve)
+    patch.setattr(Horizon, "observe", observe)
 
 
-def nothing_is_held(patch: MonkeyPatch) -> None:
+def nothing_is_held(patch: pytest.MonkeyPatch) -> None:
     """After a step back of the clock a message due before T is placed at T at once."""
     patch.setattr(Horizon, "place", lambda self, due_ms, wall_ms: max(due_ms, self.clock_ms))
 
 
-def cursors_without_the_horizon(patch: MonkeyPatch) -> None:
+def cursors_without_the_horizon(patch: pytest.MonkeyPatch) -> None:
     """Only groups with messages in them write the horizon; cursors go with any."""
-    value, last = shards.commit.cursor_value, [Position(0)]
+    last = [Position(0)]
     seal = Commit.seal
 
     def naive(self: Commit) -> Group:
@@ -91,18 +88,18 @@ def cursors_without_the_horizon(patch: MonkeyPatch) -> None:
         return seal(self)
 
     def stale(cursor: StoredCursor) -> bytes:
-        return value(msgspec.structs.replace(cursor, horizon=min(last[0], cursor.horizon)))
+        return cursor_value(msgspec.structs.replace(cursor, horizon=min(last[0], cursor.horizon)))
 
     patch.setattr(Commit, "seal", naive)
     patch.setattr(shards.commit, "cursor_value", stale)
 
 
-def cancels_against_the_horizon(patch: MonkeyPatch) -> None:
+def cancels_against_the_horizon(patch: pytest.MonkeyPatch) -> None:
     """A cancel wins until the horizon has passed the message."""
     patch.setattr(Horizon, "undecided", lambda self, place: place > self.position)
 
 
-def no_bound(patch: MonkeyPatch) -> None:
+def no_bound(patch: pytest.MonkeyPatch) -> None:
     """Dispatch does not wait for a durable bound, and a start does not look at it."""
     init = Horizon.__init__
 
@@ -113,7 +110,7 @@ def no_bound(patch: MonkeyPatch) -> None:
     patch.setattr(Horizon, "__init__", naive)
 
 
-def loaded_beyond_the_run(patch: MonkeyPatch) -> None:
+def loaded_beyond_the_run(patch: pytest.MonkeyPatch) -> None:
     """The loader believes that a run was complete."""
     loaded_to = Wheel.loaded_to
 
@@ -123,7 +120,7 @@ def loaded_beyond_the_run(patch: MonkeyPatch) -> None:
     patch.setattr(Wheel, "loaded_to", naive)
 
 
-def into_the_wheel_when_written(patch: MonkeyPatch) -> None:
+def into_the_wheel_when_written(patch: pytest.MonkeyPatch) -> None:
     """Rows enter the wheel before they are durable, and no floor holds them."""
     write = Writer._write
 
@@ -140,7 +137,7 @@ def into_the_wheel_when_written(patch: MonkeyPatch) -> None:
     patch.setattr(Writer, "_write", naive)
 
 
-def wheel_kept_after_a_failure(patch: MonkeyPatch) -> None:
+def wheel_kept_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     """After a failed sync the wheel goes on with what it held."""
     recover = Writer.recover
 
@@ -154,7 +151,7 @@ def wheel_kept_after_a_failure(patch: MonkeyPatch) -> None:
     patch.setattr(Writer, "recover", naive)
 
 
-def settled_without_a_look_at_cancels(patch: MonkeyPatch) -> None:
+def settled_without_a_look_at_cancels(patch: pytest.MonkeyPatch) -> None:
     """A moved row enters the wheel though a later request has cancelled it before it was durable."""
     settle = Writer.settle
 
@@ -169,12 +166,12 @@ def settled_without_a_look_at_cancels(patch: MonkeyPatch) -> None:
     patch.setattr(Writer, "settle", naive)
 
 
-def cancelled_but_kept_in_the_wheel(patch: MonkeyPatch) -> None:
+def cancelled_but_kept_in_the_wheel(patch: pytest.MonkeyPatch) -> None:
     """A cancel does not take the message out of the wheel."""
     patch.setattr(Wheel, "cancel", lambda self, place: None)
 
 
-def seq_starts_again(patch: MonkeyPatch) -> None:
+def seq_starts_again(patch: pytest.MonkeyPatch) -> None:
     """After a start seq goes on from nothing."""
     init = Horizon.__init__
 
@@ -184,7 +181,7 @@ def seq_starts_again(patch: MonkeyPatch) -> None:
     patch.setattr(Horizon, "__init__", naive)
 
 
-def nothing_is_sent_again(patch: MonkeyPatch) -> None:
+def nothing_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     """What was in flight when a connection ended is forgotten."""
     begin = Replay.begin
 
@@ -195,7 +192,7 @@ def nothing_is_sent_again(patch: MonkeyPatch) -> None:
     patch.setattr(Replay, "begin", naive)
 
 
-def joined_too_early(patch: MonkeyPatch) -> None:
+def joined_too_early(patch: pytest.MonkeyPatch) -> None:
     """A session tails as soon as it has a connection."""
 
     def join(self: Session, horizon: Position) -> bool:
@@ -205,18 +202,18 @@ def joined_too_early(patch: MonkeyPatch) -> None:
     patch.setattr(Session, "join", join)
 
 
-def read_beyond_a_full_window(patch: MonkeyPatch) -> None:
+def read_beyond_a_full_window(patch: pytest.MonkeyPatch) -> None:
     """A session that stops tailing is said to have read the message that it had no room for."""
     fall_behind = Session.fall_behind
     patch.setattr(Session, "fall_behind", lambda self, place: fall_behind(self, Position(place + 1)))
 
 
-def the_tail_covers_all(patch: MonkeyPatch) -> None:
+def the_tail_covers_all(patch: pytest.MonkeyPatch) -> None:
     """A session reads from the tail though its place has been pushed out."""
     patch.setattr(Tail, "covers", lambda self, read: True)
 
 
-def acks_are_stored_late(patch: MonkeyPatch) -> None:
+def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
     """A cursor is stored without what was in flight."""
     naive = server.sessions._cursor_row
 
@@ -230,12 +227,12 @@ def acks_are_stored_late(patch: MonkeyPatch) -> None:
     patch.setattr(server.sessions, "_cursor_row", forgetful)
 
 
-def stubs_are_deleted(patch: MonkeyPatch) -> None:
+def stubs_are_deleted(patch: pytest.MonkeyPatch) -> None:
     """The loader takes stubs for messages."""
     patch.setattr(server.loader, "is_stub", lambda value: False)
 
 
-def no_refusal_after_a_start(patch: MonkeyPatch) -> None:
+def no_refusal_after_a_start(patch: pytest.MonkeyPatch) -> None:
     """A start believes that nothing beyond the stored horizon was sent."""
     init = Horizon.__init__
 
@@ -250,7 +247,7 @@ MUTANTS: tuple[Mutant, ...] = (
     no_floor,
     floor_of_puts_only,
     horizon_at_the_end_of_the_millisecond,
-    placed_at_wall_now,
+    now_is_the_wall_clock,
     nothing_is_held,
     cursors_without_the_horizon,
     cancels_against_the_horizon,

@@ -14,7 +14,7 @@ from shards.record import decode, is_stub
 from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
 from timeline.filters import matches
-from timeline.position import END, MessageId, Position, at_of, id_position
+from timeline.position import END, START, MessageId, Position, at_of, id_position
 
 from .fakes import FakeLink
 
@@ -94,7 +94,7 @@ class Watch:
     done_once: set[tuple[Position, int]] = field(default_factory=set)
     """QoS 2: what the client has worked on."""
     rewinds: list[Rewind] = field(default_factory=list)
-    last: Position = Position(0)
+    last: Position = START
 
     @property
     def turn(self) -> int:
@@ -134,6 +134,8 @@ class Oracle:
         self.bound_ms = 0
         """Dispatch stays below this, which is on disk."""
         self.floor_ms = 0
+        self.passed_over_ms = 0
+        """The highest floor ever, also one whose group failed: sessions may have gone on to it."""
         self.checks = 0
         self._store = store
         self._shown: dict[tuple[str, int], int] = {}
@@ -216,9 +218,7 @@ class Oracle:
 
     # -- deliveries
 
-    def delivery(
-        self, link: FakeLink, message: Message, qos: int, packet_id: int, attempt: int
-    ) -> None:
+    def delivery(self, link: FakeLink, message: Message, qos: int, packet_id: int, attempt: int) -> None:
         self.checks += 1
         tag = text_of(message.record.payload)
         place = message.position

@@ -7,7 +7,6 @@ of 8 entries, shards of 3 rows, a tail of 4, windows of 2 or 3), so that a few d
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
@@ -29,7 +28,7 @@ from shards.store import Table
 from shards.tables import dedupe_from
 from shards.verify import verify_counts
 from timeline.filters import matches
-from timeline.position import MessageId, Position, at_of, before, id_position
+from timeline.position import END, HELD_SHARD, MessageId, Position, at_of, before, id_position, id_shard
 from timeline.retention import expired_slices, passed_slices
 from timeline.session import Flight, Subscription
 from timeline.structures import overlap
@@ -60,7 +59,7 @@ CONFIG = Config(
 
 
 class Rig:
-    """One server under test, over every restart. `settle=False` leaves the first connections to the test."""
+    """One server under test, over every restart."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -176,6 +175,7 @@ class Rig:
             if plan:
                 commit.expire(plan)
                 self.oracle.floor_ms = max(self.oracle.floor_ms, plan[-1].end_ms)
+                self.oracle.passed_over_ms = max(self.oracle.passed_over_ms, plan[-1].end_ms)
             for table, place_of in ((Table.DEDUPE, _dedupe_place), (Table.MOVED, _moved_place)):
                 for key, value in list(self.store.scan(table, b"", keys.LAST)):
                     if place_of(value) < directory.floor:
@@ -304,11 +304,12 @@ class Rig:
         core.broker.subscribe(subscriber, Subscription(topic_filter, QOS[client_id], horizon), start)
 
         def stored(is_durable: bool) -> None:
-            if is_durable:
-                if topic_filter in watch.wanted:
-                    watch.wanted[topic_filter].is_acked = True
-            else:
+            if link.is_closed:
+                return
+            if not is_durable:
                 link.close(0)
+            elif topic_filter in watch.wanted:
+                watch.wanted[topic_filter].is_acked = True
 
         if subscriber.session.is_persistent:
             core.broker.store(subscriber, stored)
@@ -390,13 +391,15 @@ class Rig:
             self.syncs.popleft()
             self.core.writer.fail(StoreFailed("told to"))
 
-    def recover(self, survivors: int) -> None:
-        """The server tries to take the store into use again, with what has survived."""
+    def recover(self, survivors: int, *, is_refused: bool = False) -> None:
+        """The server tries to take the store into use again, with what has survived, or only to read it."""
         if self.core.writer.broken is None:
             return
         self.syncs.clear()
         self.store.survivors = min(survivors, len(self.store.log) - self.store.durable)
-        need(self.core.writer.recover(), "the store does not come back")
+        self.store.fail_writes = is_refused
+        need(self.core.writer.recover() is not is_refused, "the store does not come back")
+        self.store.fail_writes = False
         self.oracle.cut()
         self.oracle.floor_ms = at_of(self.core.directory.floor)
 
@@ -461,9 +464,7 @@ class Rig:
 
     # -- what has to hold
 
-    def delivered(
-        self, link: FakeLink, message: Message, qos: int, packet_id: int, attempt: int
-    ) -> None:
+    def delivered(self, link: FakeLink, message: Message, qos: int, packet_id: int, attempt: int) -> None:
         if self.core.writer.broken is not None:
             self.oracle.excused.add(text_of(message.record.payload))
         self.oracle.delivery(link, message, qos, packet_id, attempt)
@@ -552,7 +553,7 @@ class Rig:
     def _next_due(self) -> int | None:
         core = self.core
         dues = [at_of(place) for place, _, _ in core.reader.held()]
-        rows = core.reader.read(Position(core.horizon.position + 1), Position((1 << 96) - 1))
+        rows = core.reader.read(Position(core.horizon.position + 1), END)
         dues += [at_of(place) for place, _, value in rows if not is_stub(value)]
         need(bool(dues) or not core.opened.commit.pending, "messages are pending and due never")
         return min(dues) if dues else None
@@ -593,10 +594,6 @@ class Rig:
                         shard.count <= CONFIG.shards.cap_messages,
                         f"shard {shard.number} has {shard.count} rows",
                     )
-        for _, number, value in core.reader.read(Position(0), Position((1 << 96) - 1)):
-            topic = topic_of(value).decode().split("/")
-            piece = next(p for p in core.directory if number in p.shards)
-            assert piece is not None
         for piece in core.directory:
             for shard in piece.shards.values():
                 pattern = core.reader.structures.pattern(shard.structure).split("/")
@@ -627,6 +624,8 @@ class Rig:
             return
         need(tag_of(found.value) == tag, f"the id of {tag} names {tag_of(found.value)}")
         need(found.position <= core.horizon.position, f"{tag} is still pending")
+        if at_of(found.position) < oracle.passed_over_ms:
+            return
         for client_id, watch in oracle.watches.items():
             for topic_filter, wanted in watch.wanted.items():
                 if wanted.is_acked and wanted.since < found.position and matches(topic_filter, letter.topic):
@@ -645,10 +644,11 @@ class Rig:
 
     def _decided(self, tag: str, control: Control) -> Control:
         found = control.found
-        self.oracle.letters[tag].sent_ms = self.clock.now_ms
-        if control.outcome is Outcome.DONE and found is not None and not is_stub(found.value):
-            if found.shard is not None:
-                self.oracle.decide(found.position, tag)
+        letter = self.oracle.letters[tag]
+        letter.sent_ms = min(letter.sent_ms, self.clock.now_ms)
+        is_first = control.outcome is Outcome.DONE and found is not None and not is_stub(found.value)
+        if is_first and found is not None and found.shard is not None:
+            self.oracle.decide(found.position, tag)
         return control
 
     def _letter(self, tag: str, topic: str, due_ms: int) -> Letter:
@@ -661,7 +661,9 @@ class Rig:
 
     def _draft(self, tag: str, topic: str, due_ms: int, key: bytes = b"", payload: int = 0) -> Draft:
         self._letter(tag, topic, due_ms)
-        record = Record(topic.encode(), tag.encode() + b"." * payload, due_ms, 1 + (self.tags + len(topic)) % 2, key=key)
+        record = Record(
+            topic.encode(), tag.encode() + b"." * payload, due_ms, 1 + (self.tags + len(topic)) % 2, key=key
+        )
         return Draft(due_ms, record.topic, encode(record), key, key)
 
     def _submit_put(self, drafts: list[Draft]) -> None:
@@ -676,9 +678,7 @@ class Rig:
 
         self._submit(lambda commit: commit.put(drafts), done, len(drafts))
 
-    def _submit(
-        self, decide: Callable[[Commit], Any], done: Callable[[Any], None], cost: int = 1
-    ) -> bool:
+    def _submit(self, decide: Callable[[Commit], Any], done: Callable[[Any], None], cost: int = 1) -> bool:
         def checked(answer: Any) -> None:
             if isinstance(answer, Exception) and not isinstance(answer, Refused | StoreFailed):
                 raise answer
@@ -703,11 +703,9 @@ def _dedupe_place(value: bytes) -> Position:
 
 
 def _moved_place(value: bytes) -> Position:
-    return id_position(keys.message_of(value))
+    row = keys.message_of(value)
+    return END if id_shard(row) == HELD_SHARD else id_position(row)
 
 
 def _nothing() -> None:
     """There is no loop to wake."""
-
-
-__all__ = ["CLIENTS", "DAY_MS", "DEDUPE_KEYS", "FILTERS", "PERSISTENT", "TOPICS", "Rig", "Subscriber", "replace"]

@@ -19,7 +19,9 @@ def _delay(r: Random) -> int:
 
 
 def _put(rig: Rig, r: Random) -> None:
-    rig.put([(_delay(r), r.choice(TOPICS)) for _ in range(r.choice((1, 1, 2, 5)))], r.choice((0, 0, 0, 5_000)))
+    rig.put(
+        [(_delay(r), r.choice(TOPICS)) for _ in range(r.choice((1, 1, 2, 5)))], r.choice((0, 0, 0, 5_000))
+    )
 
 
 def _subscribe(rig: Rig, r: Random) -> None:
@@ -93,7 +95,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "room": (2, lambda rig, r: rig.room(r.choice(CLIENTS), r.choice((0, 1, 2, None)))),
     "fail_write": (0.4, lambda rig, r: rig.fail_write()),
     "fail_sync": (0.8, lambda rig, r: rig.fail_sync()),
-    "recover": (2, lambda rig, r: rig.recover(r.randrange(3))),
+    "recover": (2, lambda rig, r: rig.recover(r.randrange(3), is_refused=r.random() < 0.2)),
     "kill": (1.2, lambda rig, r: rig.kill(r.randrange(4), r.choice(RESTARTS))),
 }
 _NAMES = tuple(STEPS)

@@ -3,7 +3,7 @@
 `Rig` drives a `Core` over the memory store and a clock that stands still until it is set. `Peer` is a
 connection with the codec's client side at the other end. `pump` runs everything to a standstill; a test that
 looks at one step at a time calls `compose`, `settle`, `turn` and `deliver` itself, or `micro`, which does the
-next single thing that can be done. `crash(k)` comes back with what was durable and k more batches, as a killed
+next thing that can be done. `crash(k)` comes back with what was durable and k more batches, as a killed
 server could.
 """
 

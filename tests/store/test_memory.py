@@ -47,9 +47,12 @@ def test_it_fails_when_told_to() -> None:
         put(store, b"b")
     with pytest.raises(StoreFailed):
         store.reopen()
-    store.fail_writes, store.survivors = False, 1
+    assert keys_of(store) == []
+    store.fail_writes, store.fail_flushes = False, False
+    put(store, b"c")
+    store.survivors = 1
     store.reopen()
-    assert keys_of(store) == [b"a"]
+    assert keys_of(store) == [b"c"]
 
 
 def test_it_has_no_files(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ async def serving(
         yield server
     finally:
         server.kill()
+        await asyncio.sleep(0.01)  # the test's own connections see the end
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -1,0 +1,392 @@
+"""CONNECT and what it grants, sessions that stay or go, and what ends a connection: [MQTT-3.1], [MQTT-3.2],
+[MQTT-3.14], [MQTT-4.1], [MQTT-4.13]."""
+
+import pytest
+
+from server.mqtt import wire
+from server.mqtt.encode import encode
+from server.mqtt.packets import (
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeOptions,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from tests.mqtt.rig import LONG_S, Rig, config, props
+
+LEVELS = pytest.mark.parametrize("level", [3, 4, 5])
+
+
+@LEVELS
+def test_connack_comes_first_and_says_that_there_was_no_session(level: int) -> None:
+    peer = Rig().peer(level)
+    connack = peer.connect("a")
+    assert (connack.session_present, connack.reason) == (False, 0)
+    peer.ping()
+    peer.take(Pingresp)
+    assert peer.inbox == []
+
+
+@LEVELS
+def test_what_is_sent_without_waiting_for_connack_is_done_in_order(level: int) -> None:
+    rig = Rig()
+    peer = rig.peer(level)
+    clean = Connect(
+        level, "a", clean_start=False, properties=props(session_expiry=60) if level == 5 else None
+    )
+    packets = (
+        clean,
+        Subscribe(1, (("t", SubscribeOptions(1)),)),
+        Publish(b"t", b"x", 1, packet_id=2),
+        Pingreq(),
+    )
+    peer.send(*packets)
+    peer.take(Connack)
+    kinds = [type(packet) for packet in peer.inbox]
+    assert sorted(kind.__name__ for kind in kinds) == ["Ack", "Pingresp", "Publish", "Suback"]
+
+
+def test_a_fault_behind_connect_is_not_told_before_connack() -> None:
+    """[MQTT-3.14.0-1]"""
+    rig = Rig()
+    for level in (4, 5):
+        peer = rig.peer(level)
+        clean = Connect(
+            level, "a", clean_start=False, properties=props(session_expiry=9) if level == 5 else None
+        )
+        peer.send_bytes(encode(clean, level) + b"\x00\x00")
+        peer.take(Connack)
+        assert peer.is_closed
+        assert peer.gone_with == (0x81 if level == 5 else None)
+
+
+def test_a_takeover_before_connack_is_not_told_before_connack() -> None:
+    rig = Rig()
+    first, second = rig.peer(), rig.peer()
+    first.connect("a", expiry=60, pump=False)
+    second.connect("a", expiry=60, pump=False)
+    rig.pump()
+    assert first.is_closed
+    assert first.inbox == []
+    assert second.take(Connack).reason == 0
+
+
+@LEVELS
+def test_the_first_packet_must_be_connect(level: int) -> None:
+    """[MQTT-3.1.0-1]"""
+    rig = Rig()
+    for packet in (Publish(b"t", b""), Pingreq(), Subscribe(1, (("t", SubscribeOptions()),)), Disconnect()):
+        peer = rig.peer(level)
+        peer.send(packet)
+        assert peer.is_closed
+        assert peer.inbox == []
+
+
+@LEVELS
+def test_a_second_connect_is_a_fault(level: int) -> None:
+    """[MQTT-3.1.0-2]"""
+    rig = Rig()
+    peer = rig.connected("a", level)
+    peer.send(Connect(level, "a"))
+    assert peer.gone_with == (0x82 if level == 5 else None)
+
+
+def test_levels_and_names_that_are_not_spoken() -> None:
+    """[MQTT-3.1.2-1], [MQTT-3.1.2-2]"""
+    rig = Rig()
+    for level, name, answer in ((6, b"MQTT", b"\x20\x03\x00\x84\x00"), (2, b"MQTT", b"\x20\x02\x00\x01")):
+        peer = rig.peer(4)
+        body = b"\x00\x04" + name + bytes((level, 2)) + b"\x00\x00\x00\x01a"
+        peer.connection.receive(b"\x10" + bytes((len(body),)) + body)
+        assert b"".join(peer.connection.take_output()) == answer
+        assert peer.connection.is_closed
+    peer = rig.peer(4)
+    body = b"\x00\x04XQTT\x04\x02\x00\x00\x00\x01a"
+    peer.send_bytes(b"\x10" + bytes((len(body),)) + body)
+    assert peer.is_closed
+
+
+def test_the_reserved_flag_of_connect() -> None:
+    """[MQTT-3.1.2-3]"""
+    for level in (4, 5):
+        peer = Rig().peer(level)
+        data = bytearray(encode(Connect(level, "a"), level))
+        data[9] |= 1
+        peer.send_bytes(bytes(data))
+        assert peer.is_closed
+
+
+@pytest.mark.parametrize(
+    ("level", "clean", "reason"), [(3, False, 2), (4, False, 2), (4, True, 0), (5, True, 0), (5, False, 0)]
+)
+def test_empty_client_ids(level: int, clean: bool, reason: int) -> None:
+    """[MQTT-3.1.3-6] to [MQTT-3.1.3-8]"""
+    peer = Rig().peer(level)
+    connack = peer.connect("", clean=clean)
+    assert connack.reason == reason
+    assert peer.is_closed == (reason != 0)
+    if level == 5:
+        assert connack.properties is not None
+        assert connack.properties.assigned_client_id
+
+
+def test_assigned_client_ids_differ_and_name_a_session() -> None:
+    """[MQTT-3.2.2-16]"""
+    rig = Rig()
+    names = []
+    for _ in range(3):
+        peer = rig.peer()
+        connack = peer.connect("", expiry=60)
+        names.append(connack.properties.assigned_client_id)  # type: ignore[union-attr]
+        peer.subscribe("t")
+        peer.drop()
+    assert len(set(names)) == 3
+    again = rig.peer()
+    connack = again.connect(names[1], clean=False, expiry=60)
+    assert connack.session_present
+    assert connack.properties is None or connack.properties.assigned_client_id is None
+
+
+def test_what_connack_announces() -> None:
+    rig = Rig(config(keep_alive_s=17, maximum_qos=1, retain_available=False, receive_maximum=7))
+    told = rig.peer().connect("a", keep_alive=99).properties
+    assert told is not None
+    assert told.server_keep_alive == 17
+    assert told.maximum_qos == 1
+    assert told.retain_available is False
+    assert told.receive_maximum == 7
+    assert told.topic_alias_maximum == 32
+    assert told.maximum_packet_size == 1 << 20
+    assert told.session_expiry is None
+    told = Rig().peer().connect("a").properties
+    assert told is not None
+    assert (told.server_keep_alive, told.maximum_qos, told.retain_available) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [(60, None), (0, None), (0xFFFF_FFFF, 604_800), (604_801, 604_800), (604_800, None)]
+)
+def test_session_expiry_is_capped_and_told(asked: int, told: int | None) -> None:
+    """[MQTT-3.2.2-21] in the errata's numbering: the server says what it uses instead."""
+    properties = Rig().peer().connect("a", expiry=asked).properties
+    assert properties is not None
+    assert properties.session_expiry == told
+
+
+def test_session_present_over_its_whole_life() -> None:
+    """[MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-3.1.2-5], [MQTT-3.1.2-23]"""
+    rig = Rig()
+    for clean, expiry, present in (
+        (False, 60, False),
+        (False, 60, True),
+        (False, 0, True),
+        (False, 60, False),
+        (True, 60, False),
+        (False, 60, True),
+        (True, 0, False),
+        (False, 0, False),
+    ):
+        peer = rig.peer()
+        assert peer.connect("a", clean=clean, expiry=expiry).session_present == present
+        peer.drop()
+
+
+def test_clean_session_of_3_1_1() -> None:
+    """[MQTT-3.1.2-4] to [MQTT-3.1.2-6]"""
+    rig = Rig()
+    for clean, present in ((False, False), (False, True), (True, False), (False, False), (False, True)):
+        peer = rig.peer(4)
+        assert peer.connect("a", clean=clean).session_present == present
+        peer.disconnect()
+
+
+def test_a_session_is_over_when_its_expiry_has_come_whether_housekeeping_has_or_not() -> None:
+    rig = Rig()
+    rig.lasting("a", expiry=5).subscribe("t")
+    rig.peers[0].drop()
+    rig.pass_ms(4_000)
+    peer = rig.peer()
+    assert peer.connect("a", clean=False, expiry=5).session_present
+    peer.drop()
+    rig.pass_ms(5_000)
+    rig.connected("p").publish1("t", "late")
+    peer = rig.peer()
+    assert not peer.connect("a", clean=False, expiry=5).session_present
+    assert peer.inbox == []
+
+
+def test_expiry_is_changed_by_disconnect() -> None:
+    """[MQTT-3.14.2-2] and 3.14.2.2.2"""
+    rig = Rig()
+    rig.lasting("a").disconnect(expiry=0)
+    peer = rig.peer()
+    assert not peer.connect("a", clean=False, expiry=3).session_present
+    peer.disconnect(expiry=0xFFFF_FFFF)
+    rig.pass_ms(10_000)
+    peer = rig.peer()
+    assert peer.connect("a", clean=False, expiry=3).session_present
+    peer.disconnect(expiry=50)
+    rig.crash()
+    rig.pass_ms(10_000)
+    peer = rig.peer()
+    assert peer.connect("a", clean=False, expiry=3).session_present
+
+
+def test_disconnect_cannot_give_an_expiry_to_a_session_without() -> None:
+    rig = Rig()
+    peer = rig.connected("a")
+    peer.disconnect(expiry=10)
+    assert peer.gone_with == 0x82
+
+
+def test_nothing_of_a_session_outlives_a_clean_start() -> None:
+    """[MQTT-3.1.2-4]: subscriptions, deliveries in flight, and packet ids of half-done publishes."""
+    rig = Rig()
+    first = rig.lasting("a")
+    first.subscribe("t")
+    rig.connected("p").publish1("t", "old")
+    first.publish("u", "half", 2, packet_id=9)
+    first.drop()
+    second = rig.peer()
+    assert not second.connect("a", clean=True, expiry=LONG_S).session_present
+    rig.connected("p").publish1("t", "new")
+    assert second.inbox == []
+    rig.crash()
+    rig.pump()
+    third = rig.lasting("a")
+    watch = rig.connected("w")
+    watch.subscribe("u")
+    third.publish("u", "another", 2, packet_id=9)
+    assert third.take_ack(wire.PUBREC, 9).reason == 0
+    assert watch.take_all() == ["another"]
+
+
+@LEVELS
+def test_takeover(level: int) -> None:
+    """[MQTT-3.1.4-3]"""
+    rig = Rig()
+    first = rig.lasting("a", level)
+    first.subscribe("t", qos=1)
+    second = rig.peer(level)
+    assert second.connect("a", clean=False, **({"expiry": 60} if level == 5 else {})).session_present == (
+        level > 3
+    )
+    assert first.gone_with == (0x8E if level == 5 else None)
+    rig.connected("p").publish1("t", "x")
+    assert second.take_all() == ["x"]
+
+
+def test_auth_without_a_method_and_with_one() -> None:
+    """[MQTT-4.12.0-1], [MQTT-4.12.0-6]"""
+    rig = Rig()
+    peer = rig.connected("a")
+    peer.send(Auth(0x18, props(auth_method="X")))
+    assert peer.gone_with == 0x82
+    peer = rig.peer()
+    assert peer.connect("b", auth_method="X").reason == 0x8C
+    assert peer.is_closed
+
+
+def test_anonymous_clients_can_be_refused() -> None:
+    rig = Rig(config(allow_anonymous=False))
+    assert rig.peer(5).connect("a").reason == 0x87
+    assert rig.peer(4).connect("a").reason == 5
+
+
+def test_packets_that_only_a_server_sends() -> None:
+    rig = Rig()
+    for packet in (Connack(), Suback(1, (0,)), Unsuback(1, (0,)), Pingresp()):
+        peer = rig.connected()
+        peer.send(packet)
+        assert peer.gone_with == 0x82
+
+
+def test_nothing_follows_a_disconnect_of_the_server() -> None:
+    """[MQTT-3.14.4-1]: also not what was waiting for the disk."""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    other = rig.connected("p")
+    other.publish("t", "x", 2, pump=False)
+    peer.publish("u", "y", 1, pump=False)
+    for _ in range(3):
+        rig.compose()
+        rig.settle()
+        rig.turn()
+    peer.connection.close(0x8B)
+    rig.pump()
+    assert isinstance(peer.inbox[-1], Disconnect)
+
+
+def test_request_problem_information_0_keeps_acks_bare() -> None:
+    """[MQTT-3.1.2-29]"""
+    rig = Rig()
+    for wanted, has in ((True, True), (False, False), (None, True)):
+        options = {} if wanted is None else {"request_problem_info": wanted}
+        peer = rig.connected(**options)
+        ack = peer.publish1("$delayed/5/t", "x")
+        assert (ack.properties is not None) == has
+        refused = peer.publish1("$nowhere/t", "x")
+        assert refused.reason == 0x90
+        assert (refused.properties is not None) == has
+
+
+def test_maximum_packet_size_of_the_client_holds_for_answers_too() -> None:
+    """[MQTT-3.1.2-24], [MQTT-3.4.2-2]"""
+    rig = Rig()
+    peer = rig.connected("a", maximum_packet_size=40)
+    ack = peer.publish1("$delayed/5/t", "x")
+    assert (ack.reason, ack.properties) == (0, None)
+    peer.send(Subscribe(9, tuple((f"t/{n}", SubscribeOptions()) for n in range(100))))
+    assert peer.gone_with == 0x95
+    assert all(len(data) <= 40 for data in peer.raw)
+
+
+def test_a_packet_that_is_too_large_for_the_server() -> None:
+    rig = Rig()
+    peer = rig.connected()
+    peer.publish("t", b"x" * (1 << 20))
+    assert peer.gone_with == 0x95
+    peer = rig.connected()
+    peer.publish("t", b"x" * ((256 << 10) + 1))
+    assert peer.gone_with == 0x95
+
+
+def test_unsubscribe_tells_what_was_not_there() -> None:
+    rig = Rig()
+    peer = rig.connected()
+    peer.subscribe("a", "b")
+    assert peer.unsubscribe("a", "c", "b") == (0, 0x11, 0)
+    old = rig.connected(level=4)
+    old.send(Unsubscribe(7, ("x",)))
+    assert old.take(Unsuback).packet_id == 7
+
+
+def test_an_ack_of_something_unknown() -> None:
+    """PUBREL and PUBREC of an unknown id are answered with 0x92; PUBACK and PUBCOMP are passed over."""
+    for level in (4, 5):
+        peer = Rig().connected(level=level)
+        peer.ack(wire.PUBACK, 5)
+        peer.ack(wire.PUBCOMP, 5)
+        assert peer.inbox == []
+        peer.ack(wire.PUBREC, 5)
+        peer.ack(wire.PUBREL, 6)
+        reason = 0x92 if level == 5 else 0
+        assert peer.inbox == [Ack(wire.PUBREL, 5, reason), Ack(wire.PUBCOMP, 6, reason)]
+
+
+def test_a_will_with_what_the_server_does_not_take() -> None:
+    """[MQTT-3.2.2-12], [MQTT-3.2.2-13]"""
+    rig = Rig(config(maximum_qos=1, retain_available=False))
+    assert rig.peer().connect("a", will=Will(b"w", b"", 2)).reason == 0x9B
+    assert rig.peer().connect("a", will=Will(b"w", b"", 1, True)).reason == 0x9A
+    assert rig.peer().connect("a", will=Will(b"w", b"", 1)).reason == 0

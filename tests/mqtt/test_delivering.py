@@ -1,0 +1,547 @@
+"""Deliveries: QoS, windows, redelivery, overlapping filters, options of subscriptions, expiry, what does not
+fit: [MQTT-3.3.4], [MQTT-3.8], [MQTT-4.3], [MQTT-4.4], [MQTT-4.6]."""
+
+import pytest
+
+from server.mqtt import wire
+from server.mqtt.packets import Ack, Publish, Subscribe, SubscribeOptions
+from tests.mqtt.rig import Rig, config, props
+
+LEVELS = pytest.mark.parametrize("level", [4, 5])
+
+
+@LEVELS
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("sent", [0, 1, 2])
+@pytest.mark.parametrize("lasting", [True, False])
+def test_the_lower_qos_counts(level: int, granted: int, sent: int, lasting: bool) -> None:
+    """[MQTT-3.8.4-8]"""
+    rig = Rig()
+    peer = rig.lasting("a", level) if lasting else rig.connected("a", level)
+    assert peer.subscribe("t", qos=granted) == (granted,)
+    rig.connected("p").publish("t", "x", sent)
+    (packet,) = peer.publishes()
+    assert (packet.qos, packet.dup, packet.retain) == (min(sent, granted), False, False)
+
+
+def test_qos_2_step_by_step() -> None:
+    """Not on the wire before its cursor is durable; PUBREL not before PUBREC is."""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    rig.connected("p").publish("t", "x", 1)
+    peer.publishes()
+    publisher = rig.connected("q")
+    publisher.publish("t", "two", 2, pump=False)
+    rig.compose()
+    rig.settle()
+    while rig.turn():
+        pass
+    rig.deliver()
+    assert peer.inbox == []
+    assert rig.compose()
+    rig.deliver()
+    assert peer.inbox == []
+    rig.settle()
+    rig.deliver()
+    (packet,) = peer.publishes()
+    peer.ack(wire.PUBREC, packet.packet_id, pump=False)
+    rig.deliver()
+    assert peer.inbox == []
+    rig.compose()
+    rig.deliver()
+    assert peer.inbox == []
+    rig.settle()
+    rig.deliver()
+    peer.take_ack(wire.PUBREL, packet.packet_id)
+    peer.ack(wire.PUBCOMP, packet.packet_id)
+    assert rig.core.sessions.get("a").session.flights.keys() == {1}  # type: ignore[union-attr]
+
+
+def test_what_comes_behind_qos_2_waits_with_it() -> None:
+    """[MQTT-4.6.0-6]"""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t/#")
+    publisher = rig.connected("p")
+    packets = [Publish(b"t/x", b"%d" % n, n % 3, packet_id=n + 1 if n % 3 else 0) for n in range(30)]
+    publisher.send(*packets)
+    found = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+    assert [packet.payload for packet in found] == [b"%d" % n for n in range(30)]
+
+
+@LEVELS
+def test_redelivery_is_first_and_in_order_with_the_same_packet_ids(level: int) -> None:
+    """[MQTT-4.4.0-1], [MQTT-4.6.0-1], [MQTT-3.3.1-1]"""
+    rig = Rig()
+    peer = rig.lasting("a", level)
+    peer.subscribe("t")
+    publisher = rig.connected("p")
+    for number in range(6):
+        publisher.publish("t", str(number), 1 + number % 2)
+    sent = peer.publishes()
+    assert [packet.packet_id for packet in sent] == [1, 2, 3, 4, 5, 6]
+    peer.ack(wire.PUBREC, 4)
+    peer.take_ack(wire.PUBREL, 4)
+    peer.ack(wire.PUBACK, 3)
+    peer.drop()
+    publisher.publish("t", "new", 1)
+    peer = rig.lasting("a", level)
+    kinds = [(type(p).__name__, p.packet_id) for p in peer.inbox if isinstance(p, Ack | Publish)]
+    in_flight = [("Publish", 1), ("Publish", 2), ("Ack", 4), ("Publish", 5), ("Publish", 6)]
+    assert kinds == [*in_flight, ("Publish", 7)]
+    first = peer.inbox[0]
+    assert isinstance(first, Publish)
+    assert (first.dup, first.payload, first.qos) == (True, b"0", 1)
+    last = peer.inbox[-1]
+    assert isinstance(last, Publish)
+    assert (last.dup, last.payload) == (False, b"new")
+
+
+@pytest.mark.parametrize("end", ["crash", "restart"])
+def test_redelivery_after_a_start(end: str) -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    publisher = rig.connected("p")
+    for number in range(4):
+        publisher.publish("t", str(number), 2)
+    sent = peer.publishes()
+    peer.ack(wire.PUBREC, 2)
+    getattr(rig, end)()
+    rig.pump()
+    peer = rig.lasting("a")
+    again = [(p.packet_id, isinstance(p, Publish)) for p in peer.inbox if isinstance(p, Ack | Publish)]
+    assert again == [(1, True), (2, False), (3, True), (4, True)]
+    assert [p.payload for p in sent] == [b"0", b"1", b"2", b"3"]
+    assert all(p.dup for p in peer.inbox if isinstance(p, Publish))
+
+
+@pytest.mark.parametrize("window", [1, 2, 7])
+def test_the_client_s_receive_maximum(window: int) -> None:
+    """[MQTT-3.3.4-9]; QoS 0 is not counted."""
+    rig = Rig()
+    peer = rig.lasting("a", receive_maximum=window)
+    peer.subscribe("t/#")
+    publisher = rig.connected("p")
+    for number in range(20):
+        publisher.publish("t/x", str(number), 1 + number % 2)
+    seen: list[bytes] = []
+    while peer.inbox:
+        batch = [p for p in peer.inbox if isinstance(p, Publish)]
+        assert len(batch) <= window
+        taken, peer.inbox = peer.inbox, []
+        for packet in taken:
+            if isinstance(packet, Publish):
+                seen.append(packet.payload)
+                peer.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
+            elif isinstance(packet, Ack):
+                flights = rig.core.sessions.get("a").session.flights  # type: ignore[union-attr]
+                assert len(flights) <= window
+                peer.ack(wire.PUBCOMP, packet.packet_id)
+    assert seen == [b"%d" % n for n in range(20)]
+
+
+def test_the_window_holds_for_redelivery_too() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    publisher = rig.connected("p")
+    for number in range(9):
+        publisher.publish("t", str(number), 1)
+    assert len(peer.publishes()) == 9
+    peer.drop()
+    peer = rig.lasting("a", receive_maximum=2)
+    found = []
+    for _ in range(9):
+        packets = peer.publishes()
+        assert len(packets) <= 2
+        found += [packet.payload for packet in packets]
+        for packet in packets:
+            peer.ack(wire.PUBACK, packet.packet_id, pump=False)
+        rig.pump()
+    assert found == [b"%d" % n for n in range(9)]
+
+
+def test_65_534_in_flight() -> None:
+    rig = Rig(config(max_in_flight=65_535, out_bytes=1 << 28, queued=1 << 20, receive_maximum=65_535))
+    peer = rig.connected("a")
+    peer.subscribe("t", qos=1)
+    publisher = rig.connected("p")
+    for _ in range(66):
+        publisher.send(*[Publish(b"t", b"x", 1, packet_id=n) for n in range(1, 1_001)])
+        publisher.inbox.clear()
+    packets = peer.publishes()
+    assert [p.packet_id for p in packets] == list(range(1, 65_536))
+    peer.ack(wire.PUBACK, 40_000)
+    (packet,) = peer.publishes()
+    assert packet.packet_id == 40_000
+    peer.send(*[Ack(wire.PUBACK, n) for n in range(1, 65_536)])
+    assert len(peer.publishes()) == 66_000 - 65_536
+
+
+@LEVELS
+def test_overlapping_filters_give_one_copy(level: int) -> None:
+    """[MQTT-3.3.4-2] to [MQTT-3.3.4-4]"""
+    rig = Rig()
+    peer = rig.lasting("a", level)
+    for number, (text, qos) in enumerate((("a/b", 0), ("a/+", 2), ("#", 1), ("c", 2)), 1):
+        peer.subscribe(text, qos=qos, **({"subscription_ids": (number * 200,)} if level == 5 else {}))
+    rig.connected("p").publish2("a/b")
+    (packet,) = peer.publishes()
+    assert packet.qos == 2
+    if level == 5:
+        assert packet.properties is not None
+        assert set(packet.properties.subscription_ids) == {200, 400, 600}
+    peer.drop()
+    peer = rig.lasting("a", level)
+    (packet,) = peer.publishes()
+    assert packet.dup
+    if level == 5:
+        assert packet.properties is not None
+        assert set(packet.properties.subscription_ids) == {200, 400, 600}
+
+
+def test_a_new_identifier_takes_the_place_of_the_old_one() -> None:
+    """[MQTT-3.8.4-3]"""
+    rig = Rig()
+    peer = rig.connected("a")
+    publisher = rig.connected("p")
+    for ids in ((5,), (6,), ()):
+        peer.subscribe("t", **({"subscription_ids": ids} if ids else {}))
+        publisher.publish("t")
+        (packet,) = peer.publishes()
+        assert (packet.properties.subscription_ids if packet.properties else ()) == ids
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 300])
+def test_no_local(name: str) -> None:
+    """[MQTT-3.8.3-3]"""
+    rig = Rig()
+    peer = rig.lasting(name)
+    peer.subscribe("t", no_local=True)
+    other = rig.connected("b")
+    for qos in (0, 1, 2):
+        peer.publish("t", "own", qos)
+        other.publish("t", "theirs", qos)
+    found = [p.payload for p in peer.inbox if isinstance(p, Publish)]
+    assert found == [b"theirs"] * 3
+    # Where another filter of the client wants its own messages too, it gets them once, by that one.
+    peer = rig.connected("c")
+    peer.subscribe("u", no_local=True, subscription_ids=(1,))
+    peer.subscribe("u/#", subscription_ids=(2,))
+    peer.publish("u", "own")
+    (packet,) = peer.publishes()
+    assert packet.properties is not None
+    assert packet.properties.subscription_ids == (2,)
+
+
+def test_retain_as_published() -> None:
+    """[MQTT-3.3.1-12], [MQTT-3.3.1-13]"""
+    rig = Rig()
+    plain, kept, old = rig.connected("a"), rig.connected("b"), rig.connected("c", 4)
+    plain.subscribe("t")
+    kept.subscribe("t", rap=True)
+    old.subscribe("t")
+    publisher = rig.connected("p")
+    for retain in (True, False):
+        publisher.publish("t", "x", retain=retain)
+        for peer, expected in ((plain, False), (kept, retain), (old, False)):
+            (packet,) = peer.publishes()
+            assert packet.retain == expected
+
+
+def test_unsubscribe_while_in_flight() -> None:
+    """[MQTT-3.10.4-2], [MQTT-3.10.4-3]: what was begun is finished, also on the next connection."""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    publisher = rig.connected("p")
+    publisher.publish1("t", "one")
+    publisher.publish2("t", "two")
+    sent = peer.publishes()
+    assert peer.unsubscribe("t") == (0,)
+    publisher.publish1("t", "three")
+    assert peer.inbox == []
+    peer.ack(wire.PUBACK, sent[0].packet_id)
+    peer.drop()
+    peer = rig.lasting("a")
+    (again,) = peer.publishes()
+    assert (again.packet_id, again.dup, again.payload) == (sent[1].packet_id, True, b"two")
+    peer.inbox = [again]
+    assert peer.take_all() == ["two"]
+
+
+def test_subscribing_again_on_each_connection_replays_nothing_and_loses_nothing() -> None:
+    rig = Rig()
+    publisher = rig.connected("p")
+    seen = []
+    for number in range(5):
+        peer = rig.lasting("a")
+        seen += peer.take_all()
+        peer.subscribe("t", qos=1 + number % 2)
+        publisher.publish1("t", f"here {number}")
+        seen += peer.take_all()
+        peer.drop()
+        publisher.publish1("t", f"away {number}")
+    assert seen == [f"{word} {n}" for n in range(5) for word in ("here", "away")][:-1]
+
+
+def test_replay_from() -> None:
+    rig = Rig()
+    keeper = rig.lasting("keeper")
+    keeper.subscribe("#")
+    publisher = rig.connected("p")
+    for number in range(5):
+        publisher.publish1("t", str(number))
+        rig.pass_ms(10_000)
+    peer = rig.lasting("a")
+    peer.subscribe("u")
+    publisher.publish1("u", "seen")
+    assert peer.take_all() == ["seen"]
+    peer.subscribe("t", user_properties=(("replay-from", "PT25S"),))
+    assert peer.take_all() == ["3", "4"]
+    peer.subscribe("t", user_properties=(("replay-from", "PT60S"),))
+    assert peer.inbox == []
+    assert peer.subscribe("v", user_properties=(("replay-from", "soon"),)) == (0x83,)
+
+
+def test_expired_messages_are_not_sent_and_the_rest_counts_down() -> None:
+    """[MQTT-3.3.2-5], [MQTT-3.3.2-6]"""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    publisher = rig.connected("p")
+    publisher.publish1("t", "now", message_expiry=10)
+    (packet,) = peer.publishes()
+    assert packet.properties == props(message_expiry=10)
+    peer.ack(wire.PUBACK, packet.packet_id)
+    peer.drop()
+    publisher.publish1("t", "short", message_expiry=3)
+    publisher.publish1("t", "long", message_expiry=60)
+    publisher.publish1("$delayed/5/t", "delayed", message_expiry=60)
+    publisher.publish1("$delayed/5/t", "delayed short", message_expiry=4)
+    rig.pass_ms(20_000)
+    peer = rig.lasting("a")
+    found = peer.publishes()
+    assert [p.payload for p in found] == [b"long", b"delayed"]
+    left = [p.properties.message_expiry for p in found if p.properties]
+    assert left == [40, 45]
+
+
+def test_what_is_too_large_for_a_client_is_dropped_for_it() -> None:
+    """[MQTT-3.1.2-25]"""
+    for qos in (0, 1, 2):
+        rig = Rig()
+        small, big = rig.lasting("a", maximum_packet_size=60, receive_maximum=1), rig.connected("b")
+        small.subscribe("t")
+        big.subscribe("t")
+        publisher = rig.connected("p")
+        publisher.publish("t", "x" * 100, qos)
+        publisher.publish("t", "small", qos)
+        assert small.take_all() == ["small"]
+        assert big.take_all() == ["x" * 100, "small"]
+        assert not rig.core.sessions.get("a").session.flights  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_delivery_of_just_the_largest_size_is_sent(qos: int) -> None:
+    rig = Rig()
+    publisher = rig.connected("p")
+    head = 2 + 2 + 1 + 1 + (2 if qos else 0)
+    for size in (59, 60, 61):
+        peer = rig.connected("a", maximum_packet_size=60)
+        peer.subscribe("t", qos=qos)
+        publisher.publish("t", "x" * (size - head), qos)
+        assert len(peer.publishes()) == (size <= 60)
+
+
+def test_topic_aliases_of_the_server() -> None:
+    """[MQTT-3.1.2-26], [MQTT-3.1.2-27]"""
+    rig = Rig()
+    peer, plain = rig.lasting("a", topic_alias_maximum=2), rig.connected("b")
+    peer.subscribe("#", subscription_ids=(3,))
+    plain.subscribe("#")
+    publisher = rig.connected("p")
+    for topic in ("one", "two", "one", "three", "two", "three"):
+        publisher.publish(topic, topic, 1)
+    found = [(p.topic.decode(), p.properties.topic_alias if p.properties else None) for p in peer.publishes()]
+    assert found == [("one", 1), ("two", 2), ("", 1), ("three", None), ("", 2), ("three", None)]
+    assert all(packet.properties is None for packet in plain.publishes())
+    peer.drop()
+    peer = rig.lasting("a", topic_alias_maximum=1)
+    again = [(p.topic.decode(), p.properties.topic_alias if p.properties else None) for p in peer.publishes()]
+    assert again == [("one", 1), ("two", None), ("", 1), ("three", None), ("two", None), ("three", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a/#/b", 0x8F),
+        ("a#", 0x8F),
+        ("a+/b", 0x8F),
+        ("#/", 0x8F),
+        ("$share/", 0x8F),
+        ("$share//t", 0x8F),
+        ("$share/g", 0x8F),
+        ("$share/g/", 0x8F),
+        ("$share/g+/t", 0x8F),
+        ("$share/g#/t", 0x8F),
+        ("$share/g/t#", 0x8F),
+        ("denied/x", 0x87),
+        ("$share/g/denied/x", 0x87),
+        ("+", 2),
+        ("/", 2),
+        ("//", 2),
+        ("$share", 2),
+        ("a/+/#", 2),
+        ("$share/g//", 2),
+    ],
+)
+def test_filters(text: str, reason: int) -> None:
+    """[MQTT-4.7.1-1] to [MQTT-4.7.3-4], [MQTT-4.8.2-1], [MQTT-4.8.2-2]; the others of a packet stand."""
+    rig = Rig(config(deny_subscribe=("denied/#",)))
+    assert rig.connected("a").subscribe("ok", text, "fine") == (2, reason, 2)
+    assert rig.connected("b", 4).subscribe("ok", text, "fine") == (2, min(reason, 0x80), 2)
+
+
+def test_options_that_are_faults() -> None:
+    """[MQTT-3.8.3-4], [MQTT-3.8.3-5]"""
+    rig = Rig()
+    peer = rig.connected()
+    peer.send(Subscribe(1, (("$share/g/t", SubscribeOptions(1, no_local=True)),)))
+    assert peer.gone_with == 0x82
+    for data in (
+        b"\x82\x07\x00\x01\x00\x00\x01t\x03",
+        b"\x82\x07\x00\x01\x00\x00\x01t\x30",
+        b"\x82\x07\x00\x01\x00\x00\x01t\x40",
+        b"\x80\x07\x00\x01\x00\x00\x01t\x01",
+        b"\x82\x03\x00\x01\x00",
+        b"\x82\x07\x00\x00\x00\x00\x01t\x01",
+        b"\x82\x09\x00\x01\x02\x0b\x00\x00\x01t\x01",
+    ):
+        peer = rig.connected()
+        peer.send_bytes(data)
+        assert peer.gone_with in (0x81, 0x82), data
+
+
+@pytest.mark.parametrize(
+    ("kind", "qos"), [(wire.PUBREC, 1), (wire.PUBCOMP, 1), (wire.PUBACK, 2), (wire.PUBCOMP, 2)]
+)
+def test_acks_of_the_wrong_kind(kind: int, qos: int) -> None:
+    for level in (4, 5):
+        rig = Rig()
+        peer = rig.lasting("a", level)
+        peer.subscribe("t")
+        rig.connected("p").publish("t", "x", qos)
+        (packet,) = peer.publishes()
+        peer.ack(kind, packet.packet_id)
+        assert peer.gone_with == (0x82 if level == 5 else None)
+        peer = rig.lasting("a", level)
+        (again,) = peer.publishes()
+        assert (again.packet_id, again.dup) == (packet.packet_id, True)
+
+
+def test_pubrec_with_a_failure_ends_the_delivery() -> None:
+    """[MQTT-4.3.3-4]"""
+    rig = Rig()
+    peer = rig.lasting("a", receive_maximum=1)
+    peer.subscribe("t")
+    publisher = rig.connected("p")
+    publisher.publish2("t", "one")
+    publisher.publish2("t", "two")
+    (packet,) = peer.publishes()
+    peer.ack(wire.PUBREC, packet.packet_id, 0x83)
+    (packet,) = peer.publishes()
+    assert packet.payload == b"two"
+
+
+def test_wildcards_do_not_match_the_server_s_topics() -> None:
+    """[MQTT-4.7.2-1]"""
+    rig = Rig()
+    wild, own = rig.connected("a"), rig.connected("b")
+    wild.subscribe("#", "+/broker/#", "+/#")
+    own.subscribe("$SYS/#", "$SYS/broker/+")
+    from server.mqtt.sys_topics import sys_records
+
+    rig.core.broker.publish_system(sys_records(rig.core, "1", 5), rig.core.retained.note_volatile)
+    rig.pump()
+    assert wild.inbox == []
+    assert len(own.publishes()) > 5
+    late = rig.connected("c")
+    late.subscribe("#")
+    assert late.inbox == []
+    late.subscribe("$SYS/broker/uptime")
+    (packet,) = late.publishes()
+    assert (packet.retain, packet.payload) == (True, b"5 seconds")
+
+
+def test_the_fasti_properties_and_attempts() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    ack = rig.connected("p").publish1("$delayed/5/t", "x", user_properties=(("own", "1"),))
+    assert ack.properties is not None
+    rig.pass_ms(6_000)
+    for attempt in (1, 2, 3):
+        (packet,) = peer.publishes()
+        assert packet.properties is not None
+        assert packet.properties.user("fasti-id") == ack.properties.user("fasti-id")
+        assert packet.properties.user("own") == "1"
+        assert packet.properties.user("fasti-attempt") == (None if attempt == 1 else str(attempt))
+        peer.drop()
+        peer = rig.lasting("a")
+
+
+def test_poison_messages_go_to_dead() -> None:
+    rig = Rig(config(max_attempts=2))
+    grave = rig.connected("grave")
+    grave.subscribe("$dead/#")
+    name = "a/b+#"
+    peer = rig.lasting(name)
+    peer.subscribe("t/x")
+    rig.connected("p").publish2("t/x", "bad")
+    rig.connected("p").publish1("t/x", "bad too")
+    for _ in range(2):
+        assert len(peer.publishes()) == 2
+        peer.drop()
+        peer = rig.lasting(name)
+    assert peer.inbox == []
+    dead = grave.publishes()
+    assert [(p.topic, p.payload) for p in dead] == [
+        (b"$dead/a%2Fb%2B%23/t/x", b"bad"),
+        (b"$dead/a%2Fb%2B%23/t/x", b"bad too"),
+    ]
+    assert dead[0].properties is not None
+    assert "2 deliveries" in (dead[0].properties.user("fasti-dead-reason") or "")
+
+
+def test_hash_on_persistent_sessions_can_be_denied() -> None:
+    rig = Rig(config(hash_on_persistent=False))
+    assert rig.lasting("a").subscribe("#") == (0x87,)
+    assert rig.connected("b").subscribe("#") == (2,)
+
+
+def test_the_bound_on_subscriptions() -> None:
+    rig = Rig(config(subscriptions_per_session=2))
+    peer = rig.connected("a")
+    assert peer.subscribe("a", "$share/g/b", "c") == (2, 2, 0x97)
+    assert peer.subscribe("a", "$share/g/b", qos=1) == (1, 1)
+
+
+def test_a_stalled_reader_costs_a_bounded_amount_and_slows_nobody() -> None:
+    rig = Rig(config(out_bytes=4_096))
+    stalled, others = rig.lasting("s"), [rig.connected(f"o{n}") for n in range(3)]
+    for peer in (stalled, *others):
+        peer.subscribe("t")
+    stalled.is_reading = False
+    publisher = rig.connected("p")
+    for _ in range(20):
+        publisher.send(*[Publish(b"t", b"x" * 200) for _ in range(10)])
+        publisher.publish1("t", "y" * 200)
+    assert all(len(peer.take_all()) == 220 for peer in others)
+    assert sum(map(len, stalled.connection._out)) < 3 * 4_096
+    stalled.is_reading = True
+    rig.pump()
+    found = stalled.take_all()
+    assert found.count("y" * 200) == 20

@@ -1,0 +1,276 @@
+"""Publishes of clients: QoS 1 and 2, aliases, limits, what is refused and how: [MQTT-3.3], [MQTT-4.3]."""
+
+import pytest
+
+from server.mqtt import wire
+from server.mqtt.packets import Ack, Publish
+from tests.mqtt.rig import Rig, config, props
+
+LEVELS = pytest.mark.parametrize("level", [4, 5])
+
+
+@LEVELS
+@pytest.mark.parametrize("lasting", [True, False])
+def test_qos_2_is_published_once_however_often_it_comes(level: int, lasting: bool) -> None:
+    """[MQTT-4.3.3-8] to [MQTT-4.3.3-12]"""
+    rig = Rig()
+    watch = rig.connected("w")
+    watch.subscribe("t")
+    peer = rig.lasting("a", level) if lasting else rig.connected("a", level)
+    for _ in range(3):
+        peer.publish("t", "one", 2, packet_id=7)
+        assert peer.take_ack(wire.PUBREC, 7).reason == 0
+    assert watch.take_all() == ["one"]
+    peer.ack(wire.PUBREL, 7)
+    assert peer.take_ack(wire.PUBCOMP, 7).reason == 0
+    peer.publish("t", "two", 2, packet_id=7)
+    peer.take_ack(wire.PUBREC, 7)
+    assert watch.take_all() == ["two"]
+    peer.ack(wire.PUBREL, 7)
+    peer.take_ack(wire.PUBCOMP)
+    peer.ack(wire.PUBREL, 7)
+    assert peer.take_ack(wire.PUBCOMP).reason == (0x92 if level == 5 else 0)
+
+
+@pytest.mark.parametrize("stop", ["drop", "takeover", "crash", "restart"])
+def test_qos_2_goes_on_where_it_stood(stop: str) -> None:
+    rig = Rig()
+    watcher = rig.lasting("w")
+    watcher.subscribe("t")
+    peer = rig.lasting("a")
+    peer.publish("t", "one", 2, packet_id=7)
+    peer.take_ack(wire.PUBREC, 7)
+    if stop == "drop":
+        peer.drop()
+    elif stop in ("crash", "restart"):
+        getattr(rig, stop)()
+        rig.pump()
+        watcher = rig.lasting("w")
+    peer = rig.lasting("a")
+    peer.publish("t", "one", 2, packet_id=7, dup=True)
+    assert peer.take_ack(wire.PUBREC, 7).reason == 0
+    peer.ack(wire.PUBREL, 7)
+    assert peer.take_ack(wire.PUBCOMP, 7).reason == 0
+    assert set(watcher.take_all()) <= {"one"}
+    assert sum(len([p for p in packets if isinstance(p, Publish)]) for packets in [watcher.inbox]) == 0
+
+
+def test_pubrec_leaves_after_message_and_packet_id_are_durable() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.publish("t", "x", 2, packet_id=7, pump=False)
+    assert rig.compose()
+    for _ in range(5):
+        rig.turn()
+        rig.deliver()
+    assert peer.inbox == []
+    rig.settle()
+    rig.deliver()
+    peer.take_ack(wire.PUBREC, 7)
+    rig.pump()
+    peer.ack(wire.PUBREL, 7, pump=False)
+    assert rig.compose()
+    rig.deliver()
+    assert peer.inbox == []
+    rig.settle()
+    rig.deliver()
+    peer.take_ack(wire.PUBCOMP, 7)
+
+
+def test_the_packet_id_of_a_refused_publish_is_free_again() -> None:
+    """[MQTT-4.3.3-9]: also after a kill."""
+    rig = Rig(config(pending=1))
+    peer = rig.lasting("a")
+    peer.publish1("$delayed/100/t", "fills the quota")
+    peer.publish("$delayed/100/t", "x", 2, packet_id=9)
+    assert peer.take_ack(wire.PUBREC, 9).reason == 0x97
+    rig.crash()
+    rig.pump()
+    watch = rig.connected("w")
+    watch.subscribe("t")
+    peer = rig.lasting("a")
+    peer.publish("t", "real", 2, packet_id=9)
+    assert peer.take_ack(wire.PUBREC, 9).reason == 0
+    assert watch.take_all() == ["real"]
+
+
+def test_a_good_publish_before_a_fault_in_one_chunk_is_not_stuck() -> None:
+    rig = Rig()
+    watch = rig.connected("w")
+    watch.subscribe("t")
+    peer = rig.lasting("a")
+    bad = Publish(b"t", b"y", 0, properties=props(topic_alias=999))
+    peer.send(Publish(b"t", b"x", 2, packet_id=4), bad)
+    assert peer.is_closed
+    peer = rig.lasting("a")
+    peer.publish("t", "x", 2, packet_id=4, dup=True)
+    peer.take_ack(wire.PUBREC, 4)
+    assert watch.take_all() == ["x"]
+
+
+def test_acks_come_in_the_order_of_the_publishes() -> None:
+    """[MQTT-4.6.0-2] to [MQTT-4.6.0-4], though some are stored and some are not."""
+    rig = Rig()
+    rig.lasting("s").subscribe("stored")
+    live = rig.connected("l")
+    live.subscribe("live")
+    peer = rig.connected("p")
+    packets = [
+        Publish((b"stored", b"live", b"nobody", b"$delayed/9/t")[n % 4], b"x", n % 2 + 1, packet_id=n + 1)
+        for n in range(40)
+    ]
+    peer.send(*packets)
+    assert [packet.packet_id for packet in peer.inbox if isinstance(packet, Ack)] == list(range(1, 41))
+
+
+def test_receive_maximum_is_enforced() -> None:
+    """[MQTT-3.3.4-7] is the client's to keep; 0x93 says that it did not."""
+    rig = Rig(config(receive_maximum=3))
+    peer = rig.lasting("a")
+    for number in range(3):
+        peer.publish("t", "x", 2)
+        peer.take_ack(wire.PUBREC, number + 1)
+    peer.publish("t", "x", 0)
+    assert peer.inbox == []
+    peer.publish("t", "again", 2, packet_id=2, dup=True)
+    peer.take_ack(wire.PUBREC, 2)
+    peer.publish("t", "x", 1)
+    assert peer.gone_with == 0x93
+    # On a new connection the count begins anew, though three are still to be released.
+    peer = rig.lasting("a")
+    peer._packet_id = 10
+    for _ in range(3):
+        peer.publish("t", "x", 2)
+        peer.take_ack(wire.PUBREC)
+    peer.publish("t", "x", 2)
+    assert peer.gone_with == 0x93
+
+
+def test_topic_aliases_of_clients() -> None:
+    """[MQTT-3.3.2-7] to [MQTT-3.3.2-12]"""
+    rig = Rig()
+    watch = rig.connected("w")
+    watch.subscribe("#")
+    peer = rig.connected("a")
+    peer.publish("one", "1", topic_alias=1)
+    peer.publish("", "2", topic_alias=1)
+    peer.publish("two", "3", topic_alias=1)
+    peer.publish("", "4", topic_alias=1)
+    peer.publish("three", "5", topic_alias=32)
+    found = watch.publishes()
+    assert [packet.topic for packet in found] == [b"one", b"one", b"two", b"two", b"three"]
+    assert all(packet.properties is None for packet in found)
+    again = rig.connected("b")
+    again.publish("", "x", topic_alias=1)
+    assert again.gone_with == 0x82
+    for alias in (0, 33):
+        peer = rig.connected()
+        data = b"\x30\x08\x00\x01t\x03\x23" + alias.to_bytes(2, "big") + b"x"
+        peer.send_bytes(bytes((0x30, len(data) - 2)) + data[2:])
+        assert peer.gone_with == 0x94
+    none = Rig(config(topic_alias_maximum=0))
+    assert none.peer().connect("a").properties.topic_alias_maximum is None  # type: ignore[union-attr]
+    peer = none.connected()
+    peer.publish("t", "x", topic_alias=1)
+    assert peer.gone_with == 0x94
+
+
+def test_payload_format_is_checked() -> None:
+    """0x99 where the payload is said to be UTF-8 and is not."""
+    rig = Rig()
+    peer = rig.connected()
+    assert peer.publish1("t", b"\xff", payload_format=1).reason == 0x99  # type: ignore[arg-type]
+    assert peer.publish1("t", "ä", payload_format=1).reason in (0, 0x10)
+    peer.publish("t", b"\xff", 2, payload_format=1, packet_id=40)
+    assert peer.take_ack(wire.PUBREC, 40).reason == 0x99
+    peer.publish("t", b"\xff", 2, payload_format=0, packet_id=40)
+    assert peer.take_ack(wire.PUBREC, 40).reason in (0, 0x10)
+
+
+def test_qos_and_retain_beyond_what_was_announced() -> None:
+    """[MQTT-3.2.2-11], [MQTT-3.2.2-14]"""
+    for level in (4, 5):
+        rig = Rig(config(maximum_qos=1, retain_available=False))
+        peer = rig.connected(level=level)
+        peer.publish("t", "x", 2)
+        assert peer.gone_with == (0x9B if level == 5 else None)
+        peer = rig.connected(level=level)
+        peer.publish("t", "x", 1, retain=True)
+        assert peer.gone_with == (0x9A if level == 5 else None)
+        assert peer.is_closed
+        peer = rig.connected(level=level)
+        assert peer.subscribe("t", qos=2) == (1,)
+
+
+def test_nobody_subscribes() -> None:
+    rig = Rig()
+    peer = rig.connected()
+    assert peer.publish1("t").reason == 0x10
+    peer.publish("t", qos=2, packet_id=50)
+    assert peer.take_ack(wire.PUBREC).reason == 0x10
+    rig.connected().subscribe("t")
+    assert peer.publish1("t").reason == 0
+    old = rig.connected(level=4)
+    assert old.publish1("u").reason == 0
+
+
+@pytest.mark.parametrize("topic", ["$SYS/x", "$delayed/x/t", "$delayed/5", "$dead/a/b", "$other"])
+def test_topics_of_the_server_are_refused(topic: str) -> None:
+    rig = Rig()
+    peer = rig.connected()
+    assert peer.publish1(topic).reason == 0x90
+    old = rig.connected(level=4)
+    old.publish(topic, qos=1)
+    assert old.is_closed
+    quiet = rig.connected()
+    quiet.publish(topic)
+    assert not quiet.is_closed
+
+
+def test_properties_go_through_as_they_came() -> None:
+    """[MQTT-3.3.2-4], [MQTT-3.3.2-15] to [MQTT-3.3.2-20]"""
+    rig = Rig()
+    given = props(
+        payload_format=1,
+        content_type="text/plain",
+        response_topic="answers/1",
+        correlation_data=b"\x00\x01",
+        user_properties=(("b", "1"), ("a", "2"), ("b", "3"), ("", "")),
+    )
+    away = rig.lasting("away")
+    away.subscribe("t")
+    away.drop()
+    here = rig.connected("here")
+    here.subscribe("t")
+    old = rig.connected("old", 4)
+    old.subscribe("t", qos=1)
+    rig.connected("p").send(Publish(b"t", b"x", 1, packet_id=1, properties=given))
+    away = rig.lasting("away")
+    for peer in (here, away):
+        (packet,) = peer.publishes()
+        assert packet.properties == given
+    (packet,) = old.publishes()
+    assert packet.properties is None
+
+
+def test_publish_of_a_subscription_identifier_is_a_fault() -> None:
+    """[MQTT-3.3.4-6]"""
+    rig = Rig()
+    peer = rig.connected()
+    peer.send(Publish(b"t", b"x", properties=props(subscription_ids=(5,))))
+    assert peer.gone_with == 0x82
+
+
+def test_pubrel_before_pubrec_has_left() -> None:
+    rig = Rig()
+    watch = rig.connected("w")
+    watch.subscribe("t")
+    peer = rig.lasting("a")
+    peer.send(Publish(b"t", b"x", 2, packet_id=3), Ack(wire.PUBREL, 3))
+    kinds = [packet.kind for packet in peer.inbox if isinstance(packet, Ack)]
+    assert sorted(kinds) == [wire.PUBREC, wire.PUBCOMP]
+    assert watch.take_all() == ["x"]
+    peer.inbox.clear()
+    peer.publish("t", "y", 2, packet_id=3)
+    peer.take_ack(wire.PUBREC, 3)
+    assert watch.take_all() == ["y"]

@@ -1,0 +1,280 @@
+"""Shared subscriptions: [MQTT-4.8.2-1] to [MQTT-4.8.2-6]."""
+
+import pytest
+
+from server.mqtt import wire
+from server.mqtt.packets import Publish
+from tests.mqtt.rig import Peer, Rig, config
+
+
+def _members(rig: Rig, *names: str, qos: int = 2, **options: int) -> list[Peer]:
+    peers = []
+    for name in names:
+        peer = rig.lasting(name, **options)
+        peer.subscribe("$share/g/t/#", qos=qos)
+        peers.append(peer)
+    return peers
+
+
+def _send(rig: Rig, *payloads: str, qos: int = 1) -> None:
+    publisher = rig.connected("publisher")
+    for payload in payloads:
+        (publisher.publish1 if qos == 1 else publisher.publish2)("t/x", payload)
+    publisher.disconnect()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_members_get_disjoint_messages_and_others_get_all(qos: int) -> None:
+    rig = Rig()
+    a, b, c = (rig.connected(name) for name in "abc")
+    for peer in (a, b, c):
+        peer.subscribe("$share/g/t/#", qos=qos)
+    other, alone = rig.connected("o"), rig.connected("n")
+    other.subscribe("$share/h/t/#")
+    alone.subscribe("t/#")
+    publisher = rig.connected("p")
+    publisher.send(*[Publish(b"t/x", b"%d" % n, qos, packet_id=n + 1 if qos else 0) for n in range(30)])
+    shares = [peer.take_all() for peer in (a, b, c)]
+    everything = [str(n) for n in range(30)]
+    assert sorted((payload for share in shares for payload in share), key=int) == everything
+    assert all(len(share) == 10 for share in shares)
+    assert all(share == sorted(share, key=int) for share in shares)
+    assert other.take_all() == everything
+    assert alone.take_all() == everything
+
+
+def test_the_group_uses_each_member_s_qos() -> None:
+    rig = Rig()
+    for qos in (0, 1, 2):
+        peer = rig.connected(f"m{qos}")
+        peer.subscribe("$share/g/t", qos=qos)
+    publisher = rig.connected("p")
+    for _ in range(6):
+        publisher.publish2("t")
+    for qos, peer in enumerate(rig.peers[:3]):
+        found = [packet.qos for packet in peer.inbox if isinstance(packet, Publish)]
+        assert set(found) == {qos}
+
+
+def test_a_client_with_both_kinds_of_subscription_gets_both() -> None:
+    """4.8.2: a shared subscription is one of its own."""
+    rig = Rig()
+    peer = rig.connected("a")
+    peer.subscribe("$share/g/t", subscription_ids=(1,))
+    peer.subscribe("t", subscription_ids=(2,))
+    peer.subscribe("$share/h/t", subscription_ids=(3,))
+    rig.connected("p").publish1("t", "x")
+    ids = sorted(p.properties.subscription_ids for p in peer.publishes() if p.properties)
+    assert ids == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("leaving", ["drop", "disconnect", "takeover"])
+def test_what_a_member_has_not_acked_goes_to_another_first(leaving: str) -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b", receive_maximum=2)
+    _send(rig, *map(str, range(6)))
+    theirs, others = a.publishes(), b.publishes()
+    assert len(theirs) == len(others) == 2
+    if leaving == "takeover":
+        rig.connected("a", clean=True)
+    else:
+        getattr(a, leaving)()
+    for packet in others:
+        b.ack(wire.PUBACK, packet.packet_id)
+    found = b.publishes()
+    assert [p.payload for p in found] == [p.payload for p in theirs]
+    assert not any(p.dup for p in found)
+    b.inbox = list(found)
+    assert b.take_all() == [p.payload.decode() for p in theirs] + ["4", "5"]
+
+
+def test_qos_2_stays_with_its_member() -> None:
+    """[MQTT-4.8.2-4], [MQTT-4.8.2-5]"""
+    rig = Rig()
+    a, b = _members(rig, "a", "b")
+    _send(rig, *map(str, range(4)), qos=2)
+    theirs, others = a.publishes(), b.publishes()
+    assert len(theirs) == len(others) == 2
+    a.drop()
+    assert b.inbox == []
+    b.inbox += others
+    b.take_all()
+    a = rig.lasting("a")
+    again = a.publishes()
+    assert [(p.packet_id, p.dup, p.payload) for p in again] == [
+        (p.packet_id, True, p.payload) for p in theirs
+    ]
+
+
+def test_a_member_of_a_session_that_ends_leaves_qos_2_behind() -> None:
+    """[MQTT-4.8.2-5]: nobody else gets it."""
+    rig = Rig()
+    a = rig.connected("a")
+    a.subscribe("$share/g/t/#")
+    (b,) = _members(rig, "b")
+    _send(rig, "0", "1", qos=2)
+    assert len(a.publishes()) == len(b.publishes()) == 1
+    a.drop()
+    assert b.inbox == []
+
+
+def test_the_group_lives_while_an_away_session_holds_it() -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b")
+    a.drop()
+    b.drop()
+    _send(rig, "1", "2", "3")
+    b = rig.lasting("b")
+    assert b.take_all() == ["1", "2", "3"]
+    b.unsubscribe("$share/g/t/#")
+    _send(rig, "4")
+    assert rig.lasting("a").take_all() == ["4"]
+
+
+def test_it_ends_with_its_last_member() -> None:
+    rig = Rig()
+    (a,) = _members(rig, "a")
+    _send(rig, "1")
+    assert a.payloads() == ["1"]
+    a.unsubscribe("$share/g/t/#")
+    _send(rig, "2")
+    assert a.inbox == []
+    (b,) = _members(rig, "b")
+    assert b.inbox == []
+    _send(rig, "3")
+    assert b.take_all() == ["3"]
+    b.drop()
+    rig.connected("b", clean=True)
+    assert len(rig.core.broker.groups) == 0
+    rig.crash()
+    assert len(rig.core.broker.groups) == 0
+
+
+def test_an_expired_session_leaves_its_groups() -> None:
+    rig = Rig()
+    (a,) = _members(rig, "a", expiry=5)
+    a.drop()
+    rig.core.sessions.drop(rig.core.sessions.get("a"))  # type: ignore[arg-type]
+    assert len(rig.core.broker.groups) == 0
+    assert len(rig.core.router) == 0
+
+
+@pytest.mark.parametrize("how", ["crash", "restart"])
+def test_position_and_flights_are_kept_over_a_start(how: str) -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b", receive_maximum=2)
+    _send(rig, *map(str, range(8)))
+    mine, theirs = a.publishes(), b.publishes()
+    b.ack(wire.PUBACK, theirs[0].packet_id)
+    theirs += b.publishes()
+    rig.pass_ms(500)
+    rig.core.sessions.mark_all()
+    rig.core.broker.submit(lambda commit: None, lambda durable: None)
+    rig.pump()
+    getattr(rig, how)()
+    rig.pump()
+    (c,) = _members(rig, "c")
+    found = c.take_all()
+    acked = theirs[0].payload.decode()
+    assert sorted(found) == sorted({str(n) for n in range(8)} - {acked})
+    first = sorted(p.payload.decode() for p in (*mine, *theirs[1:]))
+    assert found[: len(first)] == first
+    assert rig.lasting("a").inbox == []
+
+
+def test_who_joins_later_does_not_move_the_beginning() -> None:
+    """What was missed while all were away is there after a start, whoever of them is restored first."""
+    rig = Rig()
+    (z,) = _members(rig, "z")
+    z.drop()
+    _send(rig, "1", "2")
+    a = rig.lasting("a")
+    a.subscribe("t/#")
+    a.disconnect()
+    late = rig.lasting("b", receive_maximum=1)
+    late.subscribe("$share/g/t/#", qos=1)
+    late.publishes()
+    late.drop()
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("b").take_all() == ["1", "2"]
+
+
+def test_unsubscribe_does_not_take_away_what_is_in_flight() -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b")
+    _send(rig, "1", "2")
+    (mine,) = a.publishes()
+    b.publishes()
+    a.unsubscribe("$share/g/t/#")
+    assert b.inbox == []
+    a.ack(wire.PUBACK, mine.packet_id)
+    a.drop()
+    assert b.inbox == []
+    # Not acked before the connection ends: another member gets it.
+    _send(rig, "3")
+    (three,) = b.publishes()
+    (c,) = _members(rig, "c")
+    b.unsubscribe("$share/g/t/#")
+    b.drop()
+    assert c.payloads() == ["2", "3"]
+    assert three.payload == b"3"
+
+
+def test_attempts_are_counted_and_poison_goes_to_dead() -> None:
+    rig = Rig(config(max_attempts=2))
+    grave = rig.connected("grave")
+    grave.subscribe("$dead/#")
+    rig.connected("p").publish1("$delayed/1/t/x", "bad")
+    a, b = _members(rig, "a", "b", qos=1)
+    rig.pass_ms(2_000)
+    (first,) = [*a.publishes(), *b.publishes()]
+    assert first.properties is not None
+    assert first.properties.user("fasti-attempt") is None
+    holder, other = (a, b) if rig.core.sessions.get("a").session.flights else (b, a)  # type: ignore[union-attr]
+    holder.drop()
+    (second,) = other.publishes()
+    assert second.properties is not None
+    assert second.properties.user("fasti-attempt") == "2"
+    assert not second.dup
+    other.drop()
+    _members(rig, "c", qos=1)
+    (dead,) = grave.publishes()
+    assert (dead.topic, dead.payload) == (b"$dead/g/t/x", b"bad")
+
+
+def test_ack_timeout_gives_it_to_another() -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b", receive_maximum=1)
+    _send(rig, "1", "2")
+    (mine,) = a.publishes()
+    b.take_all()
+    for _ in range(5):
+        rig.core.broker.groups.sweep()
+    rig.pump()
+    assert b.take_all() == [mine.payload.decode()]
+    # The late ack frees the window, and nothing else.
+    a.ack(wire.PUBACK, mine.packet_id)
+    assert a.inbox == []
+    _send(rig, "3", "4")
+    assert sorted(a.take_all() + b.take_all()) == ["3", "4"]
+
+
+@pytest.mark.parametrize("survivors", range(4))
+def test_qos_2_of_a_group_is_with_one_member_or_with_none(survivors: int) -> None:
+    """A kill between the cursors of the group and of its members: each message is there once."""
+    for steps in range(1, 25):
+        rig = Rig()
+        _members(rig, "a", "b")
+        publisher = rig.connected("p")
+        publisher.send(*[Publish(b"t/x", b"%d" % n, 2, packet_id=n + 1) for n in range(4)], pump=False)
+        for _ in range(steps):
+            rig.clock.now_ms += 60
+            rig.micro()
+        stored = any(packet for packet in publisher.inbox)
+        rig.crash(survivors)
+        rig.pump()
+        a, b = rig.lasting("a"), rig.lasting("b")
+        found = sorted(a.take_all() + b.take_all())
+        assert found == sorted(set(found))
+        assert not stored or found == ["0", "1", "2", "3"], steps

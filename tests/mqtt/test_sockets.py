@@ -1,0 +1,309 @@
+"""Listeners and real sockets: TLS, websockets, the wrong kind of hello, connect storms, idle connections, a
+client that sends and does not read. The server runs in this process."""
+
+import asyncio
+import gc
+import logging
+import ssl
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from server.app import App
+from server.clock import SystemClock
+from server.config import Config
+from server.kinds import Address
+from server.mqtt import wire
+from server.mqtt.encode import encode
+from server.mqtt.link import MqttLink
+from server.mqtt.listeners import Listeners
+from server.mqtt.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeOptions,
+)
+from server.mqtt.publish import Decoder
+from shards.rocks import RocksStore
+from tests.mqtt.rig import config
+
+TLS = Path(__file__).parent / "tls"
+
+
+class Served:
+    """A server and where it listens, by scheme."""
+
+    def __init__(self, app: App, listeners: Listeners, ports: dict[str, int]) -> None:
+        self.app = app
+        self.listeners = listeners
+        self.ports = ports
+        self.writers: list[asyncio.StreamWriter] = []
+        """Closed in the end."""
+
+
+@pytest.fixture
+def settings() -> Config:
+    schemes = tuple(Address("127.0.0.1", 0, scheme) for scheme in ("mqtt", "mqtts", "ws", "wss"))
+    return config(
+        listen=schemes,
+        tls_cert=str(TLS / "cert.pem"),
+        tls_key=str(TLS / "key.pem"),
+        connect_rate=0,
+        out_bytes=4_096,
+    )
+
+
+@pytest.fixture
+async def served(tmp_path: Path, settings: Config) -> AsyncIterator[Served]:
+    app = App(settings, SystemClock(), RocksStore(tmp_path / "data"), fatal=lambda: None)
+    await app.start()
+    listeners = Listeners(app.broker, settings.mqtt)
+    where = await listeners.open()
+    ports = {
+        scheme: int(str(at["port"])) for scheme, at in zip(("mqtt", "mqtts", "ws", "wss"), where, strict=True)
+    }
+    made = Served(app, listeners, ports)
+    yield made
+    for writer in made.writers:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+    await listeners.close()
+    for link in list(listeners.links):
+        link.shut(0x8B)
+    for _ in range(200):
+        if not listeners.links:
+            break
+        await asyncio.sleep(0.01)
+    await listeners.cleanup()
+    await app.stop()
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - there is nobody to tell
+            await asyncio.sleep(0.01)
+
+
+def _is_open(link: MqttLink) -> bool:
+    return link._connection is not None and link._connection.is_open
+
+
+class Stream:
+    """A client over a stream."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, level: int) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.level = level
+        self.decoder = Decoder(1 << 28, level, "client")
+        self.inbox: list[object] = []
+
+    async def take(self, kind: type) -> object:
+        async with asyncio.timeout(10):
+            while not self.inbox:
+                data = await self.reader.read(65_536)
+                assert data, "closed"
+                self.inbox += self.decoder.feed(data)
+        packet = self.inbox.pop(0)
+        assert isinstance(packet, kind), packet
+        return packet
+
+    def send(self, packet: object) -> None:
+        self.writer.write(encode(packet, self.level))  # type: ignore[arg-type]
+
+
+async def _dial(served: Served, scheme: str = "mqtt", level: int = 5) -> Stream:
+    context = ssl.create_default_context(cafile=str(TLS / "cert.pem")) if scheme == "mqtts" else None
+    name = "localhost" if context else None
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", served.ports[scheme], ssl=context, server_hostname=name
+    )
+    served.writers.append(writer)
+    return Stream(reader, writer, level)
+
+
+async def _connected(served: Served, name: str = "", scheme: str = "mqtt", level: int = 5) -> Stream:
+    stream = await _dial(served, scheme, level)
+    stream.send(Connect(level, name))
+    connack = await stream.take(Connack)
+    assert isinstance(connack, Connack)
+    assert connack.reason == 0
+    return stream
+
+
+async def _ended(stream: Stream) -> None:
+    async with asyncio.timeout(10):
+        while await stream.reader.read(65_536):
+            pass
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts"])
+async def test_a_round_trip(served: Served, scheme: str, level: int) -> None:
+    stream = await _connected(served, "a", scheme, level)
+    stream.send(Subscribe(1, (("t", SubscribeOptions(2)),)))
+    await stream.take(Suback)
+    stream.send(Publish(b"t", b"x" * 100_000, 2, packet_id=2))
+    first, second = await stream.take(object), await stream.take(object)
+    found = next(packet for packet in (first, second) if isinstance(packet, Publish))
+    assert found.payload == b"x" * 100_000
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+@pytest.mark.parametrize("path", ["/mqtt", "/"])
+async def test_websockets(served: Served, scheme: str, path: str) -> None:
+    """[MQTT-6.0.0-1] to [MQTT-6.0.0-4]: packets may be cut and joined in any way."""
+    url = f"{'https' if scheme == 'wss' else 'http'}://localhost:{served.ports[scheme]}{path}"
+    context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
+    async with aiohttp.ClientSession() as session:
+        options = {"ssl": context} if scheme == "wss" else {}
+        async with session.ws_connect(url, protocols=("mqtt",), **options) as socket:  # type: ignore[arg-type]
+            assert socket.protocol == "mqtt"
+            packets = (
+                Connect(5, "a"),
+                Subscribe(1, (("t", SubscribeOptions(1)),)),
+                Publish(b"t", b"x" * 200_000, 1, packet_id=2),
+                Pingreq(),
+            )
+            data = b"".join(encode(packet, 5) for packet in packets)
+            for at in range(0, len(data), 70_000):
+                await socket.send_bytes(data[at : at + 70_000])
+            decoder, found = Decoder(1 << 28, 5, "client"), []
+            async with asyncio.timeout(10):
+                while len(found) < 5:
+                    found += decoder.feed(await socket.receive_bytes())
+            assert {type(packet) for packet in found} == {Connack, Suback, Publish, Ack, Pingresp}
+            await socket.send_str("text")
+            async with asyncio.timeout(10):
+                while not socket.closed:
+                    await socket.receive()
+            assert socket.close_code == 1003
+    await _until(lambda: not served.listeners.links)
+
+
+async def test_a_tls_hello_on_the_plain_port(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
+    with caplog.at_level(logging.WARNING), pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection("localhost", served.ports["mqtt"], ssl=context)
+    assert "TLS hello" in caplog.text
+    await _connected(served)
+
+
+async def test_plain_mqtt_on_the_tls_port(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["mqtts"])
+    served.writers.append(writer)
+    writer.write(encode(Connect(5, "a"), 5))
+    async with asyncio.timeout(10):
+        try:
+            await reader.read(10)
+            while await reader.read(100):
+                pass
+        except ConnectionError:
+            pass
+    assert "no TLS handshake" in caplog.text
+    await _connected(served, scheme="mqtts")
+
+
+async def test_a_storm_of_1_000_connects(served: Served) -> None:
+    streams = await asyncio.gather(*[_connected(served, f"c{n}", level=4 + n % 2) for n in range(1_000)])
+    assert len(served.listeners.links) == 1_000
+    for stream in streams[:10]:
+        stream.send(Pingreq())
+        await stream.take(Pingresp)
+    for stream in streams:
+        stream.writer.close()
+    await _until(lambda: not served.listeners.links)
+
+
+class _Quiet(asyncio.Protocol):
+    """A client that costs next to nothing itself."""
+
+
+async def test_an_idle_connection_costs_less_than_20_kb(served: Served) -> None:
+    loop = asyncio.get_running_loop()
+    hello = [encode(Connect(5, f"idle {n}"), 5) for n in range(400)]
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    transports = []
+    for data in hello:
+        transport, _ = await loop.create_connection(_Quiet, "127.0.0.1", served.ports["mqtt"])
+        transport.write(data)
+        transports.append(transport)
+    await _until(lambda: sum(_is_open(link) for link in served.listeners.links) == 400)
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    for transport in transports:
+        transport.abort()
+    # Both ends of each connection are in it.
+    assert (after - before) / 400 < 20_000
+
+
+async def test_keep_alive_counts_from_connect(served: Served) -> None:
+    """[MQTT-3.1.2-22]: also for a client that sends nothing after it."""
+    stream = await _dial(served)
+    stream.send(Connect(5, "a", keep_alive=1))
+    await stream.take(Connack)
+    started = asyncio.get_running_loop().time()
+    await _ended(stream)
+    assert 1.2 < asyncio.get_running_loop().time() - started < 4
+
+
+async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
+    stream = await _connected(served, "a")
+    stream.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    other = await _connected(served, "b")
+    (link,) = [one for one in served.listeners.links if _name(one) == "a"]
+    # Each is refused with a reason string: a hundred bytes for thirty.
+    chunk = encode(Publish(b"$nowhere/topic", b"x", 1, packet_id=7), 5) * 500
+    sent = 0
+    async with asyncio.timeout(20):
+        while not link._is_holding:
+            stream.writer.write(chunk)
+            sent += 500
+            await asyncio.sleep(0)
+    assert link._transport is not None
+    assert link._transport.get_write_buffer_size() < 1 << 20
+    other.send(Pingreq())
+    await other.take(Pingresp)
+    # It goes on when the client reads.
+    stream.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    for _ in range(sent):
+        await stream.take(Ack)
+
+
+def _name(link: MqttLink) -> str:
+    return link._connection.client_id if link._connection is not None else ""
+
+
+async def test_one_stalled_reader_among_ten(served: Served) -> None:
+    readers = [await _connected(served, f"r{n}") for n in range(10)]
+    for reader in readers:
+        reader.send(Subscribe(1, (("t", SubscribeOptions(1)),)))
+        await reader.take(Suback)
+    readers[0].writer.transport.pause_reading()  # type: ignore[attr-defined]
+    publisher = await _connected(served, "p")
+    for number in range(100):
+        publisher.send(Publish(b"t", b"x" * 50_000, 1, packet_id=number + 1))
+        await publisher.take(Ack)
+    for reader in readers[1:]:
+        for _ in range(100):
+            packet = await reader.take(Publish)
+            assert isinstance(packet, Publish)
+            reader.send(Ack(wire.PUBACK, packet.packet_id))
+    readers[0].writer.transport.resume_reading()  # type: ignore[attr-defined]
+    for _ in range(100):
+        packet = await readers[0].take(Publish)
+        assert isinstance(packet, Publish)
+        readers[0].send(Ack(wire.PUBACK, packet.packet_id))

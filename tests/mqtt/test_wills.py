@@ -1,0 +1,164 @@
+"""Wills: [MQTT-3.1.2-7] to [MQTT-3.1.2-16], [MQTT-3.1.3-9], [MQTT-3.14.4-3]."""
+
+import pytest
+
+from server.mqtt.packets import Will
+from tests.mqtt.rig import Peer, Rig, props
+
+WILL = Will(b"w", b"gone", 1)
+
+
+def _delayed(seconds: int) -> Will:
+    return Will(b"w", b"gone", 1, properties=props(will_delay=seconds))
+
+
+def _watch(rig: Rig) -> Peer:
+    peer = rig.lasting("watch")
+    peer.subscribe("w")
+    return peer
+
+
+@pytest.mark.parametrize("level", [3, 4, 5])
+def test_a_will_is_published_unless_the_client_says_good_bye(level: int) -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    rig.connected("a", level, will=WILL).drop()
+    assert watch.take_all() == ["gone"]
+    rig.connected("a", level, will=WILL).disconnect()
+    assert watch.inbox == []
+    rig.connected("a", level, will=WILL).send_bytes(b"\x00\x00")
+    assert watch.take_all() == ["gone"]
+    rig.connected("a", level, will=WILL).connection.close(0x8D)
+    rig.pump()
+    assert watch.take_all() == ["gone"]
+    rig.connected("a", level).drop()
+    assert watch.inbox == []
+
+
+@pytest.mark.parametrize("reason", [0x04, 0x80, 0x83, 0x93])
+def test_disconnect_with_a_reason_publishes_it(reason: int) -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    rig.connected("a", will=WILL).disconnect(reason)
+    assert watch.take_all() == ["gone"]
+
+
+def test_what_a_will_carries() -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    given = props(
+        payload_format=1,
+        content_type="t",
+        response_topic="r",
+        correlation_data=b"c",
+        user_properties=(("a", "1"), ("a", "2")),
+        message_expiry=30,
+    )
+    rig.connected("a", will=Will(b"w", b"gone", 2, True, given)).drop()
+    (packet,) = watch.publishes()
+    assert packet.properties == given
+    assert packet.qos == 2
+    late = rig.connected("l")
+    late.subscribe("w")
+    (packet,) = late.publishes()
+    assert (packet.retain, packet.payload) == (True, b"gone")
+
+
+@pytest.mark.parametrize(
+    ("delay", "expiry", "after_s"), [(5, 60, 5), (60, 5, 5), (5, 0, 0), (0, 60, 0), (9, 9, 9)]
+)
+def test_the_delay_ends_with_the_session_at_the_latest(delay: int, expiry: int, after_s: int) -> None:
+    """[MQTT-3.1.2-8]"""
+    rig = Rig()
+    watch = _watch(rig)
+    rig.lasting("a", expiry=expiry, will=_delayed(delay)).drop()
+    if after_s:
+        rig.pass_ms(after_s * 1_000 - 1)
+        assert watch.inbox == []
+        rig.pass_ms(1_001)
+    assert watch.take_all() == ["gone"]
+    rig.pass_ms(100_000)
+    assert watch.inbox == []
+
+
+@pytest.mark.parametrize("how", ["drop", "takeover", "at once", "crash"])
+def test_a_client_that_returns_takes_its_delayed_will_back(how: str) -> None:
+    """[MQTT-3.1.3-9]"""
+    rig = Rig()
+    watch = _watch(rig)
+    peer = rig.lasting("a", will=_delayed(5))
+    if how == "drop":
+        peer.drop()
+        rig.pass_ms(2_000)
+    elif how == "crash":
+        peer.drop()
+        rig.crash()
+        rig.pump()
+        watch = rig.lasting("watch")
+    elif how == "at once":
+        peer.drop(pump=False)
+    again = rig.lasting("a")
+    rig.pass_ms(20_000)
+    assert watch.inbox == []
+    again.drop()
+    rig.pass_ms(20_000)
+    assert watch.inbox == []
+
+
+@pytest.mark.parametrize("how", ["drop", "takeover", "at once"])
+def test_a_clean_start_ends_the_session_and_publishes_it(how: str) -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    peer = rig.lasting("a", will=_delayed(50))
+    if how != "takeover":
+        peer.drop(pump=how == "drop")
+    rig.connected("a", clean=True)
+    assert watch.take_all() == ["gone"]
+    rig.pass_ms(100_000)
+    assert watch.inbox == []
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_takeover_without_a_delay_publishes_it(level: int) -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    rig.lasting("a", level, will=WILL)
+    again = rig.lasting("a", level, will=Will(b"w", b"second", 1))
+    assert watch.take_all() == ["gone"]
+    again.drop()
+    assert watch.take_all() == ["second"]
+
+
+@pytest.mark.parametrize("how", ["crash", "restart"])
+def test_a_delayed_will_survives_a_start(how: str) -> None:
+    rig = Rig()
+    _watch(rig)
+    rig.lasting("a", will=_delayed(5)).drop()
+    getattr(rig, how)()
+    rig.pass_ms(10_000)
+    assert rig.lasting("watch").take_all() == ["gone"]
+
+
+def test_a_session_that_is_dropped_by_disconnect_publishes_it_at_once() -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    rig.lasting("a", will=_delayed(50)).disconnect(0x04, expiry=0)
+    assert watch.take_all() == ["gone"]
+
+
+def test_a_session_that_is_deleted_publishes_it() -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    peer = rig.lasting("a", will=_delayed(50))
+    rig.core.broker.discard(rig.core.sessions.get("a"), 0x98)  # type: ignore[arg-type]
+    rig.pump()
+    assert peer.gone_with == 0x98
+    assert watch.take_all() == ["gone"]
+    rig.lasting("b", will=_delayed(50)).drop()
+    rig.core.broker.discard(rig.core.sessions.get("b"), 0x98)  # type: ignore[arg-type]
+    rig.pump()
+    assert watch.take_all() == ["gone"]
+
+
+def test_a_will_for_a_topic_of_the_server_is_refused() -> None:
+    assert Rig().peer().connect("a", will=Will(b"$SYS/x", b"")).reason == 0x90

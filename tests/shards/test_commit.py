@@ -1,0 +1,500 @@
+"""What a group decides: places, quotas, keys, cancels, moves, the clock set back, expiry."""
+
+import pytest
+
+from shards import keys
+from shards.commit import Caps, Control, Outcome, Refused, Replayed
+from shards.errors import StoreFailed
+from shards.memory import MemoryStore
+from shards.record import CANCELLED, MOVED, decode
+from shards.recover import Opened, count_pending
+from shards.store import Table
+from shards.tables import cursor_from
+from shards.verify import verify_counts
+from timeline.position import HELD_SHARD, MessageId, Position, at_of, before, id_position, id_shard
+from timeline.slices import DAY_MS
+
+from .timelines import CAPS, NOW, QUARTER, draft, group, open_at, put, sync, texts
+
+
+@pytest.fixture
+def opened() -> Opened:
+    return open_at(MemoryStore())
+
+
+def outcome(control: Control) -> Outcome:
+    return control.outcome
+
+
+def consistent(opened: Opened) -> bool:
+    counted = count_pending(opened.reader, opened.horizon.position)
+    held = sum(1 for _ in opened.reader.held())
+    return (
+        not verify_counts(opened.store, opened.directory)
+        and counted == opened.commit.pending
+        and held == opened.commit.held
+    )
+
+
+# -- put
+
+
+def test_a_message_is_placed_at_its_due_or_now(opened: Opened) -> None:
+    late, none, future = put(opened, draft(NOW - 5), draft(0), draft(NOW + 5))
+    assert [at_of(id_position(m)) for m in (late, none, future)] == [NOW, NOW, NOW + 5]
+    assert id_position(late) < id_position(none)
+    assert opened.commit.pending == 3
+    assert consistent(opened)
+
+
+def test_full_shards_are_followed_by_the_next(opened: Opened) -> None:
+    ids = put(opened, *(draft(NOW + 5) for _ in range(7)))
+    assert [id_shard(m) for m in ids] == [0, 0, 0, 1, 1, 1, 2]
+    assert consistent(opened)
+
+
+def test_a_shard_is_full_in_bytes_too() -> None:
+    opened = open_at(MemoryStore(), caps=Caps(messages=100, bytes=60, pending=100, structure_above=100))
+    ids = put(opened, *(draft(NOW + 5, "x" * 40) for _ in range(3)))
+    assert [id_shard(m) for m in ids] == [0, 1, 2]
+
+
+def test_a_busy_slice_keeps_structures_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeline.structures.LEARN_TOPICS", 1)
+    opened = open_at(MemoryStore(), caps=Caps(messages=100, bytes=1 << 20, pending=100, structure_above=2))
+    put(opened, draft(NOW + 5, "1", "a"), draft(NOW + 5, "2", "b"))
+    ids = put(opened, *(draft(NOW + 5, "x", topic) for topic in ("a", "b", "a")))
+    assert [id_shard(m) for m in ids] == [1, 2, 1]
+    again = open_at(opened.store, caps=opened.commit.caps)  # type: ignore[arg-type]
+    assert [again.reader.structures.pattern(n) for n in (1, 2)] == ["a", "b"]
+    piece = again.directory.find(NOW + 5)
+    assert piece is not None
+    assert [piece.shards[n].structure for n in range(3)] == [0, 1, 2]
+
+
+def test_a_slice_opens_a_bounded_number_of_structures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeline.structures.LEARN_TOPICS", 1)
+    monkeypatch.setattr("shards.commit.SLICE_STRUCTURES", 3)
+    opened = open_at(MemoryStore(), caps=Caps(messages=100, bytes=1 << 20, pending=100, structure_above=1))
+    ids = put(opened, *(draft(NOW + 5, "x", topic) for topic in "abcdefc"))
+    assert [id_shard(m) for m in ids] == [0, 1, 2, 0, 0, 0, 2]
+
+
+def test_all_drafts_are_placed_or_none() -> None:
+    opened = open_at(MemoryStore(), max_slices=2)
+    commit = group(opened)
+    far = [draft(NOW + day * DAY_MS) for day in (1, 2, 3)]
+    with pytest.raises(Refused, match="2 slices") as caught:
+        commit.put(far)
+    assert (caught.value.index, caught.value.why) == (2, "over-quota")
+    sync(opened, commit.seal())
+    assert opened.commit.pending == 0
+    assert texts(opened) == []
+    assert consistent(open_at(opened.store))  # type: ignore[arg-type]
+
+
+def test_what_is_pending_is_bounded(opened: Opened) -> None:
+    put(opened, *(draft(NOW + 5) for _ in range(99)))
+    commit = group(opened)
+    with pytest.raises(Refused, match="100 messages"):
+        commit.put([draft(NOW + 5), draft(NOW + 5)])
+    assert len(commit.put([draft(NOW + 5, key=b"k" * 16)])) == 1
+    (again,) = commit.put([draft(NOW + 5, key=b"k" * 16)])
+    assert isinstance(again, Replayed), "what was accepted before needs no room"
+
+
+def test_a_group_holds_the_horizon_below_what_it_touches(opened: Opened) -> None:
+    (message,) = put(opened, draft(NOW + 50))
+    commit = group(opened)
+    commit.put([draft(NOW + 90), draft(NOW + 70)])
+    first = commit.seal()
+    assert first.floor is not None
+    assert at_of(first.floor) == NOW + 70
+    commit = group(opened)
+    commit.cancel(message)
+    second = commit.seal()
+    assert second.floor == id_position(message)
+    assert second.gone == [id_position(message)]
+    commit = group(opened)
+    assert commit.is_empty
+    assert commit.seal().floor is None
+
+
+def test_each_group_writes_the_cursor(opened: Opened) -> None:
+    commit = group(opened, NOW + 7)
+    commit.running_ms = 12_345
+    sealed = sync(opened, commit.seal())
+    value = opened.store.get(Table.META, b"cursor")
+    assert value is not None
+    cursor = cursor_from(value)
+    assert cursor.horizon == opened.horizon.position
+    assert cursor.bound_ms == sealed.bound_ms == opened.horizon.bound_ms > NOW + 7
+    assert (cursor.seq, cursor.running_ms) == (opened.horizon.seq, 12_345)
+
+
+def test_a_failed_write_is_told(opened: Opened) -> None:
+    commit = group(opened)
+    commit.put([draft(NOW + 5)])
+    opened.store.fail_writes = True  # type: ignore[attr-defined]
+    with pytest.raises(StoreFailed):
+        commit.seal()
+
+
+# -- idempotency keys
+
+KEY = b"k" * 16
+
+
+def test_a_key_gives_the_first_answer_again(opened: Opened) -> None:
+    (first,) = put(opened, draft(NOW + 5, key=KEY))
+    commit = group(opened)
+    (again,) = commit.put([draft(NOW + 5, key=KEY)])
+    assert again == Replayed(first, NOW + 5)
+    sync(opened, commit.seal())
+    assert texts(opened) == ["x"]
+    assert consistent(opened)
+
+
+def test_a_key_without_a_due_tells_where_it_was_placed(opened: Opened) -> None:
+    put(opened, draft(0, key=KEY))
+    (again,) = group(opened).put([draft(0, key=KEY)])
+    assert isinstance(again, Replayed)
+    assert again.due_ms == NOW
+
+
+def test_a_key_counts_within_its_own_group_and_request(opened: Opened) -> None:
+    commit = group(opened)
+    first, twin, other = commit.put([draft(5, key=KEY), draft(5, key=KEY), draft(NOW + 9, "other")])
+    assert first == twin
+    (again,) = commit.put([draft(5, key=KEY)])
+    assert isinstance(again, Replayed)
+    assert again.id == first
+    sync(opened, commit.seal())
+    assert texts(opened) == ["x", "other"]
+    assert other != first
+
+
+def test_new_and_known_drafts_are_answered_in_order(opened: Opened) -> None:
+    (first,) = put(opened, draft(NOW + 5, key=KEY))
+    answers = group(opened).put([draft(NOW + 6, "a"), draft(NOW + 5, key=KEY), draft(NOW + 7, "b")])
+    assert answers[1] == Replayed(first, NOW + 5)
+    assert [at_of(id_position(m)) for m in (answers[0], answers[2])] == [NOW + 6, NOW + 7]  # type: ignore[arg-type]
+
+
+def test_a_key_of_another_request_is_refused_before_anything_is_placed(opened: Opened) -> None:
+    put(opened, draft(NOW + 5, key=KEY))
+    commit = group(opened)
+    with pytest.raises(Refused) as caught:
+        commit.put([draft(NOW + 9, "new"), draft(NOW + 5, key=KEY, fingerprint=b"other" + bytes(11))])
+    assert (caught.value.why, caught.value.index) == ("idempotency-mismatch", 1)
+    assert commit.is_empty
+    with pytest.raises(Refused):
+        commit.put([draft(5, key=b"n" * 16), draft(5, key=b"n" * 16, fingerprint=b"o" * 16)])
+
+
+def test_a_key_goes_with_the_slice_of_its_message(opened: Opened) -> None:
+    (first,) = put(opened, draft(NOW + 5, key=KEY))
+    piece = opened.directory.find(NOW + 5)
+    assert piece is not None
+    commit = group(opened, NOW + QUARTER)
+    commit.expire([piece])
+    sync(opened, commit.seal())
+    (second,) = group(opened, NOW + QUARTER).put([draft(NOW + 5, key=KEY)])
+    assert not isinstance(second, Replayed)
+    assert second != first
+
+
+def test_a_key_follows_its_message_when_that_is_moved(opened: Opened) -> None:
+    (first,) = put(opened, draft(NOW + 5, key=KEY))
+    commit = group(opened)
+    commit.move(first, NOW + 3 * QUARTER)
+    sync(opened, commit.seal())
+    piece = opened.directory.find(NOW + 5)
+    assert piece is not None
+    commit = group(opened)
+    commit.expire([piece])
+    (again,) = commit.put([draft(NOW + 5, key=KEY)])
+    assert again == Replayed(first, NOW + 5)
+
+
+def test_a_key_of_a_held_message_does_not_lie_behind_the_floor(opened: Opened) -> None:
+    opened.directory.floor = before(NOW)
+    (first,) = put(opened, draft(NOW - 30_000, key=KEY), wall_ms=NOW - 60_000)
+    assert id_shard(first) == HELD_SHARD
+    (again,) = group(opened, NOW - 60_000).put([draft(NOW - 30_000, key=KEY)])
+    assert again == Replayed(first, NOW - 30_000)
+    commit = group(opened, NOW - 60_000)
+    commit.move(first, NOW - 20_000)
+    (again,) = commit.put([draft(NOW - 30_000, key=KEY)])
+    assert again == Replayed(first, NOW - 30_000)
+
+
+# -- cancel
+
+
+def test_a_cancel_leaves_a_stub(opened: Opened) -> None:
+    (message,) = put(opened, draft(NOW + 5, "load"))
+    commit = group(opened)
+    assert outcome(commit.cancel(message)) is Outcome.DONE
+    assert outcome(commit.cancel(message)) is Outcome.DONE, "in one group as in two"
+    sync(opened, commit.seal())
+    assert opened.commit.pending == 0
+    found = opened.reader.find(message)
+    assert found is not None
+    left = decode(found.value)
+    assert (left.stub, left.when_ms, left.payload, left.topic) == (CANCELLED, NOW, b"", b"a/b")
+    assert outcome(group(opened).cancel(message)) is Outcome.DONE
+    assert consistent(opened)
+
+
+def test_a_cancel_is_too_late_from_the_due_millisecond_on(opened: Opened) -> None:
+    message, now = put(opened, draft(NOW + 50), draft(0))
+    assert outcome(group(opened, NOW + 49).cancel(message)) is Outcome.DONE
+    opened.commit.forget()
+    assert outcome(group(opened, NOW).cancel(now)) is Outcome.ALREADY_DISPATCHED
+    (other,) = put(opened, draft(NOW + 60))
+    assert outcome(group(opened, NOW + 60).cancel(other)) is Outcome.ALREADY_DISPATCHED
+
+
+def test_after_a_start_what_may_have_been_sent_cannot_be_cancelled() -> None:
+    store = MemoryStore()
+    opened = open_at(store)
+    near, far = put(opened, draft(NOW + 1_000), draft(NOW + 60_000))
+    again = open_at(store, NOW - 5_000)
+    assert outcome(group(again, NOW - 5_000).cancel(near)) is Outcome.ALREADY_DISPATCHED
+    assert outcome(group(again, NOW - 5_000).cancel(far)) is Outcome.DONE
+
+
+def test_nobody_knows_a_message_that_is_not_there(opened: Opened) -> None:
+    commit = group(opened)
+    assert outcome(commit.cancel(MessageId(1))) is Outcome.NOT_FOUND
+    assert outcome(commit.move(MessageId(1), NOW + 5)) is Outcome.NOT_FOUND
+    assert commit.is_empty
+
+
+# -- move
+
+
+def test_a_move_keeps_the_id_and_takes_a_new_place(opened: Opened) -> None:
+    (message,) = put(opened, draft(NOW + 5))
+    commit = group(opened)
+    control = commit.move(message, NOW + 90)
+    assert control.outcome is Outcome.DONE
+    assert at_of(id_position(control.row)) == NOW + 90
+    sealed = sync(opened, commit.seal())
+    assert sealed.gone == [id_position(message)]
+    assert [place for place, _, _ in sealed.placed] == [id_position(control.row)]
+    found = opened.reader.find(message)
+    assert found is not None
+    assert found.row_id == control.row
+    record = decode(found.value)
+    assert (record.id, record.due_ms) == (message, NOW + 90)
+    old = opened.reader.value_at(id_position(message), id_shard(message))
+    assert old is not None
+    assert decode(old).stub == MOVED
+    assert opened.commit.pending == 1
+    assert consistent(opened)
+
+
+def test_a_moved_message_is_moved_and_cancelled_by_its_id_at_once(opened: Opened) -> None:
+    """Whoever does not wait for the first answer gets the same truth, in one group as in two."""
+    (message,) = put(opened, draft(NOW + 5))
+    commit = group(opened)
+    assert outcome(commit.move(message, NOW + 90)) is Outcome.DONE
+    assert outcome(commit.move(message, NOW + 40)) is Outcome.DONE
+    assert outcome(commit.cancel(message)) is Outcome.DONE
+    assert outcome(commit.move(message, NOW + 70)) is Outcome.CANCELLED
+    sealed = sync(opened, commit.seal())
+    assert {place for place, _, _ in sealed.placed} <= set(sealed.gone)
+    assert texts(opened) == ["-", "-", "-"]
+    assert consistent(opened)
+
+
+def test_a_move_may_ask_for_the_row_it_knows(opened: Opened) -> None:
+    (message,) = put(opened, draft(NOW + 5))
+    commit = group(opened)
+    first = commit.move(message, NOW + 90, message)
+    assert outcome(commit.move(message, NOW + 95, message)) is Outcome.CHANGED
+    assert outcome(commit.move(message, NOW + 95, first.row)) is Outcome.DONE
+
+
+def test_a_move_to_now_is_dispatched_now(opened: Opened) -> None:
+    (message,) = put(opened, draft(NOW + 5_000))
+    commit = group(opened)
+    control = commit.move(message, 0)
+    sync(opened, commit.seal())
+    assert at_of(id_position(control.row)) == NOW
+    assert outcome(group(opened).cancel(message)) is Outcome.ALREADY_DISPATCHED
+
+
+def test_a_move_that_is_refused_leaves_the_message(opened: Opened) -> None:
+    opened = open_at(MemoryStore(), max_slices=1)
+    (message,) = put(opened, draft(NOW + 5))
+    commit = group(opened)
+    with pytest.raises(Refused):
+        commit.move(message, NOW + 5 * DAY_MS)
+    assert outcome(commit.cancel(message)) is Outcome.DONE
+
+
+# -- the clock set back
+
+BACK = NOW - 60_000
+
+
+def test_a_message_between_wall_and_t_is_held(opened: Opened) -> None:
+    held, now, later = put(opened, draft(BACK + 10_000), draft(0), draft(NOW + 5), wall_ms=BACK)
+    assert [id_shard(m) == HELD_SHARD for m in (held, now, later)] == [True, False, False]
+    assert (opened.commit.held, opened.commit.pending) == (1, 3)
+    assert consistent(opened)
+
+
+def release(opened: Opened, wall_ms: int) -> None:
+    commit = group(opened, wall_ms)
+    for place, _, _ in list(opened.reader.held()):
+        if at_of(place) <= wall_ms:
+            commit.release(place)
+    sync(opened, commit.seal())
+
+
+def test_a_held_message_goes_to_t_when_its_due_has_come(opened: Opened) -> None:
+    (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
+    release(opened, BACK + 10_000)
+    found = opened.reader.find(message)
+    assert found is not None
+    assert at_of(found.position) == NOW
+    assert found.shard is not None
+    record = decode(found.value)
+    assert (record.id, record.due_ms) == (message, BACK + 10_000)
+    assert (opened.commit.held, opened.commit.pending) == (0, 1)
+    assert consistent(opened)
+
+
+def test_a_held_message_is_released_once(opened: Opened) -> None:
+    put(opened, draft(BACK + 10_000), wall_ms=BACK)
+    (place,) = [place for place, _, _ in opened.reader.held()]
+    commit = group(opened, NOW)
+    commit.release(place)
+    commit.release(place)
+    sync(opened, commit.seal())
+    assert texts(opened) == ["x"]
+    assert consistent(opened)
+
+
+def test_a_held_message_whose_release_is_refused_stays(opened: Opened) -> None:
+    """T has no slice yet and there is no room for one: nothing may be lost over that."""
+    opened = open_at(MemoryStore(), max_slices=1)
+    put(opened, draft(NOW + DAY_MS, "far"))
+    (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
+    (place,) = [place for place, _, _ in opened.reader.held()]
+    commit = group(opened, NOW)
+    with pytest.raises(Refused):
+        commit.release(place)
+    sync(opened, commit.seal())
+    assert opened.reader.find(message) is not None
+    assert consistent(opened)
+
+
+def test_a_held_message_can_be_cancelled_until_it_is_released(opened: Opened) -> None:
+    (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
+    commit = group(opened, BACK)
+    assert outcome(commit.cancel(message)) is Outcome.DONE
+    assert outcome(commit.cancel(message)) is Outcome.DONE
+    sync(opened, commit.seal())
+    assert (opened.commit.held, opened.commit.pending) == (1, 0)
+    assert consistent(opened)
+    release(opened, NOW)
+    assert (opened.commit.held, opened.commit.pending) == (0, 0)
+    assert texts(opened) == ["-"]
+    assert outcome(group(opened, NOW).cancel(message)) is Outcome.DONE
+    assert outcome(group(opened, NOW).move(message, NOW + 5)) is Outcome.CANCELLED
+    assert consistent(opened)
+
+
+def test_a_held_message_can_be_moved_on_and_about(opened: Opened) -> None:
+    (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
+    commit = group(opened, BACK)
+    assert outcome(commit.move(message, BACK + 20_000)) is Outcome.DONE
+    sync(opened, commit.seal())
+    assert (opened.commit.held, opened.commit.pending) == (1, 1)
+    assert consistent(opened)
+    commit = group(opened, BACK)
+    assert outcome(commit.move(message, NOW + 500)) is Outcome.DONE
+    sync(opened, commit.seal())
+    assert (opened.commit.held, opened.commit.pending) == (0, 1)
+    found = opened.reader.find(message)
+    assert found is not None
+    assert at_of(found.position) == NOW + 500
+    commit = group(opened, BACK)
+    assert outcome(commit.move(message, BACK + 5_000)) is Outcome.DONE
+    sync(opened, commit.seal())
+    assert opened.commit.held == 1
+    release(opened, BACK + 5_000)
+    assert texts(opened) == ["x", "-"]
+    assert consistent(opened)
+
+
+def test_a_released_message_is_held_again_when_the_clock_goes_back_meanwhile(opened: Opened) -> None:
+    (message,) = put(opened, draft(BACK + 10_000), wall_ms=BACK)
+    (place,) = [place for place, _, _ in opened.reader.held()]
+    commit = group(opened, BACK)
+    commit.release(place)
+    sync(opened, commit.seal())
+    assert opened.commit.held == 1
+    found = opened.reader.find(message)
+    assert found is not None
+    assert at_of(found.position) == BACK + 10_000
+    assert consistent(opened)
+
+
+# -- small tables, expiry
+
+
+def test_a_group_sees_its_own_rows(opened: Opened) -> None:
+    commit = group(opened)
+    commit.row(Table.SESSIONS, b"c", b"1")
+    assert commit.get(Table.SESSIONS, b"c") == b"1"
+    commit.row(Table.SESSIONS, b"c", None)
+    assert commit.get(Table.SESSIONS, b"c") is None
+    sync(opened, commit.seal())
+    assert opened.store.get(Table.SESSIONS, b"c") is None
+
+
+def test_turns_are_journalled(opened: Opened) -> None:
+    commit = group(opened)
+    commit.dispatched([(Position(5), 77), (Position(9), 78)])
+    sync(opened, commit.seal())
+    assert opened.reader.dispatched_ms(Position(6)) == 78
+
+
+def test_a_dropped_slice_is_gone_with_its_rows(opened: Opened) -> None:
+    first, second = put(opened, draft(NOW + 5, "a"), draft(NOW + QUARTER, "b"))
+    piece = opened.directory.find(NOW + 5)
+    assert piece is not None
+    commit = group(opened, NOW + QUARTER - 1)
+    commit.running_ms = 7_000
+    commit.passed(piece)
+    sync(opened, commit.seal())
+    again = open_at(opened.store)  # type: ignore[arg-type]
+    kept = again.directory.find(NOW + 5)
+    assert kept is not None
+    assert kept.passed_s == 7
+    commit = group(opened, NOW + QUARTER)
+    commit.dispatched([(Position(5), 77)])
+    commit.expire([piece])
+    sync(opened, commit.seal())
+    assert opened.reader.find(first) is None
+    assert opened.reader.find(second) is not None
+    assert texts(opened) == ["b"]
+    again = open_at(opened.store, NOW + QUARTER)  # type: ignore[arg-type]
+    assert again.directory.floor == opened.directory.floor == before(piece.end_ms)
+    assert len(again.directory) == 1
+    assert list(opened.store.scan(Table.SHARDS, b"", keys.LAST)) != []
+    assert consistent(again)
+
+
+def test_cached_slices_are_forgotten_at_their_bound() -> None:
+    opened = open_at(MemoryStore(), caps=CAPS, max_slices=3)
+    for number in range(12):
+        put(opened, draft(NOW + 30 * DAY_MS + number * QUARTER))
+    assert len(opened.commit._quarters) <= 7
+    assert consistent(opened)

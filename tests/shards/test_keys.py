@@ -1,0 +1,49 @@
+"""Key bytes: what sorts on the timeline sorts on disk."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards import keys
+from timeline.position import MessageId, Position, position
+from timeline.slices import Home, Shard
+
+positions = st.integers(0, (1 << 96) - 1).map(Position)
+homes = st.builds(Home, st.integers(0, (1 << 48) - 1), st.integers(0, 0xFFFE))
+
+
+@given(positions, positions)
+def test_positions_sort_as_bytes(one: Position, two: Position) -> None:
+    assert (keys.place(one) < keys.place(two)) == (one < two)
+    assert keys.place_of(keys.place(one)) == one
+
+
+@given(homes, st.integers(0, 0xFFFD), positions)
+def test_a_message_key_holds_all_of_it(home: Home, number: int, place: Position) -> None:
+    key = Shard(home, number).prefix + keys.place(place)
+    assert len(key) == 22
+    assert keys.place_of(key) == place
+    assert keys.shard_of(key) == (home, number)
+    assert keys.slice_of(key) == home
+    start, end = keys.slice_range(home)
+    assert start <= key < end
+    assert start == keys.slice_key(home)
+
+
+@given(homes, homes, st.integers(0, 0xFFFF))
+def test_a_slice_range_holds_no_other_slice(one: Home, two: Home, number: int) -> None:
+    start, end = keys.slice_range(one)
+    key = Shard(two, number).prefix + bytes(12)
+    assert (start <= key < end) == (one == two)
+
+
+@given(st.integers(0, (1 << 128) - 1))
+def test_message_ids(message: int) -> None:
+    assert keys.message_of(keys.message(MessageId(message))) == message
+
+
+def test_nothing_is_above_last() -> None:
+    top = Shard(Home((1 << 48) - 1, 0xFFFF), 0xFFFF).prefix + keys.place(
+        position((1 << 48) - 1, (1 << 48) - 1)
+    )
+    assert top < keys.LAST
+    assert keys.message(MessageId((1 << 128) - 1)) < keys.LAST

@@ -1,0 +1,127 @@
+"""Stored messages: what goes in comes out, and what cannot be one is Corrupt and nothing else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards.errors import Corrupt
+from shards.record import (
+    CANCELLED,
+    MOVED,
+    Record,
+    decode,
+    encode,
+    encode_fresh,
+    is_stub,
+    stub,
+    topic_of,
+    with_id,
+)
+
+times = st.integers(0, (1 << 48) - 1)
+records = st.builds(
+    Record,
+    topic=st.binary(max_size=30),
+    payload=st.binary(max_size=40),
+    due_ms=times,
+    qos=st.integers(0, 2),
+    retain=st.booleans(),
+    drop_late=st.booleans(),
+    expires_ms=times,
+    id=st.integers(0, (1 << 128) - 1),
+    key=st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
+    publisher=st.binary(max_size=255),
+    properties=st.binary(max_size=300),
+    encoding=st.integers(0, 2),
+    zone=st.binary(max_size=40),
+)
+FULL = Record(
+    b"a/b", b"payload", 5, 2, True, True, 7, 9, b"k" * 16, b"who", b"properties", 2, b"Europe/Bucharest"
+)
+
+
+@given(records)
+def test_a_record_comes_back(record: Record) -> None:
+    value = encode(record)
+    assert decode(value) == record
+    assert topic_of(value) == record.topic
+    assert not is_stub(value)
+
+
+@given(records)
+def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
+    plain = Record(
+        record.topic,
+        record.payload,
+        record.due_ms,
+        record.qos,
+        key=record.key,
+        properties=record.properties,
+        encoding=record.encoding,
+    )
+    assert encode(plain) == encode_fresh(
+        record.topic,
+        record.payload,
+        record.due_ms,
+        record.qos,
+        record.encoding,
+        record.key,
+        record.properties,
+    )
+
+
+def test_the_shortest_record_is_thirteen_bytes_and_its_text() -> None:
+    value = encode(Record(b"ab", b"xyz", 0x0102, 1))
+    assert value == bytes.fromhex("01 0001 0002 0000000000000102") + b"abxyz"
+
+
+@given(records, st.sampled_from((CANCELLED, MOVED)), times)
+def test_a_stub_keeps_all_but_the_load(record: Record, kind: int, when_ms: int) -> None:
+    left = decode(stub(record, kind, when_ms))
+    assert is_stub(stub(record, kind, when_ms))
+    assert (left.topic, left.due_ms, left.qos, left.key, left.id) == (
+        record.topic,
+        record.due_ms,
+        record.qos,
+        record.key,
+        record.id,
+    )
+    assert (left.payload, left.properties, left.stub, left.when_ms) == (b"", b"", kind, when_ms)
+    assert topic_of(stub(record, kind, when_ms)) == record.topic
+
+
+@given(records, st.integers(1, (1 << 128) - 1), times)
+def test_a_moved_message_knows_its_id(record: Record, message: int, due_ms: int) -> None:
+    moved = decode(with_id(encode(record), message, due_ms))
+    assert (moved.id, moved.due_ms) == (message, due_ms)
+    assert (moved.topic, moved.payload, moved.key) == (record.topic, record.payload, record.key)
+
+
+@pytest.mark.parametrize("record", [Record(b"a/b", b"", 5), FULL])
+def test_every_cut_is_corrupt_or_a_shorter_payload(record: Record) -> None:
+    value = encode(record)
+    head = len(value) - len(record.payload)
+    for size in range(len(value)):
+        if size < head:
+            with pytest.raises(Corrupt):
+                decode(value[:size])
+        else:
+            assert decode(value[:size]).payload == record.payload[: size - head]
+
+
+@pytest.mark.parametrize("record", [Record(b"a/b", b"pay", 5), FULL])
+def test_every_wrong_byte_is_corrupt_or_another_record(record: Record) -> None:
+    value = bytearray(encode(record))
+    for at in range(len(value)):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged = bytearray(value)
+            damaged[at] ^= flip
+            try:
+                decode(bytes(damaged))
+            except Corrupt:
+                continue
+
+
+def test_another_version_is_corrupt() -> None:
+    with pytest.raises(Corrupt, match="version 2"):
+        decode(b"\x02" + encode(Record(b"a", b"b"))[1:])

@@ -1,0 +1,61 @@
+"""Values of the small tables come back as they were."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards import keys, tables
+from timeline.position import END, MessageId, Position
+from timeline.slices import Home, Shard, Slice
+
+u48 = st.integers(0, (1 << 48) - 1)
+positions = st.integers(0, (1 << 96) - 1).map(Position)
+
+
+@given(u48, st.integers(0, 9), st.integers(0, 99), st.integers(0, 99), positions, positions)
+def test_shards(
+    start_ms: int, generation: int, number: int, count: int, first: Position, last: Position
+) -> None:
+    shard = Shard(Home(start_ms, generation), number, 7)
+    shard.count, shard.live, shard.bytes = count, count // 2, count << 33
+    shard.first, shard.last = first, last
+    value = tables.shard_value(shard)
+    assert len(value) == 42
+    back = tables.shard_from(shard.prefix, value)
+    for name in ("home", "number", "structure", "count", "live", "bytes", "first", "last", "prefix"):
+        assert getattr(back, name) == getattr(shard, name)
+
+
+@given(u48, u48, st.one_of(st.none(), st.integers(0, 1 << 40)), st.lists(st.integers(0, 500), max_size=3))
+def test_slices(start_ms: int, end_ms: int, passed_s: int | None, borrowed: list[int]) -> None:
+    piece = Slice(start_ms, end_ms, 3)
+    piece.passed_s = passed_s
+    for number in borrowed:
+        piece.borrowed[number] = Shard(Home(5, 1), number, 9)
+    back, prefixes = tables.slice_from(keys.slice_key(piece.home), tables.slice_value(piece))
+    assert (back.start_ms, back.end_ms, back.generation) == (start_ms, end_ms, 3)
+    assert back.passed_s == passed_s
+    assert prefixes == [shard.prefix for shard in piece.borrowed.values()]
+
+
+@given(positions, u48, u48, u48, positions)
+def test_the_cursor(horizon: Position, bound_ms: int, seq: int, running_ms: int, floor: Position) -> None:
+    cursor = tables.StoredCursor(horizon, bound_ms, seq, running_ms, floor)
+    assert tables.cursor_from(tables.cursor_value(cursor)) == cursor
+
+
+@given(st.integers(0, (1 << 128) - 1), st.binary(min_size=16, max_size=16), u48, positions)
+def test_dedupe(message: int, fingerprint: bytes, due_ms: int, place: Position) -> None:
+    row = tables.DedupeRow(MessageId(message), fingerprint, due_ms, place)
+    assert tables.dedupe_from(tables.dedupe_value(row)) == row
+
+
+@given(u48)
+def test_dispatches(wall_ms: int) -> None:
+    assert tables.wall_from(tables.wall_value(wall_ms)) == wall_ms
+
+
+def test_sessions_and_cursors() -> None:
+    session = tables.SessionRow(60, [tables.SubscriptionRow("a/#", 1, keys.place(END), 3, 9)], 77)
+    assert tables.session_of(tables.encode_row(session)) == session
+    cursor = tables.CursorRow(keys.place(END), [tables.FlightRow(1, keys.place(END), 2, 1, 4, 8)])
+    assert tables.cursor_row_of(tables.encode_row(cursor)) == cursor

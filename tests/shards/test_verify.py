@@ -1,0 +1,61 @@
+"""Counts are derived: what the rows say is right."""
+
+import pytest
+
+from shards import keys
+from shards.memory import MemoryStore
+from shards.recover import read_directory
+from shards.store import Table
+from shards.verify import repair_counts, verify_counts
+from timeline.slices import Shard
+
+from .timelines import NOW, QUARTER, draft, group, open_at, put, sync
+
+
+def filled() -> MemoryStore:
+    store = MemoryStore()
+    opened = open_at(store)
+    ids = put(opened, *(draft(NOW + n * QUARTER // 2, str(n)) for n in range(8)))
+    commit = group(opened)
+    commit.cancel(ids[3])
+    commit.move(ids[5], NOW + 9 * QUARTER)
+    sync(opened, commit.seal())
+    return store
+
+
+def test_nothing_is_wrong_with_a_good_store() -> None:
+    store = filled()
+    assert verify_counts(store, read_directory(store, 100)) == []
+
+
+@pytest.mark.parametrize("wrong", ["count", "live", "first", "last"])
+def test_a_wrong_count_is_found_and_repaired(wrong: str) -> None:
+    store = filled()
+    directory = read_directory(store, 100)
+    piece = list(directory)[1]
+    shard = piece.shards[0]
+    setattr(shard, wrong, getattr(shard, wrong) + 1)
+    (fault,) = verify_counts(store, directory)
+    assert fault.shard is shard
+    assert str(piece.start_ms) in str(fault)
+    repair_counts(store, [fault])
+    assert store.durable == len(store.log)
+    assert verify_counts(store, read_directory(store, 100)) == []
+
+
+def test_a_lost_row_is_found() -> None:
+    store = filled()
+    key, _ = next(store.scan(Table.MESSAGES, b"", keys.LAST))
+    batch = store.batch()
+    batch.delete(Table.MESSAGES, key)
+    store.write(batch)
+    (fault,) = verify_counts(store, read_directory(store, 100))
+    assert fault.counted.count == fault.shard.count - 1
+
+
+def test_an_empty_shard_is_in_order() -> None:
+    store = filled()
+    directory = read_directory(store, 100)
+    piece = next(iter(directory))
+    piece.adopt(Shard(piece.home, 9))
+    assert verify_counts(store, directory) == []

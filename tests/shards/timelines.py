@@ -1,0 +1,50 @@
+"""A store's timeline for tests: opened on a store in RAM, with a wall clock that is an argument."""
+
+from shards.commit import Caps, Commit, Draft
+from shards.group import Group
+from shards.memory import MemoryStore
+from shards.record import Record, decode, encode
+from shards.recover import Opened, open_timeline
+from timeline.position import START, MessageId, Position
+from timeline.slices import DAY_MS, NARROWEST_MS
+
+NOW = 20_000 * DAY_MS
+QUARTER = NARROWEST_MS
+CAPS = Caps(messages=3, bytes=1 << 20, pending=100, structure_above=1_000)
+
+
+def open_at(store: MemoryStore, wall_ms: int = NOW, *, caps: Caps = CAPS, max_slices: int = 50) -> Opened:
+    return open_timeline(store, wall_ms=wall_ms, node=5, max_slices=max_slices, max_structures=20, caps=caps)
+
+
+def draft(
+    due_ms: int, text: str = "x", topic: str = "a/b", key: bytes = b"", fingerprint: bytes = b""
+) -> Draft:
+    record = Record(topic.encode(), text.encode(), due_ms, key=key)
+    return Draft(due_ms, record.topic, encode(record), key, fingerprint or key)
+
+
+def put(opened: Opened, *drafts: Draft, wall_ms: int = NOW) -> list[MessageId]:
+    """In a group of its own, durable."""
+    commit = opened.commit
+    commit.begin(wall_ms)
+    ids = [answer for answer in commit.put(drafts) if not hasattr(answer, "due_ms")]
+    sync(opened, commit.seal())
+    return ids
+
+
+def sync(opened: Opened, group: Group) -> Group:
+    opened.store.flush()
+    opened.horizon.close_group()
+    return group
+
+
+def texts(opened: Opened, start: Position = START, end: Position | None = None) -> list[str]:
+    """The payloads on the timeline in order; `-` for a stub."""
+    rows = opened.reader.read(start, end if end is not None else Position((1 << 96) - 1))
+    return [decode(value).payload.decode() or "-" for _, _, value in rows]
+
+
+def group(opened: Opened, wall_ms: int = NOW) -> Commit:
+    opened.commit.begin(wall_ms)
+    return opened.commit

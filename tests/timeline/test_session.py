@@ -1,0 +1,292 @@
+"""Sessions: packet ids, windows, where subscriptions begin, what a replay brings again."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from timeline.position import Position
+from timeline.session import PACKET_ID_MAX, Flight, Session, Subscription
+
+
+def make(window: int = 3, read: int = 100) -> Session:
+    return Session("c", read=Position(read), expiry_s=60, window=window)
+
+
+def subscribe(session: Session, topic_filter: str, horizon: int, back: int | None = None) -> Subscription:
+    wanted = Subscription(topic_filter, 1, Position(horizon))
+    session.subscribe(wanted, Position(horizon), None if back is None else Position(back))
+    return wanted
+
+
+def since(session: Session) -> dict[str, int]:
+    return {name: subscription.since for name, subscription in session.subscriptions.items()}
+
+
+# -- in flight
+
+
+def test_packet_ids_begin_at_one_and_grow() -> None:
+    session = make()
+    assert [session.take(Position(n), 0, 1) for n in (101, 102, 103)] == [1, 2, 3]
+    had_room = session.has_room
+    assert session.ack(2) is not None
+    assert (had_room, session.has_room) == (False, True)
+    assert session.take(Position(104), 0, 1) == 4
+    assert list(session.flights) == [1, 3, 4]
+
+
+def test_an_ack_of_nothing_is_nothing() -> None:
+    session = make()
+    assert session.ack(1) is None
+    session.take(Position(101), 0, 1)
+    assert session.ack(1) == Flight(1, Position(101), 0, 1)
+    assert session.ack(1) is None
+
+
+def test_packet_ids_wrap_round_holes() -> None:
+    """65,535 is followed by 1, and what is still in flight is passed over."""
+    session = make(window=PACKET_ID_MAX)
+    for place in range(PACKET_ID_MAX):
+        assert session.take(Position(place), 0, 1) == place + 1
+    assert not session.has_room
+    for packet_id in (3, 5, 65_535):
+        session.ack(packet_id)
+    assert [session.take(Position(1), 0, 1) for _ in range(3)] == [3, 5, 65_535]
+    assert not session.has_room
+    session.ack(65_535)
+    session.ack(1)
+    assert session.take(Position(1), 0, 1) == 1
+    assert session.take(Position(1), 0, 1) == 65_535
+    assert len(session.flights) == PACKET_ID_MAX
+
+
+def test_restored_flights_keep_their_ids_and_order() -> None:
+    session = make()
+    session.restore([Flight(9, Position(90), 0, 1, 3), Flight(4, Position(95), 1, 2, 1, 1)])
+    assert list(session.flights) == [9, 4]
+    assert session.flights[9].attempts == 3
+    assert session.take(Position(101), 0, 1) == 5
+    session.restore([])
+    assert session.take(Position(101), 0, 1) == 1
+
+
+def test_pubrec_is_for_qos_2_in_flight() -> None:
+    session = make()
+    first, second = session.take(Position(101), 0, 1), session.take(Position(102), 0, 2)
+    assert not session.received_now(first)
+    assert not session.received_now(77)
+    assert session.received_now(second)
+    assert session.flights[second].phase == 1
+
+
+@pytest.mark.parametrize(("expiry_s", "is_persistent"), [(0, False), (1, True)])
+def test_a_session_with_an_expiry_is_persistent(expiry_s: int, is_persistent: bool) -> None:
+    session = Session("c", read=Position(0), expiry_s=expiry_s, window=1)
+    assert session.is_persistent == is_persistent
+
+
+@pytest.mark.parametrize(("group", "is_of_group"), [(None, False), (("g", 0), False), (("g", 7), True)])
+def test_a_flight_of_a_group(group: object, is_of_group: bool) -> None:
+    flight = Flight(1, Position(101), 0, 1)
+    flight.group = group
+    assert flight.is_of_group == is_of_group
+
+
+# -- reading
+
+
+def test_a_session_tails_when_it_has_read_everything() -> None:
+    session = make(read=100)
+    assert not session.join(Position(101))
+    assert session.read_at(Position(500)) == 100
+    session.read = Position(101)
+    assert session.join(Position(101))
+    assert session.read_at(Position(500)) == 500
+    session.fall_behind(Position(400))
+    assert (session.tailing, session.read) == (False, 400)
+    session.fall_behind(Position(900))
+    assert session.read == 400
+
+
+# -- subscriptions
+
+
+def test_a_new_filter_begins_now_and_an_old_one_where_it_began() -> None:
+    session = make()
+    subscribe(session, "a", 100)
+    subscribe(session, "b", 200)
+    again = subscribe(session, "a", 300)
+    assert since(session) == {"a": 100, "b": 200}
+    assert session.subscriptions["a"] is again
+
+
+def test_a_filter_that_was_given_up_begins_anew() -> None:
+    session = make()
+    subscribe(session, "a", 100)
+    assert session.unsubscribe("a")
+    assert not session.unsubscribe("a")
+    subscribe(session, "a", 300)
+    assert since(session) == {"a": 300}
+
+
+def test_a_replay_brings_only_its_own_filter_again() -> None:
+    session = make(read=100)
+    session.tailing = True
+    subscribe(session, "old", 100)
+    subscribe(session, "new", 500, back=50)
+    assert since(session) == {"old": 500, "new": 50}
+    assert (session.read, session.tailing) == (50, False)
+
+
+def test_a_replay_of_a_session_that_is_behind() -> None:
+    """What it has not read yet of its other filters is still to come, once."""
+    session = make(read=300)
+    subscribe(session, "old", 100)
+    subscribe(session, "new", 500, back=200)
+    assert since(session) == {"old": 300, "new": 200}
+    assert session.read == 200
+    subscribe(session, "later", 500, back=400)
+    assert since(session) == {"old": 300, "new": 200, "later": 400}
+    assert session.read == 200
+
+
+def test_a_replay_from_the_future_is_none() -> None:
+    session = make(read=100)
+    session.tailing = True
+    subscribe(session, "a", 100, back=100)
+    subscribe(session, "b", 100, back=700)
+    assert since(session) == {"a": 100, "b": 100}
+    assert session.tailing
+
+
+def test_a_replay_of_a_filter_that_is_there_changes_nothing() -> None:
+    """A client that sends its SUBSCRIBE on every connect does not replay on every connect."""
+    session = make(read=100)
+    subscribe(session, "a", 100, back=50)
+    session.read = Position(90)
+    subscribe(session, "a", 200, back=50)
+    assert since(session) == {"a": 50}
+    assert session.read == 90
+
+
+def test_everything_can_be_read_again() -> None:
+    session = make(read=300)
+    session.tailing = True
+    subscribe(session, "a", 100)
+    subscribe(session, "b", 200)
+    session.rewind(None, Position(150), Position(400))
+    assert since(session) == {"a": 100, "b": 150}
+    assert (session.read, session.tailing) == (150, False)
+
+
+def test_changes_of_subscriptions_are_counted() -> None:
+    session = make()
+    subscribe(session, "a", 100)
+    after_first = session.changes
+    subscribe(session, "a", 200)
+    after_second = session.changes
+    session.unsubscribe("a")
+    assert 0 < after_first < after_second < session.changes
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """A session reads a log of (position, topic); a dull model says which of it must have come, how often.
+
+    The log is a list; the filter `x` matches the topic `x`. Model: each subscription owes every entry of
+    its topic behind its own `since`, once, unless the entry came before for another reason.
+    """
+
+    TOPICS = ("a", "b", "c")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = make(window=3, read=0)
+        self.log: list[str] = []
+        self.owed: dict[int, int] = {}
+        self.got: dict[int, int] = {}
+        self.taken: list[tuple[int, int]] = []
+
+    @property
+    def horizon(self) -> Position:
+        return Position(len(self.log))
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def append(self, topic: str) -> None:
+        self.log.append(topic)
+        if topic in self.session.subscriptions:
+            self.owed[len(self.log)] = self.owed.get(len(self.log), 0) + 1
+        if self.session.tailing and not self._offer(len(self.log)):
+            self.session.fall_behind(Position(len(self.log) - 1))
+
+    @rule()
+    def read_on(self) -> None:
+        session = self.session
+        if session.tailing:
+            return
+        for place in range(session.read + 1, len(self.log) + 1):
+            if not self._offer(place):
+                session.read = Position(place - 1)
+                return
+            session.read = Position(place)
+        assert session.join(self.horizon)
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def subscribe(self, topic: str) -> None:
+        subscribe(self.session, topic, self.horizon)
+
+    @rule(topic=st.sampled_from(TOPICS), back=st.integers(0, 10))
+    def subscribe_back(self, topic: str, back: int) -> None:
+        start = max(0, len(self.log) - back)
+        if topic not in self.session.subscriptions:
+            for place in range(start + 1, len(self.log) + 1):
+                if self.log[place - 1] == topic:
+                    self.owed[place] = self.got.get(place, 0) + 1
+        subscribe(self.session, topic, self.horizon, start)
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def unsubscribe(self, topic: str) -> None:
+        self.session.unsubscribe(topic)
+        for place in list(self.owed):
+            if self.log[place - 1] == topic:
+                self.owed[place] = min(self.owed[place], self.got.get(place, 0))
+
+    @precondition(lambda self: self.taken)
+    @rule(index=st.integers(0, 5))
+    def ack(self, index: int) -> None:
+        packet_id, place = self.taken.pop(index % len(self.taken))
+        flight = self.session.ack(packet_id)
+        assert flight is not None
+        assert flight.position == place
+
+    def _offer(self, place: int) -> bool:
+        found = self.session.subscriptions.get(self.log[place - 1])
+        if found is None or found.since >= place:
+            return True
+        if not self.session.has_room:
+            return False
+        packet_id = self.session.take(Position(place), 0, 1)
+        assert packet_id not in [taken for taken, _ in self.taken]
+        self.taken.append((packet_id, place))
+        self.got[place] = self.got.get(place, 0) + 1
+        return True
+
+    @invariant()
+    def nothing_comes_too_often(self) -> None:
+        assert len(self.session.flights) == len(self.taken) <= self.session.window
+        assert list(self.session.flights) == [packet_id for packet_id, _ in self.taken] or len(self.taken) > 1
+        for place, count in self.got.items():
+            assert count <= self.owed.get(place, 0), f"{place} came {count} times"
+
+    def teardown(self) -> None:
+        """Read to the end: all that is owed has come."""
+        for _ in range(2 * len(self.log) + 2):
+            while self.taken:
+                self.ack(0)
+            self.read_on()
+        assert self.session.tailing
+        assert self.got == {place: count for place, count in self.owed.items() if count}
+
+
+TestSession = SessionMachine.TestCase
+TestSession.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
