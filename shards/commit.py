@@ -139,10 +139,7 @@ class Commit:
     def move(
         self, wanted: MessageId, due_ms: int, expected: MessageId | None = None, *, zone: bytes = b""
     ) -> Control:
-        """Give the message another due; same id, new position. `expected`: only if its row is this.
-
-        `zone`: the local wall time that was asked for.
-        """
+        """Another due (`zone`: as wall time); same id, new position. `expected`: only if its row is this."""
         control = self._open(wanted)
         found = control.found
         if control.outcome is not Outcome.DONE or found is None:

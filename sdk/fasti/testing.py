@@ -11,9 +11,9 @@
             ...
 
 The server is `fasti-server` from PATH, or the command in FASTI_SERVER (a path, or `python -m server`).
-Without one a test that asks for it is skipped and says so. Each test has a server with an empty data directory
-of its own, which takes about a second; it is killed at the end, since nothing of it is kept. Needs pytest,
-which this package does not install.
+Without one a test that asks for it is skipped and says so. Each test has a server with an empty data
+directory of its own, which takes about a second; it is killed at the end, since nothing of it is kept. Needs
+pytest, which this package does not install.
 """
 
 from __future__ import annotations

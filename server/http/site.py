@@ -20,6 +20,7 @@ from .gate import Gate
 from .info import Info
 from .listing import Listing
 from .messages import Messages
+from .openapi import OpenApi
 from .problems import problem_middleware
 from .sessions import SessionRoutes
 from .slices import Slices
@@ -46,6 +47,7 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
         SessionRoutes(app),
         ClockRoutes(app, housekeeping),
         Info(app),
+        OpenApi(),
     ):
         site.router.add_routes(resource.routes())
     app.metrics.registry.register(ServerCollector(app, housekeeping))

@@ -13,6 +13,9 @@ from server.clock import SimulatedClock
 from server.config import Config
 from server.core import timeline_of
 from server.http.views import time_text
+from server.mqtt.incoming import read_publish
+from server.mqtt.packets import Publish
+from server.mqtt.properties import Properties
 from server.times import TimeError, parse_deliver_at, wall_time
 from shards.rocks import RocksStore
 from shards.store import Table
@@ -174,3 +177,8 @@ async def test_at_start_and_as_a_command(
     assert store.get(Table.META, META_ZONES) == retime.zones_version().encode()
     store.close()
     assert run("retime", "--data", str(tmp_path / "none")).returncode == 1
+
+
+def test_over_mqtt_too() -> None:
+    packet = Publish(b"a", b"x", 1, False, False, 1, Properties(user_properties=(("deliver-at", WISH),)))
+    assert read_publish(packet, "device-7", START_MS, 10**12).record.zone == WISH.encode()
