@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import fasti
 from fasti import ranges
 from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+from tests.support.http import http
 from tests.support.server import served, serving
 
 __all__ = ["no_profiles"]
@@ -120,3 +121,24 @@ async def test_density(url: str, c: fasti.Client) -> None:
     said = json.loads(await ok("timeline", "density", "--next", "1d", "-o", "json", "--url", url))
     assert said["bucket_s"] == 1_800
     assert (await fasti_cli("timeline", "density", "--next", "soon", "--url", url))[0] == 2
+
+
+async def test_a_shift_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+    """With the `as_of` of the call that broke off each message moves once, over kill -9 and start."""
+    data = tmp_path / "data"
+    wish = {"filter": {"topic": "#"}, "shift": "PT1H"}
+    async with serving(data, "--clock", "simulated") as server, http(server.url) as calls:
+        async with fasti.Client(server.url) as c:
+            await fill(c)
+            before = await times(c)
+        body = {**wish, "limit": 15}
+        part = (await calls.call("POST", "/v1/messages:reschedule", body, status=200)).body
+        assert part["changed"] == 15
+        server.kill()
+    async with serving(data, "--clock", "simulated") as server, http(server.url) as calls:
+        body = {**wish, "as_of": part["as_of"]}
+        rest = (await calls.call("POST", "/v1/messages:reschedule", body, status=200)).body
+        assert rest["changed"] == 25
+        async with fasti.Client(server.url) as c:
+            moved = [datetime.fromisoformat(at) - timedelta(hours=1) for at in await times(c)]
+    assert moved == [datetime.fromisoformat(at) for at in before]
