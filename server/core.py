@@ -4,6 +4,7 @@ Everything that decides anything is below here and runs to its end without waiti
 drive the whole of it step by step. `server/app.py` puts it on an event loop.
 """
 
+import logging
 from collections.abc import Callable
 from itertools import islice, takewhile
 
@@ -26,8 +27,11 @@ from .retained import Retained
 from .sessions import Sessions
 from .writer import Entry, Writer
 
+log = logging.getLogger(__name__)
+
 NODE = 0
 HELD_STEP = 1_000
+HELD_RETRY_S = 1.0
 UNLIMITED = 1 << 62
 
 
@@ -138,7 +142,7 @@ class Core:
 
     def release_held(self) -> None:
         """The clock was set back and has come back: held messages whose due it shows go on."""
-        if self.writer.broken is not None or not self.writer.is_idle:
+        if self.writer.broken is not None or not self.writer.is_idle or self.clock.mono() < self._held_from:
             return
         due = self._due_held(HELD_STEP)
 
@@ -146,8 +150,13 @@ class Core:
             for place in due:
                 commit.release(place)
 
+        def released(answer: object) -> None:
+            if isinstance(answer, Exception):
+                log.warning("held messages wait on: %s", answer)
+                self._held_from = self.clock.mono() + HELD_RETRY_S
+
         if due:
-            self.writer.submit(release, lambda answer: None, cost=len(due))
+            self.writer.submit(release, released, cost=len(due))
 
 
 def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:

@@ -25,7 +25,7 @@ def client(server: ServerProcess, level: int) -> Any:
             options["protocol"] = aiomqtt.ProtocolVersion.V5
             options["clean_start"] = not lasting
             if lasting:
-                options["properties"] = Properties(PacketTypes.CONNECT)
+                options["properties"] = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
                 options["properties"].SessionExpiryInterval = 600
         else:
             options["protocol"] = aiomqtt.ProtocolVersion.V311

@@ -1,4 +1,4 @@
-"""Bytes that are no MQTT, or come at the wrong time: they end their own connection, with a reason at level 5."""
+"""Bytes that are no MQTT, or come at the wrong time: they end their own connection, at 5 with a reason."""
 
 import asyncio
 import random

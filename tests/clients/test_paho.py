@@ -51,7 +51,7 @@ class Client:
         """Connect; whether the session was there."""
         extra: dict[str, Any] = {}
         if self.level == 5:
-            properties = Properties(PacketTypes.CONNECT)
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             if expiry:
                 properties.SessionExpiryInterval = expiry
             if receive_maximum:
@@ -72,7 +72,7 @@ class Client:
         """Wait for its end; (message id, reason, properties)."""
         properties = None
         if users:
-            properties = Properties(PacketTypes.PUBLISH)
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
             properties.UserProperty = [(name.replace("_", "-"), text) for name, text in users.items()]
         self.paho.publish(topic, payload, qos, properties=properties)
         return self.published.get(timeout=WAIT_S)
@@ -173,7 +173,7 @@ def test_receive_maximum(clients: Any, name: str) -> None:
     writer.start()
     for index in range(10):
         writer.publish(name, str(index))
-    got = []
+    got: list[Any] = []
     while len(got) < 10:
         flight = client.take(min(3, 10 - len(got)))
         with pytest.raises(queue.Empty):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from server.times import format_ms
 from server.mqtt.packets import Ack, Disconnect, Publish
+from server.times import format_ms
 from tests.clients.conftest import Room
 from tests.support.http import Http
 from tests.support.mqtt import Closed, Peer, payloads, user, wall_ms

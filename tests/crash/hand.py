@@ -19,7 +19,8 @@ from timeline.position import MessageId
 from timeline.session import Subscription
 
 POINTS = (
-    *("deciding", "composed", "writing", "written", "flushed", "answered", "settled"),
+    *("deciding", "composed", "writing", "written", "overtaken", "flushed"),
+    *("answered", "settled"),
     *("handing on", "dispatched", "loaded", "read on"),
 )
 Taken = Callable[["HandLink", Message, int, int], None]
@@ -66,6 +67,7 @@ class HandLink:
         subscriptions: tuple[Subscription, ...],
         attempt: int,
         is_retained: bool = False,
+        is_first: bool = False,
     ) -> None:
         self._taken(self, message, packet_id, attempt)
 
@@ -95,6 +97,10 @@ class Hand:
         group = core.writer.compose()
         reached("composed")
         if group is not None:
+            # The sync runs in a thread: dispatch and replay go on meanwhile.
+            core.dispatch.turn()
+            core.replay.turn()
+            reached("overtaken")
             try:
                 self.store.flush()
             except StoreFailed as error:
@@ -147,6 +153,12 @@ class Hand:
                 done(answer)
 
         self.ask(lambda commit: commit.put(drafts), answered, len(drafts))
+
+    def cancel(self, message: MessageId, done: Callable[[Any], None]) -> None:
+        self.ask(lambda commit: commit.cancel(message), done)
+
+    def move(self, message: MessageId, due_ms: int, done: Callable[[Any], None]) -> None:
+        self.ask(lambda commit: commit.move(message, due_ms), done)
 
     def connect(self, client_id: str, taken: Taken, *filters: str, window: int = 1_000) -> Subscriber:
         """A persistent session with a connection and its filters; durable when this returns."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import aiohttp
 
-from server.times import format_ms, parse_deliver_at
 from server.mqtt.packets import Publish
+from server.times import format_ms, parse_deliver_at
 from tests.support.http import Http, http
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
 from tests.support.server import ServerProcess
@@ -130,7 +130,7 @@ class Load:
                 items = [
                     {"topic": x.topic, "payload": x.tag, "deliver_at": _due(x), "key": x.tag} for x in letters
                 ]
-                answer = await calls.schedule_many(list(items))
+                answer = await calls.schedule_many(items)
                 assert answer.status == 201, answer
                 for letter, name in zip(letters, answer.body["ids"], strict=True):
                     self._accepted(letter, name)
@@ -140,12 +140,13 @@ class Load:
         peer = await dial(server.mqtt, 5)
         await peer.connect("publisher")
         while True:
+            users: tuple[tuple[str, str], ...] = ()
             if self.chance.random() < 0.5:
                 letter = self._letter("q")
                 users = (("deliver-at", _due(letter)),)
             else:
                 tag = f"l{next(self._tags)}"
-                letter, users = self.ledger.letter(tag, f"load/live/{len(tag)}", 0, tag), ()
+                letter = self.ledger.letter(tag, f"load/live/{len(tag)}", 0, tag)
             ack = await peer.publish(letter.topic, letter.tag, user_properties=users)
             assert ack is not None
             assert ack.reason == 0, ack

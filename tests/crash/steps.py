@@ -135,7 +135,7 @@ class Child:
         def done(answer: Any) -> None:
             say("cancelled", tag, answer.outcome.value)
 
-        self._hand.ask(lambda commit: commit.cancel(message), done)
+        self._hand.cancel(message, done)
 
     def _move(self) -> None:
         if not self._ids:
@@ -147,7 +147,7 @@ class Child:
         def done(answer: Any) -> None:
             say("moved", tag, answer.outcome.value, id_text(answer.row))
 
-        self._hand.ask(lambda commit: commit.move(message, due_ms), done)
+        self._hand.move(message, due_ms, done)
 
     def _due(self) -> int:
         """Late, at once, soon, in another slice, next month."""

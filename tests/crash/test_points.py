@@ -1,8 +1,8 @@
 """kill -9 at named points of the write, dispatch and ack path, and loss of what was not synced.
 
 A child (steps.py) ends itself at the point. Then its log is cut: not at all (the process died), to what had
-been synced (the machine lost power), or somewhere between, in the middle of a record. Then a server is started
-on what is left, at the same time or long after, and everything is delivered.
+been synced (the machine lost power), or somewhere between, in the middle of a record. Then a server is
+started on what is left, at the same time or long after, and everything is delivered.
 
 FASTI_SEED=n repeats a failure exactly; FASTI_SOAK=1 tries many more.
 """
@@ -22,7 +22,7 @@ from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.verify import verify_counts
 from tests.support.server import ROOT, environment
-from timeline.position import END, START
+from timeline.position import END, START, MessageId
 
 from .hand import POINTS, Hand, HandClock, HandLink
 from .ledger import Arrival, Inbox, Ledger, Letter
@@ -172,6 +172,8 @@ class After:
             self.ledger.arrived(self._inbox, record.payload.decode(), clock.now_ms, record.due_ms, attempt)
             unacked.append(packet_id)
 
+        if self._chance.random() < 0.5:
+            self._cancel_some(hand)
         audit = hand.connect(SESSION, taken, "#")
         dues = sorted({due for letter in self.ledger.letters.values() for due in letter.dues})
         for now_ms in [clock.now_ms, *[due for due in dues if due > clock.now_ms]]:
@@ -186,6 +188,15 @@ class After:
         faults = verify_counts(store, hand.core.directory)
         self._faults += [str(fault) for fault in faults]
         store.close()
+
+    def _cancel_some(self, hand: Hand) -> None:
+        """Nobody got a message whose cancel wins now, whoever asks and however late."""
+        letters = [x for x in self.ledger.letters.values() if x.is_acked and not x.is_cancel_asked]
+        for letter in self._chance.sample(letters, min(20, len(letters))):
+            answers: list[Any] = []
+            hand.cancel(MessageId(int(letter.id, 16)), answers.append)
+            hand.round()
+            letter.is_cancelled = letter.is_cancel_asked = answers[0].outcome.value == "done"
 
     def _check_whole(self, hand: Hand) -> None:
         rows = [(place, number, value) for place, number, value in hand.core.reader.read(START, END)]

@@ -26,7 +26,7 @@ def test_ports_are_printed_and_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_stopping_finishes_what_was_begun(tmp_path: Path, number: signal.Signals) -> None:
-    """Requests under way are answered, clients are told, and all that was acked is there at the next start."""
+    """Requests under way are answered, clients are told, what was acked is there at the next start."""
     data = tmp_path / "data"
     async with serving(data) as server, http(server.url) as calls:
         reader = await dial(server.mqtt)
@@ -35,7 +35,7 @@ async def test_stopping_finishes_what_was_begun(tmp_path: Path, number: signal.S
         await calls.schedule("a", "acked")
         reader.ack(await reader.take(Publish))
         items = [{"topic": "b", "payload": str(n), "deliver_in": "1h"} for n in range(2_000)]
-        sent = [asyncio.create_task(calls.schedule_many(list(items))) for _ in range(3)]
+        sent = [asyncio.create_task(calls.schedule_many(items)) for _ in range(3)]
         await asyncio.sleep(0.02)
         assert await asyncio.to_thread(server.stop, number) == 0
         await reader.gone()
@@ -164,7 +164,7 @@ def test_data_that_is_damaged(tmp_path: Path) -> None:
         async with serving(data) as server, http(server.url) as calls:
             for _ in range(20):
                 items = [{"topic": "b", "payload": "x" * 100, "deliver_in": "1h"} for _ in range(50)]
-                assert (await calls.schedule_many(list(items))).status == 201
+                assert (await calls.schedule_many(items)).status == 201
 
     asyncio.run(fill())
     log = max(data.glob("*.log"))

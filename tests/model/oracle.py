@@ -14,7 +14,7 @@ from shards.record import decode, is_stub
 from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
 from timeline.filters import matches
-from timeline.position import END, START, MessageId, Position, at_of, id_position
+from timeline.position import END, START, MessageId, Position, at_of, id_position, message_id
 
 from .fakes import FakeLink
 
@@ -39,9 +39,14 @@ class Letter:
     """What its due may be at the moment; more than one while a move is not answered."""
     sent_ms: int
     ids: list[MessageId] = field(default_factory=list)
+    cancelled: set[MessageId] = field(default_factory=set)
     is_acked: bool = False
-    is_cancelled: bool = False
     is_cancel_asked: bool = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        """A key may be used again when its first message has been dropped: that is a message of its own."""
+        return bool(self.ids) and self.ids[-1] in self.cancelled
 
 
 @dataclass
@@ -125,6 +130,7 @@ class Oracle:
         self.watches: dict[str, Watch] = {}
         self.requests = 0
         self.delivered: set[str] = set()
+        self.delivered_ids: set[int] = set()
         self.excused: set[str] = set()
         """Sent while the store took no writes: no bound could be kept for them."""
         self.clock_ms = wall_ms
@@ -226,7 +232,8 @@ class Oracle:
         where = f"{tag} at {at_of(place)} to {link.client_id}"
         need(tag in self.letters, f"a message that nobody sent: {where}")
         letter = self.letters[tag]
-        need(not letter.is_cancelled, f"delivered after a 204: {where}")
+        message_name = message.record.id or message_id(place, max(message.shard, 0), 0)
+        need(message_name not in letter.cancelled, f"delivered after a 204: {where}")
         due_ms = message.record.due_ms
         need(not message.record.stub, f"a stub was delivered: {where}")
         if due_ms:
@@ -250,6 +257,7 @@ class Oracle:
         if not qos:
             watch.got.add(tag)
         self.delivered.add(tag)
+        self.delivered_ids.add(message_name)
 
     def received(self, client_id: str, packet_id: int, place: Position) -> None:
         """The client reads a PUBLISH at QoS 2: it works on it unless it holds the packet id."""
@@ -293,10 +301,10 @@ class Oracle:
         decided = max(self.clock_ms, self.refuse_ms)
         need(at_of(place) > decided, f"{tag} at {at_of(place)} was decided, all up to {decided} is")
 
-    def cancelled(self, tag: str) -> None:
-        letter = self.letters[tag]
-        need(tag not in self.delivered or tag in self.excused, f"204 for what was delivered: {tag}")
-        letter.is_cancelled = True
+    def cancelled(self, tag: str, message: MessageId) -> None:
+        is_known = message in self.delivered_ids and tag not in self.excused
+        need(not is_known, f"204 for what was delivered: {tag}")
+        self.letters[tag].cancelled.add(message)
 
     def already_dispatched(self, tag: str, place: Position) -> None:
         decided = max(self.clock_ms, self.refuse_ms)

@@ -118,7 +118,7 @@ class Rig:
             if isinstance(answer, Exception):
                 return
             if answer.outcome is Outcome.DONE:
-                self.oracle.cancelled(letter.tag)
+                self.oracle.cancelled(letter.tag, message)
             elif answer.outcome is Outcome.ALREADY_DISPATCHED:
                 assert answer.found is not None
                 self.oracle.already_dispatched(letter.tag, answer.found.position)
@@ -140,7 +140,7 @@ class Rig:
             if isinstance(answer, Exception):
                 return
             if answer.outcome is Outcome.DONE:
-                need(not letter.is_cancelled, f"{letter.tag} was moved after a 204")
+                need(message not in letter.cancelled, f"{letter.tag} was moved after a 204")
                 letter.dues = {due_ms}
             elif answer.outcome is Outcome.CANCELLED:
                 need(letter.is_cancel_asked, f"{letter.tag} is cancelled, nobody asked for it")
@@ -613,7 +613,8 @@ class Rig:
         need(copies <= 1 or tag.startswith("key"), f"{tag} is stored {copies} times")
         found = core.reader.find(letter.ids[-1])
         if letter.is_cancelled:
-            need(tag not in oracle.delivered or tag in oracle.excused, f"{tag} was delivered and cancelled")
+            is_known = letter.ids[-1] in oracle.delivered_ids and tag not in oracle.excused
+            need(not is_known, f"{tag} was delivered and cancelled")
             need(found is None or bool(decode(found.value).stub & CANCELLED), f"{tag} has come to life again")
             return
         if found is None:

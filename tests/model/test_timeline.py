@@ -24,7 +24,7 @@ from .rig import CLIENTS, DAY_MS, FILTERS, TOPICS, Rig
 from .walk import walk
 
 SOAK = bool(os.environ.get("FASTI_SOAK"))
-WALKS = 20_000 if SOAK else 250
+WALKS = 20_000 if SOAK else 200
 MUTANT_WALKS = 800
 
 clients = st.sampled_from(CLIENTS)

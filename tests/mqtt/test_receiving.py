@@ -84,6 +84,15 @@ def test_the_packet_id_of_a_refused_publish_is_free_again() -> None:
     peer.publish1("$delayed/100/t", "fills the quota")
     peer.publish("$delayed/100/t", "x", 2, packet_id=9)
     assert peer.take_ack(wire.PUBREC, 9).reason == 0x97
+    watch = rig.connected("w")
+    watch.subscribe("t")
+    peer.publish("t", "at once", 2, packet_id=9)
+    assert peer.take_ack(wire.PUBREC, 9).reason == 0
+    assert watch.take_all() == ["at once"]
+    peer.ack(wire.PUBREL, 9)
+    peer.take_ack(wire.PUBCOMP, 9)
+    peer.publish("$delayed/100/t", "x", 2, packet_id=9)
+    assert peer.take_ack(wire.PUBREC, 9).reason == 0x97
     rig.crash()
     rig.pump()
     watch = rig.connected("w")

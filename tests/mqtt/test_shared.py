@@ -200,6 +200,23 @@ def test_who_joins_later_does_not_move_the_beginning() -> None:
     assert rig.lasting("b").take_all() == ["1", "2"]
 
 
+def test_the_group_s_place_does_not_hang_on_who_made_it() -> None:
+    """Its first member is gone, the one that is left joined behind what is still to be read."""
+    rig = Rig()
+    (z,) = _members(rig, "z")
+    z.drop()
+    _send(rig, "1", "2", "3")
+    (b,) = _members(rig, "b", receive_maximum=1)
+    assert b.payloads() == ["1"]
+    rig.connected("z", clean=True).disconnect()
+    rig.pass_ms(200)
+    rig.core.broker.submit(lambda commit: None, lambda durable: None)
+    rig.pump()
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("b").take_all() == ["1", "2", "3"]
+
+
 def test_unsubscribe_does_not_take_away_what_is_in_flight() -> None:
     rig = Rig()
     a, b = _members(rig, "a", "b")

@@ -1,7 +1,7 @@
 """HTTP as a test wants it: one call, the status it expects, the parsed answer."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +59,9 @@ class Http:
         body = {"topic": topic, "payload": payload, **members}
         return str((await self.call("POST", "/v1/messages", body, status=201)).body["id"])
 
-    async def schedule_many(self, items: list[dict[str, object]], path: str = "/v1/messages:batch") -> Answer:
+    async def schedule_many(
+        self, items: Sequence[Mapping[str, object]], path: str = "/v1/messages:batch"
+    ) -> Answer:
         lines = b"".join(json.dumps(item).encode() + b"\n" for item in items)
         return await self.call("POST", path, lines, Content_Type=NDJSON)
 

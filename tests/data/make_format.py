@@ -1,0 +1,73 @@
+"""Writes the data directory of the present format version: `python -m tests.data.make_format DIR`.
+
+One is kept for each version that was ever released (format-1, ...); tests/shards/test_old_formats.py opens
+them all. Never written again once released.
+"""
+
+import sys
+from pathlib import Path
+
+from server.clock import SimulatedClock
+from server.config import load
+from server.core import Core
+from shards.commit import Draft
+from shards.record import Record, encode
+from shards.rocks import RocksStore
+from timeline.session import Subscription
+
+NOW_MS = 1_800_000_000_000
+TOPICS = (b"orders/17/paid", b"orders/18/paid", b"lights/hall")
+
+
+def make(path: Path) -> None:
+    """A timeline with something in every table that this version writes."""
+    store = RocksStore(path)
+    clock = SimulatedClock(NOW_MS)
+    core = Core(load(None, {}, {})[0], clock, store, wake=lambda: None)
+    _rounds(core)
+    subscriber = core.sessions.open("away", expiry_s=3_600, window=10)
+    core.broker.subscribe(subscriber, Subscription("orders/#", 1, core.horizon.position), None)
+    _ask(core, lambda commit: core.sessions.store(commit, subscriber))
+    ids = []
+    for index in range(30):
+        topic, due_ms = TOPICS[index % 3], NOW_MS + 1_000 * (index - 5)
+        record = Record(topic, b"payload %d" % index, due_ms, 1, key=b"k%015d" % index, retain=index == 20)
+        draft = Draft(due_ms, topic, encode(record), record.key, b"f" * 16)
+        _ask(core, lambda commit, draft=draft: ids.extend(commit.put([draft])))  # type: ignore[misc]
+    _ask(core, lambda commit: commit.cancel(ids[25]))
+    _ask(core, lambda commit: commit.move(ids[26], NOW_MS + 86_400_000))
+    clock.now_ms = NOW_MS + 16_000
+    _rounds(core)
+    clock.now_ms = NOW_MS + 15_000
+    draft = Draft(NOW_MS + 15_500, b"held", encode(Record(b"held", b"not yet", NOW_MS + 15_500)))
+    core.horizon.observe(NOW_MS + 20_000)
+    _ask(core, lambda commit: ids.extend(commit.put([draft])))
+    core.sessions.mark_all()
+    _ask(core, lambda commit: None)
+    (path / "ids").write_text("\n".join(f"{name:032x}" for name in ids) + "\n")
+    store.close()
+
+
+def _ask(core: Core, decide: object) -> None:
+    core.writer.submit(decide, _fail_on_error)  # type: ignore[arg-type]
+    _rounds(core)
+
+
+def _fail_on_error(answer: object) -> None:
+    if isinstance(answer, Exception):
+        raise answer
+
+
+def _rounds(core: Core, count: int = 6) -> None:
+    for _ in range(count):
+        core.heartbeat()
+        if core.writer.compose() is not None:
+            core.opened.store.flush()
+            core.writer.settle()
+        core.dispatch.turn()
+        if core.loader.is_behind:
+            core.loader.step()
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))
