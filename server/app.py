@@ -26,6 +26,8 @@ from .writer import Decide
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.25
+REPLAY_S = 0.01
+"""How long the sessions behind may read on in one round."""
 RETRY_S = 1.0
 STOP_S = 10.0
 
@@ -127,6 +129,7 @@ class App(Core):
         except Exception:
             log.exception("a round failed: the server stops rather than go on half done")
             self._is_dead = True
+            self.writer.fail(StoreFailed("the server stops: a round failed"))
             self._release_quiet()
             self._fatal()
 
@@ -142,14 +145,25 @@ class App(Core):
         self.metrics.dispatched(self.dispatch.counts)
         if self.loader.is_behind:
             more = self.loader.step() > 0 or more or self.can_advance()
-        if not self.replay.is_idle:
-            self.replay.turn()
-            more = more or not self.replay.is_idle
+        more = self._read_on() or more
         self.release_held()
         if more or self.can_advance():
             self.plan()
         elif not self._is_planned:
             self._wait()
+
+    def _read_on(self) -> bool:
+        """Let the sessions behind read on, for a bounded time; True if there is more for them.
+
+        As many as are ready: were it one a round, dispatch would run away from sessions that are nearly
+        caught up, and what they lack would have to be read from disk again.
+        """
+        until = self.clock.mono() + REPLAY_S
+        while not self.replay.is_idle:
+            self.replay.turn()
+            if self.clock.mono() >= until:
+                return not self.replay.is_idle
+        return False
 
     def _wait(self) -> None:
         """Nothing to do at once: wait for the next due message."""

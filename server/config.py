@@ -126,7 +126,7 @@ class Tail:
     """[tail]"""
 
     max_entries: int = _key(count(16), 50_000)
-    max_bytes: int = _key(size(1 << 16), "16MiB")
+    max_bytes: int = _key(size(1 << 16), "32MiB")
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,7 @@ class Core:
         self.node = NODE
         self.opened = timeline_of(config, clock, store)
         self.horizon = self.opened.horizon
-        self.directory = self.opened.directory
-        self.reader = self.opened.reader
+        self.directory, self.reader = self.opened.directory, self.opened.reader
         start = self.horizon.position
         wheel, tail = config.wheel, config.tail
         self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
@@ -106,6 +105,7 @@ class Core:
             horizon=lambda: self.horizon.position,
         )
         self.sessions.submit, self.sessions.sealing = self.broker.submit, self.retained.write
+        self._held_from: float = 0.0
         self.sessions.load()
         self.broker.groups.restore()
 

@@ -6,7 +6,7 @@ subscription's identifiers), so the parts that are the same are made once and ke
 """
 
 from shards.record import Record
-from timeline.position import MessageId, Position, id_text, message_id
+from timeline.position import SEQ_MAX, Position
 
 LATE_MS = 1_000
 """What `late: drop` counts as late: a dispatch more than this after the due."""
@@ -56,7 +56,8 @@ class Message:
         return OVERHEAD_BYTES + 3 * len(record.payload) + len(record.topic) + len(record.properties)
 
     def id_text(self, node: int) -> str:
-        record = self.record
-        if record.id:
-            return id_text(MessageId(record.id))
-        return id_text(message_id(self.position, max(self.shard, 0), node))
+        """The message id as users know it. Made for each delivery of a scheduled message: one format."""
+        if self.record.id:
+            return f"{self.record.id:032x}"
+        position = self.position
+        return f"{position >> 48:012x}{max(self.shard, 0):04x}{node:04x}{position & SEQ_MAX:012x}"

@@ -47,8 +47,15 @@ class Outflow:
         self._sink = sink
 
     def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
-        """PUBACK, PUBREC or PUBCOMP."""
-        flight = subscriber.session.flights.get(packet.packet_id)
+        """PUBACK, PUBREC or PUBCOMP. The first lines are the usual case, one for each delivery."""
+        flights = subscriber.session.flights
+        flight = flights.get(packet.packet_id)
+        if packet.kind == wire.PUBACK and flight is not None and flight.qos == 1 and flight.group is None:
+            del flights[packet.packet_id]
+            subscriber.dirty.add(subscriber)
+            if not subscriber.session.tailing or subscriber.groups:
+                self._broker.read_on(subscriber)
+            return
         if packet.kind == wire.PUBREC:
             self._on_received(packet, subscriber, flight)
         elif flight is None:

@@ -4,7 +4,7 @@ The server may die between a request and its answer; then the request was carrie
 nobody knows which. So each letter has a set of dues that it may have, and a fate that is certain only when it
 was answered. Everything that the server promised is checked against that, per session:
 
-  - an answered letter that was not cancelled comes at least once;
+  - an answered letter that was not cancelled comes until the session has acked it, at least once;
   - a letter whose cancel was answered 204 never comes, before or after;
   - none comes before its due, by the wall clock that the server shares with us;
   - first deliveries are in position order, as far as positions are known (ids and ETags name them);
@@ -100,9 +100,9 @@ class Ledger:
         return faults
 
     def _missing(self, inbox: Inbox) -> list[str]:
-        got = {arrival.tag for arrival in inbox.arrivals}
+        got = {arrival.tag for arrival in inbox.arrivals if arrival.acked_ms}
         return [
-            f"{inbox.name} never got {letter}"
+            f"{inbox.name} never got, or never again until it acked, {letter}"
             for letter in self.letters.values()
             if letter.is_acked and not letter.is_cancel_asked and letter.tag not in got
         ]

@@ -169,7 +169,9 @@ class After:
 
         def taken(_: HandLink, message: Message, packet_id: int, attempt: int) -> None:
             record = message.record
-            self.ledger.arrived(self._inbox, record.payload.decode(), clock.now_ms, record.due_ms, attempt)
+            tag = record.payload.decode()
+            arrival = self.ledger.arrived(self._inbox, tag, clock.now_ms, record.due_ms, attempt)
+            arrival.acked_ms = clock.now_ms
             unacked.append(packet_id)
 
         if self._chance.random() < 0.5:
