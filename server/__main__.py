@@ -4,6 +4,7 @@
                      [--clock system|simulated] [--log text|json] [--check]
     python -m server inspect --data DIR
     python -m server verify [--repair] --data DIR
+    python -m server retime --data DIR
 
 Exit codes: 0 ended in order, 1 the data is damaged or the server could not go on, 2 wrong usage,
 configuration or a data directory in use.
@@ -19,7 +20,7 @@ from shards.errors import ShardsError, StoreLocked
 
 from .config import Config, ConfigError, load, table
 from .logs import configure_logging
-from .offline import inspect, verify
+from .offline import inspect, retime, verify
 from .run import serve
 
 EXIT_FAILED = 1
@@ -54,6 +55,8 @@ def _run(options: argparse.Namespace, config: Config) -> int:
         return inspect(path, config.slices.max)
     if options.command == "verify":
         return verify(path, config.slices.max, repair=options.repair)
+    if options.command == "retime":
+        return retime(path, config)
     return serve(config, is_simulated=options.clock == "simulated")
 
 
@@ -70,12 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", choices=("text", "json"), default="text")
     parser.add_argument("--check", action="store_true", help="show every setting and its origin, and exit")
     parser.set_defaults(repair=False)
-    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify}")
+    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime}")
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     quiet.add_argument("--config", type=Path)
     quiet.add_argument("--data")
     commands.add_parser("inspect", parents=[quiet], help="slices, shards and sessions of a stopped server")
     check = commands.add_parser("verify", parents=[quiet], help="check counts and rows of a stopped server")
+    commands.add_parser(
+        "retime", parents=[quiet], help="recompute local wall times of a stopped server's data"
+    )
     check.add_argument("--repair", action="store_true", help="write derived data again")
     return parser
 

@@ -43,7 +43,7 @@ class Core:
         self.config = config
         self.clock = clock
         self.node = NODE
-        self.opened = _open(config, clock, store)
+        self.opened = timeline_of(config, clock, store)
         self.horizon = self.opened.horizon
         self.directory, self.reader = self.opened.directory, self.opened.reader
         start = self.horizon.position
@@ -159,7 +159,8 @@ class Core:
             self.writer.submit(release, released, cost=len(due))
 
 
-def _open(config: Config, clock: Clock, store: Store) -> Opened:
+def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:
+    """The store's timeline, opened as the configuration says. Raises WrongFormat, Corrupt, StoreFailed."""
     caps = Caps(
         messages=config.shards.cap_messages,
         bytes=config.shards.cap_bytes,

@@ -11,6 +11,11 @@ from shards.tables import session_of
 from shards.verify import repair_counts, verify_counts
 from timeline.position import at_of
 
+from .clock import SystemClock
+from .config import Config
+from .core import timeline_of
+from .retime import note_zones, zones_version
+from .retime import retime as retime_all
 from .times import format_ms
 
 
@@ -50,6 +55,17 @@ def verify(path: Path, max_slices: int, *, repair: bool) -> int:
     store.close()
     _say("nothing wrong" if not faults else f"{len(faults)} faults")
     return 0 if not faults or repair else 1
+
+
+def retime(path: Path, config: Config) -> int:
+    """Move pending messages to where their local wall times are now; print each; 0."""
+    store = _open_existing(path)
+    clock = SystemClock()
+    report = retime_all(timeline_of(config, clock, store), clock.wall_ms(), _say)
+    note_zones(store, zones_version())
+    store.close()
+    _say(f"time zones {zones_version()}: {report}")
+    return 0
 
 
 def _open_existing(path: Path) -> RocksStore:

@@ -14,10 +14,12 @@ from shards.rocks import RocksStore
 from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
+from .core import timeline_of
 from .http.site import build_site
 from .jobs import Housekeeping
 from .mqtt.listeners import Listeners
 from .mqtt.reasons import Reason
+from .retime import retime_if_changed, zones_version
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ def serve(config: Config, *, is_simulated: bool) -> int:
     store = RocksStore(Path(config.store.dir))
     wall_ms = SystemClock().wall_ms()
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
+    retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(Server(config, clock, store)))
 

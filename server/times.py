@@ -79,6 +79,17 @@ def parse_deliver_at(text: str) -> int:
     return _parse_slowly(text)
 
 
+def wall_time(text: str) -> bytes:
+    """`text` as stored, if it is a local wall time with its zone and nothing else; else empty.
+
+    Only that can mean another instant one day. With an offset, or in UTC, an instant was said.
+    """
+    if text[-1:] != "]":
+        return b""
+    found = _INSTANT.fullmatch(text)
+    return text.encode() if found is not None and found[8] is None else b""
+
+
 def _parse_slowly(text: str) -> int:
     found = _INSTANT.fullmatch(text)
     if found is None:

@@ -115,12 +115,12 @@ class Commit:
 
     def put(self, drafts: Sequence[Draft]) -> list[MessageId | Replayed]:
         """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
-        known = known_keys(drafts, self._taken) if any(draft.key for draft in drafts) else {}
+        known = known_keys(drafts, self.taken) if any(draft.key for draft in drafts) else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         if self.pending + len(fresh) > self.caps.pending:
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
-        spots = self._reserve(fresh)
-        ids: list[MessageId | Replayed] = list(self._place(fresh, spots))
+        spots = self.reserve(fresh)
+        ids: list[MessageId | Replayed] = list(self.place(fresh, spots))
         if known:
             ids = woven(ids, known, len(drafts))
         return ids
@@ -136,18 +136,20 @@ class Commit:
             self.pending -= 1
         return control
 
-    def move(self, wanted: MessageId, due_ms: int, expected: MessageId | None = None) -> Control:
-        """Give the message another due; same id, new position. `expected`: only if its row is this."""
+    def move(
+        self, wanted: MessageId, due_ms: int, expected: MessageId | None = None, *, zone: bytes = b""
+    ) -> Control:
+        """Another due (`zone`: as wall time); same id, new position. `expected`: only if its row is this."""
         control = self._open(wanted)
         found = control.found
         if control.outcome is not Outcome.DONE or found is None:
             return control
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
-        spots = self._reserve([Draft(due_ms, b"", b"")])
-        value = with_id(found.value, wanted, due_ms)
+        spots = self.reserve([Draft(due_ms, b"", b"")])
+        value = with_id(found.value, wanted, due_ms, zone)
         self._retire(found, MOVED)
-        row = self._rehome(wanted, value, due_ms, spots[0])
+        row = self.rehome(wanted, value, due_ms, spots[0])
         return Control(Outcome.DONE, found, row)
 
     def release(self, place: Position) -> None:
@@ -158,10 +160,10 @@ class Commit:
         record = decode(value)
         wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.node))
         # First: when it is refused the message must stay where it is.
-        spots = self._reserve([Draft(record.due_ms, b"", b"")])
+        spots = self.reserve([Draft(record.due_ms, b"", b"")])
         self._delete(Table.HELD, keys.place(place))
         self.held -= 1
-        self._rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, spots[0])
+        self.rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, spots[0])
 
     # -- other rows
 
@@ -218,7 +220,7 @@ class Commit:
         self._store.write(self._batch)
         return group
 
-    # -- leaves
+    # -- leaves, some of them for adopt.py
 
     def _put(self, table: Table, key: bytes, value: bytes) -> None:
         self._batch.put(table, key, value)
@@ -228,12 +230,12 @@ class Commit:
         self._batch.delete(table, key)
         self._fresh[table, key] = None
 
-    def _taken(self, key: bytes) -> DedupeRow | None:
+    def taken(self, key: bytes) -> DedupeRow | None:
         value = self.get(Table.DEDUPE, key)
         row = dedupe_from(value) if value is not None else None
         return row if row and row.position >= self.directory.floor else None
 
-    def _reserve(self, drafts: Sequence[Draft]) -> list[tuple[int, Slice | None]]:
+    def reserve(self, drafts: Sequence[Draft]) -> list[tuple[int, Slice | None]]:
         """The `at` of each draft and its slice, None: held. Opens slices; raises Refused before any row."""
         wall_ms, clock_ms = self._wall_ms, self.horizon.clock_ms
         quarters = self._quarters
@@ -267,7 +269,7 @@ class Commit:
         self._quarters[at // NARROWEST_MS] = piece
         return piece
 
-    def _place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
+    def place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
         """Give each draft its position and row. The inner loop of every schedule."""
         seq, node = self.horizon.seq, self.node << 48
         put, touched, placed = self._batch.put_message, self._touched, self._group.placed
@@ -365,17 +367,17 @@ class Commit:
         self._group.gone.append(found.position)
         self._group.touch(found.position)
 
-    def _rehome(
+    def rehome(
         self, wanted: MessageId, value: bytes, due_ms: int, spot: tuple[int, Slice | None]
     ) -> MessageId:
         """Write a message that has an id already to a new position, and say where it is."""
         record = decode(value)
-        (row_id,) = self._place([Draft(due_ms, record.topic, value)], [spot])
+        (row_id,) = self.place([Draft(due_ms, record.topic, value)], [spot])
         self.pending -= 1
         if spot[1] is not None:
             self._settle(value, record.stub)
         self._put(Table.MOVED, keys.message(wanted), keys.message(row_id))
-        taken = self._taken(record.key) if record.key else None
+        taken = self.taken(record.key) if record.key else None
         if taken:
             kept = id_position(row_id) if spot[1] is not None else self._kept(id_position(row_id))
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)

@@ -78,7 +78,7 @@ class Reader:
         """
         for piece in self.directory.over(start, end):
             runs = [
-                self._run(piece, shard, start, end)
+                self.run(piece, shard, start, end)
                 for shard in piece.readable()
                 if shard.last >= start
                 and shard.first < end
@@ -100,8 +100,8 @@ class Reader:
             return wall_from(value)
         return None
 
-    def _run(self, piece: Slice, shard: Shard, start: Position, end: Position) -> Iterator[Row]:
-        """One shard's rows within the slice and the bounds."""
+    def run(self, piece: Slice, shard: Shard, start: Position, end: Position) -> Iterator[Row]:
+        """One shard's rows within its slice and start <= position < end, in position order."""
         low = max(start, piece.start_ms << 48)
         high = min(end, piece.end_ms << 48)
         prefix, number = shard.prefix, shard.number

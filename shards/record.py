@@ -8,7 +8,9 @@
     then topic, then the payload up to the end
 
 `due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when
-it does not name this row any more, after a move. Properties are MQTT 5 property bytes as they go to
+it does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
+(`2027-03-28T09:00[Europe/Bucharest]`): what `due` is made from again when the rules of time zones change.
+Properties are MQTT 5 property bytes as they go to
 subscribers, so that a delivery copies them. A *stub* is what a cancel or a move leaves: the same head and
 topic with a flag and the time, no payload.
 """
@@ -224,6 +226,13 @@ def stub(record: Record, kind: int, when_ms: int) -> bytes:
     return encode(msgspec.structs.replace(record, payload=b"", properties=b"", stub=kind, when_ms=when_ms))
 
 
-def with_id(value: bytes, message_id: int, due_ms: int) -> bytes:
-    """The same message for another row: its id kept inside, its due as now asked."""
-    return encode(msgspec.structs.replace(decode(value), id=message_id, due_ms=due_ms))
+def has_zone(value: bytes) -> bool:
+    """Whether a stored message was asked for as a local wall time."""
+    return bool(value[1] & ZONE >> 8)
+
+
+def with_id(value: bytes, message_id: int, due_ms: int, zone: bytes | None = None) -> bytes:
+    """The same message for another row: its id kept inside, its due (and `zone`, if given) as now asked."""
+    record = decode(value)
+    kept = record.zone if zone is None else zone
+    return encode(msgspec.structs.replace(record, id=message_id, due_ms=due_ms, zone=kept))

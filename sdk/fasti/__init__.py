@@ -17,7 +17,9 @@ from .client import Client
 from .delivery import Delivery
 from .errors import AlreadyDispatched, Error, NotFound, Problem, Refused, Unreachable
 from .messages import Message
+from .ranges import BulkResult
 from .subscribe import Subscription
+from .timeline import Density
 from .transport import Retry
 from .wire import NewMessage, instant_of_id
 
@@ -25,8 +27,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyDispatched",
+    "BulkResult",
     "Client",
     "Delivery",
+    "Density",
     "Error",
     "Info",
     "Message",

@@ -81,8 +81,9 @@ async def send_all(
     *,
     batch: int = MAX_ITEMS,
     on_progress: Callable[[int], None] | None = None,
+    ids: bool = False,
 ) -> int:
-    """Schedule everything; return how many the server accepted.
+    """Schedule everything; return how many the server accepted. `ids`: items may bring their own.
 
     `on_progress` is told the number accepted so far after each batch. Raises what the server said to the
     first refused batch: `error.accepted` messages before it are stored, of that batch none; `line` in its
@@ -90,7 +91,7 @@ async def send_all(
     """
     if not 1 <= batch <= MAX_ITEMS:
         raise ValueError(f"batch must be 1 to {MAX_ITEMS}, not {batch}")
-    sender = _Sender(transport, on_progress)
+    sender = _Sender(transport, on_progress, ids=ids)
     filling = _Batch()
     try:
         async for line in _lines(items):
@@ -112,8 +113,9 @@ async def send_all(
 class _Sender:
     """At most one batch on its way."""
 
-    def __init__(self, transport: Transport, on_progress: Callable[[int], None] | None) -> None:
+    def __init__(self, transport: Transport, on_progress: Callable[[int], None] | None, *, ids: bool) -> None:
         self.accepted = 0
+        self._params = {"ids": "true"} if ids else {}
         self._transport = transport
         self._on_progress = on_progress
         self._under_way: asyncio.Task[int] | None = None
@@ -141,7 +143,9 @@ class _Sender:
 
     async def _post(self, batch: _Batch) -> int:
         body = b"\n".join(batch.lines) + b"\n"
-        answer = await self._transport.call("POST", "/v1/messages:batch", body=body, content_type=NDJSON)
+        answer = await self._transport.call(
+            "POST", "/v1/messages:batch", params=self._params, body=body, content_type=NDJSON
+        )
         return int(answer.object()["accepted"])
 
 

@@ -19,6 +19,7 @@ from .errors import Error
 from .messages import Messages
 from .mqtt_values import NEVER, Target
 from .subscribe import DEFAULT_IN_FLIGHT, Subscription, Wish
+from .timeline import Timeline
 from .transport import Retry, Transport
 from .wire import Span, When, dumps, moment, parse_instant, span
 
@@ -54,6 +55,7 @@ class Client:
         self.messages = Messages(self._transport)
         self.sessions = Sessions(self._transport)
         self.slices = Slices(self._transport)
+        self.timeline = Timeline(self._transport)
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()

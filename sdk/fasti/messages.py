@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, Coalescer
 from .errors import AlreadyDispatched
+from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .transport import Transport, quoted
 from .wire import (
     Json,
@@ -23,7 +24,6 @@ from .wire import (
     due,
     dumps,
     get_payload,
-    instant,
     instant_of_id,
     new_key,
     parse_instant,
@@ -131,10 +131,18 @@ class Messages:
         return self._handle({**body, **answer})
 
     async def schedule_many(
-        self, items: Items, *, batch: int = MAX_ITEMS, on_progress: Callable[[int], None] | None = None
+        self,
+        items: Items,
+        *,
+        batch: int = MAX_ITEMS,
+        on_progress: Callable[[int], None] | None = None,
+        ids: bool = False,
     ) -> int:
-        """Stream any iterable, sync or async, in atomic batches; return how many were accepted."""
-        return await send_all(self._transport, items, batch=batch, on_progress=on_progress)
+        """Stream any iterable, sync or async, in atomic batches; return how many were accepted.
+
+        `ids`: items may bring the `id` that an export gave them; one that is taken is Refused.
+        """
+        return await send_all(self._transport, items, batch=batch, on_progress=on_progress, ids=ids)
 
     async def get(self, message_id: str) -> Message:
         """Raises NotFound."""
@@ -207,6 +215,47 @@ class Messages:
         answer = await self._transport.call("GET", "/v1/messages", params=params)
         return int(answer.object()["count"])
 
+    async def cancel_where(
+        self,
+        *,
+        topic: str | None = None,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> BulkResult:
+        """Cancel every pending message that matches; at least one of the three has to be given."""
+        chosen = selection(topic, due_from, due_to)
+        return await sweep(self._transport, "cancel", chosen, dry_run=dry_run, on_progress=on_progress)
+
+    async def shift(
+        self,
+        by: Span,
+        *,
+        topic: str | None = None,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> BulkResult:
+        """Move every pending message that matches by a duration, which may be negative; each once."""
+        chosen, shift = selection(topic, due_from, due_to), signed_span(by)
+        return await sweep(
+            self._transport, "reschedule", chosen, shift=shift, dry_run=dry_run, on_progress=on_progress
+        )
+
+    async def export(
+        self,
+        *,
+        topic: str | None = None,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        ids: bool = False,
+    ) -> AsyncIterator[Json]:
+        """Pending messages in order of time as `schedule_many` takes them, with their ids if asked."""
+        async for item in export(self._transport, selection(topic, due_from, due_to), ids=ids):
+            yield item
+
     async def close(self) -> None:
         """Wait for what is still being sent."""
         await self._coalescer.close()
@@ -232,13 +281,7 @@ def _path(message_id: str) -> str:
 def _selection(
     due_from: When | None, due_to: When | None, topic: str | None, state: str | None
 ) -> dict[str, str]:
-    params: dict[str, str] = {}
-    if due_from is not None:
-        params["due_from"] = instant(due_from)
-    if due_to is not None:
-        params["due_to"] = instant(due_to)
-    if topic is not None:
-        params["topic"] = topic
+    params = selection(topic, due_from, due_to)
     if state is not None:
         params["state"] = state
     return params

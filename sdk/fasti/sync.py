@@ -23,13 +23,14 @@ from . import admin as _admin
 from . import client as _client
 from . import delivery as _delivery
 from . import subscribe as _subscribe
+from . import timeline as _timeline
 from .blocking import Loop
 from .delivery import Received
 from .sync_messages import Message, Messages
 from .transport import Retry
 from .wire import Json, Span, When
 
-__all__ = ["Client", "Delivery", "Message", "Messages", "Sessions", "Slices", "Subscription"]
+__all__ = ["Client", "Delivery", "Message", "Messages", "Sessions", "Slices", "Subscription", "Timeline"]
 
 
 class Sessions:
@@ -74,6 +75,25 @@ class Slices:
     def shard(self, start: When, number: int) -> _admin.Shard:
         """One shard."""
         return self._loop.run(self._inner.shard(start, number))
+
+
+class Timeline:
+    """See `fasti.timeline.Timeline`."""
+
+    def __init__(self, loop: Loop, inner: _timeline.Timeline) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def density(
+        self,
+        *,
+        start: When | None = None,
+        end: When | None = None,
+        bucket: Span = 60,
+        topic: str | None = None,
+    ) -> _timeline.Density:
+        """Exact counts per bucket."""
+        return self._loop.run(self._inner.density(start=start, end=end, bucket=bucket, topic=topic))
 
 
 class Delivery(Received):
@@ -133,6 +153,7 @@ class Client:
         self.messages = Messages(self._loop, self._inner.messages)
         self.sessions = Sessions(self._loop, self._inner.sessions)
         self.slices = Slices(self._loop, self._inner.slices)
+        self.timeline = Timeline(self._loop, self._inner.timeline)
 
     def __enter__(self) -> Self:
         return self

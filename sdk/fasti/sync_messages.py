@@ -10,6 +10,7 @@ from . import messages as _messages
 from .blocking import Loop
 from .bulk import Items
 from .coalesce import MAX_ITEMS
+from .ranges import BulkResult, Progress
 from .wire import Json, Span, When
 
 
@@ -111,10 +112,16 @@ class Messages:
         return Message(self._loop, self._loop.run(work))
 
     def schedule_many(
-        self, items: Items, *, batch: int = MAX_ITEMS, on_progress: Callable[[int], None] | None = None
+        self,
+        items: Items,
+        *,
+        batch: int = MAX_ITEMS,
+        on_progress: Callable[[int], None] | None = None,
+        ids: bool = False,
     ) -> int:
         """Stream any iterable in atomic batches. It is read in the client's thread."""
-        return self._loop.run(self._inner.schedule_many(items, batch=batch, on_progress=on_progress))
+        work = self._inner.schedule_many(items, batch=batch, on_progress=on_progress, ids=ids)
+        return self._loop.run(work)
 
     def get(self, message_id: str) -> Message:
         """Raises NotFound."""
@@ -159,3 +166,46 @@ class Messages:
     ) -> int:
         """How many messages `list` would give."""
         return self._loop.run(self._inner.count(due_from=due_from, due_to=due_to, topic=topic, state=state))
+
+    def cancel_where(
+        self,
+        *,
+        topic: str | None = None,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> BulkResult:
+        """Cancel every pending message that matches."""
+        work = self._inner.cancel_where(
+            topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run, on_progress=on_progress
+        )
+        return self._loop.run(work)
+
+    def shift(
+        self,
+        by: Span,
+        *,
+        topic: str | None = None,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> BulkResult:
+        """Move every pending message that matches by a duration; each once."""
+        work = self._inner.shift(
+            by, topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run, on_progress=on_progress
+        )
+        return self._loop.run(work)
+
+    def export(
+        self,
+        *,
+        topic: str | None = None,
+        due_from: When | None = None,
+        due_to: When | None = None,
+        ids: bool = False,
+    ) -> Iterator[Json]:
+        """Pending messages in order of time as `schedule_many` takes them."""
+        found = self._inner.export(topic=topic, due_from=due_from, due_to=due_to, ids=ids)
+        return self._loop.iterate(found)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -139,6 +139,26 @@ class Transport:
                 raise refused
             await asyncio.sleep(wait_s)
         raise Unreachable(f"{self.url}: no attempt allowed")  # attempts < 1
+
+    async def lines(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The lines of a streamed answer, as they come. It is asked for once: half of it cannot be unsaid.
+
+        Raises Refused, Unreachable, also in the middle.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=self._timeout_s)
+        try:
+            async with self._open().get(URL(self.url + path), params=params, timeout=timeout) as response:
+                if response.status != 200:
+                    raise error_of(problem_of(_parsed_or_text(await response.read()), response.status))
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    for line in whole:
+                        yield line
+                if rest:
+                    yield rest
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{self.url}: {_said(error)}") from error
 
     async def _once(
         self,

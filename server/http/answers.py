@@ -19,7 +19,7 @@ from shards.errors import StoreFailed
 from timeline.position import BadId, MessageId, parse_id
 
 from ..app import App
-from ..times import TimeError, parse_deliver_at
+from ..times import TimeError, parse_delay, parse_deliver_at
 from ..writer import Busy, Decide
 from .problems import Problem
 from .requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
@@ -27,7 +27,7 @@ from .requests import UNREADABLE, FieldError, NotReadable, check_json, field_err
 LIMIT_MAX = 1_000
 LIMIT_DEFAULT = 100
 RETRY_AFTER = {"Retry-After": "1"}
-FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at"}
+FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at", "id": "id"}
 """The field to blame for what the writer refuses."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -116,6 +116,14 @@ def instant_ms(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < 15:
         return int(text)
     return parse_deliver_at(text)
+
+
+def delay_ms(field: str, value: str | float) -> int:
+    """A duration, ms. Raises FieldError."""
+    try:
+        return parse_delay(value)
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None
 
 
 def instant_parameter(request: web.Request, name: str) -> int | None:

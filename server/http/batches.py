@@ -85,7 +85,7 @@ def is_ndjson(content_type: str) -> bool:
 
 
 def parse_batch(
-    body: bytes, content_type: str, now_ms: int, limits: Limits, max_batch: int
+    body: bytes, content_type: str, now_ms: int, limits: Limits, max_batch: int, *, keep_ids: bool = False
 ) -> list[ParsedMessage]:
     """All messages of a batch, in order.
 
@@ -93,12 +93,12 @@ def parse_batch(
     NotReadable, for JSON that is no array FieldError.
     """
     lines = is_ndjson(content_type)
-    fine = _parse_whole(body, lines, now_ms, limits, max_batch)
+    fine = _parse_whole(body, lines, now_ms, limits, max_batch, keep_ids)
     if fine is not None:
         return fine
     messages: list[ParsedMessage] = []
     errors: list[LineError] = []
-    for line, item in _parse_items(body, lines, now_ms, limits, max_batch):
+    for line, item in _parse_items(body, lines, now_ms, limits, max_batch, keep_ids):
         if isinstance(item, FieldError):
             errors.append({"line": line, "field": item.field, "detail": item.detail})
         else:
@@ -109,7 +109,7 @@ def parse_batch(
 
 
 def parse_each(
-    body: bytes, content_type: str, now_ms: int, limits: Limits, max_batch: int
+    body: bytes, content_type: str, now_ms: int, limits: Limits, max_batch: int, *, keep_ids: bool = False
 ) -> list[ParsedMessage | FieldError]:
     """Each item of a batch, in order, as a message or as what is wrong with it.
 
@@ -117,14 +117,14 @@ def parse_each(
     FieldError.
     """
     lines = is_ndjson(content_type)
-    fine = _parse_whole(body, lines, now_ms, limits, max_batch)
+    fine = _parse_whole(body, lines, now_ms, limits, max_batch, keep_ids)
     if fine is not None:
         return list(fine)
-    return [item for _, item in _parse_items(body, lines, now_ms, limits, max_batch)]
+    return [item for _, item in _parse_items(body, lines, now_ms, limits, max_batch, keep_ids)]
 
 
 def _parse_whole(
-    body: bytes, lines: bool, now_ms: int, limits: Limits, max_batch: int
+    body: bytes, lines: bool, now_ms: int, limits: Limits, max_batch: int, keep_ids: bool
 ) -> list[ParsedMessage] | None:
     """The fast pass: all messages, or None if there is anything that the slow pass has to look at."""
     if lines and body.count(b"\n") > max_batch:
@@ -142,20 +142,21 @@ def _parse_whole(
                 return None
         topics: dict[str, bytes] = {}
         return [
-            draft(request, now_ms, limits, raw, topics) for request, raw in zip(requests, raws, strict=False)
+            draft(request, now_ms, limits, raw, topics, keep_ids=keep_ids)
+            for request, raw in zip(requests, raws, strict=False)
         ]
     except (FieldError, *UNREADABLE):
         return None
 
 
 def _parse_items(
-    body: bytes, lines: bool, now_ms: int, limits: Limits, max_batch: int
+    body: bytes, lines: bool, now_ms: int, limits: Limits, max_batch: int, keep_ids: bool
 ) -> Iterator[tuple[int, ParsedMessage | FieldError]]:
     """The slow pass: (line, message or error) of each item."""
     topics: dict[str, bytes] = {}
     for line, raw in _items(body, lines, max_batch):
         try:
-            yield line, draft(decode(raw), now_ms, limits, raw, topics)
+            yield line, draft(decode(raw), now_ms, limits, raw, topics, keep_ids=keep_ids)
         except FieldError as error:
             yield line, FieldError(error.field, error.detail)
         except UNREADABLE as error:

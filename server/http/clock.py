@@ -11,8 +11,8 @@ from aiohttp import web
 from ..app import App
 from ..jobs import Housekeeping
 from ..simulation import NotSimulated, advance
-from ..times import INSTANT_MS_MAX, TimeError, format_ms, parse_delay
-from .answers import body_of, check_query, json_answer, refusals
+from ..times import INSTANT_MS_MAX, format_ms
+from .answers import body_of, check_query, delay_ms, json_answer, refusals
 from .problems import Problem
 from .requests import FieldError
 
@@ -40,7 +40,7 @@ class ClockRoutes:
     async def advance(self, request: web.Request) -> web.Response:
         check_query(request)
         wish = await body_of(request, _ADVANCE)
-        by_ms = _duration(wish.by)
+        by_ms = delay_ms("by", wish.by)
         async with self._walking:
             if self._app.clock.wall_ms() + by_ms > INSTANT_MS_MAX:
                 raise FieldError("by", "goes beyond the year 9999")
@@ -50,10 +50,3 @@ class ClockRoutes:
             except NotSimulated as error:
                 raise Problem("clock-not-simulated", str(error)) from None
         return json_answer({"now": format_ms(now_ms)})
-
-
-def _duration(by: str | float) -> int:
-    try:
-        return parse_delay(by)
-    except TimeError as error:
-        raise FieldError("by", str(error)) from None

@@ -14,6 +14,7 @@ the usual message (0.7 µs, where `encode(Record(...))` took 1.2 in the same run
 from collections.abc import Sequence
 from functools import lru_cache
 
+from shards.adopt import adopt
 from shards.commit import Commit
 from shards.dedupe import Draft, Refused, Replayed
 from shards.record import ENCODINGS, Record, encode, encode_fresh
@@ -43,7 +44,7 @@ def draft_of(message: ParsedMessage, now_ms: int) -> Draft:
         properties = _properties(content_type, headers)
     elif content_type:
         properties = _content_type(content_type)
-    if message.retain or message.drop_late or message.expires_ms:
+    if message.retain or message.drop_late or message.expires_ms or message.zone:
         value = encode(
             Record(
                 topic,
@@ -56,6 +57,7 @@ def draft_of(message: ParsedMessage, now_ms: int) -> Draft:
                 key=key,
                 properties=properties,
                 encoding=_NUMBER[message.encoding],
+                zone=message.zone,
             )
         )
     else:
@@ -68,26 +70,36 @@ def late_ones(messages: Sequence[ParsedMessage], now_ms: int) -> list[int]:
     return [i for i, message in enumerate(messages) if message.drop_late and 0 < message.due_ms < now_ms]
 
 
-def place(commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = ()) -> list[Placed]:
+def names_of(messages: Sequence[ParsedMessage]) -> list[MessageId]:
+    """The ids that they have to have, 0: a new one; empty if none has to."""
+    names = [MessageId(message.id) for message in messages]
+    return names if any(names) else []
+
+
+def place(
+    commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = (), names: Sequence[MessageId] = ()
+) -> list[Placed]:
     """In the writer: place all drafts or none. Raises Refused."""
     for index in late:
         key = drafts[index].key
         if not key or commit.get(Table.DEDUPE, key) is None:
             raise Refused("late", "has passed, and the message is not wanted late", index)
-    return commit.put(drafts)
+    return adopt(commit, drafts, names) if names else commit.put(drafts)
 
 
-def place_each(commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = ()) -> list[Placed | Refused]:
+def place_each(
+    commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = (), names: Sequence[MessageId] = ()
+) -> list[Placed | Refused]:
     """In the writer: place each draft that can be; together if all can, which is the usual case."""
     try:
-        return list(place(commit, drafts, late))
+        return list(place(commit, drafts, late, names))
     except Refused:
         pass
     dropped = frozenset(late)
     answers: list[Placed | Refused] = []
     for index, draft in enumerate(drafts):
         try:
-            answers += place(commit, [draft], (0,) if index in dropped else ())
+            answers += place(commit, [draft], (0,) if index in dropped else (), names[index : index + 1])
         except Refused as error:
             answers.append(error)
     return answers

@@ -71,15 +71,21 @@ def query_of(request: web.Request) -> Query:
     state = request.query.get("state", PENDING)
     if state not in (*STATES, ALL):
         raise FieldError("state", f"must be one of {', '.join((*STATES, ALL))}, not {state[:40]!r}")
-    topic = request.query.get("topic", "")
-    if "topic" in request.query:
+    return pending_query(request.query.get("topic"), since, until, state=state, limit=limit_of(request))
+
+
+def pending_query(
+    topic: str | None, since_ms: int | None, until_ms: int | None, *, state: str = PENDING, limit: int = 0
+) -> Query:
+    """A query over since <= due < until, ms; None: unbounded, any topic. Raises FieldError for the topic."""
+    if topic is not None:
         try:
             check_filter(topic)
         except TopicError as error:
             raise FieldError("topic", str(error)) from None
-    start = START if since is None else before(since)
-    end = END if until is None else before(until)
-    return Query(start, end, topic, state, limit_of(request))
+    start = START if since_ms is None else before(since_ms)
+    end = END if until_ms is None else before(until_ms)
+    return Query(start, end, topic or "", state, limit)
 
 
 def cursor_of(text: str) -> Position:

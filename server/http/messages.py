@@ -23,11 +23,12 @@ from shards.record import decode
 from timeline.position import MessageId, id_text
 
 from ..app import App
-from ..times import format_ms
+from ..spread import Spreader
+from ..times import format_ms, wall_time
 from .answers import ask, body_of, check_query, id_of, json_answer, raw_answer
 from .drafts import draft_of, late_ones, place
 from .problems import Problem
-from .requests import FieldError, check_json, due_of, parse_one
+from .requests import FieldError, ParsedMessage, check_json, due_of, parse_one
 from .views import Journal, etag, found_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
@@ -48,8 +49,9 @@ _MOVE = msgspec.json.Decoder(Move)
 class Messages:
     """The routes of single messages."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, spreader: Spreader) -> None:
         self._app = app
+        self._spreader = spreader
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -66,6 +68,14 @@ class Messages:
         body = await request.read()
         now_ms = app.clock.wall_ms()
         message = parse_one(body, now_ms, app.config.limits, request.headers.get(KEY_HEADER))
+        if not message.spread_ms:
+            return await self._place(message, now_ms)
+        async with self._spreader.lock:
+            (message,) = await self._spreader.settled([message], now_ms)
+            return await self._place(message, now_ms)
+
+    async def _place(self, message: ParsedMessage, now_ms: int) -> web.Response:
+        app = self._app
         draft = draft_of(message, now_ms)
         late = late_ones([message], now_ms)
         (placed,) = await ask(app, partial(place, drafts=[draft], late=late))
@@ -111,8 +121,10 @@ class Messages:
         if wish.deliver_at is None and wish.deliver_in is None:
             raise FieldError("deliver_at", "or deliver_in is required")
         due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, app.config.limits.max_delay_ms)
-        tags = _tags(request.headers.getall("If-Match", ()))
-        control: Control = await ask(app, partial(_move, message=message, due_ms=due_ms, tags=tags))
+        tags, zone = _tags(request.headers.getall("If-Match", ())), wall_time(wish.deliver_at or "")
+        control: Control = await ask(
+            app, partial(_move, message=message, due_ms=due_ms, tags=tags, zone=zone)
+        )
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
         body = {
@@ -151,13 +163,16 @@ class Messages:
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
 
 
-def _move(commit: Commit, message: MessageId, due_ms: int, tags: frozenset[str] | None) -> Control:
+def _move(
+    commit: Commit, message: MessageId, due_ms: int, tags: frozenset[str] | None, zone: bytes
+) -> Control:
     """In the writer: move the message if it is where one of the tags says."""
     if tags is None:
-        return commit.move(message, due_ms)
+        return commit.move(message, due_ms, zone=zone)
     found = commit.find(message)
     is_meant = found is not None and etag(found.row_id) in tags
-    return commit.move(message, due_ms, found.row_id if found is not None and is_meant else NO_ROW)
+    row = found.row_id if found is not None and is_meant else NO_ROW
+    return commit.move(message, due_ms, row, zone=zone)
 
 
 def _tags(headers: Iterable[str]) -> frozenset[str] | None:

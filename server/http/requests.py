@@ -24,9 +24,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from timeline.filters import TopicError, check_topic
+from timeline.position import BadId, parse_id
 
 from ..config import Limits
-from ..times import TimeError, parse_delay, parse_deliver_at
+from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -75,10 +76,11 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     retain: bool = False
     expires_in: str | int | float | None = None
     late: Literal["deliver", "drop"] = "deliver"
-    spread: object = None
+    spread: str | int | float | None = None
     headers: dict[str, str] | None = None
     content_type: str | None = None
     key: str | None = None
+    id: str | None = None
 
 
 class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +102,12 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     encoding: Encoding
     key: str
     fingerprint: bytes
+    id: int = 0
+    """The id that it has to have, 0: a new one."""
+    spread_ms: int = 0
+    """It may be due up to so much later."""
+    zone: bytes = b""
+    """The due as a local wall time with its zone, if it was asked for so."""
 
 
 _ONE = msgspec.json.Decoder(MessageRequest)
@@ -115,8 +123,12 @@ def draft(
     limits: Limits,
     raw: bytes = b"",
     topics: dict[str, bytes] | None = None,
+    *,
+    keep_ids: bool = False,
 ) -> ParsedMessage:
     """Check `request` and give the message. `raw` is the request as sent, needed when it has a key.
+
+    `keep_ids`: a message may say which id it has to have.
 
     `topics` remembers the topics that passed, for the life of one batch. The payload must be known to be
     UTF-8, which msgspec does not look at in a `Raw`. Raises FieldError.
@@ -132,8 +144,9 @@ def draft(
     due_ms = 0
     if request.deliver_at is not None or request.deliver_in is not None:
         due_ms = due_of(request.deliver_at, request.deliver_in, now_ms, limits.max_delay_ms)
+    spread_ms = 0
     if request.spread is not None:
-        raise NotSupported("spread", "is not supported yet")
+        spread_ms = _spread_ms(request.spread, (due_ms or now_ms) - now_ms, limits.max_delay_ms)
     content_type = request.content_type
     if content_type is None:
         content_type = "application/json" if encoding == "json" else ""
@@ -156,7 +169,19 @@ def draft(
         encoding,
         request.key or "",
         fingerprint,
+        0 if request.id is None else _id(request.id, keep_ids),
+        spread_ms,
+        b"" if request.deliver_at is None or spread_ms else wall_time(request.deliver_at),
     )
+
+
+def _id(text: str, keep_ids: bool) -> int:
+    if not keep_ids:
+        raise FieldError("id", "is given by the server; messages:batch?ids=true keeps those of an export")
+    try:
+        return parse_id(text)
+    except BadId as error:
+        raise FieldError("id", str(error)) from None
 
 
 def topic_bytes(topic: str, levels_max: int) -> bytes:
@@ -215,6 +240,16 @@ def _expires_ms(expires_in: str | float) -> int:
     if not 0 < expires_ms <= EXPIRES_MS_MAX:
         raise FieldError("expires_in", "must be above 0 and at most 4294967295 seconds")
     return expires_ms
+
+
+def _spread_ms(spread: str | float, ahead_ms: int, max_delay_ms: int) -> int:
+    try:
+        spread_ms = parse_delay(spread)
+    except TimeError as error:
+        raise FieldError("spread", str(error)) from None
+    if ahead_ms + spread_ms > max_delay_ms:
+        raise FieldError("spread", "reaches beyond limits.max_delay")
+    return spread_ms
 
 
 def _check_words(field: str, text: str, chars_max: int) -> None:

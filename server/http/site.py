@@ -9,17 +9,22 @@ from aiohttp.typedefs import Middleware
 from ..app import App
 from ..jobs import Housekeeping
 from ..metrics import ServerCollector
+from ..spread import Spreader
 from .answers import Handler
 from .batch import Batch
 from .clock import ClockRoutes
+from .control import Control
 from .explain import Explain
+from .export import Export
 from .gate import Gate
 from .info import Info
 from .listing import Listing
 from .messages import Messages
+from .openapi import OpenApi
 from .problems import problem_middleware
 from .sessions import SessionRoutes
 from .slices import Slices
+from .timeline import TimelineRoutes
 
 
 def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
@@ -29,15 +34,20 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
     site = web.Application(
         middlewares=[_counting(app), problem_middleware, gate.middleware()], client_max_size=http.max_body
     )
+    spreader = Spreader(app)
     for resource in (
-        Batch(app),
-        Messages(app),
+        Batch(app, spreader),
+        Control(app),
+        Export(app),
+        Messages(app, spreader),
         Listing(app),
         Explain(app),
         Slices(app),
+        TimelineRoutes(app),
         SessionRoutes(app),
         ClockRoutes(app, housekeeping),
         Info(app),
+        OpenApi(),
     ):
         site.router.add_routes(resource.routes())
     app.metrics.registry.register(ServerCollector(app, housekeeping))

@@ -114,6 +114,8 @@ def message_view(
         "state": state,
         "qos": record.qos,
     }
+    if record.zone:
+        view["local"] = record.zone.decode()
     if dispatched_ms is not None:
         view["dispatched_at"] = time_text(dispatched_ms)
     if record.stub:

@@ -12,7 +12,7 @@ import msgspec
 from shards.record import Record
 from timeline.filters import TopicError, check_topic
 
-from ..times import TimeError, parse_delay, parse_deliver_at
+from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 from .packets import Publish
 from .properties import Properties, forwarded
 from .reasons import Reason
@@ -47,9 +47,10 @@ def read_publish(packet: Publish, publisher: str, now_ms: int, max_delay_ms: int
     properties = packet.properties
     if topic.startswith(b"$"):
         topic, due_ms = _delayed(topic, now_ms)
-    key = b""
+    key = zone = b""
     if properties is not None and properties.user_properties:
         due_ms = _asked_due(properties, now_ms) or due_ms
+        zone = wall_time(properties.user("deliver-at") or "")
         key = (properties.user("idempotency-key") or "").encode()
         if len(key) > 256:
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
@@ -66,6 +67,7 @@ def read_publish(packet: Publish, publisher: str, now_ms: int, max_delay_ms: int
         publisher=publisher.encode()[:255],
         properties=forwarded(_without_own(properties)) if properties is not None else b"",
         key=dedupe_key("mqtt", key) if key else b"",
+        zone=zone,
     )
     fingerprint = _fingerprint(packet) if key else b""
     return Wish(record, due_ms > 0, record.key, fingerprint)

@@ -42,7 +42,10 @@ PACKAGES = {
     "spark": {"pyspark", "pyarrow", "pandas", "numpy"},
     "fasti": {"aiohttp", "yarl", "aiomqtt", "paho", "typer", "rich"},
 }
-ONLY_IN = {("timeline", "recurrence.py"): {"apscheduler.triggers", "dateutil.rrule"}}
+ONLY_IN = {
+    ("timeline", "recurrence.py"): {"apscheduler.triggers", "dateutil.rrule"},
+    ("fasti", "testing.py"): {"pytest"},
+}
 NEVER = {
     "timeline": {
         *("time", "asyncio", "socket", "os", "random", "threading"),

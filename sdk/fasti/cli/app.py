@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import message, server, session, shard, slices, subscribe, transfer
+from . import message, ranges, server, session, shard, slices, subscribe, timeline, transfer
 from .output import Format
 from .profiles import Profile, ProfileError, chosen
 from .run import Settings
@@ -27,11 +27,14 @@ app = typer.Typer(
 )
 app.add_typer(message.app, name="message", help="Schedule, look up, cancel, move, list messages.")
 app.command("subscribe")(subscribe.subscribe)
+app.add_typer(timeline.app, name="timeline", help="What lies ahead, in numbers.")
 app.add_typer(slices.app, name="slice", help="The spans of time that messages are stored in.")
 app.add_typer(shard.app, name="shard", help="The capped runs of messages inside a slice.")
 app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
 app.add_typer(server.app, name="server", help="The server itself.")
 message.app.command("import")(transfer.import_)
+message.app.command("export")(ranges.export)
+message.app.command("shift")(ranges.shift)
 
 
 @app.callback()

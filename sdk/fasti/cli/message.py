@@ -11,6 +11,7 @@ import typer
 import fasti
 
 from .output import Format, Printer, Row
+from .ranges import DryRun, From, To, Topic, cancel_where
 from .run import run, too_late
 
 app = typer.Typer(no_args_is_help=True)
@@ -20,9 +21,6 @@ At = Annotated[
     typer.Option("--at", help="RFC 3339, or local time with zone: 2027-03-28T09:00[Europe/Bucharest]"),
 ]
 In = Annotated[str | None, typer.Option("--in", help="From now, by the server's clock: 15m, 90s, PT15M.")]
-From = Annotated[str | None, typer.Option("--from", help="Due at or after this instant.")]
-To = Annotated[str | None, typer.Option("--to", help="Due before this instant.")]
-Topic = Annotated[str | None, typer.Option(help="Topic filter.")]
 State = Annotated[str | None, typer.Option(help="pending (default), dispatched, cancelled, expired or all.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...")]
 
@@ -86,10 +84,27 @@ def get(context: typer.Context, message_id: Annotated[str, typer.Argument(metava
 
 
 @app.command()
-def cancel(context: typer.Context, ids: Ids) -> None:
-    """Cancel messages. Exit code 1 if any was already dispatched."""
+def cancel(
+    context: typer.Context,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    topic: Topic = None,
+    due_from: From = None,
+    due_to: To = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Cancel messages by id, or all pending ones that --topic, --from and --to select.
+
+    By id: exit code 1 if any was already dispatched.
+    """
 
     async def work(client: fasti.Client, out: Printer) -> None:
+        if bool(ids) == any((topic, due_from, due_to)):
+            raise ValueError("give ids, or --topic, --from and --to")
+        if not ids:
+            await cancel_where(client, out, topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run)
+            return
+        if dry_run:
+            raise ValueError("--dry-run goes with --topic, --from and --to")
         failed = None
         for message_id in ids:
             if await client.messages.cancel(message_id):

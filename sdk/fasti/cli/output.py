@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 Row = Mapping[str, Any]
@@ -77,6 +79,19 @@ class Printer:
     def complain(self, text: str) -> None:
         """To stderr."""
         self.errors.print(f"fasti: {text}", markup=False, style="red")
+
+
+@contextmanager
+def progress(out: Printer, doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr if that is a terminal; tell it how many messages are done."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=out.errors, transient=True, disable=not out.errors.is_terminal) as bar:
+        task = bar.add_task(doing, total=total)
+
+        def told(count: int) -> None:
+            bar.update(task, completed=count, description=f"{doing} {count:,}")
+
+        yield told
 
 
 def _plain(value: object) -> object:

@@ -45,6 +45,9 @@ def import_(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="NDJSON, one message a line; - for stdin.")],
     batch: Annotated[int, typer.Option(min=1, max=1000, help="Messages per atomic batch.")] = 1000,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Keep the ids of an export; a taken one is refused.")
+    ] = False,
 ) -> None:
     """Schedule many messages. What was accepted before a failure stays, and is said.
 
@@ -58,12 +61,14 @@ def import_(
             raise ValueError(str(error)) from error
         total = None if str(file) == "-" else file.stat().st_size
         with stream:
-            await _import(client, out, _Lines(stream), total, batch)
+            await _import(client, out, _Lines(stream), total, batch, ids=ids)
 
     run(context, work)
 
 
-async def _import(client: fasti.Client, out: Printer, lines: _Lines, total: int | None, batch: int) -> None:
+async def _import(
+    client: fasti.Client, out: Printer, lines: _Lines, total: int | None, batch: int, *, ids: bool
+) -> None:
     accepted = 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=out.errors, transient=True, disable=not out.errors.is_terminal) as bar:
@@ -75,7 +80,7 @@ async def _import(client: fasti.Client, out: Printer, lines: _Lines, total: int 
             bar.update(task, completed=lines.bytes_read, description=f"{count:,} messages")
 
         try:
-            await client.messages.schedule_many(lines, batch=batch, on_progress=on_progress)
+            await client.messages.schedule_many(lines, batch=batch, on_progress=on_progress, ids=ids)
         except BaseException:
             out.complain(f"{accepted:,} messages were accepted before this:")
             raise

@@ -147,7 +147,8 @@ async def test_a_key_covers_a_message_that_has_moved(server: Running) -> None:
         ({"topic": "a", "payload": 1, "deliver_in": "P1M"}, 422, "refused", "deliver_in"),
         ({"topic": "a", "payload": 1, "deliver_in": "P4000D"}, 422, "refused", "deliver_in"),
         ({"topic": "a", "payload": "x" * 300_000}, 422, "refused", "payload"),
-        ({"topic": "a", "payload": 1, "spread": 5}, 422, "not-supported", "spread"),
+        ({"topic": "a", "payload": 1, "spread": "P1Y"}, 422, "refused", "spread"),
+        ({"topic": "a", "payload": 1, "deliver_in": "3650d", "spread": 1}, 422, "refused", "spread"),
     ],
 )
 async def test_what_is_wrong_is_named(

@@ -12,7 +12,6 @@ from server.config import Limits
 from server.http.requests import (
     FieldError,
     NotReadable,
-    NotSupported,
     RequestError,
     UnsupportedMedia,
     check_json,
@@ -166,10 +165,11 @@ def test_what_is_missing_or_no_object_is_refused() -> None:
     assert refused(b"[1]") == ("", "Expected `object`, got `array`")
 
 
-def test_spread_is_refused_for_now() -> None:
-    with pytest.raises(NotSupported, match="spread: is not supported yet"):
-        parse_one(body(spread="PT10M"), NOW, LIMITS)
-    parse_one(body(spread=None), NOW, LIMITS)
+def test_spread() -> None:
+    assert parse_one(body(spread="PT10M"), NOW, LIMITS).spread_ms == 600_000
+    assert parse_one(body(spread=None), NOW, LIMITS).spread_ms == 0
+    with pytest.raises(FieldError, match="reaches beyond"):
+        parse_one(body(spread="P3651D"), NOW, LIMITS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""`fasti message shift`, `export` and `cancel --topic ...`: many messages at once, with a progress bar."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+import fasti
+
+from .output import Printer, progress
+from .run import run
+
+From = Annotated[str | None, typer.Option("--from", "--due-from", help="Due at or after this instant.")]
+To = Annotated[str | None, typer.Option("--to", "--due-to", help="Due before this instant.")]
+Topic = Annotated[str | None, typer.Option(help="Topic filter.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+
+
+async def cancel_where(
+    client: fasti.Client,
+    out: Printer,
+    *,
+    topic: str | None,
+    due_from: str | None,
+    due_to: str | None,
+    dry_run: bool,
+) -> None:
+    """Cancel by filter; print the numbers."""
+    total = await client.messages.count(topic=topic, due_from=due_from, due_to=due_to)
+    with progress(out, "cancelling", total) as told:
+        found = await client.messages.cancel_where(
+            topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run, on_progress=told
+        )
+    out.one({"matched": found.matched, "changed": found.changed})
+
+
+def shift(
+    context: typer.Context,
+    by: Annotated[str, typer.Argument(metavar="BY", help="PT1H, 15m, 90s; -PT1H needs -- before it.")],
+    topic: Topic = None,
+    due_from: From = None,
+    due_to: To = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Move every pending message that matches by a duration, each once; their ids stay.
+
+    At least one of --topic, --from and --to has to be given.
+    """
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        total = await client.messages.count(topic=topic, due_from=due_from, due_to=due_to)
+        with progress(out, "moving", total) as told:
+            found = await client.messages.shift(
+                by, topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run, on_progress=told
+            )
+        out.one({"matched": found.matched, "changed": found.changed})
+
+    run(context, work)
+
+
+def export(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Where to; - for stdout.")] = Path("-"),
+    topic: Topic = None,
+    due_from: From = None,
+    due_to: To = None,
+    ids: Annotated[bool, typer.Option("--ids", help="With ids, for `message import --ids`.")] = False,
+) -> None:
+    """Write pending messages as NDJSON that `message import` takes back, while the server runs."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        total = await client.messages.count(topic=topic, due_from=due_from, due_to=due_to)
+        try:
+            stream: IO[str] = sys.stdout if str(file) == "-" else file.open("w", encoding="utf-8")
+        except OSError as error:
+            raise ValueError(str(error)) from error
+        found = client.messages.export(topic=topic, due_from=due_from, due_to=due_to, ids=ids)
+        count = 0
+        try:
+            with progress(out, "exporting", total) as told:
+                async for item in found:
+                    count += 1
+                    _write(stream, item, count, told)
+        finally:
+            if stream is sys.stdout:
+                stream.flush()
+            else:
+                stream.close()
+        if stream is not sys.stdout:
+            out.one({"exported": count})
+
+    run(context, work)
+
+
+def _write(stream: IO[str], item: Any, count: int, told: Callable[[int], None]) -> None:
+    stream.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
+    if count % 1_000 == 0:
+        told(count)

@@ -1,0 +1,82 @@
+"""`fasti timeline ...`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+import fasti
+
+from .output import Format, Printer
+from .run import run
+
+app = typer.Typer(no_args_is_help=True)
+
+ROWS_MAX = 48
+BAR_CHARS = 60
+_WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 604_800)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SPAN = re.compile(r"(?:\d+[smhdw])+")
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `density` a command of its own while it is the only one."""
+
+
+@app.command()
+def density(
+    context: typer.Context,
+    ahead: Annotated[str, typer.Option("--next", help="How far: 24h, 90m, 7d.")] = "24h",
+    bucket: Annotated[str | None, typer.Option(help="How long a bar is: 15m; else what fits a page.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic filter.")] = None,
+) -> None:
+    """Show how many messages are pending when, as a bar chart."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        length = span_of(ahead)
+        width = fitting(length) if bucket is None else span_of(bucket)
+        now = (await client.info()).now
+        start = datetime.fromtimestamp(now.timestamp() // width.total_seconds() * width.total_seconds(), UTC)
+        found = await client.timeline.density(start=start, end=now + length, bucket=width, topic=topic)
+        if out.format is Format.table:
+            for line in chart(found):
+                out.text(line)
+        else:
+            out.line(found.raw)
+
+    run(context, work)
+
+
+def span_of(text: str) -> timedelta:
+    """`1d12h` as a timedelta. Raises ValueError."""
+    if not _SPAN.fullmatch(text):
+        raise ValueError(f"not a duration such as 24h, 90m or 7d: {text!r}")
+    parts = re.findall(r"(\d+)([smhdw])", text)
+    found = sum((timedelta(**{_UNITS[unit]: int(count)}) for count, unit in parts), timedelta())
+    if not found:
+        raise ValueError("a duration must not be zero")
+    return found
+
+
+def fitting(length: timedelta) -> timedelta:
+    """The shortest usual width with which a chart of this length fits a page."""
+    widths = (timedelta(seconds=width_s) for width_s in _WIDTHS_S)
+    return next((width for width in widths if length / width <= ROWS_MAX), length / ROWS_MAX)
+
+
+def chart(found: fasti.Density) -> list[str]:
+    """A line for each bucket, in local time; the longest bar is the fullest one."""
+    most = max((bucket.count for bucket in found.buckets), default=0)
+    form = "%Y-%m-%d" if found.bucket >= timedelta(days=1) else "%d %b %H:%M"
+    if found.bucket < timedelta(minutes=1):
+        form = "%H:%M:%S"
+    lines = []
+    for bucket in found.buckets:
+        eighths = -(-bucket.count * BAR_CHARS * 8 // most) if most else 0
+        bar = "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+        lines.append(f"{bucket.at.astimezone():{form}}  {bar} {bucket.count or ''}".rstrip())
+    return [*lines, f"{found.total:,} pending"]

@@ -1,0 +1,95 @@
+"""Many messages by topic filter and due range: cancel, shift, export.
+
+The server changes a bounded number per request here, so that a caller sees how far it is, and every request
+carries the `as_of` of the first one: the server passes over what was placed after it. That makes each request
+safe to send again, a shift included, since a message that it has moved counts as placed anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from .errors import Error
+from .transport import Transport
+from .wire import Json, Span, When, dumps, instant, span
+
+STEP_MESSAGES = 5_000
+"""Messages changed by one request."""
+
+Progress = Callable[[int], None]
+"""Told after each request how many messages were matched so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """`matched`: pending messages that the filter selected; `changed`: those for which it won."""
+
+    matched: int
+    changed: int
+
+
+def selection(topic: str | None, due_from: When | None, due_to: When | None) -> dict[str, str]:
+    """The members that are given."""
+    chosen: dict[str, str] = {}
+    if topic is not None:
+        chosen["topic"] = topic
+    if due_from is not None:
+        chosen["due_from"] = instant(due_from)
+    if due_to is not None:
+        chosen["due_to"] = instant(due_to)
+    return chosen
+
+
+def signed_span(by: Span) -> str:
+    """A duration that may be negative: `-PT15M`."""
+    if isinstance(by, str):
+        return by
+    exact = by if isinstance(by, timedelta) else timedelta(seconds=by)
+    return f"-{span(-exact)}" if exact < timedelta(0) else span(exact)
+
+
+async def sweep(
+    transport: Transport,
+    verb: str,
+    chosen: Mapping[str, str],
+    *,
+    shift: str | None = None,
+    dry_run: bool = False,
+    on_progress: Progress | None = None,
+) -> BulkResult:
+    """`:cancel` or `:reschedule`, request after request. Raises Refused, Unreachable."""
+    body: Json = {"filter": dict(chosen)}
+    if shift is not None:
+        body["shift"] = shift
+    if not dry_run:
+        # A first request that changes nothing: from now on there is an `as_of` and sending again is safe.
+        body["as_of"] = (await _ask(transport, verb, {**body, "dry_run": True, "limit": 1}))["as_of"]
+    body |= {"dry_run": dry_run, "limit": STEP_MESSAGES}
+    matched = changed = 0
+    while True:
+        said = await _ask(transport, verb, body)
+        matched += said["matched"]
+        changed += said["changed"]
+        if on_progress is not None:
+            on_progress(matched)
+        if said["next"] is None:
+            return BulkResult(matched, changed)
+        body |= {"as_of": said["as_of"], "cursor": said["next"]}
+
+
+async def _ask(transport: Transport, verb: str, body: Json) -> Json:
+    answer = await transport.call("POST", f"/v1/messages:{verb}", body=dumps(body), timeout_s=0)
+    return answer.object()
+
+
+async def export(transport: Transport, chosen: Mapping[str, str], *, ids: bool) -> AsyncIterator[Json]:
+    """Every pending message as `:batch` takes it. Raises Unreachable, also in the middle."""
+    params = {**chosen, "ids": "true"} if ids else dict(chosen)
+    async for line in transport.lines("/v1/messages:export", params):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise Error(f"not a line of JSON: {line!r:.100}") from error

@@ -1,0 +1,61 @@
+"""`GET /v1/timeline/density`: pending messages per stretch of time, see `server/density.py`."""
+
+from aiohttp import web
+
+from ..app import App
+from ..density import Density
+from ..times import INSTANT_MS_MAX, format_ms
+from .answers import check_query, delay_ms, instant_parameter, json_answer
+from .listing import Selection, pending_query
+from .requests import FieldError
+
+BUCKETS_MAX = 10_000
+DAY_MS = 86_400_000
+PARAMETERS = ("from", "to", "bucket", "topic")
+
+
+class TimelineRoutes:
+    """The route."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/timeline/density", self.density)]
+
+    async def density(self, request: web.Request) -> web.Response:
+        check_query(request, PARAMETERS)
+        start_ms, end_ms, width_ms = self._buckets(request)
+        query = pending_query(request.query.get("topic"), start_ms, end_ms)
+        selection = Selection(self._app, query)
+        density = Density(self._app, start_ms, end_ms, width_ms)
+        counts = await density.count(
+            query.topic, lambda row: selection.counts(*row), lambda: request.transport is None
+        )
+        starts = range(start_ms, end_ms, width_ms)
+        return json_answer(
+            {
+                "from": format_ms(start_ms),
+                "to": format_ms(end_ms),
+                "bucket_s": width_ms / 1_000,
+                "buckets": [
+                    {"at": format_ms(at_ms), "count": count}
+                    for at_ms, count in zip(starts, counts, strict=True)
+                ],
+                "total": sum(counts),
+            }
+        )
+
+    def _buckets(self, request: web.Request) -> tuple[int, int, int]:
+        """(start, end, width), ms. Raises FieldError."""
+        start_ms, end_ms = instant_parameter(request, "from"), instant_parameter(request, "to")
+        if start_ms is None:
+            start_ms = self._app.clock.wall_ms()
+        if end_ms is None:
+            end_ms = start_ms + DAY_MS
+        if not start_ms < end_ms <= INSTANT_MS_MAX:
+            raise FieldError("to", "must be later than from, and within the year 9999")
+        width_ms = delay_ms("bucket", request.query.get("bucket", "PT1M"))
+        if not width_ms or (end_ms - start_ms) / width_ms > BUCKETS_MAX:
+            raise FieldError("bucket", f"must be long enough for at most {BUCKETS_MAX} buckets")
+        return start_ms, end_ms, width_ms

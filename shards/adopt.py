@@ -1,0 +1,68 @@
+"""Messages that bring their ids: what an export with ids gives, taken back.
+
+An id names the row that it was first written to. An adopted one names no row here, so its message is stored
+as a moved one is: the record carries the id and `moved` says where it lies. Three things keep an id from ever
+meaning two messages:
+
+  - an id that is known here, whatever became of its message, is refused;
+  - the row that it names must never be written: seq rises above the id's seq, and rows are only written with
+    a higher one. An id may use the lower half of all seqs, so that no import can use up what is left;
+  - an id of another node is refused: its rows are another server's.
+"""
+
+from collections.abc import Sequence
+
+from timeline.position import SEQ_BITS, MessageId, id_position, seq_of
+
+from .commit import Commit
+from .dedupe import Draft, Refused, Replayed, known_keys
+from .record import with_id
+from .store import Table
+from .tables import DedupeRow, dedupe_value
+
+SEQ_LIMIT = 1 << SEQ_BITS - 1
+
+
+def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -> list[MessageId | Replayed]:
+    """Place all drafts under these ids (0: a new one), or none; ids in their order.
+
+    Raises Refused, naming the first that cannot be.
+    """
+    known = known_keys(drafts, commit.taken) if any(draft.key for draft in drafts) else {}
+    fresh = [index for index in range(len(drafts)) if index not in known]
+    if commit.pending + len(fresh) > commit.caps.pending:
+        raise Refused("over-quota", f"{commit.caps.pending} messages are pending, as many as may be")
+    _check(commit, [(index, names[index]) for index in fresh if names[index]])
+    spots = commit.reserve([drafts[index] for index in fresh])
+    answers: list[MessageId | Replayed] = [MessageId(0)] * len(drafts)
+    for index, spot in zip(fresh, spots, strict=True):
+        draft, name = drafts[index], names[index]
+        if name:
+            row = commit.rehome(name, with_id(draft.value, name, draft.due_ms), draft.due_ms, spot)
+            commit.pending += 1
+            answers[index] = name
+            if draft.key:
+                seen = DedupeRow(name, draft.fingerprint, draft.due_ms, id_position(row))
+                commit.row(Table.DEDUPE, draft.key, dedupe_value(seen))
+        else:
+            (answers[index],) = commit.place([draft], [spot])
+    for index, answer in known.items():
+        answers[index] = answers[answer] if isinstance(answer, int) else answer
+    return answers
+
+
+def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> None:
+    """Refuse the first id that cannot be taken; else see to it that no row will get any of them."""
+    seen: set[MessageId] = set()
+    highest = 0
+    for index, name in named:
+        seq = seq_of(id_position(name))
+        if name >> 48 & 0xFFFF != commit.node:
+            raise Refused("id", "is of another node", index)
+        if seq >= SEQ_LIMIT:
+            raise Refused("id", "is beyond the ids that can be taken over", index)
+        if name in seen or commit.find(name) is not None:
+            raise Refused("id", "is taken: there is a message with this id", index)
+        seen.add(name)
+        highest = max(highest, seq)
+    commit.horizon.seq = max(commit.horizon.seq, highest)

@@ -1,0 +1,184 @@
+"""Local wall times when the rules of time zones change: with a database in which Bucharest is in India."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import retime
+from server.clock import SimulatedClock
+from server.config import Config
+from server.core import timeline_of
+from server.http.views import time_text
+from server.mqtt.incoming import read_publish
+from server.mqtt.packets import Publish
+from server.mqtt.properties import Properties
+from server.times import TimeError, parse_deliver_at, wall_time
+from shards.rocks import RocksStore
+from shards.store import Table
+from shards.tables import META_ZONES
+from tests.support.http import http
+from tests.support.server import run, serving
+
+from .conftest import HOUR_MS, START_MS, Running, running
+
+WISH = "2027-06-01T09:00[Europe/Bucharest]"
+YEAR = datetime.now(UTC).year + 1
+
+
+def elsewhere(text: str) -> int:
+    """A newer database: Bucharest is an hour earlier; the zone of Kolkata is gone."""
+    if "Kolkata" in text:
+        raise TimeError("unknown time zone")
+    return parse_deliver_at(text) - (HOUR_MS if "Bucharest" in text else 0)
+
+
+def changed(path: Path, wall_ms: int, current: str = "9999z") -> retime.Report | None:
+    store = RocksStore(path)
+    clock = SimulatedClock(wall_ms)
+    try:
+        return retime.retime_if_changed(
+            lambda: timeline_of(Config(), clock, store), store, clock.wall_ms(), current
+        )
+    finally:
+        store.close()
+
+
+async def fill(server: Running) -> dict[str, str]:
+    async def at(text: str) -> str:
+        return await server.schedule(deliver_at=text)
+
+    return {
+        "local": await at(WISH),
+        "offset": await at("2027-06-01T09:00+03:00[Europe/Bucharest]"),
+        "utc": await at("2027-06-01T06:00:00Z"),
+        "paris": await at("2027-06-01T09:00[Europe/Paris]"),
+        "kolkata": await at("2027-06-01T09:00[Asia/Kolkata]"),
+        "near": await at("2026-11-21T10:00:01[Europe/Bucharest]"),
+        "moved": await server.schedule(deliver_in="1h"),
+        "cancelled": await at(WISH),
+    }
+
+
+async def test_only_wall_times_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data"
+    assert changed(path, START_MS, "2026a") is None
+    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+        ids = await fill(server)
+        await server.call("PATCH", f"/v1/messages/{ids['moved']}", {"deliver_at": WISH})
+        await server.call("DELETE", f"/v1/messages/{ids['cancelled']}", status=204)
+        shown = (await server.call("GET", f"/v1/messages/{ids['local']}")).body
+        assert (shown["local"], shown["deliver_at"]) == (WISH, "2027-06-01T06:00:00.000Z")
+        assert "local" not in (await server.call("GET", f"/v1/messages/{ids['offset']}")).body
+        before = {name: (await show(server, one))["deliver_at"] for name, one in ids.items()}
+    monkeypatch.setattr(retime, "parse_deliver_at", elsewhere)
+    assert changed(path, START_MS, "2026a") is None
+    report = changed(path, START_MS, "2026b")
+    assert report == retime.Report(zoned=5, moved=2, kept=2)
+    assert str(report) == "5 pending messages with a zone, 2 moved, 2 could not be"
+    assert changed(path, START_MS, "2026b") is None
+    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+        after = {name: await show(server, one) for name, one in ids.items()}
+        assert {name for name in ids if after[name]["deliver_at"] != before[name]} == {"local", "moved"}
+        for name in ("local", "moved"):
+            assert after[name]["deliver_at"] == "2027-06-01T05:00:00.000Z"
+            assert (after[name]["local"], after[name]["id"]) == (WISH, ids[name])
+        assert server.app.opened.commit.pending == 7
+
+
+async def show(server: Running, name: str) -> Any:
+    return (await server.call("GET", f"/v1/messages/{name}")).body
+
+
+async def test_a_move_forgets_or_replaces_the_wall_time(server: Running) -> None:
+    name = await server.schedule(deliver_at=WISH)
+    await server.call("PATCH", f"/v1/messages/{name}", {"deliver_in": "1h"})
+    assert "local" not in await show(server, name)
+    await server.call("PATCH", f"/v1/messages/{name}", {"deliver_at": "2027-01-01T00:00[UTC]"})
+    assert (await show(server, name))["local"] == "2027-01-01T00:00[UTC]"
+    body = {"filter": {"topic": "#"}, "shift": 60}
+    await server.call("POST", "/v1/messages:reschedule", body)
+    assert "local" not in await show(server, name)
+
+
+async def test_many_move_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data"
+    changed(path, START_MS, "2026a")
+    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+        ids = [await server.schedule(payload=n, deliver_at=WISH) for n in range(30)]
+    monkeypatch.setattr(retime, "parse_deliver_at", lambda text: parse_deliver_at(text) + HOUR_MS)
+    monkeypatch.setattr(retime, "GROUP_MESSAGES", 7)
+    assert changed(path, START_MS) == retime.Report(zoned=30, moved=30)
+    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+        found = (await server.call("GET", "/v1/messages")).body["messages"]
+        assert sorted(m["id"] for m in found) == sorted(ids)
+        assert {m["deliver_at"] for m in found} == {time_text(parse_deliver_at(WISH) + HOUR_MS)}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (WISH, True),
+        ("2027-06-01 09:00:00.5[Asia/Kolkata]", True),
+        ("2027-06-01T09:00Z[Europe/Bucharest]", False),
+        ("2027-06-01T09:00+03:00[Europe/Bucharest]", False),
+        ("2027-06-01T09:00Z", False),
+        ("nonsense]", False),
+        ("", False),
+    ],
+)
+def test_what_is_a_wall_time(text: str, kept: bool) -> None:
+    assert wall_time(text) == (text.encode() if kept else b"")
+
+
+def test_the_version_of_the_database(tmp_path: Path) -> None:
+    assert retime.zones_version((str(tmp_path),)) not in ("", "unknown")  # of the package
+    (tmp_path / "+VERSION").write_text("2031a\n")
+    assert retime.zones_version(("/nowhere", str(tmp_path))) == "2031a"
+    (tmp_path / "tzdata.zi").write_text("# version 2031b\n# more\n")
+    assert retime.zones_version((str(tmp_path),)) == "2031b"
+
+
+@pytest.fixture
+def india(tmp_path: Path) -> Iterator[Path]:
+    """A time zone database in which Europe/Bucharest has the rules of Asia/Kolkata."""
+    folder = tmp_path / "zones" / "Europe"
+    folder.mkdir(parents=True)
+    (folder / "Bucharest").write_bytes((files("tzdata.zoneinfo") / "Asia" / "Kolkata").read_bytes())
+    (tmp_path / "zones" / "tzdata.zi").write_text("# version 9999z\n")
+    return tmp_path / "zones"
+
+
+async def test_at_start_and_as_a_command(
+    tmp_path: Path, india: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, wish = tmp_path / "data", f"{YEAR}-06-01T09:00[Europe/Bucharest]"
+    async with serving(data) as server, http(server.url) as calls:
+        name = await calls.schedule("a", deliver_at=wish)
+        await server.stopped()
+    quiet = run("retime", "--data", str(data))
+    assert quiet.returncode == 0
+    assert "1 pending messages with a zone, 0 moved" in quiet.stdout
+    monkeypatch.setenv("PYTHONTZPATH", str(india))
+    async with serving(data) as server, http(server.url) as calls:
+        shown = (await calls.call("GET", f"/v1/messages/{name}", status=200)).body
+        assert (shown["deliver_at"], shown["local"]) == (f"{YEAR}-06-01T03:30:00.000Z", wish)
+        assert "time zones changed" in server.output
+        assert f"{name} {wish} moved from {YEAR}-06-01T06:00:00.000Z" in server.output
+        await server.stopped()
+    monkeypatch.delenv("PYTHONTZPATH")
+    told = run("retime", "--data", str(data))
+    assert f"{name} {wish} moved from {YEAR}-06-01T03:30:00.000Z" in told.stdout
+    assert "1 moved" in told.stdout
+    store = RocksStore(data)
+    assert store.get(Table.META, META_ZONES) == retime.zones_version().encode()
+    store.close()
+    assert run("retime", "--data", str(tmp_path / "none")).returncode == 1
+
+
+def test_over_mqtt_too() -> None:
+    packet = Publish(b"a", b"x", 1, False, False, 1, Properties(user_properties=(("deliver-at", WISH),)))
+    assert read_publish(packet, "device-7", START_MS, 10**12).record.zone == WISH.encode()
