@@ -90,7 +90,7 @@ async def served(tmp_path: Path, settings: Config) -> AsyncIterator[Served]:
 
 async def _until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - there is nobody to tell
+        while not holds():
             await asyncio.sleep(0.01)
 
 

@@ -30,7 +30,7 @@ def free_port() -> int:
 async def until(true: Callable[[], bool]) -> None:
     """Poll: what is waited for happens in another process."""
     async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110
+        while not true():
             await asyncio.sleep(0.01)
 
 

@@ -207,7 +207,7 @@ async def test_a_persistent_session_goes_away_and_comes_back(c: fasti.Client) ->
     for n in range(1, 4):
         await c.messages.schedule(f"s/{n}", str(n))
     last = await c.messages.schedule("s/last", "last")
-    while (await last.refresh()).state != "dispatched":  # noqa: ASYNC110
+    while (await last.refresh()).state != "dispatched":
         await asyncio.sleep(0.02)
     assert [x.client_id async for x in c.sessions.list()] == ["audit"]
     async with c.subscribe("s/#", session="audit") as s:
