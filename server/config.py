@@ -215,7 +215,7 @@ def load(
         for name, value, origin in place:
             _check_known(name, origin)
             wishes[name] = (value, origin)
-    config = Config(**{item.name: _section(item.name, wishes) for item in fields(Config)})
+    config = _capped(Config(**{item.name: _section(item.name, wishes) for item in fields(Config)}))
     _check_together(config)
     return config, {name: wishes[name][1] if name in wishes else "default" for name, _, _ in _keys()}
 
@@ -302,6 +302,12 @@ def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
             except ValueError as error:
                 raise ConfigError(key, f"{error}, got {value!r} ({origin})") from None
     return replace(default, **changes)
+
+
+def _capped(config: Config) -> Config:
+    """No session outlives what is kept for it."""
+    expiry_max_ms = min(config.sessions.expiry_max_ms, config.slices.retention_ms)
+    return replace(config, sessions=replace(config.sessions, expiry_max_ms=expiry_max_ms))
 
 
 def _check_together(config: Config) -> None:

@@ -9,7 +9,8 @@ from server.mqtt.packets import Ack, Disconnect, Publish
 from server.times import format_ms
 from tests.clients.conftest import Room
 from tests.support.http import Http
-from tests.support.mqtt import Closed, Peer, payloads, user, wall_ms
+from tests.support.mqtt import Closed, Peer, dial, payloads, user, wall_ms
+from tests.support.server import serving
 
 
 async def test_what_was_missed_comes_in_order_and_no_more(room: Room, name: str, level: int) -> None:
@@ -345,3 +346,14 @@ async def _until(ask: Callable[[], object], status: int) -> None:
             return
         await asyncio.sleep(0.02)
     pytest.fail(f"never answered {status}")
+
+
+async def test_no_session_outlives_retention(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What it would have missed is gone by then: the expiry is capped and CONNACK says so."""
+    path = tmp_path_factory.mktemp("expiry") / "data"
+    async with serving(path, settings={"sessions.expiry_max": "30d", "slices.retention": "2d"}) as server:
+        peer = await dial(server.mqtt)
+        told = (await peer.connect("long", clean=False, session_expiry=10 * 86_400)).properties
+        assert told is not None
+        assert told.session_expiry == 2 * 86_400
+        peer.drop()
