@@ -143,6 +143,7 @@ class App(Core):
             self.replay.turn()
             more = more or not self.replay.is_idle
         self.release_held()
+        self.schedules.step()
         if self.writer.broken is not None and not self._syncs:
             self._retry()
         if more or self.can_advance():

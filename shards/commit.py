@@ -115,15 +115,20 @@ class Commit:
 
     def put(self, drafts: Sequence[Draft]) -> list[MessageId | Replayed]:
         """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
-        if self.pending + len(drafts) > self.caps.pending:
-            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
+        self._check_pending(len(drafts))
         known = known_keys(drafts, self._taken) if any(draft.key for draft in drafts) else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
-        spots = self._reserve(fresh)
-        ids: list[MessageId | Replayed] = list(self._place(fresh, spots))
-        if known:
-            ids = woven(ids, known, len(drafts))
-        return ids
+        ids: list[MessageId | Replayed] = list(self._place(fresh, self._reserve(fresh)))
+        return woven(ids, known, len(drafts)) if known else ids
+
+    def put_known(self, draft: Draft) -> MessageId:
+        """Place one message without a key, that the rest of this group may cancel or move."""
+        self._check_pending(1)
+        spots = self._reserve([draft])
+        (row,) = self._place([draft], spots)
+        if spots[0][1] is not None:
+            self._settle(draft.value, 0)
+        return row
 
     def cancel(self, wanted: MessageId) -> Control:
         """Make sure that nobody gets the message, if dispatch has not come to it."""
@@ -226,6 +231,10 @@ class Commit:
     def _delete(self, table: Table, key: bytes) -> None:
         self._batch.delete(table, key)
         self._fresh[table, key] = None
+
+    def _check_pending(self, count: int) -> None:
+        if self.pending + count > self.caps.pending:
+            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
 
     def _taken(self, key: bytes) -> DedupeRow | None:
         value = self.get(Table.DEDUPE, key)
