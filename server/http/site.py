@@ -18,6 +18,7 @@ from .info import Info
 from .listing import Listing
 from .messages import Messages
 from .problems import problem_middleware
+from .schedules import ScheduleRoutes
 from .sessions import SessionRoutes
 from .slices import Slices
 
@@ -35,6 +36,7 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
         Listing(app),
         Explain(app),
         Slices(app),
+        ScheduleRoutes(app),
         SessionRoutes(app),
         ClockRoutes(app, housekeeping),
         Info(app),
