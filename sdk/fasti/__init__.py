@@ -17,6 +17,7 @@ from .client import Client
 from .delivery import Delivery
 from .errors import AlreadyDispatched, Error, NotFound, Problem, Refused, Unreachable
 from .messages import Message
+from .schedules import Fire, Schedule
 from .subscribe import Subscription
 from .transport import Retry
 from .wire import NewMessage, instant_of_id
@@ -28,6 +29,7 @@ __all__ = [
     "Client",
     "Delivery",
     "Error",
+    "Fire",
     "Info",
     "Message",
     "NewMessage",
@@ -35,6 +37,7 @@ __all__ = [
     "Problem",
     "Refused",
     "Retry",
+    "Schedule",
     "Session",
     "Shard",
     "Slice",

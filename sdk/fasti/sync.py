@@ -26,10 +26,11 @@ from . import subscribe as _subscribe
 from .blocking import Loop
 from .delivery import Received
 from .sync_messages import Message, Messages
+from .sync_schedules import Schedules
 from .transport import Retry
 from .wire import Json, Span, When
 
-__all__ = ["Client", "Delivery", "Message", "Messages", "Sessions", "Slices", "Subscription"]
+__all__ = ["Client", "Delivery", "Message", "Messages", "Schedules", "Sessions", "Slices", "Subscription"]
 
 
 class Sessions:
@@ -131,6 +132,7 @@ class Client:
         self._inner = _client.Client(url, key=key, mqtt=mqtt, timeout=timeout, retry=retry)
         self._loop = Loop()
         self.messages = Messages(self._loop, self._inner.messages)
+        self.schedules = Schedules(self._loop, self._inner.schedules)
         self.sessions = Sessions(self._loop, self._inner.sessions)
         self.slices = Slices(self._loop, self._inner.slices)
 
