@@ -14,7 +14,7 @@ from tests.support.server import ServerProcess, run, serving
 from .ledger import Ledger
 from .load import Load, whole_or_absent
 
-LIVES = 60 if os.environ.get("FASTI_SOAK") else 3
+LIVES = 20 if os.environ.get("FASTI_SOAK") else 3
 
 
 async def test_kill_9_under_load(tmp_path: Path) -> None:
