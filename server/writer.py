@@ -107,10 +107,6 @@ class Writer:
         return self._queued
 
     @property
-    def is_syncing(self) -> bool:
-        return bool(self._open)
-
-    @property
     def can_compose(self) -> bool:
         """Whether `compose` would find something to do."""
         if not self._queue or self.broken is not None:

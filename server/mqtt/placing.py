@@ -16,7 +16,7 @@ from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Table
 from timeline.filters import matches
-from timeline.position import Position, at_of
+from timeline.position import at_of, position
 
 from ..config import Config
 from ..dispatch import Dispatch
@@ -89,8 +89,7 @@ class Placing:
 
         def decide(commit: Commit) -> None:
             for record in records:
-                place = Position(commit.horizon.clock_ms << 48 | commit.horizon.issue())
-                message = Message(place, -1, record, at_of(place))
+                message = _live(commit, record)
                 note(message)
                 self._dispatch.add_live(message, None)
 
@@ -128,8 +127,7 @@ class Placing:
 
     def _place_live(self, commit: Commit, wish: Wish, answer: Answer | None) -> None:
         """Not stored: it takes a position like all and waits for the horizon in RAM."""
-        place = Position(commit.horizon.clock_ms << 48 | commit.horizon.issue())
-        message = Message(place, -1, wish.record, at_of(place))
+        message = _live(commit, wish.record)
         handed = None
         if answer is not None:
 
@@ -169,3 +167,9 @@ def _can_replay(subscriber: Subscriber) -> bool:
     if isinstance(subscriber, Group):
         return not subscriber.can_resend
     return link is None or not link.has_room or not session.has_room
+
+
+def _live(commit: Commit, record: Record) -> Message:
+    """A message that is not stored, at the next position."""
+    place = position(commit.horizon.clock_ms, commit.horizon.issue())
+    return Message(place, -1, record, at_of(place))
