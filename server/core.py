@@ -24,6 +24,7 @@ from .mqtt.broker import Broker
 from .mqtt.router import Router
 from .replay import Replay
 from .retained import Retained
+from .schedules import Schedules
 from .sessions import Sessions
 from .writer import Entry, Writer
 
@@ -67,6 +68,9 @@ class Core:
             max_queued=config.limits.queued,
             wake=wake,
             settled=wake,
+        )
+        self.schedules = Schedules(
+            store, self.horizon, self.writer, clock, max_schedules=config.limits.schedules
         )
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
@@ -125,6 +129,7 @@ class Core:
             self.writer.is_idle
             and self.replay.is_idle
             and not self.dispatch.live
+            and self.schedules.is_settled
             and horizon.position >= horizon.clock_ms << 48
             and not self._due_held(1)
         )

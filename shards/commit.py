@@ -117,13 +117,18 @@ class Commit:
         """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
         known = known_keys(drafts, self.taken) if any(draft.key for draft in drafts) else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
-        if self.pending + len(fresh) > self.caps.pending:
-            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
-        spots = self.reserve(fresh)
-        ids: list[MessageId | Replayed] = list(self.place(fresh, spots))
-        if known:
-            ids = woven(ids, known, len(drafts))
-        return ids
+        self.check_pending(len(fresh))
+        ids: list[MessageId | Replayed] = list(self.place(fresh, self.reserve(fresh)))
+        return woven(ids, known, len(drafts)) if known else ids
+
+    def put_known(self, draft: Draft) -> MessageId:
+        """Place one message without a key, that the rest of this group may cancel or move."""
+        self.check_pending(1)
+        spots = self.reserve([draft])
+        (row,) = self.place([draft], spots)
+        if spots[0][1] is not None:
+            self._settle(draft.value, 0)
+        return row
 
     def cancel(self, wanted: MessageId) -> Control:
         """Make sure that nobody gets the message, if dispatch has not come to it."""
@@ -229,6 +234,11 @@ class Commit:
     def _delete(self, table: Table, key: bytes) -> None:
         self._batch.delete(table, key)
         self._fresh[table, key] = None
+
+    def check_pending(self, count: int) -> None:
+        """Raise Refused if so many more would be more than may be pending."""
+        if self.pending + count > self.caps.pending:
+            raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
 
     def taken(self, key: bytes) -> DedupeRow | None:
         value = self.get(Table.DEDUPE, key)
