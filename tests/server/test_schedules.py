@@ -336,6 +336,27 @@ def test_edit_in_place_and_delete() -> None:
     assert len(rig.schedules) == 0
 
 
+def test_an_edit_just_before_the_next_occurrence_is_written() -> None:
+    """In one group: the edit has written it, so the other finds another occurrence and does nothing."""
+    rig = Rig()
+    rig.put()
+    rig.clock.step(HOUR_MS)
+    core = rig.core
+    for _ in range(4):
+        core.heartbeat()
+        if core.writer.compose() is not None:
+            rig.store.flush()
+            core.writer.settle()
+        core.dispatch.turn()
+        if core.loader.is_behind:
+            core.loader.step()
+    assert rig.fired() == hours(1, 1)
+    core.writer.submit(lambda c: rig.schedules.put(c, "s", HOURLY, RECORD, b"edited"), lambda a: None)
+    core.schedules.step()
+    rig.walk(START_MS + 2 * HOUR_MS, HOUR_MS)
+    assert [due for due, _ in rig.rows()] == hours(1, 3)
+
+
 def test_trigger_limit_and_end() -> None:
     rig = Rig()
     rig.put(timing=timing_with(HOURLY, limit=2))
