@@ -140,14 +140,20 @@ class Schedules:
         if row is None or row.occurrence is None or row.occurrence.position != position:
             self._note(name, row)
             return
+        self._write(commit, name, self._successor(commit, name, row))
+        self._passed.discard(entry)
+
+    def _successor(self, commit: Commit, name: str, row: ScheduleRow) -> ScheduleRow:
+        """The row with the occurrence that follows the one it names. Raises Refused."""
+        assert row.occurrence is not None
+        position = row.occurrence.position
         was_late = (
-            entry not in self._passed
+            (position, name) not in self._passed
             and self._clock.wall_ms() - at_of(position) > GRACE_MS
             and is_untouched(commit, row.occurrence)
         )
         bare = msgspec.structs.replace(row, occurrence=None)
-        self._write(commit, name, self._next(commit, name, bare, was_late=was_late))
-        self._passed.discard(entry)
+        return self._next(commit, name, bare, was_late=was_late)
 
     def _advanced(self, name: str, answer: object) -> None:
         self._asked.discard(name)
@@ -175,8 +181,12 @@ class Schedules:
     def put(
         self, commit: Commit, name: str, timing: TimingRow, record: bytes, body: bytes
     ) -> tuple[ScheduleRow, bool]:
-        """Make or change a schedule; its row and whether it is new. Raises Refused."""
+        """Make or change a schedule; its row and whether it is new. Raises Refused.
+
+        A change counts from now on; what the old definition owed by then is written first.
+        """
         old, now_ms, taken_back = read_schedule(commit, name), self._clock.wall_ms(), None
+        is_new = old is None
         if old is None:
             if len(self) >= self._max and name not in self._places:
                 raise Refused("over-quota", f"{self._max} schedules are kept, as many as limits.schedules")
@@ -184,13 +194,15 @@ class Schedules:
         elif (old.timing, old.record, old.body) == (timing, record, body):
             return old, False
         else:
+            if old.occurrence is not None and old.occurrence.position <= self._horizon.position:
+                old = self._successor(commit, name, old)
             row, taken_back = without(commit, old)
             row = self._from_now(row)
             row = msgspec.structs.replace(row, timing=timing, record=record, body=body, anchor_ms=now_ms)
         row = self._next(commit, name, row)
         self._take_back(commit, taken_back)
         self._write(commit, name, row)
-        return row, old is None
+        return row, is_new
 
     def pause(self, commit: Commit, name: str) -> ScheduleRow | None:
         """Take the pending occurrence back and write no further one. None: there is no such schedule."""

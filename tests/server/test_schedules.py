@@ -337,7 +337,10 @@ def test_edit_in_place_and_delete() -> None:
 
 
 def test_an_edit_just_before_the_next_occurrence_is_written() -> None:
-    """In one group: the edit has written it, so the other finds another occurrence and does nothing."""
+    """In one group: the edit has written it, so the other finds another occurrence and does nothing.
+
+    The edit is decided when hour 2 has come, which the old definition owed.
+    """
     rig = Rig()
     rig.put()
     rig.clock.step(HOUR_MS)
