@@ -69,7 +69,9 @@ def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int) -> Cron | Rule | 
     if timing.kind == "cron":
         return parse_cron(timing.expression)
     if timing.kind == "rrule":
-        return parse_rule(timing.expression, local_of(timing.start_ms or anchor_ms, zone))
+        # A rule counts from its start, which is its first time: without one that is the next whole second.
+        start_ms = timing.start_ms or anchor_ms // 1_000 * 1_000 + 1_000
+        return parse_rule(timing.expression, local_of(start_ms, zone))
     interval_ms = int(timing.expression)
     return Every(interval_ms, timing.start_ms or anchor_ms + interval_ms)
 
