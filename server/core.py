@@ -47,8 +47,7 @@ class Core:
         self.opened = timeline_of(config, clock, store)
         self.horizon = self.opened.horizon
         self.directory, self.reader = self.opened.directory, self.opened.reader
-        start = self.horizon.position
-        wheel, tail = config.wheel, config.tail
+        start, wheel, tail = self.horizon.position, config.wheel, config.tail
         self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
         self.router = Router()
@@ -69,9 +68,7 @@ class Core:
             wake=wake,
             settled=wake,
         )
-        self.schedules = Schedules(
-            store, self.horizon, self.writer, clock, max_schedules=config.limits.schedules
-        )
+        self.schedules = self._schedules(store)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
         self.replay = Replay(
@@ -112,6 +109,10 @@ class Core:
         self._held_from: float = 0.0
         self.sessions.load()
         self.broker.groups.restore()
+
+    def _schedules(self, store: Store) -> Schedules:
+        most = self.config.limits.schedules
+        return Schedules(store, self.horizon, self.writer, self.clock, max_schedules=most)
 
     def heartbeat(self) -> None:
         """Keep the durable bound ahead of the clock."""

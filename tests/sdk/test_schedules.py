@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,24 @@ async def test_the_life_of_a_schedule(server: Server) -> None:
         with pytest.raises(fasti.Refused) as refused:
             await c.schedules.put("x", cron="0 2 * * *", topic="a")
         assert "timezone" in str(refused.value)
+
+
+async def test_one_message_a_second_over_kill_9(tmp_path: Path) -> None:
+    made = Server(tmp_path / "data")
+    await asyncio.to_thread(made.start)
+    chance = random.Random()
+    async with fasti.Client(made.url, retry=fasti.Retry(attempts=25, first_s=0.05, cap_s=1)) as c:
+        await c.schedules.put("tick", every=1, topic="tick", misfire="fire_all")
+        for _ in range(4):
+            await asyncio.sleep(chance.uniform(0.5, 1.5))
+            await asyncio.to_thread(made.stop, kill=True)
+            await asyncio.to_thread(made.start)
+        await asyncio.sleep(1.1)
+        dues = [m.deliver_at async for m in c.messages.list(state="all", topic="tick")]
+        count = (await c.schedules.get("tick")).count
+    await asyncio.to_thread(made.stop)
+    assert len(dues) == count > 4
+    assert {b - a for a, b in pairwise(dues)} == {timedelta(seconds=1)}, "none missing, none twice"
 
 
 async def test_the_twin(server: Server) -> None:

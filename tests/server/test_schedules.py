@@ -16,6 +16,7 @@ from shards.errors import ShardsError
 from shards.memory import MemoryStore
 from shards.record import Record, decode, encode, is_stub
 from shards.schedules import ScheduleRow, TimingRow
+from shards.verify import verify_counts
 from tests.model.fakes import FakeClock
 from timeline.cron import parse_cron
 from timeline.fires import Plan, next_fires
@@ -219,6 +220,7 @@ def test_anything_at_any_time(seed: int) -> None:
     end = rig.clock.now_ms
     wanted = set(range(START_MS + 10 * MINUTE_MS, end + 1, 10 * MINUTE_MS)) - gone
     assert wanted - set(live) == set(), "a fire without a message"
+    assert verify_counts(rig.store, rig.core.directory) == []
 
 
 def test_a_failed_sync_reads_the_rows_again() -> None:
