@@ -5,13 +5,15 @@
     :pause :resume :trigger      200
     :preview, /upcoming          200 {"fires": [{"at", "local", "note"?}]}
 
-Names are `[A-Za-z0-9._-]{1,128}`, so what the verbs end with can be in none of them.
+Names are `[A-Za-z0-9._-]{1,128}`, so what the verbs end with can be in none of them. A rule can be made that
+takes a while to be counted out, so that is done in a thread.
 """
 
+import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,6 +42,8 @@ from .problems import Problem
 from .requests import FieldError, NotReadable
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+AHEAD_MS = 100 * 366 * 86_400_000
+"""How far a preview looks."""
 View = dict[str, Any]
 Body = TypeVar("Body")
 
@@ -73,7 +77,7 @@ class ScheduleRoutes:
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         wish = await _read(request, _SCHEDULE)
         now_ms = app.clock.wall_ms()
-        timing = timing_of(wish, name, now_ms, app.config.limits)
+        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, app.config.limits)
         record = record_of(wish, now_ms, app.config.limits)
         body = await request.read()
         decide = partial(app.schedules.put, name=name, timing=timing, record=record, body=body)
@@ -124,13 +128,13 @@ class ScheduleRoutes:
         wish = await _read(request, _PREVIEW)
         app = self._app
         now_ms = app.clock.wall_ms()
-        timing = timing_of(wish, wish.name, now_ms, app.config.limits)
+        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, app.config.limits)
         if wish.topic is not None:
             record_of(wish, now_ms, app.config.limits)
         plan = checked_plan(timing, wish.name, now_ms)
         count = min(wish.count, timing.limit or wish.count)
-        found = islice(fires(plan, plan.start_ms - 1 if plan.start_ms else now_ms), count)
-        return json_answer({"fires": [_fire_view(fire, plan) for fire in found]})
+        after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
+        return json_answer({"fires": await asyncio.to_thread(_fire_views, plan, after_ms, count)})
 
     async def upcoming(self, request: web.Request) -> web.Response:
         """What will be sent: the pending occurrence, wherever it was moved, then the fires behind it."""
@@ -146,8 +150,8 @@ class ScheduleRoutes:
             views.append(pending)
             through_ms = row.through_ms
         if not row.paused:
-            found = islice(fires(plan, through_ms), max(0, min(count - len(views), left)))
-            views += [_fire_view(fire, plan) for fire in found]
+            wanted = max(0, min(count - len(views), left))
+            views += await asyncio.to_thread(_fire_views, plan, through_ms, wanted)
         return json_answer({"fires": views})
 
     # -- leaves
@@ -217,6 +221,12 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
     except UnicodeDecodeError:
         raise NotReadable("not UTF-8") from None
     return wish
+
+
+def _fire_views(plan: Plan, after_ms: int, count: int) -> list[View]:
+    last_ms = after_ms + AHEAD_MS
+    found = takewhile(lambda fire: fire.base_ms <= last_ms, fires(plan, after_ms))
+    return [_fire_view(fire, plan) for fire in islice(found, count)]
 
 
 def _fire_view(fire: Fire, plan: Plan) -> View:

@@ -135,6 +135,7 @@ async def test_preview_tells_of_changed_clocks(server: Running) -> None:
     assert len(await preview(server, every="90s", limit=4)) == 4
     assert (await preview(server, every=90))[0]["at"] == "2026-11-21T08:01:30.000Z"
     await server.call("POST", f"{SCHEDULES}:preview", {"every": 1, "count": 1_001}, status=422)
+    assert len(await preview(server, cron="0 0 29 2 *", timezone="UTC", count=1_000)) == 24
 
 
 async def test_upcoming_follows_what_became_of_the_pending_one(server: Running) -> None:
