@@ -7,7 +7,7 @@ wrong answer that looks right. Every exception of the write path becomes a probl
     Refused       its own word: 429 over-quota, 422 idempotency-mismatch, 422 refused
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -23,9 +23,8 @@ from ..times import TimeError, parse_delay, parse_deliver_at
 from ..writer import Busy, Decide
 from .problems import Problem
 from .requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
+from .scalars import LIMIT_DEFAULT, LIMIT_MAX
 
-LIMIT_MAX = 1_000
-LIMIT_DEFAULT = 100
 RETRY_AFTER = {"Retry-After": "1"}
 FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at", "id": "id"}
 """The field to blame for what the writer refuses."""
@@ -80,7 +79,7 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
 # -- the way in
 
 
-def check_query(request: web.Request, known: Sequence[str] = ()) -> None:
+def check_query(request: web.Request, known: Collection[str] = ()) -> None:
     """Raise FieldError for a parameter that is not known here, or is given twice."""
     if not request.query_string:
         return

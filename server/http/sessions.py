@@ -22,10 +22,13 @@ from ..mqtt.reasons import Reason
 from ..mqtt.router import matching
 from ..subscriber import Subscriber
 from ..times import TimeError, parse_delay, parse_deliver_at
-from .answers import ask, body_of, check_query, json_answer, limit_of
+from . import shapes
+from .answers import ask, body_of, json_answer, limit_of
+from .calls import WRITES, Gives, described
 from .problems import Problem
 from .requests import FieldError
-from .views import View, session_view
+from .scalars import PAGED, Since
+from .views import session_view
 
 LOOK_ROWS = 10_000
 LIST_LOOK_ROWS = 1_000
@@ -34,7 +37,7 @@ LIST_LOOK_ROWS = 1_000
 class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
     """The body of a replay: an instant, or a duration back from now."""
 
-    since: str
+    since: Since
 
 
 _REWIND = msgspec.json.Decoder(Rewind)
@@ -54,8 +57,8 @@ class SessionRoutes:
             web.post("/v1/sessions/{client_id}:replay", self.replay),
         ]
 
+    @described("Subscribers and how far they have read", Gives(200, shapes.SessionPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        check_query(request, ("limit", "cursor"))
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         names = sorted(s.session.client_id for s in self._app.sessions if s.session.client_id > cursor)
         views = []
@@ -66,15 +69,19 @@ class SessionRoutes:
                     session_view(self._app, subscriber, lag_of(self._app, subscriber, LIST_LOOK_ROWS))
                 )
                 await asyncio.sleep(0)
-        return json_answer({"sessions": views, "next": names[limit - 1] if len(names) > limit else None})
+        page: shapes.SessionPage = {
+            "sessions": views,
+            "next": names[limit - 1] if len(names) > limit else None,
+        }
+        return json_answer(page)
 
+    @described("A session", Gives(200, shapes.Session), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
-        check_query(request)
         return json_answer(self._view(self._subscriber(request)))
 
+    @described("Forget a session", Gives(204), problems=("not-found", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
         """Close its connection, forget it, erase its rows: all decided in the writer, or none."""
-        check_query(request)
         app, name = self._app, request.match_info["client_id"]
         is_stored = app.reader.get(Table.SESSIONS, name.encode()) is not None
         if app.sessions.get(name) is None and not is_stored:
@@ -89,9 +96,14 @@ class SessionRoutes:
         await ask(app, forget)
         return web.Response(status=204)
 
+    @described(
+        "Set a session's read position back",
+        Gives(200, shapes.Session),
+        body=Rewind,
+        problems=("not-found", *WRITES),
+    )
     async def replay(self, request: web.Request) -> web.Response:
         """Set the read position back; it never moves forward."""
-        check_query(request)
         app = self._app
         subscriber = self._subscriber(request)
         wish = await body_of(request, _REWIND)
@@ -118,11 +130,11 @@ class SessionRoutes:
             raise _unknown(name)
         return subscriber
 
-    def _view(self, subscriber: Subscriber) -> View:
+    def _view(self, subscriber: Subscriber) -> shapes.Session:
         return session_view(self._app, subscriber, lag_of(self._app, subscriber, LOOK_ROWS))
 
 
-def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> View:
+def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> shapes.Lag:
     """How far the session is behind the horizon, looking at so many rows at most."""
     session, horizon = subscriber.session, app.horizon.position
     start = Position(max(session.read_at(horizon), app.directory.floor - 1) + 1)
