@@ -15,6 +15,7 @@ from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
+from .http.listener import Listener
 from .http.site import build_site
 from .jobs import Housekeeping
 from .mqtt.listeners import Listeners
@@ -58,7 +59,7 @@ class Server:
             return
         http = self.config.http.listen
         self.app.listening += await self._listeners.open()
-        self._runner = web.AppRunner(build_site(self.app, self.housekeeping), access_log=None)
+        self._runner = Listener(build_site(self.app, self.housekeeping), access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, http.host, http.port, backlog=1024)
         await site.start()

@@ -3,7 +3,7 @@
     @described("A slice and its shards", Gives(200, shapes.SliceDetail), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response: ...
 
-From this `/openapi.json` is made (openapi.py), and the query is held to it before the handler runs: what is
+From this `/openapi.json` is made (openapi.py), and the URL is held to it before the handler runs: what is
 not described is not taken. Problems that follow from the rest need no mention: a call that reads a body can
 find it unreadable, too large, of the wrong type, or refuse it.
 """
@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 
-from .answers import check_query
+from .answers import check_escapes, check_query
 from .scalars import Query
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 WRITES = ("over-quota", "store-unavailable")
 """Problems of every call that changes something."""
 _READS = ("not-readable", "too-large", "unsupported-media-type", "refused", "over-quota")
+_ASKS = ("not-readable", "refused")
 _ENTRY = "_described_as"
 
 R = TypeVar("R")
@@ -60,18 +61,20 @@ def described(
     headers: Query = {},  # noqa: B006
     problems: tuple[str, ...] = (),
 ) -> Callable[[Method[R, A]], Method[R, A]]:
-    """Describe a handler, and hold its query to that. Raises FieldError when called.
+    """Describe a handler, and hold the URL to that. Raises NotReadable and FieldError when called.
 
     `query` None: it is not looked at. `as_lines`: the body, a list, can be sent as NDJSON too. `headers`: the
     request's. `problems`: slugs.
     """
-    derived = (*(_READS if body is not None else ()), *(("refused",) if query is not None else ()))
+    derived = (*(_READS if body is not None else ()), *(_ASKS if query is not None else ()))
     slugs = tuple(dict.fromkeys((*problems, *derived)))
     entry = Call(summary, gives, query, body, as_lines, headers, slugs)
 
     def mark(handler: Method[R, A]) -> Method[R, A]:
         @wraps(handler)
         async def checked(self: R, request: web.Request) -> A:
+            if "%" in request.raw_path:
+                check_escapes(request.raw_path)
             if query is not None:
                 check_query(request, query)
             return await handler(self, request)

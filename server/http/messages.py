@@ -79,7 +79,7 @@ class Messages:
         check_json(request.headers.get("Content-Type", ""))
         body = await request.read()
         now_ms = app.clock.wall_ms()
-        message = parse_one(body, now_ms, app.config.limits, request.headers.get(KEY_HEADER))
+        message = parse_one(body, now_ms, app.config.limits, _key(request))
         if not message.spread_ms:
             return await self._place(message, now_ms)
         async with self._spreader.lock:
@@ -195,6 +195,13 @@ def _move(
     is_meant = found is not None and etag(found.row_id) in tags
     row = found.row_id if found is not None and is_meant else NO_ROW
     return commit.move(message, due_ms, row, zone=zone)
+
+
+def _key(request: web.Request) -> str | None:
+    keys = request.headers.getall(KEY_HEADER, ())
+    if len(keys) > 1:
+        raise FieldError("key", f"the header {KEY_HEADER} is given twice")
+    return keys[0] if keys else None
 
 
 def _tags(headers: Iterable[str]) -> frozenset[str] | None:

@@ -68,7 +68,7 @@ Since = Annotated[
 Topic = Annotated[
     str, _meta("no wildcards; what begins with $ is the server's", pattern="^[^$+#\\u0000][^+#\\u0000]*$")
 ]
-Filter = Annotated[str, _meta("MQTT topic filter", minLength=1, examples=["orders/#"])]
+Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
 Tags = Annotated[str, _meta("ETags, or *")]
 Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]

@@ -45,6 +45,8 @@ from .requests import FieldError, NotReadable
 from .scalars import PAGED, Location
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
+"""The path of one; with a verb behind it the others answer, to every method."""
 AHEAD_MS = 100 * 366 * 86_400_000
 """How far a preview looks."""
 Count = Annotated[
@@ -66,9 +68,9 @@ class ScheduleRoutes:
         return [
             web.get("/v1/schedules", self.list),
             web.post("/v1/schedules:preview", self.preview),
-            web.put("/v1/schedules/{name}", self.put),
-            web.get("/v1/schedules/{name}", self.get),
-            web.delete("/v1/schedules/{name}", self.delete),
+            web.put(ONE, self.put),
+            web.get(ONE, self.get),
+            web.delete(ONE, self.delete),
             web.get("/v1/schedules/{name}/upcoming", self.upcoming),
             web.post("/v1/schedules/{name}:pause", self.pause),
             web.post("/v1/schedules/{name}:resume", self.resume),
