@@ -25,7 +25,7 @@ from .batches import is_ndjson, parse_batch, parse_each
 from .calls import WRITES, Gives, described
 from .drafts import Placed, draft_of, late_ones, names_of, place, place_each
 from .problems import problem_of
-from .requests import FieldError, MessageRequest, ParsedMessage
+from .requests import FieldError, Item, ParsedMessage
 from .scalars import FLAG
 
 Result = Placed | Refused | FieldError
@@ -46,7 +46,7 @@ class Batch:
         Gives(201, shapes.Accepted),
         Gives(200, shapes.Results, said="`each=true`"),
         query={"each": FLAG, "ids": FLAG},
-        body=list[MessageRequest],
+        body=list[Item],
         as_lines=True,
         problems=("idempotency-mismatch", *WRITES),
     )

@@ -10,7 +10,7 @@ is what was decided there, never what a look-up said before.
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 from aiohttp import web
@@ -30,8 +30,8 @@ from .answers import ask, body_of, id_of, json_answer, raw_answer
 from .calls import WRITES, Gives, described
 from .drafts import draft_of, late_ones, place
 from .problems import Problem
-from .requests import FieldError, MessageRequest, ParsedMessage, check_json, due_of, parse_one
-from .scalars import Delay, ETag, Key, Location, Tags, Wish
+from .requests import FieldError, New, ParsedMessage, check_json, due_of, parse_one
+from .scalars import Delay, ETag, Key, Location, Tags, Wish, only_one
 from .views import Journal, etag, found_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
@@ -70,7 +70,7 @@ class Messages:
         "Schedule a message; sent again under its key it gets the first answer",
         Gives(201, shapes.Scheduled, PLACED),
         Gives(200, shapes.Scheduled, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
-        body=MessageRequest,
+        body=New,
         headers={KEY_HEADER: Key},
         problems=("idempotency-mismatch", *WRITES),
     )
@@ -127,7 +127,7 @@ class Messages:
     @described(
         "Move a message; its id stays",
         Gives(200, shapes.Scheduled, TAGGED),
-        body=Move,
+        body=Annotated[Move, only_one("deliver_at", "deliver_in")],
         headers={"If-Match": Tags},
         problems=("not-found", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
     )

@@ -28,7 +28,7 @@ from timeline.position import BadId, parse_id
 
 from ..config import Limits
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
-from .scalars import Delay, Id, Key, Topic, Wish
+from .scalars import Delay, Id, Key, Topic, Wish, only_one
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -82,6 +82,12 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     content_type: str | None = None
     key: Key | None = None
     id: Id | None = None
+
+
+Item = Annotated[MessageRequest, only_one("deliver_at", "deliver_in")]
+"""One of a batch, as it is described."""
+New = Annotated[Item, msgspec.Meta(extra_json_schema={"properties": {"id": {"type": "null"}}})]
+"""One by itself: it gets its id from the server."""
 
 
 class ParsedMessage(msgspec.Struct, frozen=True, gc=False):

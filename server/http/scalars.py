@@ -74,6 +74,14 @@ Tags = Annotated[str, _meta("ETags, or *")]
 Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
 Zone = Annotated[str, _meta("of the tz database: Europe/Bucharest", minLength=1, maxLength=255)]
 
+
+def only_one(*names: str) -> Meta:
+    """Of these members at most one is not null."""
+    others = ([other for other in names if other != name] for name in names)
+    nulls = [{"properties": {name: {"type": "null"} for name in rest}} for rest in others]
+    return Meta(extra_json_schema={"anyOf": nulls})
+
+
 # -- parameters
 
 Query = dict[str, Any]

@@ -42,11 +42,12 @@ from .definitions import (
 )
 from .problems import Problem
 from .requests import FieldError, NotReadable
-from .scalars import PAGED, Location
+from .scalars import PAGED, Location, only_one
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
 """The path of one; with a verb behind it the others answer, to every method."""
+ONE_RULE = only_one("cron", "every", "rrule")
 AHEAD_MS = 100 * 366 * 86_400_000
 """How far a preview looks."""
 Count = Annotated[
@@ -81,7 +82,7 @@ class ScheduleRoutes:
         "Make a schedule, or change it in place",
         Gives(201, shapes.Schedule, {"Location": Location}),
         Gives(200, shapes.Schedule, said="it was there"),
-        body=ScheduleRequest,
+        body=Annotated[ScheduleRequest, ONE_RULE],
         problems=WRITES,
     )
     async def put(self, request: web.Request) -> web.Response:
@@ -148,7 +149,9 @@ class ScheduleRoutes:
         view: shapes.Triggered = {"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)}
         return json_answer(view)
 
-    @described("When a schedule would fire", Gives(200, shapes.Fires), body=PreviewRequest)
+    @described(
+        "When a schedule would fire", Gives(200, shapes.Fires), body=Annotated[PreviewRequest, ONE_RULE]
+    )
     async def preview(self, request: web.Request) -> web.Response:
         wish = await _read(request, _PREVIEW)
         app = self._app
