@@ -72,7 +72,7 @@ def document_of(routes: Iterable[web.AbstractRoute]) -> Json:
     return {
         "openapi": "3.1.0",
         "info": {"title": "fasti", "version": server_version(), "description": DESCRIPTION},
-        "paths": {path: _sorted(operations) for path, operations in sorted(paths.items())},
+        "paths": {path: _sorted(paths[path]) for path in sorted(paths, key=_place)},
         "components": {"schemas": dict(sorted(types.components.items()))},
     }
 
@@ -89,6 +89,11 @@ class Types:
             known = self.components.setdefault(name, component)
             assert known == component, f"two types are called {name}"
         return dict(schema)
+
+
+def _place(path: str) -> tuple[bool, str]:
+    """What people call first, then what machines ask."""
+    return not path.startswith("/v1/"), path
 
 
 def _sorted(operations: Json) -> Json:
