@@ -4,7 +4,9 @@ import asyncio
 import gc
 import logging
 import signal
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -15,7 +17,9 @@ from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
-from .http.listener import Listener
+from .http.front import Desk
+from .http.gate import Gate
+from .http.protocol import Protocol
 from .http.site import build_site
 from .jobs import Housekeeping
 from .mqtt.listeners import Listeners
@@ -50,6 +54,8 @@ class Server:
         self.housekeeping = Housekeeping(self.app)
         self._listeners = Listeners(self.app.broker, config.mqtt)
         self._runner: web.AppRunner | None = None
+        self._desk: Desk | None = None
+        self._http: asyncio.Server | None = None
         self._is_started = False
 
     async def start(self) -> None:
@@ -59,11 +65,16 @@ class Server:
             return
         http = self.config.http.listen
         self.app.listening += await self._listeners.open()
-        self._runner = Listener(build_site(self.app, self.housekeeping), access_log=None)
+        gate = Gate(self.config)
+        self._runner = web.AppRunner(build_site(self.app, self.housekeeping, gate), access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, http.host, http.port, backlog=1024)
-        await site.start()
-        http_port = self._runner.addresses[0][1]
+        assert self._runner.server is not None
+        loop = asyncio.get_running_loop()
+        silent: dict[str, Any] = {"access_log": None}
+        others = partial(Protocol, self._runner.server, loop=loop, **silent)
+        self._desk = Desk(self.app, gate, others)
+        self._http = await loop.create_server(self._desk.connection, http.host, http.port, backlog=1024)
+        http_port = self._http.sockets[0].getsockname()[1]
         self.housekeeping.start()
         self._is_started = True
         _settle_garbage_collector()
@@ -74,6 +85,10 @@ class Server:
         if self._is_started:
             self.housekeeping.stop()
         await self._listeners.close()
+        if self._http is not None:
+            self._http.close()
+        if self._desk is not None:
+            await self._desk.close()
         if self._runner is not None:
             await self._runner.cleanup()
         links = self._listeners.links

@@ -9,6 +9,7 @@ large, so that none starves.
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from ..config import Config
 from .answers import RETRY_AFTER, Handler
 from .problems import Problem
 
@@ -16,9 +17,9 @@ from .problems import Problem
 class Gate:
     """A count of bytes under way."""
 
-    def __init__(self, *, max_bytes: int, max_body: int) -> None:
-        self._max_bytes = max_bytes
-        self._max_body = max_body
+    def __init__(self, config: Config) -> None:
+        self._max_bytes = config.limits.queued_bytes
+        self._max_body = config.http.max_body
         self.bytes = 0
 
     def middleware(self) -> Middleware:

@@ -5,12 +5,13 @@ import gzip
 import json
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from aiohttp import web
 
-from server.http.listener import Listener
 from server.http.problems import MEDIA_TYPE
+from server.http.protocol import Protocol
 
 from ..conftest import Running
 
@@ -97,13 +98,17 @@ async def test_compressed_bodies_under_way_are_bounded_too(server: Running) -> N
 
 @pytest.fixture
 async def listening(server: Running) -> AsyncIterator[tuple[str, int]]:
-    """The site behind our own runner, as the process has it."""
+    """A site behind our own protocol, as the process has it."""
     site = web.Application()
     site.router.add_get("/", _root)
-    runner = Listener(site, access_log=None)
+    runner = web.AppRunner(site, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield runner.addresses[0][:2]
+    assert runner.server is not None
+    loop = asyncio.get_running_loop()
+    others = partial(Protocol, runner.server, loop=loop, access_log=None)
+    listener = await loop.create_server(others, "127.0.0.1", 0)
+    yield listener.sockets[0].getsockname()
+    listener.close()
     await runner.cleanup()
 
 

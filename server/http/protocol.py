@@ -1,9 +1,8 @@
-"""Where requests come in: aiohttp's runner, with problems for what is no HTTP too.
+"""A connection of aiohttp's, with problems for what is no HTTP too.
 
 What the parser of the protocol refuses (a URL of 9,000 characters, a NUL in a header) never reaches a route
 or a middleware. aiohttp answers it with plain text and logs each with a traceback, so strangers fill the log
-at will; here it is a problem like any other, and the connection ends. aiohttp has no way to name another
-protocol class, hence the three private names below; a test fails when they change.
+at will; here it is a problem like any other, and the connection ends.
 """
 
 import logging
@@ -40,21 +39,3 @@ class Protocol(RequestHandler):
         answer = problem.response()
         answer.force_close()
         return answer
-
-
-class Server(web.Server):
-    """Makes a `Protocol` for each connection."""
-
-    def __call__(self) -> RequestHandler:
-        return Protocol(self, loop=self._loop, **self._kwargs)
-
-
-class Listener(web.AppRunner):
-    """Serves a site."""
-
-    __slots__ = ()
-
-    async def _make_server(self) -> web.Server:
-        server = await super()._make_server()
-        server.__class__ = Server
-        return server
