@@ -95,11 +95,15 @@ CALLS: Mapping[tuple[str, str], Call] = {
     ("get", "/v1/slices"): Call("The spans of the timeline", PAGED),
     ("get", "/v1/slices/{start}"): Call("A slice and its shards", problems=("not-found",)),
     ("get", "/v1/slices/{start}/shards/{n}"): Call("A shard", problems=("not-found",)),
-    ("get", "/v1/sessions"): Call("Subscribers and how far they have read", PAGED),
-    ("get", "/v1/sessions/{client_id}"): Call("A session", problems=("not-found",)),
-    ("delete", "/v1/sessions/{client_id}"): Call("Forget a session", status=204, problems=("not-found",)),
+    ("get", "/v1/sessions"): Call("Sessions and groups, and how far each has read", PAGED),
+    ("get", "/v1/sessions/{client_id}"): Call(
+        "A session, or a group ($share/group/filter)", problems=("not-found",)
+    ),
+    ("delete", "/v1/sessions/{client_id}"): Call(
+        "Forget a session", status=204, problems=("not-found", "wrong-state")
+    ),
     ("post", "/v1/sessions/{client_id}:replay"): Call(
-        "Set a session's read position back", body=Rewind, problems=("not-found",)
+        "Set the read position of a session or group back", body=Rewind, problems=("not-found",)
     ),
     ("post", "/v1/clock:advance"): Call(
         "Move a simulated clock", body=Advance, problems=("clock-not-simulated",)

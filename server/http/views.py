@@ -27,6 +27,8 @@ from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
 from ..app import App
+from ..group import Group
+from ..message import is_gone
 from ..mqtt.properties import Properties, decode_properties
 from ..subscriber import Subscriber
 from ..times import INSTANT_MS_MAX, format_ms
@@ -90,10 +92,9 @@ def state_of(
     if is_held or place > horizon:
         return PENDING, None
     dispatched_ms = journal.dispatched_ms(place)
-    expires_ms = record.expires_ms
-    if expires_ms:
+    if record.expires_ms:
         passed_ms = at_of(place) if dispatched_ms is None else dispatched_ms
-        if passed_ms >= due_of_row(place, record) + expires_ms:
+        if is_gone(due_of_row(place, record), record.expires_ms, passed_ms):
             return EXPIRED, None
     return DISPATCHED, dispatched_ms
 
@@ -216,8 +217,14 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> View:
 def session_view(app: App, subscriber: Subscriber, lag: View) -> View:
     """`lag`: the members that say how far it is behind."""
     session = subscriber.session
-    view: View = {"client_id": session.client_id, "connected": subscriber.link is not None}
-    if subscriber.link is not None:
+    view: View = {"client_id": session.client_id, "connected": subscriber.is_reachable}
+    in_flight = len(session.flights)
+    if isinstance(subscriber, Group):
+        view["client_id"] = subscriber.text
+        view["members"] = members = [_member_view(subscriber, member) for member in subscriber.members]
+        # Its own flights are those of QoS 1, with what waits for another member among them.
+        in_flight = len(subscriber.resends) + sum(member["in_flight"] for member in members)
+    elif subscriber.link is not None:
         view["connected_at"] = time_text(subscriber.connected_ms)
     elif subscriber.left_ms:
         view["left_at"] = time_text(subscriber.left_ms)
@@ -229,6 +236,15 @@ def session_view(app: App, subscriber: Subscriber, lag: View) -> View:
         ],
         "read_position": position_view(session.read_at(app.horizon.position)),
         **lag,
-        "in_flight": len(session.flights),
+        "in_flight": in_flight,
         "delivered": subscriber.delivered,
+    }
+
+
+def _member_view(group: Group, member: Subscriber) -> View:
+    return {
+        "client_id": member.session.client_id,
+        "connected": member.link is not None,
+        "qos": group.members[member].qos,
+        "in_flight": group.held_by(member),
     }
