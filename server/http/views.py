@@ -221,7 +221,8 @@ def session_view(app: App, subscriber: Subscriber, lag: View) -> View:
     in_flight = len(session.flights)
     if isinstance(subscriber, Group):
         view["client_id"] = subscriber.text
-        view["members"] = members = [_member_view(subscriber, member) for member in subscriber.members]
+        ordered = sorted(subscriber.members, key=lambda member: member.session.client_id)
+        view["members"] = members = [_member_view(subscriber, member) for member in ordered]
         # Its own flights are those of QoS 1, with what waits for another member among them.
         in_flight = len(subscriber.resends) + sum(member["in_flight"] for member in members)
     elif subscriber.link is not None:
