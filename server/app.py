@@ -147,6 +147,7 @@ class App(Core):
             more = self.loader.step() > 0 or more or self.can_advance()
         more = self._read_on() or more
         self.release_held()
+        self.schedules.step()
         if more or self.can_advance():
             self.plan()
         elif not self._is_planned:

@@ -24,6 +24,7 @@ from .mqtt.broker import Broker
 from .mqtt.router import Router
 from .replay import Replay
 from .retained import Retained
+from .schedules import Schedules
 from .sessions import Sessions
 from .writer import Entry, Writer
 
@@ -46,8 +47,7 @@ class Core:
         self.opened = timeline_of(config, clock, store)
         self.horizon = self.opened.horizon
         self.directory, self.reader = self.opened.directory, self.opened.reader
-        start = self.horizon.position
-        wheel, tail = config.wheel, config.tail
+        start, wheel, tail = self.horizon.position, config.wheel, config.tail
         self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
         self.router = Router(config.mqtt.deny_subscribe)
@@ -68,6 +68,7 @@ class Core:
             wake=wake,
             settled=wake,
         )
+        self.schedules = self._schedules(store)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
         self.replay = Replay(
@@ -109,6 +110,10 @@ class Core:
         self.sessions.load()
         self.broker.restore()
 
+    def _schedules(self, store: Store) -> Schedules:
+        most = self.config.limits.schedules
+        return Schedules(store, self.horizon, self.writer, self.clock, max_schedules=most)
+
     def heartbeat(self) -> None:
         """Keep the durable bound ahead of the clock."""
         self.horizon.observe(self.clock.wall_ms())
@@ -125,6 +130,7 @@ class Core:
             self.writer.is_idle
             and self.replay.is_idle
             and not self.dispatch.live
+            and self.schedules.is_settled
             and horizon.position >= horizon.clock_ms << 48
             and not self._due_held(1)
         )

@@ -30,8 +30,7 @@ def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -
     """
     known = known_keys(drafts, commit.taken) if any(draft.key for draft in drafts) else {}
     fresh = [index for index in range(len(drafts)) if index not in known]
-    if commit.pending + len(fresh) > commit.caps.pending:
-        raise Refused("over-quota", f"{commit.caps.pending} messages are pending, as many as may be")
+    commit.check_pending(len(fresh))
     _check(commit, [(index, names[index]) for index in fresh if names[index]])
     spots = commit.reserve([drafts[index] for index in fresh])
     answers: list[MessageId | Replayed] = [MessageId(0)] * len(drafts)

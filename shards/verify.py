@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from timeline.position import Position
 from timeline.slices import Directory, Shard
 
-from .commit import ROW_OVERHEAD
 from .keys import place_of
+from .placing import ROW_OVERHEAD
 from .record import is_stub
 from .store import Store, Table
 from .tables import shard_value

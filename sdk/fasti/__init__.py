@@ -18,6 +18,7 @@ from .delivery import Delivery
 from .errors import AlreadyDispatched, Error, NotFound, Problem, Refused, Unreachable
 from .messages import Message
 from .ranges import BulkResult
+from .schedules import Fire, Schedule
 from .subscribe import Subscription
 from .timeline import Density
 from .transport import Retry
@@ -32,6 +33,7 @@ __all__ = [
     "Delivery",
     "Density",
     "Error",
+    "Fire",
     "Info",
     "Message",
     "NewMessage",
@@ -39,6 +41,7 @@ __all__ = [
     "Problem",
     "Refused",
     "Retry",
+    "Schedule",
     "Session",
     "Shard",
     "Slice",

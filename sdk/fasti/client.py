@@ -18,6 +18,7 @@ from .admin import Info, Sessions, Slices
 from .errors import Error
 from .messages import Messages
 from .mqtt_values import NEVER, Target
+from .schedules import Schedules
 from .subscribe import DEFAULT_IN_FLIGHT, Subscription, Wish
 from .timeline import Timeline
 from .transport import Retry, Transport
@@ -53,6 +54,7 @@ class Client:
         self._mqtt = None if mqtt is None else _address(mqtt)
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self.messages = Messages(self._transport)
+        self.schedules = Schedules(self._transport)
         self.sessions = Sessions(self._transport)
         self.slices = Slices(self._transport)
         self.timeline = Timeline(self._transport)

@@ -27,10 +27,21 @@ from . import timeline as _timeline
 from .blocking import Loop
 from .delivery import Received
 from .sync_messages import Message, Messages
+from .sync_schedules import Schedules
 from .transport import Retry
 from .wire import Json, Span, When
 
-__all__ = ["Client", "Delivery", "Message", "Messages", "Sessions", "Slices", "Subscription", "Timeline"]
+__all__ = [
+    "Client",
+    "Delivery",
+    "Message",
+    "Messages",
+    "Schedules",
+    "Sessions",
+    "Slices",
+    "Subscription",
+    "Timeline",
+]
 
 
 class Sessions:
@@ -151,6 +162,7 @@ class Client:
         self._inner = _client.Client(url, key=key, mqtt=mqtt, timeout=timeout, retry=retry)
         self._loop = Loop()
         self.messages = Messages(self._loop, self._inner.messages)
+        self.schedules = Schedules(self._loop, self._inner.schedules)
         self.sessions = Sessions(self._loop, self._inner.sessions)
         self.slices = Slices(self._loop, self._inner.slices)
         self.timeline = Timeline(self._loop, self._inner.timeline)

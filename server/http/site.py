@@ -22,6 +22,7 @@ from .listing import Listing
 from .messages import Messages
 from .openapi import OpenApi
 from .problems import problem_middleware
+from .schedules import ScheduleRoutes
 from .sessions import SessionRoutes
 from .slices import Slices
 from .timeline import TimelineRoutes
@@ -44,6 +45,7 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
         Explain(app),
         Slices(app),
         TimelineRoutes(app),
+        ScheduleRoutes(app),
         SessionRoutes(app),
         ClockRoutes(app, housekeeping),
         Info(app),

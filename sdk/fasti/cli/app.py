@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import message, ranges, server, session, shard, slices, subscribe, timeline, transfer
+from . import message, ranges, schedule, server, session, shard, slices, subscribe, timeline, transfer
 from .output import Format
 from .profiles import Profile, ProfileError, chosen
 from .run import Settings
@@ -26,6 +26,7 @@ app = typer.Typer(
     help="Schedule messages, receive them, look at the timeline. Global options may stand anywhere.",
 )
 app.add_typer(message.app, name="message", help="Schedule, look up, cancel, move, list messages.")
+app.add_typer(schedule.app, name="schedule", help="Messages that come again and again.")
 app.command("subscribe")(subscribe.subscribe)
 app.add_typer(timeline.app, name="timeline", help="What lies ahead, in numbers.")
 app.add_typer(slices.app, name="slice", help="The spans of time that messages are stored in.")

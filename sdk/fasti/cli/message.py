@@ -56,7 +56,7 @@ def schedule(
     async def work(client: fasti.Client, out: Printer) -> None:
         made = await client.messages.schedule(
             topic,
-            _payload(payload, file, as_json),
+            payload_of(payload, file, as_json),
             at=at,
             delay=delay,
             key=idempotency_key,
@@ -65,7 +65,7 @@ def schedule(
             expires_in=expires_in,
             late=late,
             spread=spread,
-            headers=_headers(header or []),
+            headers=headers_of(header or []),
             content_type=content_type,
         )
         out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state})
@@ -175,7 +175,7 @@ def _short(payload: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _payload(text: str, file: Path | None, as_json: bool) -> Any:
+def payload_of(text: str, file: Path | None, as_json: bool) -> Any:
     data: str | bytes = text
     if file is not None:
         if text:
@@ -187,7 +187,7 @@ def _payload(text: str, file: Path | None, as_json: bool) -> Any:
     return json.loads(data) if as_json else data
 
 
-def _headers(pairs: list[str]) -> dict[str, str]:
+def headers_of(pairs: list[str]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

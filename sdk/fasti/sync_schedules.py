@@ -1,0 +1,131 @@
+"""`client.schedules` of the blocking client. See `fasti.sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import schedules as _schedules
+from .blocking import Loop
+from .schedules import Fires, Gap, Misfire, Overlap, Schedule
+from .wire import Span, When
+
+
+class Schedules:
+    """See `fasti.schedules.Schedules`."""
+
+    def __init__(self, loop: Loop, inner: _schedules.Schedules) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def put(
+        self,
+        name: str,
+        *,
+        topic: str,
+        payload: Any = "",
+        cron: str | None = None,
+        every: Span | None = None,
+        rrule: str | None = None,
+        timezone: str | None = None,
+        start: When | None = None,
+        end: When | None = None,
+        limit: int | None = None,
+        jitter: Span | None = None,
+        gap: Gap | None = None,
+        overlap: Overlap | None = None,
+        misfire: Misfire | None = None,
+        qos: int | None = None,
+        retain: bool | None = None,
+        expires_in: Span | None = None,
+        late: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Schedule:
+        """Make the schedule, or change it in place."""
+        return self._loop.run(
+            self._inner.put(
+                name,
+                topic=topic,
+                payload=payload,
+                cron=cron,
+                every=every,
+                rrule=rrule,
+                timezone=timezone,
+                start=start,
+                end=end,
+                limit=limit,
+                jitter=jitter,
+                gap=gap,
+                overlap=overlap,
+                misfire=misfire,
+                qos=qos,
+                retain=retain,
+                expires_in=expires_in,
+                late=late,
+                headers=headers,
+                content_type=content_type,
+            )
+        )
+
+    def get(self, name: str) -> Schedule:
+        """Raises NotFound."""
+        return self._loop.run(self._inner.get(name))
+
+    def list(self) -> Iterator[Schedule]:
+        """All schedules in order of their names."""
+        return self._loop.iterate(self._inner.list())
+
+    def delete(self, name: str) -> None:
+        """Forget the schedule and cancel its pending occurrence."""
+        self._loop.run(self._inner.delete(name))
+
+    def pause(self, name: str) -> Schedule:
+        """Take the pending occurrence back and fire no more."""
+        return self._loop.run(self._inner.pause(name))
+
+    def resume(self, name: str) -> Schedule:
+        """Go on with the first fire after now."""
+        return self._loop.run(self._inner.resume(name))
+
+    def trigger(self, name: str) -> str:
+        """Send its message now; gives the message's id."""
+        return self._loop.run(self._inner.trigger(name))
+
+    def preview(
+        self,
+        *,
+        count: int = 10,
+        name: str | None = None,
+        cron: str | None = None,
+        every: Span | None = None,
+        rrule: str | None = None,
+        timezone: str | None = None,
+        start: When | None = None,
+        end: When | None = None,
+        limit: int | None = None,
+        jitter: Span | None = None,
+        gap: Gap | None = None,
+        overlap: Overlap | None = None,
+    ) -> Fires:
+        """The first fires of a schedule that need not be saved."""
+        return self._loop.run(
+            self._inner.preview(
+                count=count,
+                name=name,
+                cron=cron,
+                every=every,
+                rrule=rrule,
+                timezone=timezone,
+                start=start,
+                end=end,
+                limit=limit,
+                jitter=jitter,
+                gap=gap,
+                overlap=overlap,
+            )
+        )
+
+    def upcoming(self, name: str, count: int = 10) -> Fires:
+        """The next fires of a saved schedule."""
+        return self._loop.run(self._inner.upcoming(name, count))

@@ -1,0 +1,138 @@
+"""Rows of recurring schedules, and what one group writes of them.
+
+A row names the one occurrence that is written ahead: its fire and the position it was first put at. The next
+one is written in the same batch as the row that names it, by the single writer, and only if the row still
+names the one before; so there is exactly one message for each fire, whatever is killed when.
+
+    schedules    name, UTF-8 -> MessagePack of `ScheduleRow`
+
+    place      the message of a fire, and the row that names it
+    without    the row without it; if nothing has become of the message, its fire counts as not dealt with
+"""
+
+import msgspec
+
+from timeline.position import MessageId, Position, id_position
+
+from . import keys
+from .commit import Commit
+from .dedupe import Draft
+from .record import decode, encode, is_stub
+from .store import Table
+from .tables import encode_row
+
+
+class TimingRow(msgspec.Struct, frozen=True, array_like=True):
+    """When a schedule fires, as it was asked for. Times in UTC ms, 0: none."""
+
+    kind: str
+    """`cron`, `every` or `rrule`."""
+    expression: str
+    zone: str
+    start_ms: int = 0
+    end_ms: int = 0
+    limit: int = 0
+    jitter_ms: int = 0
+    gap: str = "after"
+    overlap: str = "first"
+    misfire: str = "fire_once"
+
+
+class Occurrence(msgspec.Struct, frozen=True, array_like=True):
+    """The fire that is written ahead."""
+
+    id: bytes
+    base_ms: int
+    at_ms: int
+    before_ms: int
+    """Up to where fires were dealt with before it."""
+
+    @property
+    def message(self) -> MessageId:
+        return keys.message_of(self.id)
+
+    @property
+    def position(self) -> Position:
+        """Where it was first put; a move does not change it."""
+        return id_position(self.message)
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
+    """One schedule. `record`: the message without its due; `body`: the definition as it was sent, JSON."""
+
+    timing: TimingRow
+    record: bytes
+    body: bytes
+    created_ms: int
+    anchor_ms: int
+    """When the definition was last changed: what has no start of its own counts from here."""
+    through_ms: int
+    """Fires up to this are dealt with."""
+    count: int = 0
+    """Messages written so far."""
+    made_up: int = 0
+    paused: bool = False
+    occurrence: Occurrence | None = None
+
+
+_decoder = msgspec.msgpack.Decoder(ScheduleRow)
+
+
+def schedule_of(value: bytes) -> ScheduleRow:
+    return _decoder.decode(value)
+
+
+def read_schedule(commit: Commit, name: str) -> ScheduleRow | None:
+    """The row as this group leaves it."""
+    value = commit.get(Table.SCHEDULES, name.encode())
+    return None if value is None else schedule_of(value)
+
+
+def write_schedule(commit: Commit, name: str, row: ScheduleRow | None) -> None:
+    """Put the row; None deletes it."""
+    commit.row(Table.SCHEDULES, name.encode(), None if row is None else encode_row(row))
+
+
+def draft_at(record: bytes, due_ms: int) -> Draft:
+    """The message of a schedule for one due."""
+    made = msgspec.structs.replace(decode(record), due_ms=due_ms)
+    return Draft(due_ms, made.topic, encode(made))
+
+
+def place(
+    commit: Commit, row: ScheduleRow, base_ms: int, at_ms: int, through_ms: int, made_up: int
+) -> ScheduleRow:
+    """Write the message of a fire; the row that names it. Raises Refused, then nothing is written."""
+    message = commit.put_known(draft_at(row.record, at_ms))
+    return msgspec.structs.replace(
+        row,
+        occurrence=Occurrence(keys.message(message), base_ms, at_ms, row.through_ms),
+        through_ms=through_ms,
+        made_up=made_up,
+        count=row.count + 1,
+    )
+
+
+def without(commit: Commit, row: ScheduleRow) -> tuple[ScheduleRow, MessageId | None]:
+    """The row without its occurrence, and the message that is to be cancelled for that.
+
+    None: it has been dispatched, or somebody has cancelled or moved it; then its fire is dealt with. Nothing
+    is written here, so that the caller can cancel after all that may be refused.
+    """
+    occurrence = row.occurrence
+    if occurrence is None:
+        return row, None
+    bare = msgspec.structs.replace(row, occurrence=None, made_up=0)
+    found = commit.find(occurrence.message)
+    if found is None or not is_untouched(commit, occurrence):
+        return bare, None
+    if found.shard is not None and not commit.horizon.undecided(found.position):
+        return bare, None
+    bare = msgspec.structs.replace(bare, through_ms=occurrence.before_ms, count=row.count - 1)
+    return bare, occurrence.message
+
+
+def is_untouched(commit: Commit, occurrence: Occurrence) -> bool:
+    """Whether its message is where it was put, neither cancelled nor moved."""
+    found = commit.find(occurrence.message)
+    return found is not None and not is_stub(found.value) and found.row_id == occurrence.message

@@ -1,0 +1,132 @@
+"""`client.schedules`, its blocking twin and `fasti schedule`, against a real server on a simulated clock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import fasti
+from tests.sdk.test_against_server import Server
+from tests.sdk.test_cli import fasti_cli, ok
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    made = Server(tmp_path / "data", clock="simulated")
+    await asyncio.to_thread(made.start)
+    yield made
+    await asyncio.to_thread(made.stop)
+
+
+async def test_the_life_of_a_schedule(server: Server) -> None:
+    async with fasti.Client(server.url) as c:
+        made = await c.schedules.put(
+            "nightly",
+            cron="0 2 * * *",
+            timezone="Europe/Bucharest",
+            topic="jobs/nightly",
+            payload={"n": 1},
+            gap="skip",
+            overlap="both",
+            misfire="skip",
+            jitter=30,
+            headers={"a": "b"},
+            expires_in="1h",
+        )
+        assert (made.name, made.state, made.topic, made.payload) == (
+            "nightly",
+            "active",
+            "jobs/nightly",
+            {"n": 1},
+        )
+        assert made.next is not None
+        assert made.next_id is not None
+        assert (await c.messages.get(made.next_id)).deliver_at == made.next.at
+        assert (await c.schedules.get("nightly")) == made
+        assert [s.name async for s in c.schedules.list()] == ["nightly"]
+        assert [f.at for f in await c.schedules.upcoming("nightly", 1)] == [made.next.at]
+        assert (await c.schedules.pause("nightly")).next is None
+        assert (await c.schedules.resume("nightly")).state == "active"
+        sent = await c.schedules.trigger("nightly")
+        assert (await c.messages.get(sent)).topic == "jobs/nightly"
+        fires = await c.schedules.preview(
+            cron="30 3 * * *", timezone="Europe/Bucharest", start="2027-03-28T00:00:00Z", count=1
+        )
+        assert fires[0].at == datetime(2027, 3, 28, 1, 30, tzinfo=UTC)
+        assert fires[0].note is not None
+        count = (await c.schedules.get("nightly")).count
+        await c.advance(timedelta(days=30))
+        assert (await c.schedules.get("nightly")).count in (count + 29, count + 30, count + 31)
+        await c.schedules.delete("nightly")
+        with pytest.raises(fasti.NotFound):
+            await c.schedules.get("nightly")
+        with pytest.raises(fasti.Refused) as refused:
+            await c.schedules.put("x", cron="0 2 * * *", topic="a")
+        assert "timezone" in str(refused.value)
+
+
+async def test_one_message_a_second_over_kill_9(tmp_path: Path) -> None:
+    made = Server(tmp_path / "data")
+    await asyncio.to_thread(made.start)
+    chance = random.Random()
+    async with fasti.Client(made.url, retry=fasti.Retry(attempts=25, first_s=0.05, cap_s=1)) as c:
+        await c.schedules.put("tick", every=1, topic="tick", misfire="fire_all")
+        for _ in range(4):
+            await asyncio.sleep(chance.uniform(0.5, 1.5))
+            await asyncio.to_thread(made.stop, kill=True)
+            await asyncio.to_thread(made.start)
+        await asyncio.sleep(1.1)
+        dues = [m.deliver_at async for m in c.messages.list(state="all", topic="tick")]
+        count = (await c.schedules.get("tick")).count
+    await asyncio.to_thread(made.stop)
+    assert len(dues) == count > 4
+    assert {b - a for a, b in pairwise(dues)} == {timedelta(seconds=1)}, "none missing, none twice"
+
+
+async def test_the_twin(server: Server) -> None:
+    def work() -> None:
+        with fasti.sync.Client(server.url) as c:
+            made = c.schedules.put("s", every=timedelta(hours=1), topic="a", payload=b"\x00")
+            assert c.schedules.get("s").payload == b"\x00"
+            assert made.next is not None
+            assert [s.name for s in c.schedules.list()] == ["s"]
+            assert c.schedules.pause("s").state == "paused"
+            assert c.schedules.resume("s").state == "active"
+            assert len(c.schedules.upcoming("s", 3)) == 3
+            assert len(c.schedules.preview(every="1h", count=2)) == 2
+            assert len(c.schedules.trigger("s")) == 32
+            c.schedules.delete("s")
+
+    await asyncio.to_thread(work)
+
+
+async def test_the_command(server: Server) -> None:
+    at = ("--url", server.url)
+    made = json.loads(
+        await ok(*at, "schedule", "put", "n", "jobs/n", "go", "--cron", "@daily", "-z", "UTC", "-o", "json")
+    )
+    assert made["state"] == "active"
+    assert "@daily" in await ok(*at, "schedule", "ls")
+    assert json.loads(await ok(*at, "schedule", "show", "n", "-n", "2", "-o", "json"))["upcoming"][1]["at"]
+    assert len((await ok(*at, "schedule", "preview", "n", "-n", "3", "-o", "ndjson")).splitlines()) == 3
+    lines = await ok(*at, "schedule", "preview", "--rrule", "FREQ=DAILY;COUNT=2", "-z", "UTC", "-o", "ndjson")
+    assert len(lines.splitlines()) == 2
+    assert "paused" in await ok(*at, "schedule", "pause", "n")
+    assert "active" in await ok(*at, "schedule", "resume", "n")
+    assert len(json.loads(await ok(*at, "schedule", "trigger", "n", "-o", "json"))["id"]) == 32
+    assert "removed" in await ok(*at, "schedule", "rm", "n")
+    code, _, said = await fasti_cli(*at, "schedule", "rm", "n")
+    assert (code, "n" in said) == (1, True)
+    code, _, said = await fasti_cli(
+        *at, "schedule", "put", "n", "jobs/n", "--cron", "61 * * * *", "-z", "UTC"
+    )
+    assert (code, "minute" in said) == (1, True)
+    code, _, _ = await fasti_cli(*at, "schedule", "preview", "n", "--cron", "@daily")
+    assert code == 2

@@ -1,0 +1,215 @@
+"""Schedules over HTTP: definitions, previews, verbs, and thirty days of a simulated clock."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.clock import SimulatedClock
+from server.config import Config, Limits
+
+from ..conftest import DAY_MS, HOUR_MS, START_MS, Running, running
+
+SCHEDULES = "/v1/schedules"
+NIGHTLY: dict[str, Any] = {
+    "cron": "30 3 * * *",
+    "timezone": "Europe/Bucharest",
+    "topic": "jobs/nightly",
+    "payload": {"n": 1},
+}
+
+
+async def put(server: Running, name: str = "nightly", status: int = 201, **changes: object) -> Any:
+    return (await server.call("PUT", f"{SCHEDULES}/{name}", NIGHTLY | changes, status=status)).body
+
+
+async def preview(server: Running, **body: object) -> list[dict[str, str]]:
+    found = await server.call("POST", f"{SCHEDULES}:preview", body)
+    return list(found.body["fires"])
+
+
+async def test_put_get_list_delete(server: Running) -> None:
+    made = await put(server)
+    assert made["state"] == "active"
+    assert made["payload"] == {"n": 1}
+    assert made["dst"] == {"gap": "after", "overlap": "first"}
+    assert made["misfire"] == "fire_once"
+    assert made["next"]["at"] == "2026-11-22T01:30:00.000Z"
+    assert made["next"]["local"] == "2026-11-22T03:30:00+02:00[Europe/Bucharest]"
+    message = made["next"]["id"]
+    assert (await server.call("GET", f"/v1/messages/{message}")).body["topic"] == "jobs/nightly"
+    assert (await server.call("GET", f"{SCHEDULES}/nightly")).body == made
+    assert await put(server, status=200) == made, "the same again changes nothing"
+    await put(server, "a.b-C_9")
+    listed = (await server.call("GET", f"{SCHEDULES}?limit=1")).body
+    assert ([s["name"] for s in listed["schedules"]], listed["next"]) == (["a.b-C_9"], "a.b-C_9")
+    listed = (await server.call("GET", f"{SCHEDULES}?limit=1&cursor=a.b-C_9")).body
+    assert ([s["name"] for s in listed["schedules"]], listed["next"]) == (["nightly"], None)
+    await server.call("DELETE", f"{SCHEDULES}/nightly", status=204)
+    assert (await server.call("GET", f"/v1/messages/{message}")).body["state"] == "cancelled"
+    for method in ("GET", "DELETE"):
+        await server.call(method, f"{SCHEDULES}/nightly", status=404)
+    await server.call("GET", f"{SCHEDULES}/nightly/upcoming", status=404)
+    for verb in ("pause", "resume", "trigger"):
+        await server.call("POST", f"{SCHEDULES}/nightly:{verb}", status=404)
+
+
+async def test_names(server: Running) -> None:
+    for name in ("nightly:pause", "a%20b", "x" * 129, "caf%C3%A9"):
+        answer = await server.call("PUT", f"{SCHEDULES}/{name}", NIGHTLY, status=422)
+        assert answer.body["errors"][0]["field"] == "name"
+        await server.call("GET", f"{SCHEDULES}/{name}", status=404)
+        await server.call("DELETE", f"{SCHEDULES}/{name}", status=404)
+    assert (await server.call("GET", SCHEDULES)).body["schedules"] == []
+    await put(server, "x" * 128)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"cron": None}, "cron"),
+        ({"every": "1h"}, "every"),
+        ({"rrule": "FREQ=DAILY"}, "rrule"),
+        ({"cron": None, "rrule": "FREQ=NEVER"}, "rrule"),
+        ({"cron": None, "every": "P1M"}, "every"),
+        ({"cron": None, "every": 0.5}, "every"),
+        ({"timezone": "Mars/Olympus"}, "timezone"),
+        ({"timezone": "../../etc/passwd"}, "timezone"),
+        ({"timezone": None}, "timezone"),
+        ({"cron": "CRON_TZ=UTC 0 1 * * *"}, "timezone"),
+        ({"cron": "CRON_TZ=Mars 0 1 * * *", "timezone": None}, "cron"),
+        ({"start": "tomorrow"}, "start"),
+        ({"start": "2090-01-01T00:00:00Z"}, "start"),
+        ({"start": "2027-02-01T00:00:00Z", "end": "2027-01-01T00:00:00Z"}, "end"),
+        ({"end": "2020-01-01T00:00:00Z"}, "end"),
+        ({"limit": 0}, "limit"),
+        ({"jitter": -1}, "jitter"),
+        ({"dst": {"gap": "never"}}, "dst"),
+        ({"misfire": "never"}, "misfire"),
+        ({"topic": "a/#"}, "topic"),
+        ({"topic": None}, "topic"),
+        ({"qos": 3}, "qos"),
+        ({"deliver_in": 5}, "deliver_in"),
+        ({"key": "k"}, "key"),
+        ({"headers": {"fasti-x": "y"}}, "headers"),
+    ],
+)
+async def test_what_is_refused_names_its_field(
+    server: Running, changes: dict[str, object], field: str
+) -> None:
+    answer = await server.call("PUT", f"{SCHEDULES}/s", NIGHTLY | changes, status=422)
+    assert answer.body["errors"][0]["field"] == field, answer.body
+    assert len(server.app.schedules) == 0
+
+
+async def test_what_cannot_be_read(server: Running) -> None:
+    await server.call("PUT", f"{SCHEDULES}/s", b"{", status=400)
+    await server.call("PUT", f"{SCHEDULES}/s", b'{"topic": "a", "payload": "\xff"}', status=400)
+    await server.call("PUT", f"{SCHEDULES}/s", b"{}", status=415, Content_Type="text/plain")
+    await server.call("PUT", f"{SCHEDULES}/s?x=1", NIGHTLY, status=422)
+
+
+async def test_preview_tells_of_changed_clocks(server: Running) -> None:
+    found = await preview(server, **NIGHTLY, start="2027-03-27T00:00:00Z", count=3)
+    assert [fire["at"] for fire in found] == [
+        "2027-03-27T01:30:00.000Z",
+        "2027-03-28T01:30:00.000Z",
+        "2027-03-29T00:30:00.000Z",
+    ]
+    assert found[1]["local"] == "2027-03-28T04:30:00+03:00[Europe/Bucharest]"
+    assert "03:30" in found[1]["note"]
+    assert "note" not in found[0]
+    found = await preview(
+        server,
+        cron="CRON_TZ=America/New_York 30 1 * * *",
+        start="2027-11-07T00:00:00-04:00",
+        dst={"overlap": "both"},
+        count=3,
+    )
+    assert [fire["at"][5:16] for fire in found] == ["11-07T05:30", "11-07T06:30", "11-08T06:30"]
+    found = await preview(server, cron="0 0 * * *", timezone="UTC", start="2027-01-01T00:00:00Z", count=1)
+    assert found[0]["at"] == "2027-01-01T00:00:00.000Z", "the first at start"
+    assert len(await preview(server, every="90s")) == 10
+    assert len(await preview(server, every="90s", limit=4)) == 4
+    assert (await preview(server, every=90))[0]["at"] == "2026-11-21T08:01:30.000Z"
+    await server.call("POST", f"{SCHEDULES}:preview", {"every": 1, "count": 1_001}, status=422)
+    assert len(await preview(server, cron="0 0 29 2 *", timezone="UTC", count=1_000)) == 24
+
+
+async def test_upcoming_follows_what_became_of_the_pending_one(server: Running) -> None:
+    made = await put(server)
+    path = f"{SCHEDULES}/nightly/upcoming"
+
+    async def days(count: int) -> list[str]:
+        found = (await server.call("GET", f"{path}?count={count}")).body["fires"]
+        return [fire["at"][8:16] for fire in found]
+
+    assert await days(3) == ["22T01:30", "23T01:30", "24T01:30"]
+    message = made["next"]["id"]
+    await server.call("PATCH", f"/v1/messages/{message}", {"deliver_at": "2026-11-22T05:00:00Z"})
+    assert await days(2) == ["22T05:00", "23T01:30"]
+    await server.call("DELETE", f"/v1/messages/{message}", status=204)
+    assert await days(2) == ["23T01:30", "24T01:30"]
+    await server.call("POST", f"{SCHEDULES}/nightly:pause")
+    assert await days(2) == []
+    for bad in ("0", "x", "1001"):
+        await server.call("GET", f"{path}?count={bad}", status=422)
+
+
+async def test_pause_resume_trigger(server: Running) -> None:
+    _, link = await server.connect("c", "#")
+    made = await put(server)
+    paused = (await server.call("POST", f"{SCHEDULES}/nightly:pause")).body
+    assert (paused["state"], paused["next"]) == ("paused", None)
+    assert (await server.call("POST", f"{SCHEDULES}/nightly:pause")).body == paused
+    fired = (await server.call("POST", f"{SCHEDULES}/nightly:trigger")).body
+    await server.app.quiet()
+    assert [message.id_text(0) for message in link.sent] == [fired["id"]]
+    resumed = (await server.call("POST", f"{SCHEDULES}/nightly:resume")).body
+    assert resumed["next"]["at"] == made["next"]["at"]
+    assert resumed["next"]["id"] != made["next"]["id"]
+
+
+async def test_edit_while_paused_stays_paused(server: Running) -> None:
+    await put(server)
+    await server.call("POST", f"{SCHEDULES}/nightly:pause")
+    changed = await put(server, status=200, cron="0 4 * * *")
+    assert (changed["state"], changed["cron"], changed["next"]) == ("paused", "0 4 * * *", None)
+
+
+async def test_thirty_days_of_a_simulated_clock(server: Running) -> None:
+    _, link = await server.connect("c", "jobs/#", window=1_000)
+    await put(server, "daily")
+    await put(server, "six", cron=None, every="PT6H", topic="jobs/six", timezone=None)
+    await server.call("POST", "/v1/clock:advance", {"by": "P30D"})
+    assert link.topics.count("jobs/nightly") == 30
+    assert link.topics.count("jobs/six") == 120
+    assert {message.late_ms for message in link.sent} == {0}
+
+
+async def test_restart_and_misfires(tmp_path: Path, config: Config) -> None:
+    clock = SimulatedClock(START_MS)
+    async with running(tmp_path, config, clock) as server:
+        for misfire in ("fire_all", "fire_once", "skip"):
+            await put(server, misfire, cron="0 * * * *", topic=f"jobs/{misfire}", misfire=misfire)
+        await server.connect("c", "#", expiry_s=7 * 86_400)
+    clock.now_ms += DAY_MS + HOUR_MS // 2
+    async with running(tmp_path, config, clock) as server:
+        await server.app.quiet()
+        _, link = await server.connect("c", "#", expiry_s=7 * 86_400, window=1_000)
+        assert link.topics.count("jobs/fire_all") == 24
+        assert link.topics.count("jobs/fire_once") == 1
+        assert link.topics.count("jobs/skip") == 0
+        await server.call("POST", "/v1/clock:advance", {"by": "PT1H"})
+        assert link.topics.count("jobs/skip") == 1
+        assert link.topics.count("jobs/fire_once") == 2
+
+
+async def test_the_bound(tmp_path: Path, clock: SimulatedClock) -> None:
+    config = replace(Config(), limits=Limits(schedules=1))
+    async with running(tmp_path, config, clock) as server:
+        await put(server)
+        assert (await server.call("PUT", f"{SCHEDULES}/two", NIGHTLY, status=429)).slug == "over-quota"
+        await put(server, status=200, cron="1 1 * * *")

@@ -1,0 +1,423 @@
+"""Recurring schedules on a whole core without a loop: one message for each fire, whatever happens between."""
+
+import random
+from dataclasses import replace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+
+from server.config import Config, Limits
+from server.core import Core
+from server.schedules import Schedules
+from shards.commit import Commit, Outcome, Refused
+from shards.errors import ShardsError
+from shards.memory import MemoryStore
+from shards.record import Record, decode, encode, is_stub
+from shards.schedules import ScheduleRow, TimingRow
+from shards.verify import verify_counts
+from tests.model.fakes import FakeClock
+from timeline.cron import parse_cron
+from timeline.fires import Plan, next_fires
+from timeline.position import END, START, MessageId
+
+START_MS = 1_795_248_000_000
+"""2026-11-21T08:00:00Z."""
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+RECORD = encode(Record(b"jobs/nightly", b"go"))
+HOURLY = TimingRow("cron", "0 * * * *", "UTC")
+
+
+def timing_with(timing: TimingRow, **changes: Any) -> TimingRow:
+    return msgspec.structs.replace(timing, **changes)
+
+
+class Rig:
+    """A core on a store in RAM, driven by hand; it remembers what was dispatched, in order."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.store = MemoryStore()
+        self.clock = FakeClock(START_MS)
+        self.config = config or Config()
+        self.core = self.start()
+
+    def start(self) -> Core:
+        self.core = Core(self.config, self.clock, self.store, wake=lambda: None)
+        return self.core
+
+    def crash(self, survivors: int = 0, away_ms: int = 0) -> None:
+        self.store.crash(survivors)
+        self.clock.step(away_ms)
+        self.start()
+
+    @property
+    def schedules(self) -> Schedules:
+        return self.core.schedules
+
+    def ask(self, decide: Any) -> Any:
+        """A request, durable."""
+        answers: list[Any] = []
+        self.core.writer.submit(decide, answers.append)
+        while not answers:
+            self.turn()
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
+
+    def put(self, name: str = "s", timing: TimingRow = HOURLY, record: bytes = RECORD) -> ScheduleRow:
+        row: ScheduleRow = self.ask(lambda c: self.schedules.put(c, name, timing, record, b"{}"))[0]
+        return row
+
+    def turn(self) -> None:
+        """A round of the app, the sync done at once."""
+        core = self.core
+        core.heartbeat()
+        if core.writer.compose() is not None:
+            self.store.flush()
+            core.writer.settle()
+        core.dispatch.turn()
+        if core.loader.is_behind:
+            core.loader.step()
+        core.release_held()
+        core.schedules.step()
+
+    def settle(self) -> None:
+        for _ in range(20_000):
+            self.turn()
+            if self.core.is_settled() and not self.core.can_advance() and not self.core.loader.is_behind:
+                return
+        raise AssertionError("it does not come to rest")
+
+    def walk(self, to_ms: int, step_ms: int) -> None:
+        while self.clock.now_ms < to_ms:
+            self.clock.step(min(step_ms, to_ms - self.clock.now_ms))
+            self.settle()
+
+    def rows(self) -> list[tuple[int, bool]]:
+        """(due, cancelled) of every message, moved stubs left out."""
+        found = [decode(value) for _, _, value in self.core.reader.read(START, END)]
+        return [(r.due_ms, bool(r.stub)) for r in found if r.stub & 0x1000 == 0]
+
+    def fired(self) -> list[int]:
+        """Dues of what the horizon has passed and nobody cancelled."""
+        horizon = self.core.horizon.position
+        return [
+            decode(value).due_ms
+            for place, _, value in self.core.reader.read(START, END)
+            if place <= horizon and not is_stub(value)
+        ]
+
+    def pending(self, name: str = "s") -> MessageId:
+        row = self.schedules.get(name)
+        assert row is not None
+        assert row.occurrence is not None
+        return row.occurrence.message
+
+
+def hours(first: int, last: int) -> list[int]:
+    return [START_MS + n * HOUR_MS for n in range(first, last + 1)]
+
+
+def test_thirty_days() -> None:
+    rig = Rig()
+    zone = ZoneInfo("Europe/Bucharest")
+    rig.put(timing=TimingRow("cron", "30 3,15 * * *", "Europe/Bucharest"))
+    rig.walk(START_MS + 30 * DAY_MS, 6 * HOUR_MS // 7)
+    expected = [f.at_ms for f in next_fires(Plan(parse_cron("30 3,15 * * *"), zone), START_MS, 100)]
+    assert rig.fired() == [at for at in expected if at <= rig.clock.now_ms]
+    row = rig.schedules.get("s")
+    assert row is not None
+    assert row.count == len(rig.fired()) + 1
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+@pytest.mark.parametrize("stop", range(12))
+def test_a_crash_at_every_step(stop: int, survivors: int) -> None:
+    """The occurrence and the row are one batch: killed anywhere, each hour has one message."""
+    rig = Rig()
+    rig.put()
+    rig.clock.step(HOUR_MS)
+    steps = 0
+
+    def died() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps > stop
+
+    core = rig.core
+    for _ in range(4):
+        core.heartbeat()
+        if died():
+            break
+        group = core.writer.compose()
+        if died():
+            break
+        if group is not None:
+            rig.store.flush()
+            if died():
+                break
+            core.writer.settle()
+        core.dispatch.turn()
+        if core.loader.is_behind:
+            core.loader.step()
+        core.schedules.step()
+        if died():
+            break
+    rig.crash(survivors)
+    rig.walk(START_MS + 4 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(1, 4)
+    assert [due for due, _ in rig.rows()] == hours(1, 5)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_anything_at_any_time(seed: int) -> None:
+    """Cancels, moves, pauses, edits, crashes, failed syncs: never two messages for one fire."""
+    chance = random.Random(seed)
+    rig = Rig()
+    rig.put(timing=TimingRow("cron", "*/10 * * * *", "UTC", misfire="fire_all"))
+    gone: set[int] = set()
+    for _ in range(60):
+        match chance.randrange(12):
+            case 0:
+                row = rig.schedules.get("s")
+                if row is not None and row.occurrence is not None:
+                    message, due = row.occurrence.message, row.occurrence.base_ms
+                    if rig.ask(lambda c, m=message: c.cancel(m)).outcome is Outcome.DONE:
+                        gone.add(due)
+            case 1:
+                row = rig.schedules.get("s")
+                if row is not None and row.occurrence is not None:
+                    message, due = row.occurrence.message, row.occurrence.base_ms
+                    to = due + chance.choice([-3, 7, 33]) * MINUTE_MS + 1
+                    if rig.ask(lambda c, m=message, t=to: c.move(m, t)).outcome is Outcome.DONE:
+                        gone.add(due)
+            case 2:
+                rig.ask(lambda c: rig.schedules.pause(c, "s"))
+                rig.ask(lambda c: rig.schedules.resume(c, "s"))
+            case 3:
+                payload = encode(Record(b"jobs/nightly", b"%d" % chance.randrange(100)))
+                rig.put(timing=TimingRow("cron", "*/10 * * * *", "UTC", misfire="fire_all"), record=payload)
+            case 4:
+                rig.crash(chance.randrange(3))
+            case 5:
+                rig.core.writer.submit(
+                    lambda c: rig.schedules.put(c, "s", HOURLY, RECORD, b"x"), lambda a: None
+                )
+                rig.core.writer.submit(
+                    lambda c: rig.schedules.put(
+                        c, "s", TimingRow("cron", "*/10 * * * *", "UTC", misfire="fire_all"), RECORD, b"y"
+                    ),
+                    lambda a: None,
+                )
+                rig.settle()
+            case _:
+                rig.clock.step(chance.choice([MINUTE_MS, 4 * MINUTE_MS, 10 * MINUTE_MS]))
+                rig.settle()
+    rig.settle()
+    live = [due for due, cancelled in rig.rows() if not cancelled and due % (10 * MINUTE_MS) == 0]
+    assert len(live) == len(set(live)), "two messages for one fire"
+    end = rig.clock.now_ms
+    wanted = set(range(START_MS + 10 * MINUTE_MS, end + 1, 10 * MINUTE_MS)) - gone
+    assert wanted - set(live) == set(), "a fire without a message"
+    assert verify_counts(rig.store, rig.core.directory) == []
+
+
+def test_a_failed_sync_reads_the_rows_again() -> None:
+    rig = Rig()
+    rig.put()
+    rig.clock.step(HOUR_MS)
+    rig.core.heartbeat()
+    for _ in range(3):
+        rig.turn()
+    rig.store.fail_flushes = True
+    rig.core.writer.submit(lambda c: rig.schedules.put(c, "t", HOURLY, RECORD, b""), lambda a: None)
+    assert rig.core.writer.compose() is not None
+    with pytest.raises(ShardsError) as failed:
+        rig.store.flush()
+    rig.core.writer.fail(failed.value)
+    rig.core.schedules.step()
+    rig.store.fail_flushes = False
+    assert rig.core.writer.recover()
+    rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
+    assert len(rig.schedules) == 1, "what was not durable is gone, in RAM too"
+    assert rig.fired() == hours(1, 3)
+
+
+def down(misfire: str, away_ms: int) -> list[float]:
+    """Hours of what is written after a downtime that began before hour 1; the last one is pending."""
+    rig = Rig()
+    rig.put(timing=timing_with(HOURLY, misfire=misfire))
+    rig.settle()
+    rig.crash(away_ms=away_ms)
+    rig.settle()
+    return [(due - START_MS) / HOUR_MS for due, _ in rig.rows()]
+
+
+def test_downtime() -> None:
+    away = 4 * HOUR_MS + 30 * MINUTE_MS
+    assert down("fire_all", away) == [1, 2, 3, 4, 5]
+    assert down("fire_once", away) == [1, 5], "the one that was pending is the one"
+    assert down("skip", away) == [1, 5], "the first one is dropped by `late: drop`, see HTTP"
+
+
+def test_what_was_passed_before_a_start_was_not_late() -> None:
+    """Delivered on time, then killed before the next one was written: the missed ones still get their one."""
+    rig = Rig()
+    rig.put(timing=timing_with(HOURLY, misfire="fire_once"))
+    rig.clock.step(HOUR_MS)
+    core = rig.core
+    for _ in range(3):
+        core.heartbeat()
+        if core.writer.compose() is not None:
+            rig.store.flush()
+            core.writer.settle()
+        core.dispatch.turn()
+        if core.loader.is_behind:
+            core.loader.step()
+    core.writer.submit(lambda c: None, lambda a: None)
+    core.writer.compose()
+    rig.store.flush()
+    core.writer.settle()
+    assert rig.fired() == hours(1, 1)
+    rig.crash(away_ms=3 * HOUR_MS + MINUTE_MS)
+    rig.settle()
+    assert [due for due, _ in rig.rows()] == [*hours(1, 2), *hours(5, 5)]
+
+
+def test_cancelling_one_occurrence_skips_only_that() -> None:
+    rig = Rig()
+    rig.put()
+    assert rig.ask(lambda c: c.cancel(rig.pending())).outcome is Outcome.DONE
+    rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(2, 3)
+
+
+def test_moving_one_occurrence_keeps_the_rest() -> None:
+    rig = Rig()
+    rig.put()
+    later = START_MS + 90 * MINUTE_MS
+    assert rig.ask(lambda c: c.move(rig.pending(), later)).outcome is Outcome.DONE
+    rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS // 2)
+    assert sorted(rig.fired()) == sorted([later, *hours(2, 3)])
+
+
+def test_pause_takes_back_and_resume_goes_on() -> None:
+    rig = Rig()
+    rig.put()
+    first = rig.pending()
+    row = rig.ask(lambda c: rig.schedules.pause(c, "s"))
+    assert (row.paused, row.occurrence, row.count) == (True, None, 0)
+    assert is_stub(rig.core.reader.find(first).value)  # type: ignore[union-attr]
+    rig.walk(START_MS + 3 * HOUR_MS + 1, HOUR_MS)
+    assert rig.fired() == []
+    rig.ask(lambda c: rig.schedules.resume(c, "s"))
+    rig.walk(START_MS + 5 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(4, 5), "what the pause left out was not missed"
+    rig.ask(lambda c: c.cancel(rig.pending()))
+    rig.ask(lambda c: rig.schedules.pause(c, "s"))
+    rig.ask(lambda c: rig.schedules.resume(c, "s"))
+    rig.walk(START_MS + 7 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == [*hours(4, 5), *hours(7, 7)], "a cancelled one does not come back"
+
+
+def test_edit_in_place_and_delete() -> None:
+    rig = Rig()
+    made = rig.put()
+    assert rig.put() == made, "the same again changes nothing"
+    edited = rig.put(timing=TimingRow("every", str(30 * MINUTE_MS), "UTC"))
+    assert (edited.created_ms, edited.count) == (made.created_ms, 1)
+    rig.walk(START_MS + HOUR_MS, 10 * MINUTE_MS)
+    assert rig.fired() == [START_MS + 30 * MINUTE_MS, START_MS + HOUR_MS]
+    last = rig.pending()
+    assert rig.ask(lambda c: rig.schedules.delete(c, "s"))
+    assert not rig.ask(lambda c: rig.schedules.delete(c, "s"))
+    assert is_stub(rig.core.reader.find(last).value)  # type: ignore[union-attr]
+    rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
+    assert len(rig.fired()) == 2
+    assert len(rig.schedules) == 0
+
+
+def test_an_edit_just_before_the_next_occurrence_is_written() -> None:
+    """In one group: the edit has written it, so the other finds another occurrence and does nothing.
+
+    The edit is decided when hour 2 has come, which the old definition owed.
+    """
+    rig = Rig()
+    rig.put()
+    rig.clock.step(HOUR_MS)
+    core = rig.core
+    for _ in range(4):
+        core.heartbeat()
+        if core.writer.compose() is not None:
+            rig.store.flush()
+            core.writer.settle()
+        core.dispatch.turn()
+        if core.loader.is_behind:
+            core.loader.step()
+    assert rig.fired() == hours(1, 1)
+    core.writer.submit(lambda c: rig.schedules.put(c, "s", HOURLY, RECORD, b"edited"), lambda a: None)
+    core.schedules.step()
+    rig.walk(START_MS + 2 * HOUR_MS, HOUR_MS)
+    assert [due for due, _ in rig.rows()] == hours(1, 3)
+
+
+def test_trigger_limit_and_end() -> None:
+    rig = Rig()
+    rig.put(timing=timing_with(HOURLY, limit=2))
+    assert rig.ask(lambda c: rig.schedules.trigger(c, "s"))
+    assert rig.ask(lambda c: rig.schedules.trigger(c, "nobody")) is None
+    rig.put("t", timing_with(HOURLY, end_ms=START_MS + 3 * HOUR_MS))
+    rig.walk(START_MS + 6 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == sorted([START_MS, *hours(1, 2), *hours(1, 3)])
+    row = rig.schedules.get("s")
+    assert row is not None
+    assert (row.occurrence, row.count) == (None, 2)
+    rig.crash()
+    rig.walk(START_MS + 8 * HOUR_MS, HOUR_MS)
+    assert len(rig.fired()) == 6
+
+
+def test_too_many_schedules() -> None:
+    rig = Rig(replace(Config(), limits=Limits(schedules=1)))
+    rig.put()
+    with pytest.raises(Refused, match=r"limits\.schedules"):
+        rig.put("t")
+    rig.put(timing=TimingRow("cron", "5 * * * *", "UTC"))
+
+
+def test_a_refused_occurrence_is_tried_again() -> None:
+    rig = Rig(replace(Config(), limits=Limits(pending=1)))
+    rig.put()
+    rig.clock.step(HOUR_MS - 1)
+    rig.settle()
+
+    def crowd(commit: Commit) -> None:
+        commit.caps = replace(commit.caps, pending=0)
+
+    rig.ask(crowd)
+    rig.clock.step(1)
+    for _ in range(10):
+        rig.turn()
+    assert not rig.schedules.is_settled
+    rig.core.opened.commit.caps = replace(rig.core.opened.commit.caps, pending=10)
+    rig.clock.mono_s += 2
+    rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(1, 3)
+
+
+def test_the_clock_set_back() -> None:
+    rig = Rig()
+    rig.put(timing=TimingRow("cron", "*/10 * * * *", "UTC"))
+    rig.walk(START_MS + HOUR_MS, 10 * MINUTE_MS)
+    rig.clock.step(-30 * MINUTE_MS)
+    rig.walk(START_MS + 2 * HOUR_MS, 5 * MINUTE_MS)
+    assert rig.fired() == [START_MS + n * 10 * MINUTE_MS for n in range(1, 13)]
+
+
+def test_keys_sort_by_name() -> None:
+    rig = Rig()
+    for name in ("b", "a.1", "Z"):
+        rig.put(name)
+    assert [name for name, _ in rig.schedules.after("", 10)] == ["Z", "a.1", "b"]
+    assert [name for name, _ in rig.schedules.after("Z", 1)] == ["a.1"]

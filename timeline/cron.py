@@ -1,0 +1,183 @@
+"""Cron expressions: text -> fields, and the next local time that they match.
+
+A schedule here works on *local* times without a zone, as the hands of a clock on a wall show them; what a
+change of the clocks makes of one is decided in recurrence.py. So this file is plain counting:
+
+    0 2 * * 1-5      02:00 from Monday to Friday
+    */15 * * * *     every quarter of an hour
+    30 0 9 L * *     six fields: seconds first. L: the last day of the month
+    @daily           0 0 * * *
+
+The rules are those of Vixie cron: 0 and 7 are Sunday; names of months and days in three letters; if both the
+day of the month and the day of the week are restricted (do not begin with `*`), a day that fits either is
+taken. APScheduler's CronTrigger counts days from Monday, joins the two by "and", and looks for a date that
+never comes (30 February) up to the year 9999; it is what the tests compare with where the rules are the same.
+
+Nothing that can match at all is more than 8 years away (29 February over a turn of the century), so the
+search ends there.
+"""
+
+from bisect import bisect_left
+from calendar import monthrange
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from types import MappingProxyType
+
+SEARCH_YEARS = 8
+CHARS_MAX = 256
+MACROS = MappingProxyType(
+    {
+        "@yearly": "0 0 1 1 *",
+        "@annually": "0 0 1 1 *",
+        "@monthly": "0 0 1 * *",
+        "@weekly": "0 0 * * 0",
+        "@daily": "0 0 * * *",
+        "@midnight": "0 0 * * *",
+        "@hourly": "0 * * * *",
+    }
+)
+_NAMES = MappingProxyType(
+    {
+        "month": ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+        "day of week": ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+    }
+)
+_FIELDS = (
+    ("second", 0, 59),
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day", 1, 31),
+    ("month", 1, 12),
+    ("day of week", 0, 7),
+)
+LAST = 0
+"""Among the days of a month: its last one."""
+_SECOND = timedelta(seconds=1)
+
+
+class CronError(ValueError):
+    """Not a cron expression; says which field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Sorted values of each field; `days` may hold LAST, `weekdays` are 0 (Sunday) to 6."""
+
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: tuple[int, ...]
+    months: tuple[int, ...]
+    weekdays: tuple[int, ...]
+    either_day: bool
+    """Both kinds of day are restricted: one of them is enough."""
+
+    def times(self, local: datetime) -> Iterator[datetime]:
+        """All matches later than `local`, in order."""
+        found = self.after(local)
+        while found is not None:
+            yield found
+            found = self.after(found)
+
+    def after(self, local: datetime) -> datetime | None:
+        """The first match later than `local` (naive); None if there is none within 8 years."""
+        first = (local + _SECOND).replace(microsecond=0)
+        at = self._time_from(first.time()) if self._has(first.date()) else None
+        if at is not None:
+            return datetime.combine(first.date(), at)
+        day = self._day_after(first.date())
+        return None if day is None else datetime.combine(day, self._first_time)
+
+    @property
+    def _first_time(self) -> time:
+        return time(self.hours[0], self.minutes[0], self.seconds[0])
+
+    def _time_from(self, start: time) -> time | None:
+        """The first time of day at or after `start`."""
+        second, minute, hour = _next(self.seconds, start.second), start.minute, start.hour
+        if second is None:
+            second, minute = self.seconds[0], minute + 1
+        found = _next(self.minutes, minute)
+        if found is None:
+            second, found, hour = self.seconds[0], self.minutes[0], hour + 1
+        elif found != minute:
+            second = self.seconds[0]
+        at = _next(self.hours, hour)
+        if at is None:
+            return None
+        return time(at, found, second) if at == hour else time(at, self.minutes[0], self.seconds[0])
+
+    def _day_after(self, day: date) -> date | None:
+        last_year = min(day.year + SEARCH_YEARS, 9999)
+        year, month, first = day.year, day.month, day.day + 1
+        while year <= last_year:
+            if month in self.months:
+                days = range(first, monthrange(year, month)[1] + 1)
+                found = next((n for n in days if self._has(date(year, month, n))), None)
+                if found is not None:
+                    return date(year, month, found)
+            year, month, first = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
+        return None
+
+    def _has(self, day: date) -> bool:
+        if day.month not in self.months:
+            return False
+        by_week = day.isoweekday() % 7 in self.weekdays
+        by_month = day.day in self.days or (
+            LAST in self.days and day.day == monthrange(day.year, day.month)[1]
+        )
+        return by_week or by_month if self.either_day else by_week and by_month
+
+
+def parse_cron(text: str) -> Cron:
+    """Read five fields, six with seconds first, or a macro. Raises CronError."""
+    if len(text) > CHARS_MAX:
+        raise CronError(f"has {len(text)} characters, at most {CHARS_MAX} are read")
+    fields = MACROS.get(text.strip().lower(), text).lower().split()
+    if len(fields) not in (5, 6):
+        known = "5 fields (minute hour day month weekday), 6 with seconds first, or one of "
+        raise CronError(f"{text[:40]!r} is neither {known}{', '.join(MACROS)}")
+    if len(fields) == 5:
+        fields = ["0", *fields]
+    values = [_values(field, *kind) for field, kind in zip(fields, _FIELDS, strict=True)]
+    weekdays = tuple(sorted({day % 7 for day in values[5]}))
+    either_day = not fields[3].startswith("*") and not fields[5].startswith("*")
+    cron = Cron(values[0], values[1], values[2], values[3], values[4], weekdays, either_day)
+    if cron.after(datetime(2000, 1, 1)) is None:
+        raise CronError("day: no month that is asked for has such a day")
+    return cron
+
+
+def _next(values: tuple[int, ...], start: int) -> int | None:
+    index = bisect_left(values, start)
+    return values[index] if index < len(values) else None
+
+
+def _values(field: str, name: str, low: int, high: int) -> tuple[int, ...]:
+    found: set[int] = set()
+    for part in field.split(","):
+        if name == "day" and part == "l":
+            found.add(LAST)
+            continue
+        span, slash, step = part.partition("/")
+        by = _number(step, name, 1, high) if slash else 1
+        first, dash, last = span.partition("-")
+        if span == "*":
+            start, end = low, high - (name == "day of week")
+        else:
+            start = _number(first, name, low, high)
+            end = _number(last, name, low, high) if dash else high if slash else start
+        if start > end:
+            raise CronError(f"{name}: {part!r} runs backwards")
+        found.update(range(start, end + 1, by))
+    return tuple(sorted(found))
+
+
+def _number(text: str, name: str, low: int, high: int) -> int:
+    names = _NAMES.get(name, ())
+    if text in names:
+        return names.index(text) + (name == "month")
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and low <= int(text) <= high):
+        raise CronError(f"{name}: {text[:20]!r} is not a number from {low} to {high}")
+    return int(text)

@@ -1,0 +1,265 @@
+"""When a schedule fires: local times made into instants, over changes of the clocks, jitter and downtime.
+
+A cron expression or a recurrence rule gives *nominal* local times; the zone makes instants of them. Twice a
+year that is no one-to-one map, and the schedule says what it wants:
+
+    gap      a nominal time that the clocks skip      skip    no fire
+                                                      after   as far behind the gap as it was in it (default)
+                                                      before  as far before the gap
+    overlap  a nominal time that comes twice          first (default), second, both
+
+    30 3 * * * in Europe/Bucharest, 2027-03-28 (03:00 becomes 04:00):  after 04:30, before 02:30
+    30 3 * * * in Europe/Bucharest, 2027-10-31 (04:00 becomes 03:00):  first 00:30 UTC, second 01:30 UTC
+
+Two nominal times that end at one instant are one fire. A shifted one can come behind a later nominal time, so
+near a change the candidates of a few hours are looked at before the next one is named; far from any, one is.
+`every` counts elapsed time from an anchor and knows no clocks on walls: its days have 24 hours.
+
+*Jitter* is a pure function of a seed and the fire: it delays, never beyond the next fire or the end.
+
+*Misfires* are fires that came while nothing ran. `following` says which fire comes next:
+
+    fire_all    each, the oldest first, at most 1,000 in a row; what is still missed then is left out
+    fire_once   one for all that were missed
+    skip        none
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from heapq import heappop, heappush
+from itertools import chain, islice, pairwise, takewhile
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from .cron import Cron
+from .recurrence import Rule
+
+Gap = Literal["skip", "after", "before"]
+Overlap = Literal["first", "second", "both"]
+Misfire = Literal["fire_all", "fire_once", "skip"]
+
+GRACE_MS = 1_000
+"""A fire that is later than this was missed."""
+CATCH_UP = 1_000
+"""Missed fires that `fire_all` makes up for in a row."""
+YEAR_LAST = 9_900
+
+_EPOCH = datetime(1970, 1, 1)
+_MS = timedelta(milliseconds=1)
+_END_MS = 250_000_000_000_000
+_NEAR = timedelta(hours=3)
+_FAR = timedelta(hours=26)
+"""Some zones have skipped a whole day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """A fire each `interval_ms` of elapsed time, the first at `first_ms`."""
+
+    interval_ms: int
+    first_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What makes the fires of one schedule. Bounds in UTC ms, both inclusive."""
+
+    source: Cron | Rule | Every
+    zone: ZoneInfo
+    start_ms: int = 0
+    end_ms: int | None = None
+    gap: Gap = "after"
+    overlap: Overlap = "first"
+    jitter_ms: int = 0
+    seed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """`base_ms` is the fire without jitter, which is what is counted on from; `at_ms` is when it is due."""
+
+    base_ms: int
+    at_ms: int
+    nominal: datetime
+    """The local time asked for, naive."""
+    note: str = ""
+
+
+def fires(plan: Plan, after_ms: int) -> Iterator[Fire]:
+    """The fires whose base is later than `after_ms`, in order."""
+    after_ms = max(after_ms, plan.start_ms - 1)
+    bases = _elapsed(plan, after_ms) if isinstance(plan.source, Every) else _local(plan, after_ms)
+    if plan.end_ms is not None:
+        end_ms = plan.end_ms
+        bases = takewhile(lambda fire: fire.base_ms <= end_ms, bases)
+    return _delayed(plan, bases) if plan.jitter_ms else bases
+
+
+def next_fires(plan: Plan, after_ms: int, count: int) -> list[Fire]:
+    """The first `count` fires later than `after_ms`."""
+    return list(islice(fires(plan, after_ms), count))
+
+
+def next_fire(plan: Plan, after_ms: int) -> Fire | None:
+    """The first fire later than `after_ms`, None if there is none."""
+    return next(fires(plan, after_ms), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Fires up to `through_ms` are dealt with; `made_up`: how many missed ones in a row were made up for."""
+
+    through_ms: int
+    made_up: int = 0
+
+
+def following(
+    plan: Plan, misfire: Misfire, progress: Progress, now_ms: int, *, was_late: bool
+) -> tuple[Fire | None, Progress]:
+    """The fire to write next at `now_ms`, and the progress when it is written.
+
+    `was_late`: the fire before was itself a missed one and has been delivered since.
+    """
+    missed_ms = now_ms - GRACE_MS
+    through_ms = progress.through_ms
+    if misfire == "skip":
+        through_ms = max(through_ms, missed_ms - 1)
+    fire = next_fire(plan, through_ms)
+    if fire is None or fire.base_ms >= missed_ms:
+        return fire, progress if fire is None else Progress(fire.base_ms)
+    if misfire == "fire_all" and progress.made_up < CATCH_UP:
+        return fire, Progress(fire.base_ms, progress.made_up + 1)
+    if misfire == "fire_once" and not was_late:
+        return fire, Progress(now_ms)
+    fire = next_fire(plan, now_ms)
+    return fire, Progress(now_ms if fire is None else fire.base_ms)
+
+
+def local_text(at_ms: int, zone: ZoneInfo) -> str:
+    """The local time of an instant: `2027-03-28T04:30:00+03:00[Europe/Bucharest]`."""
+    there = (_EPOCH + at_ms * _MS).replace(tzinfo=UTC).astimezone(zone)
+    text = there.isoformat(timespec="milliseconds" if at_ms % 1_000 else "seconds")
+    return f"{text}[{zone.key}]"
+
+
+def local_of(at_ms: int, zone: ZoneInfo) -> datetime:
+    """The naive local time of an instant."""
+    return (_EPOCH + at_ms * _MS).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
+
+
+def _delayed(plan: Plan, bases: Iterator[Fire]) -> Iterator[Fire]:
+    """The fires with their jitter: never beyond the next one, nor the end."""
+    for fire, after in pairwise(chain(bases, (None,))):
+        assert fire is not None
+        digest = blake2b(f"{plan.seed}\0{fire.base_ms}".encode(), digest_size=8).digest()
+        at_ms = fire.base_ms + int.from_bytes(digest, "big") % (plan.jitter_ms + 1)
+        if after is not None:
+            at_ms = min(at_ms, after.base_ms - 1)
+        if plan.end_ms is not None:
+            at_ms = min(at_ms, plan.end_ms)
+        yield replace(fire, at_ms=at_ms)
+
+
+def _elapsed(plan: Plan, after_ms: int) -> Iterator[Fire]:
+    every = plan.source
+    assert isinstance(every, Every)
+    step = max(0, (after_ms - every.first_ms) // every.interval_ms + 1)
+    while (base_ms := every.first_ms + step * every.interval_ms) < _END_MS:
+        yield Fire(base_ms, base_ms, local_of(base_ms, plan.zone))
+        step += 1
+
+
+def _local(plan: Plan, after_ms: int) -> Iterator[Fire]:
+    """Nominal times made instants; one is given out when nothing that is still to come can be before it."""
+    source = plan.source
+    assert not isinstance(source, Every)
+    after = _EPOCH + after_ms * _MS
+    waiting: list[tuple[int, str, Fire]] = []
+    until = datetime.max
+    last_ms = after_ms
+    for nominal in source.times(after + _offsets(plan.zone, after)[0]):
+        while waiting and nominal > until:
+            fire = heappop(waiting)[2]
+            if fire.base_ms > last_ms:
+                last_ms = fire.base_ms
+                yield fire
+            until = _until(plan, waiting)
+        if nominal.year > YEAR_LAST or _is_beyond(plan, nominal):
+            break
+        for fire in _instants(plan, nominal):
+            if fire.base_ms > after_ms and not _is_over(source, fire):
+                heappush(waiting, (fire.base_ms, fire.note, fire))
+                if waiting[0][2] is fire:
+                    until = _until(plan, waiting)
+    while waiting:
+        fire = heappop(waiting)[2]
+        if fire.base_ms > last_ms:
+            last_ms = fire.base_ms
+            yield fire
+
+
+def _until(plan: Plan, waiting: list[tuple[int, str, Fire]]) -> datetime:
+    """The nominal time beyond which nothing comes before the first that waits."""
+    if not waiting:
+        return datetime.max
+    at = _EPOCH + waiting[0][0] * _MS
+    return at + _offsets(plan.zone, at)[1]
+
+
+def _is_beyond(plan: Plan, nominal: datetime) -> bool:
+    """Whether nothing that counts can come any more: spares a search through what nobody asks for."""
+    bounds = [] if plan.end_ms is None else [_EPOCH + plan.end_ms * _MS]
+    if isinstance(plan.source, Rule) and plan.source.until_utc is not None:
+        bounds.append(plan.source.until_utc)
+    return any(nominal > bound + 2 * _FAR for bound in bounds)
+
+
+def _is_over(source: Cron | Rule, fire: Fire) -> bool:
+    until = source.until_utc if isinstance(source, Rule) else None
+    return until is not None and _EPOCH + fire.base_ms * _MS > until
+
+
+def _instants(plan: Plan, nominal: datetime) -> list[Fire]:
+    """The fires of one nominal time: none, one or two."""
+    earlier = nominal.replace(tzinfo=plan.zone).utcoffset() or timedelta()
+    later = nominal.replace(tzinfo=plan.zone, fold=1).utcoffset() or timedelta()
+    if earlier == later:
+        return [_fire(nominal, earlier)]
+    text = nominal.isoformat(sep=" ")
+    if earlier < later:
+        if plan.gap == "skip":
+            return []
+        offset, where = (earlier, "after") if plan.gap == "after" else (later, "before")
+        return [_fire(nominal, offset, f"the clocks skip {text}: moved {where} the gap")]
+    both = [
+        _fire(nominal, earlier, f"the clocks show {text} twice: the first"),
+        _fire(nominal, later, f"the clocks show {text} twice: the second"),
+    ]
+    return both if plan.overlap == "both" else both[:1] if plan.overlap == "first" else both[1:]
+
+
+def _fire(nominal: datetime, offset: timedelta, note: str = "") -> Fire:
+    base_ms = (nominal - offset - _EPOCH) // _MS
+    return Fire(base_ms, base_ms, nominal, note)
+
+
+def _offsets(zone: ZoneInfo, at: datetime) -> tuple[timedelta, timedelta]:
+    """The least and the greatest offset round an instant (naive UTC), as far as a change reaches."""
+    aware = at.replace(tzinfo=UTC)
+    here = _offset(zone, aware)
+    for reach in (_NEAR, _FAR):
+        low, high = _range(zone, aware, here, reach)
+        if high - low >= (_NEAR if reach is _FAR else _MS):
+            return _range(zone, aware, here, high - low)
+    return here, here
+
+
+def _range(zone: ZoneInfo, at: datetime, here: timedelta, reach: timedelta) -> tuple[timedelta, timedelta]:
+    around = (_offset(zone, at - reach), here, _offset(zone, at + reach))
+    return min(around), max(around)
+
+
+def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
+    return at.astimezone(zone).utcoffset() or timedelta()
