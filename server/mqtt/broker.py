@@ -252,7 +252,11 @@ class Broker:
         known = subscriber.session.subscriptions
         if text not in known and len(known) >= limits.subscriptions_per_session:
             return Reason.QUOTA_EXCEEDED
-        if topic_filter == "#" and subscriber.session.is_persistent and not limits.hash_on_persistent:
+        if (
+            topic_filter in ("#", "+/#")
+            and subscriber.session.is_persistent
+            and not limits.hash_on_persistent
+        ):
             return Reason.NOT_AUTHORIZED
         return None
 

@@ -86,6 +86,17 @@ def expires_ms(properties: Properties | None) -> int:
     return 0 if expiry is None else expiry * 1000 or AT_ONCE_MS
 
 
+def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
+    """Whether a payload that is said to be UTF-8 is."""
+    if properties is None or properties.payload_format != 1:
+        return True
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def dedupe_key(user: str, key: bytes) -> bytes:
     """What an idempotency key is stored under."""
     return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()

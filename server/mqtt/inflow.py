@@ -14,7 +14,7 @@ from shards import keys
 from timeline.session import Session
 
 from .broker import Broker
-from .incoming import PublishRefused, Wish, read_publish
+from .incoming import PublishRefused, Wish, is_payload_as_said, read_publish
 from .packets import Publish
 from .placing import Answer
 from .reasons import Reason
@@ -99,7 +99,7 @@ class Inflow:
             limits = broker.config.limits
             now_ms = broker.clock.wall_ms()
             wish = read_publish(packet, session.client_id, now_ms, limits.max_delay_ms, limits.topic_levels)
-            check_payload_format(packet)
+            _check_payload(packet)
         except PublishRefused as error:
             broker.traffic.refused += 1
             if pending is not None:
@@ -170,12 +170,6 @@ class Inflow:
             self._acknowledge(ready)
 
 
-def check_payload_format(packet: Publish) -> None:
-    """A payload that is said to be UTF-8 must be. Raises PublishRefused."""
-    properties = packet.properties
-    if properties is None or properties.payload_format != 1:
-        return
-    try:
-        packet.payload.decode()
-    except UnicodeDecodeError as error:
-        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"the payload is not UTF-8: {error}") from None
+def _check_payload(packet: Publish) -> None:
+    if not is_payload_as_said(packet.payload, packet.properties):
+        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")

@@ -5,7 +5,7 @@ from timeline.filters import SHARE_PREFIX, levels_of
 
 from ..config import Config
 from ..subscriber import Will
-from .incoming import expires_ms
+from .incoming import expires_ms, is_payload_as_said
 from .packets import Connect
 from .properties import Properties, forwarded
 from .reasons import Reason
@@ -57,6 +57,8 @@ def _will_fault(packet: Connect, config: Config) -> Reason | None:
         return Reason.RETAIN_NOT_SUPPORTED
     if len(will.payload) > config.limits.max_payload:
         return Reason.PACKET_TOO_LARGE
+    if not is_payload_as_said(will.payload, will.properties):
+        return Reason.PAYLOAD_FORMAT_INVALID
     return None
 
 
