@@ -17,6 +17,7 @@ from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
+from .files import allow_open_files
 from .http.front import Desk
 from .http.gate import Gate
 from .http.protocol import Protocol
@@ -33,6 +34,7 @@ STOP_S = 5.0
 
 def serve(config: Config, *, is_simulated: bool) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Raises what opening the store raises."""
+    allow_open_files(config.limits.connections)
     store = RocksStore(Path(config.store.dir))
     wall_ms = SystemClock().wall_ms()
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()

@@ -261,13 +261,23 @@ class Lag(TypedDict):
     lag_seconds: float
 
 
+class Member(TypedDict):
+    """A session that holds a shared subscription."""
+
+    client_id: str
+    connected: bool
+    qos: int
+    in_flight: int
+
+
 class Session(Lag):
-    """A subscriber."""
+    """A subscriber, or a group of them."""
 
     client_id: str
     connected: bool
     connected_at: NotRequired[Instant]
     left_at: NotRequired[Instant]
+    members: NotRequired[list[Member]]
     expiry_s: int
     subscriptions: list[Subscription]
     read_position: Position

@@ -27,6 +27,8 @@ from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
 from ..app import App
+from ..group import Group
+from ..message import is_gone
 from ..mqtt.properties import Properties, decode_properties
 from ..subscriber import Subscriber
 from ..times import INSTANT_MS_MAX, format_ms
@@ -94,10 +96,9 @@ def state_of(
     if is_held or place > horizon:
         return PENDING, None
     dispatched_ms = journal.dispatched_ms(place)
-    expires_ms = record.expires_ms
-    if expires_ms:
+    if record.expires_ms:
         passed_ms = at_of(place) if dispatched_ms is None else dispatched_ms
-        if passed_ms >= due_of_row(place, record) + expires_ms:
+        if is_gone(due_of_row(place, record), record.expires_ms, passed_ms):
             return EXPIRED, None
     return DISPATCHED, dispatched_ms
 
@@ -220,7 +221,7 @@ def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Se
     session = subscriber.session
     view: shapes.Session = {
         "client_id": session.client_id,
-        "connected": subscriber.link is not None,
+        "connected": subscriber.is_reachable,
         "expiry_s": session.expiry_s,
         "subscriptions": [
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
@@ -233,8 +234,23 @@ def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Se
         "in_flight": len(session.flights),
         "delivered": subscriber.delivered,
     }
-    if subscriber.link is not None:
+    if isinstance(subscriber, Group):
+        view["client_id"] = subscriber.text
+        ordered = sorted(subscriber.members, key=lambda member: member.session.client_id)
+        view["members"] = members = [_member_view(subscriber, member) for member in ordered]
+        # Its own flights are those of QoS 1, with what waits for another member among them.
+        view["in_flight"] = len(subscriber.resends) + sum(member["in_flight"] for member in members)
+    elif subscriber.link is not None:
         view["connected_at"] = time_text(subscriber.connected_ms)
     elif subscriber.left_ms:
         view["left_at"] = time_text(subscriber.left_ms)
     return view
+
+
+def _member_view(group: Group, member: Subscriber) -> shapes.Member:
+    return {
+        "client_id": member.session.client_id,
+        "connected": member.link is not None,
+        "qos": group.members[member].qos,
+        "in_flight": group.held_by(member),
+    }
