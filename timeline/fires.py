@@ -86,6 +86,11 @@ class Fire:
     """The local time asked for, naive."""
     note: str = ""
 
+    @property
+    def nominal_ms(self) -> int:
+        """The local time asked for, in ms as if it were UTC."""
+        return (self.nominal - _EPOCH) // _MS
+
 
 def fires(plan: Plan, after_ms: int) -> Iterator[Fire]:
     """The fires whose base is later than `after_ms`, in order."""
@@ -105,6 +110,19 @@ def next_fires(plan: Plan, after_ms: int, count: int) -> list[Fire]:
 def next_fire(plan: Plan, after_ms: int) -> Fire | None:
     """The first fire later than `after_ms`, None if there is none."""
     return next(fires(plan, after_ms), None)
+
+
+def same_fire(plan: Plan, nominal_ms: int, after_ms: int) -> Fire | None:
+    """The fire of a local time that was named before the rules of its zone changed.
+
+    If there is none any more later than `after_ms` (it is skipped now, or behind the end), the one that
+    follows; None if there is none.
+    """
+    nominal = _EPOCH + nominal_ms * _MS
+    instants = [fire.base_ms for fire in _instants(plan, nominal) if fire.base_ms > after_ms]
+    literal = nominal.replace(tzinfo=plan.zone).utcoffset() or timedelta()
+    from_ms = instants[0] - 1 if instants else max(after_ms, (nominal - literal - _EPOCH) // _MS)
+    return next_fire(plan, from_ms)
 
 
 @dataclass(frozen=True, slots=True)

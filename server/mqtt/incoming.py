@@ -20,6 +20,8 @@ from .reasons import Reason
 DELAYED = b"$delayed/"
 EPOCH_FROM_S = 42_949_670
 OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key"})
+OWN_PREFIX = "fasti-"
+"""What begins so is said by the server, of a delivery: no publisher can say it."""
 
 
 class PublishRefused(Exception):
@@ -115,7 +117,11 @@ def _asked_due(properties: Properties, now_ms: int) -> int:
 
 
 def _without_own(properties: Properties) -> Properties:
-    users = tuple(pair for pair in properties.user_properties if pair[0] not in OWN_PROPERTIES)
+    users = tuple(
+        pair
+        for pair in properties.user_properties
+        if pair[0] not in OWN_PROPERTIES and not pair[0].startswith(OWN_PREFIX)
+    )
     if len(users) == len(properties.user_properties):
         return properties
     return msgspec.structs.replace(properties, user_properties=users)
