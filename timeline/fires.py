@@ -75,6 +75,11 @@ class Plan:
     jitter_ms: int = 0
     seed: str = ""
 
+    @property
+    def counts_elapsed(self) -> bool:
+        """Whether no change of the clocks concerns it."""
+        return isinstance(self.source, Every)
+
 
 @dataclass(frozen=True, slots=True)
 class Fire:
@@ -112,17 +117,18 @@ def next_fire(plan: Plan, after_ms: int) -> Fire | None:
     return next(fires(plan, after_ms), None)
 
 
-def same_fire(plan: Plan, nominal_ms: int, after_ms: int) -> Fire | None:
-    """The fire of a local time that was named before the rules of its zone changed.
+def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:
+    """Up to where fires are dealt with, by the rules as they are now, when that of a local time is the next.
 
-    If there is none any more later than `after_ms` (it is skipped now, or behind the end), the one that
-    follows; None if there is none.
+    `before_ms`: up to where they were dealt with before it was named, by other rules perhaps. It tells the
+    second of a local time that comes twice from the first.
     """
     nominal = _EPOCH + nominal_ms * _MS
-    instants = [fire.base_ms for fire in _instants(plan, nominal) if fire.base_ms > after_ms]
-    literal = nominal.replace(tzinfo=plan.zone).utcoffset() or timedelta()
-    from_ms = instants[0] - 1 if instants else max(after_ms, (nominal - literal - _EPOCH) // _MS)
-    return next_fire(plan, from_ms)
+    instants = [fire.base_ms for fire in _instants(plan, nominal)]
+    if not instants:
+        literal = nominal.replace(tzinfo=plan.zone).utcoffset() or timedelta()
+        return (nominal - literal - _EPOCH) // _MS
+    return next((at_ms for at_ms in instants if at_ms > before_ms), instants[-1]) - 1
 
 
 @dataclass(frozen=True, slots=True)
