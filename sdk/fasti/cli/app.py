@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import message, ranges, schedule, server, session, shard, slices, subscribe, timeline, transfer
+from . import job, message, ranges, schedule, server, session, shard, slices, subscribe, timeline, transfer
 from .output import Format
 from .profiles import Profile, ProfileError, chosen
 from .run import Settings
@@ -20,7 +20,6 @@ _GLOBAL = ("--url", "--key", "--mqtt", "--profile", "--output", "-o")
 app = typer.Typer(
     name="fasti",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Schedule messages, receive them, look at the timeline. Global options may stand anywhere.",
@@ -32,6 +31,7 @@ app.add_typer(timeline.app, name="timeline", help="What lies ahead, in numbers."
 app.add_typer(slices.app, name="slice", help="The spans of time that messages are stored in.")
 app.add_typer(shard.app, name="shard", help="The capped runs of messages inside a slice.")
 app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
+app.add_typer(job.app, name="job", help="Work on whole slices, done by Spark.")
 app.add_typer(server.app, name="server", help="The server itself.")
 message.app.command("import")(transfer.import_)
 message.app.command("export")(ranges.export)
