@@ -78,11 +78,10 @@ class Reader:
         ):
             self._program(programs / name, f'-m {module} "$@"')
         self._program(programs / "python", '"$@"')
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FASTI", "PYTEST", "PYTHON"))}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FASTI", "PYTEST"))}
         self.environment = kept | {
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'sdk'}",
-            "PYTHONPYCACHEPREFIX": str(folder / "cache"),
             "FASTI_CONFIG": str(folder / "none.toml"),
             "COLUMNS": "200",
         }
@@ -110,11 +109,11 @@ class Reader:
             )
         assert self.server.stdout is not None
         said = ""
-        while "listening" not in said:
+        while "try:" not in said:
             line = self.server.stdout.readline()
             assert line, f"the server ended: {self.log.read_text()}"
             said += line
-        http, mqtt = re.findall(r"127\.0\.0\.1:\d+", said)
+        http, mqtt = re.findall(r"=(127\.0\.0\.1:\d+)", said)
         self.listeners = ("--http", http, "--mqtt", mqtt)
         self.url = self.environment["FASTI_URL"] = f"http://{http}"
         return said

@@ -6,9 +6,12 @@ front before parsing. What follows `--` stays where it is.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
+
+import fasti
 
 from . import job, message, ranges, schedule, server, session, shard, slices, subscribe, timeline, transfer
 from .output import Format
@@ -38,6 +41,12 @@ message.app.command("export")(ranges.export)
 message.app.command("shift")(ranges.shift)
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"fasti {fasti.__version__}\n")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     context: typer.Context,
@@ -50,6 +59,9 @@ def root(
         str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml; else `default`.")
     ] = None,
     output: Annotated[Format, typer.Option("--output", "-o", help="How to print.")] = Format.table,
+    version: Annotated[  # noqa: ARG001 - its callback has ended it
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and end.")
+    ] = False,
 ) -> None:
     """Find out which server, as whom, and how to print."""
     try:
