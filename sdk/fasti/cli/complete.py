@@ -27,8 +27,9 @@ def schedule_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def session_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Client ids of sessions that begin so."""
-    return _names(context, incomplete, lambda client: client.sessions.list(), "client_id")
+    """Client ids of sessions that begin so; not groups, whose names a shell would take for a variable."""
+    found = _names(context, incomplete, lambda client: client.sessions.list(), "client_id")
+    return [name for name in found if not name.startswith("$")]
 
 
 def slice_starts(context: typer.Context, incomplete: str) -> list[str]:
