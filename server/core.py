@@ -43,6 +43,7 @@ class Core:
         """`wake`: there is something to do. Raises WrongFormat, Corrupt, StoreFailed."""
         self.config = config
         self.clock = clock
+        self._wake = wake
         self.node = NODE
         self.opened = timeline_of(config, clock, store)
         self.horizon = self.opened.horizon
@@ -71,17 +72,7 @@ class Core:
         self.schedules = self._schedules(store)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
-        self.replay = Replay(
-            self.reader,
-            self.horizon,
-            self.tail,
-            self.router,
-            self.retained,
-            max_attempts=config.sessions.max_attempts,
-            bury=lambda subscriber, message, flight: self.broker.bury(subscriber, message, flight),
-            wall_ms=clock.wall_ms,
-            wake=wake,
-        )
+        self.replay = self._replay()
         self.dispatch = Dispatch(
             self.horizon,
             self.wheel,
@@ -113,6 +104,20 @@ class Core:
     def _schedules(self, store: Store) -> Schedules:
         most = self.config.limits.schedules
         return Schedules(store, self.horizon, self.writer, self.clock, max_schedules=most)
+
+    def _replay(self) -> Replay:
+        return Replay(
+            self.reader,
+            self.horizon,
+            self.tail,
+            self.router,
+            self.retained,
+            max_attempts=self.config.sessions.max_attempts,
+            bury=lambda subscriber, message, flight: self.broker.bury(subscriber, message, flight),
+            wall_ms=self.clock.wall_ms,
+            dispatched_ms=self.writer.dispatched_ms,
+            wake=self._wake,
+        )
 
     def heartbeat(self) -> None:
         """Keep the durable bound ahead of the clock."""

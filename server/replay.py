@@ -44,6 +44,7 @@ class Replay:
         max_attempts: int,
         bury: Callable[[Subscriber, Message, Flight], bool],
         wall_ms: Callable[[], int],
+        dispatched_ms: Callable[[Position], int | None],
         wake: Callable[[], None],
     ) -> None:
         """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never); it ends
@@ -56,6 +57,7 @@ class Replay:
         self._max_attempts = max_attempts
         self._bury = bury
         self._wall_ms = wall_ms
+        self._dispatched_ms = dispatched_ms
         self._wake = wake
         self._ready: deque[Subscriber] = deque()
         self.lost = 0
@@ -227,7 +229,7 @@ class Replay:
         record = message.record
         if record.expires_ms and message.is_expired(wall_ms):
             return True
-        return record.drop_late and message.is_too_late(self._reader.dispatched_ms(message.position))
+        return record.drop_late and message.is_too_late(self._dispatched_ms(message.position))
 
     def _message(self, place: Position, shard: int, value: bytes) -> Message:
         return Message(place, shard, decode(value), self._wall_ms())

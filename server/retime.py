@@ -15,7 +15,7 @@ package tzdata): the version is read where the platform writes it.
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,7 @@ from shards.store import Store, Table
 from shards.tables import META_ZONES
 from timeline.position import END, MessageId, Position, id_text, message_id, seq_of
 
+from .retime_schedules import SchedulesReport, retime_schedules
 from .times import TimeError, format_ms, parse_deliver_at
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,11 @@ class Report:
     zoned: int = 0
     moved: int = 0
     kept: int = 0
+    schedules: SchedulesReport = field(default_factory=SchedulesReport)
 
     def __str__(self) -> str:
-        return f"{self.zoned} pending messages with a zone, {self.moved} moved, {self.kept} could not be"
+        said = f"{self.zoned} pending messages with a zone, {self.moved} moved, {self.kept} could not be"
+        return f"{said}; {self.schedules}" if self.schedules.looked else said
 
 
 def zones_version(folders: Sequence[str] = TZPATH) -> str:
@@ -109,7 +112,9 @@ def retime_if_changed(
 
 
 def retime(opened: Opened, wall_ms: int, told: Callable[[str], None]) -> Report:
-    """Move every pending message whose wish is another instant now; `told` gets a line for each.
+    """Move every pending message whose wish is another instant now, and what schedules have written ahead.
+
+    `told` gets a line for each.
 
     For a timeline that nobody else uses. Durable on return. Raises StoreFailed, Corrupt.
     """
@@ -120,6 +125,7 @@ def retime(opened: Opened, wall_ms: int, told: Callable[[str], None]) -> Report:
         changes, start = _step(opened, start, as_of, report, told)
         if changes:
             _move(opened, wall_ms, changes, report, told)
+    report.schedules = retime_schedules(opened, wall_ms, told)
     return report
 
 

@@ -176,7 +176,7 @@ class Schedules:
         fire, after = following(plan, misfire, progress, self._clock.wall_ms(), was_late=was_late)
         if fire is None:
             return row
-        return place(commit, row, fire.base_ms, fire.at_ms, after.through_ms, after.made_up)
+        return place(commit, name, row, fire, after)
 
     # -- requests, decided in the writer
 
@@ -229,7 +229,7 @@ class Schedules:
     def trigger(self, commit: Commit, name: str) -> MessageId | None:
         """One message now, beside the plan."""
         row = read_schedule(commit, name)
-        return None if row is None else commit.put_known(draft_at(row.record, self._clock.wall_ms()))
+        return None if row is None else commit.put_known(draft_at(name, row.record, self._clock.wall_ms()))
 
     def delete(self, commit: Commit, name: str) -> bool:
         """Forget the schedule; its pending occurrence is cancelled, also if it was moved."""

@@ -20,6 +20,7 @@ Bound: `max_queued` messages' worth waiting; beyond it `submit` raises Busy.
 """
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -134,6 +135,17 @@ class Writer:
             # Only while the store takes no writes: what is lost is when, not whether, they were dispatched.
             del self._turns[: TURNS_MAX // 2]
         self._turns.append((place, wall_ms))
+
+    def dispatched_ms(self, place: Position) -> int | None:
+        """Wall ms of the dispatch turn that passed `place`, also of one that is not in the journal yet.
+
+        None if nobody knows it (any more).
+        """
+        written_ms = self._opened.reader.dispatched_ms(place)
+        if written_ms is not None:
+            return written_ms
+        index = bisect_left(self._turns, (place, 0))
+        return self._turns[index][1] if index < len(self._turns) else None
 
     def compose(self) -> Group | None:
         """Decide what is queued and write it as one group; None when nothing needs a sync.

@@ -4,15 +4,16 @@
     then, each only if its flag is set, in this order:
       expires ms after due (8) · id (16) · key hash (16)
       publisher: length (1), bytes · properties: length (4), bytes · zone: length (1), bytes
+      schedule: length (1), bytes
       stubs only: when ms (8)
     then topic, then the payload up to the end
 
 `due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when
 it does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
 (`2027-03-28T09:00[Europe/Bucharest]`): what `due` is made from again when the rules of time zones change.
-Properties are MQTT 5 property bytes as they go to
-subscribers, so that a delivery copies them. A *stub* is what a cancel or a move leaves: the same head and
-topic with a flag and the time, no payload.
+The schedule is the name of the recurring schedule that wrote the message. Properties are MQTT 5 property
+bytes as they go to subscribers, so that a delivery copies them. A *stub* is what a cancel or a move leaves:
+the same head and topic with a flag and the time, no payload.
 """
 
 from struct import Struct
@@ -37,6 +38,7 @@ ENCODING_MASK: Final = 0x0600
 CANCELLED: Final = 0x0800
 MOVED: Final = 0x1000
 ZONE: Final = 0x2000
+SCHEDULE: Final = 0x4000
 STUB: Final = CANCELLED | MOVED
 STUB_BYTE: Final = STUB >> 8
 """The same in the first byte of the flags, the second of a value."""
@@ -71,11 +73,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     zone: bytes = b""
     stub: int = 0
     when_ms: int = 0
+    schedule: bytes = b""
 
 
 def encode(record: Record) -> bytes:
     """The stored form. Lengths are the caller's to have checked: topic and key 65,535 and 16 bytes,
-    publisher and zone 255."""
+    publisher, zone and schedule 255."""
     flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
     optional = b""
     if record.retain:
@@ -100,6 +103,9 @@ def encode(record: Record) -> bytes:
     if record.zone:
         flags |= ZONE
         optional += bytes((len(record.zone),)) + record.zone
+    if record.schedule:
+        flags |= SCHEDULE
+        optional += bytes((len(record.schedule),)) + record.schedule
     if record.stub:
         optional += _WHEN.pack(record.when_ms)
     head = _HEAD.pack(VERSION, flags, len(record.topic), record.due_ms)
@@ -155,7 +161,7 @@ def decode(value: bytes) -> Record:
 def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -> Record:
     at = _SIZE
     expires_ms = message_id = when_ms = 0
-    key = publisher = properties = zone = b""
+    key = publisher = properties = zone = schedule = b""
     if flags & EXPIRES:
         (expires_ms,) = _WHEN.unpack_from(value, at)
         at += 8
@@ -174,6 +180,9 @@ def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -
     if flags & ZONE:
         end = at + 1 + value[at]
         zone, at = value[at + 1 : end], end
+    if flags & SCHEDULE:
+        end = at + 1 + value[at]
+        schedule, at = value[at + 1 : end], end
     if flags & STUB:
         (when_ms,) = _WHEN.unpack_from(value, at)
         at += 8
@@ -196,6 +205,7 @@ def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -
         zone,
         flags & STUB,
         when_ms,
+        schedule,
     )
 
 
@@ -211,9 +221,16 @@ def topic_of(value: bytes) -> bytes:
             at += 4 + _LENGTH.unpack_from(value, at)[0]
         if flags & ZONE:
             at += 1 + value[at]
+        if flags & SCHEDULE:
+            at += 1 + value[at]
         if flags & STUB:
             at += 8
     return value[at : at + length]
+
+
+def schedule_name(record: Record) -> str | None:
+    """The recurring schedule that wrote the message; None: none did."""
+    return record.schedule.decode() or None
 
 
 def is_stub(value: bytes) -> bool:

@@ -12,6 +12,7 @@ names the one before; so there is exactly one message for each fire, whatever is
 
 import msgspec
 
+from timeline.fires import Fire, Progress
 from timeline.position import MessageId, Position, id_position
 
 from . import keys
@@ -46,6 +47,8 @@ class Occurrence(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int
     before_ms: int
     """Up to where fires were dealt with before it."""
+    nominal_ms: int = -1
+    """The local time that it is for, as if it were UTC: what stays when the rules of its zone change."""
 
     @property
     def message(self) -> MessageId:
@@ -93,22 +96,21 @@ def write_schedule(commit: Commit, name: str, row: ScheduleRow | None) -> None:
     commit.row(Table.SCHEDULES, name.encode(), None if row is None else encode_row(row))
 
 
-def draft_at(record: bytes, due_ms: int) -> Draft:
-    """The message of a schedule for one due."""
-    made = msgspec.structs.replace(decode(record), due_ms=due_ms)
+def draft_at(name: str, record: bytes, due_ms: int) -> Draft:
+    """The message of a schedule for one due; it says which schedule wrote it."""
+    made = msgspec.structs.replace(decode(record), due_ms=due_ms, schedule=name.encode())
     return Draft(due_ms, made.topic, encode(made))
 
 
-def place(
-    commit: Commit, row: ScheduleRow, base_ms: int, at_ms: int, through_ms: int, made_up: int
-) -> ScheduleRow:
+def place(commit: Commit, name: str, row: ScheduleRow, fire: Fire, progress: Progress) -> ScheduleRow:
     """Write the message of a fire; the row that names it. Raises Refused, then nothing is written."""
-    message = commit.put_known(draft_at(row.record, at_ms))
+    message = commit.put_known(draft_at(name, row.record, fire.at_ms))
+    base_ms, at_ms = fire.base_ms, fire.at_ms
     return msgspec.structs.replace(
         row,
-        occurrence=Occurrence(keys.message(message), base_ms, at_ms, row.through_ms),
-        through_ms=through_ms,
-        made_up=made_up,
+        occurrence=Occurrence(keys.message(message), base_ms, at_ms, row.through_ms, fire.nominal_ms),
+        through_ms=progress.through_ms,
+        made_up=progress.made_up,
         count=row.count + 1,
     )
 

@@ -75,6 +75,11 @@ class Plan:
     jitter_ms: int = 0
     seed: str = ""
 
+    @property
+    def counts_elapsed(self) -> bool:
+        """Whether no change of the clocks concerns it."""
+        return isinstance(self.source, Every)
+
 
 @dataclass(frozen=True, slots=True)
 class Fire:
@@ -85,6 +90,11 @@ class Fire:
     nominal: datetime
     """The local time asked for, naive."""
     note: str = ""
+
+    @property
+    def nominal_ms(self) -> int:
+        """The local time asked for, in ms as if it were UTC."""
+        return (self.nominal - _EPOCH) // _MS
 
 
 def fires(plan: Plan, after_ms: int) -> Iterator[Fire]:
@@ -105,6 +115,20 @@ def next_fires(plan: Plan, after_ms: int, count: int) -> list[Fire]:
 def next_fire(plan: Plan, after_ms: int) -> Fire | None:
     """The first fire later than `after_ms`, None if there is none."""
     return next(fires(plan, after_ms), None)
+
+
+def just_before(plan: Plan, nominal_ms: int, before_ms: int) -> int:
+    """Up to where fires are dealt with, by the rules as they are now, when that of a local time is the next.
+
+    `before_ms`: up to where they were dealt with before it was named, by other rules perhaps. It tells the
+    second of a local time that comes twice from the first.
+    """
+    nominal = _EPOCH + nominal_ms * _MS
+    instants = [fire.base_ms for fire in _instants(plan, nominal)]
+    if not instants:
+        literal = nominal.replace(tzinfo=plan.zone).utcoffset() or timedelta()
+        return (nominal - literal - _EPOCH) // _MS
+    return next((at_ms for at_ms in instants if at_ms > before_ms), instants[-1]) - 1
 
 
 @dataclass(frozen=True, slots=True)

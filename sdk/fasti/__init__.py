@@ -16,6 +16,7 @@ from .admin import Info, Session, Shard, Slice
 from .client import Client
 from .delivery import Delivery
 from .errors import AlreadyDispatched, Error, NotFound, Problem, Refused, Unreachable
+from .jobs import Job
 from .messages import Message
 from .ranges import BulkResult
 from .schedules import Fire, Schedule
@@ -35,6 +36,7 @@ __all__ = [
     "Error",
     "Fire",
     "Info",
+    "Job",
     "Message",
     "NewMessage",
     "NotFound",

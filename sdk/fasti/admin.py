@@ -179,6 +179,23 @@ class Slices:
         return Shard.of((await self._transport.call("GET", f"{_slice(start)}/shards/{number}")).object())
 
 
+class Server:
+    """Calls that concern the server itself."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def backup(self, directory: str) -> str:
+        """Have it write a consistent copy of its data into a new directory on its machine; gives its path.
+
+        Raises Refused: the path is not absolute, or something is there.
+        """
+        answer = await self._transport.call(
+            "POST", "/v1/backups", body=dumps({"dir": directory}), repeatable=False, timeout_s=0
+        )
+        return str(answer.object()["dir"])
+
+
 def _session(client_id: str) -> str:
     return f"/v1/sessions/{quoted(client_id)}"
 

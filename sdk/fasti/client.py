@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
-from .admin import Info, Sessions, Slices
+from .admin import Info, Server, Sessions, Slices
 from .errors import Error
+from .jobs import Jobs
 from .messages import Messages
 from .mqtt_values import NEVER, Target
 from .schedules import Schedules
@@ -57,6 +58,8 @@ class Client:
         self.schedules = Schedules(self._transport)
         self.sessions = Sessions(self._transport)
         self.slices = Slices(self._transport)
+        self.jobs = Jobs(self._transport)
+        self.server = Server(self._transport)
         self.timeline = Timeline(self._transport)
 
     async def __aenter__(self) -> Self:

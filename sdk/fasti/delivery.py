@@ -10,7 +10,7 @@ from typing import Any
 from .mqtt_values import Incoming
 from .wire import parse_instant
 
-_OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt"})
+_OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt", "fasti-schedule"})
 
 
 class Received:
@@ -64,6 +64,11 @@ class Received:
     def attempt(self) -> int:
         """1 at the first delivery to this session or group."""
         return int(self._said.get("fasti-attempt", "1"))
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the recurring schedule that wrote it; None: none did."""
+        return self._said.get("fasti-schedule")
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -56,8 +56,14 @@ class Message:
         return found if isinstance(found, Mapping) else {}
 
     @property
+    def schedule(self) -> str | None:
+        """The name of the recurring schedule that wrote it; None: none did."""
+        found = self.raw.get("schedule")
+        return found if isinstance(found, str) else None
+
+    @property
     def dispatched_at(self) -> datetime | None:
-        """When it went out, once it did."""
+        """When it went out, or was dropped because it had expired or was late."""
         at = self.raw.get("dispatched_at")
         return parse_instant(at) if isinstance(at, str) else None
 

@@ -26,6 +26,7 @@ from . import subscribe as _subscribe
 from . import timeline as _timeline
 from .blocking import Loop
 from .delivery import Received
+from .sync_jobs import Jobs, Server
 from .sync_messages import Message, Messages
 from .sync_schedules import Schedules
 from .transport import Retry
@@ -34,9 +35,11 @@ from .wire import Json, Span, When
 __all__ = [
     "Client",
     "Delivery",
+    "Jobs",
     "Message",
     "Messages",
     "Schedules",
+    "Server",
     "Sessions",
     "Slices",
     "Subscription",
@@ -165,6 +168,8 @@ class Client:
         self.schedules = Schedules(self._loop, self._inner.schedules)
         self.sessions = Sessions(self._loop, self._inner.sessions)
         self.slices = Slices(self._loop, self._inner.slices)
+        self.jobs = Jobs(self._loop, self._inner.jobs)
+        self.server = Server(self._loop, self._inner.server)
         self.timeline = Timeline(self._loop, self._inner.timeline)
 
     def __enter__(self) -> Self:

@@ -70,6 +70,7 @@ class Message(TypedDict):
     payload: NotRequired[Any]
     encoding: NotRequired[Encoding]
     local: NotRequired[str]
+    schedule: NotRequired[str]
     dispatched_at: NotRequired[Instant]
     cancelled_at: NotRequired[Instant]
     retain: NotRequired[bool]

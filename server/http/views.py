@@ -4,11 +4,12 @@ A message's state is stored nowhere. It follows from where its row stands and wh
 
     a stub that a cancel left                        cancelled
     in the table `held`, or beyond the horizon       pending
-    else                                             dispatched, or expired if its time to live, counted
-                                                     from its due, was over when dispatch came to it
+    else                                             dispatched, or expired if dispatch gave it to nobody:
+                                                     its time to live, counted from its due, was over, or
+                                                     it was to be dropped if late, and was
 
-When that was stands in the journal of dispatch turns, a little later than it happens; until then the tail
-in RAM knows it. A view is a dict for the JSON encoder; a payload that came as JSON goes out as the bytes
+When dispatch came to it stands in the journal of dispatch turns, a little later than it happens; until then
+the writer knows it. A view is a dict for the JSON encoder; a payload that came as JSON goes out as the bytes
 that came.
 """
 
@@ -20,7 +21,7 @@ import msgspec
 
 from shards import keys
 from shards.read import Found
-from shards.record import ENCODINGS, Record
+from shards.record import ENCODINGS, Record, schedule_name
 from shards.store import Store, Table
 from shards.tables import wall_from
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
@@ -28,7 +29,7 @@ from timeline.slices import Shard, Slice
 
 from ..app import App
 from ..group import Group
-from ..message import is_gone
+from ..message import LATE_MS, is_gone
 from ..mqtt.properties import Properties, decode_properties
 from ..subscriber import Subscriber
 from ..times import INSTANT_MS_MAX, format_ms
@@ -73,33 +74,29 @@ class Journal:
             self._next()
         while self._turn is not None and self._turn[0] < place:
             self._next()
-        return self._turn[1] if self._turn is not None else self._from_tail(place)
+        return self._turn[1] if self._turn is not None else self._app.writer.dispatched_ms(place)
 
     def _next(self) -> None:
         row = next(self._turns, None)
         self._turn = None if row is None else (keys.place_of(row[0]), wall_from(row[1]))
 
-    def _from_tail(self, place: Position) -> int | None:
-        """The tail has what was dispatched last, with its lateness; nothing there was early."""
-        for found, message in self._app.tail.after(Position(place - 1), 1):
-            if found == place:
-                return message.due_ms + message.late_ms
-        return None
-
 
 def state_of(
     place: Position, record: Record, horizon: Position, journal: Journal, *, is_held: bool
 ) -> tuple[State, int | None]:
-    """(state, when it was dispatched if that is known). Not for what a move left."""
+    """(state, when dispatch came to it if that is known). Not for what a move left."""
     if record.stub:
         return CANCELLED, None
     if is_held or place > horizon:
         return PENDING, None
     dispatched_ms = journal.dispatched_ms(place)
-    if record.expires_ms:
+    if record.expires_ms or record.drop_late:
         passed_ms = at_of(place) if dispatched_ms is None else dispatched_ms
-        if is_gone(due_of_row(place, record), record.expires_ms, passed_ms):
-            return EXPIRED, None
+        due_ms = due_of_row(place, record)
+        if is_gone(due_ms, record.expires_ms, passed_ms) or (
+            record.drop_late and passed_ms - due_ms > LATE_MS
+        ):
+            return EXPIRED, dispatched_ms
     return DISPATCHED, dispatched_ms
 
 
@@ -121,6 +118,8 @@ def message_view(
     }
     if record.zone:
         view["local"] = record.zone.decode()
+    if (schedule := schedule_name(record)) is not None:
+        view["schedule"] = schedule
     if dispatched_ms is not None:
         view["dispatched_at"] = time_text(dispatched_ms)
     if record.stub:

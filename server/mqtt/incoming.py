@@ -23,6 +23,8 @@ EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
 """What MQTT itself allows."""
 OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key"})
+OWN_PREFIX = "fasti-"
+"""What begins so is said by the server, of a delivery: no publisher can say it."""
 
 
 class PublishRefused(Exception):
@@ -139,7 +141,11 @@ def _asked_due(properties: Properties, now_ms: int) -> int:
 
 
 def _without_own(properties: Properties) -> Properties:
-    users = tuple(pair for pair in properties.user_properties if pair[0] not in OWN_PROPERTIES)
+    users = tuple(
+        pair
+        for pair in properties.user_properties
+        if pair[0] not in OWN_PROPERTIES and not pair[0].startswith(OWN_PREFIX)
+    )
     if len(users) == len(properties.user_properties):
         return properties
     return msgspec.structs.replace(properties, user_properties=users)

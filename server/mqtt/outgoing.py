@@ -1,8 +1,8 @@
 """A message as PUBLISH bytes, made once per form and joined with what differs from subscriber to subscriber.
 
 Deliveries of a scheduled message carry, at level 5, when it was due and what it is called: `fasti-id`,
-`fasti-due`, `fasti-late-ms`, and `fasti-attempt` from the second delivery on. A plain publish goes out as
-it came in.
+`fasti-due`, `fasti-late-ms`, `fasti-schedule` if a recurring schedule wrote it, and `fasti-attempt` from the
+second delivery on. A plain publish goes out as it came in.
 """
 
 from functools import lru_cache
@@ -107,6 +107,8 @@ def common_properties(message: Message, node: int) -> bytes:
         properties += (
             fasti_id(message.id_text(node)) + _due_property(record.due_ms) + _late_property(message.late_ms)
         )
+        if record.schedule:
+            properties += user_property("fasti-schedule", record.schedule.decode())
     return properties
 
 

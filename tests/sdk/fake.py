@@ -1,6 +1,7 @@
 """A stand-in for the server's HTTP side: the shapes of the surface, in memory, with faults on demand.
 
-It knows messages (schedule, batch, get, move, cancel, list), one slice, one session and info. `faults` is a
+It knows messages (schedule, batch, get, move, cancel, list), one slice, one session, jobs, backups, info. A
+job is done when it was asked for twice; one of a slice that starts at an odd minute is aborted. `faults` is a
 list that each request takes one from: a (status, headers) to answer with instead, "lost" to do the work and
 then cut the connection, "cut" to cut it at once, None for nothing.
 """
@@ -61,6 +62,7 @@ class Fake:
         self.faults: list[Any] = []
         self.requests: list[tuple[str, str]] = []
         self.headers: list[Json] = []
+        self.jobs: dict[str, Json] = {}
         self.mqtt_port = 1883
         self.now = NOW
 
@@ -84,6 +86,10 @@ class Fake:
                 web.get("/v1/slices", self.slices),
                 web.get("/v1/slices/{start}", self.slice),
                 web.get("/v1/slices/{start}/shards/{n}", self.shard),
+                web.post("/v1/jobs", self.start_job),
+                web.get("/v1/jobs", self.list_jobs),
+                web.get("/v1/jobs/{id}", self.job),
+                web.post("/v1/backups", self.backup),
             ]
         )
         return app
@@ -228,3 +234,42 @@ class Fake:
 
     async def shard(self, request: web.Request) -> web.Response:
         return problem(404, "not-found") if request.match_info["n"] != "1" else web.json_response(SHARD)
+
+    async def start_job(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        assert body["run"] == "server"
+        if any(job["state"] == "planning" for job in self.jobs.values()):
+            return problem(409, "job-active")
+        start = body.get("slice")
+        job = {
+            "id": f"{len(self.jobs):032x}",
+            "kind": body["kind"],
+            "state": "planning",
+            "slice": {"start": start} if start else None,
+            "parts": body.get("parts"),
+            "created_at": text_of(self.now),
+            "detail": None,
+        }
+        self.jobs[str(job["id"])] = job
+        return web.json_response(job, status=201)
+
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        return web.json_response({"jobs": list(self.jobs.values()), "next": None})
+
+    async def job(self, request: web.Request) -> web.Response:
+        job = self.jobs.get(request.match_info["id"])
+        if job is None:
+            return problem(404, "not-found")
+        if "progress" not in job:
+            job["progress"] = {"done": 1, "total": 2}
+        elif job["state"] == "planning":
+            is_bad = job["slice"] is not None and job["slice"]["start"].endswith("01:00.000Z")
+            job |= {"progress": {"done": 2, "total": 2}, "state": "aborted" if is_bad else "done"}
+            job |= {"detail": "lease lapsed" if is_bad else None, "ended_at": text_of(self.now)}
+        return web.json_response(job)
+
+    async def backup(self, request: web.Request) -> web.Response:
+        folder = (await request.json())["dir"]
+        if not folder.startswith("/"):
+            return problem(422, "refused", errors=[{"field": "dir", "detail": "must be absolute"}])
+        return web.json_response({"dir": folder}, status=201)

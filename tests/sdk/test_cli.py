@@ -92,6 +92,7 @@ async def test_exit_codes(url: str, fake: Fake) -> None:
     code, _, err = await fasti_cli("message", "schedule", "a/#", "--url", url)
     assert (code, "no wildcards" in err) == (1, True)
     assert (await fasti_cli("message", "nonsense"))[0] == 2
+    assert (await fasti_cli("--version"))[:2] == (0, f"fasti {fasti.__version__}\n")
     assert (await child("message", "get", "0" * 32, "--url", url))[0] == 1
     assert (await fasti_cli("message", "move", "0" * 32, "--url", url))[0] == 2
     assert (await fasti_cli("message", "ls", "-o", "xml"))[0] == 2

@@ -54,8 +54,15 @@ async def test_the_life_of_a_schedule(server: Server) -> None:
         assert [f.at for f in await c.schedules.upcoming("nightly", 1)] == [made.next.at]
         assert (await c.schedules.pause("nightly")).next is None
         assert (await c.schedules.resume("nightly")).state == "active"
-        sent = await c.schedules.trigger("nightly")
-        assert (await c.messages.get(sent)).topic == "jobs/nightly"
+        async with c.subscribe("jobs/#", session="worker") as deliveries:
+            sent = await c.schedules.trigger("nightly")
+            async for delivery in deliveries:
+                assert (delivery.id, delivery.schedule) == (sent, "nightly")
+                assert delivery.headers == {"a": "b"}
+                break
+        found = await c.messages.get(sent)
+        assert (found.topic, found.schedule) == ("jobs/nightly", "nightly")
+        assert (await c.messages.schedule("a", "x", delay=60)).schedule is None
         fires = await c.schedules.preview(
             cron="30 3 * * *", timezone="Europe/Bucharest", start="2027-03-28T00:00:00Z", count=1
         )

@@ -158,21 +158,27 @@ async def test_at_start_and_as_a_command(
     data, wish = tmp_path / "data", f"{YEAR}-06-01T09:00[Europe/Bucharest]"
     async with serving(data) as server, http(server.url) as calls:
         name = await calls.schedule("a", deliver_at=wish)
+        body = {"cron": "0 9 1 1 *", "timezone": "Europe/Bucharest", "topic": "b", "payload": ""}
+        made = (await calls.call("PUT", "/v1/schedules/new-year", body, status=201)).body["next"]
         await server.stopped()
     quiet = run("retime", "--data", str(data))
     assert quiet.returncode == 0
-    assert "1 pending messages with a zone, 0 moved" in quiet.stdout
+    assert "1 pending messages with a zone, 0 moved, 0 could not be; 1 pending occ" in quiet.stdout
     monkeypatch.setenv("PYTHONTZPATH", str(india))
     async with serving(data) as server, http(server.url) as calls:
         shown = (await calls.call("GET", f"/v1/messages/{name}", status=200)).body
         assert (shown["deliver_at"], shown["local"]) == (f"{YEAR}-06-01T03:30:00.000Z", wish)
         assert "time zones changed" in server.output
         assert f"{name} {wish} moved from {YEAR}-06-01T06:00:00.000Z" in server.output
+        assert f"schedule new-year: {YEAR}-01-01T09:00:00 moved from {made['at']}" in server.output
+        now = (await calls.call("GET", "/v1/schedules/new-year", status=200)).body["next"]
+        assert now["at"] == f"{YEAR}-01-01T03:30:00.000Z"
         await server.stopped()
     monkeypatch.delenv("PYTHONTZPATH")
     told = run("retime", "--data", str(data))
     assert f"{name} {wish} moved from {YEAR}-06-01T03:30:00.000Z" in told.stdout
-    assert "1 moved" in told.stdout
+    assert f"schedule new-year: {YEAR}-01-01T09:00:00 moved from {now['at']} to {made['at']}" in told.stdout
+    assert "1 moved, 0 could not be; 1 pending occurrences of schedules, 1 moved" in told.stdout
     store = RocksStore(data)
     assert store.get(Table.META, META_ZONES) == retime.zones_version().encode()
     store.close()

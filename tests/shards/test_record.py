@@ -34,6 +34,7 @@ records = st.builds(
     properties=st.binary(max_size=300),
     encoding=st.integers(0, 2),
     zone=st.binary(max_size=40),
+    schedule=st.binary(max_size=128),
 )
 FULL = Record(
     b"a/b", b"payload", 5, 2, True, True, 7, 9, b"k" * 16, b"who", b"properties", 2, b"Europe/Bucharest"

@@ -6,11 +6,14 @@ front before parsing. What follows `--` stays where it is.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from . import message, ranges, schedule, server, session, shard, slices, subscribe, timeline, transfer
+import fasti
+
+from . import job, message, ranges, schedule, server, session, shard, slices, subscribe, timeline, transfer
 from .output import Format
 from .profiles import Profile, ProfileError, chosen
 from .run import Settings
@@ -20,7 +23,6 @@ _GLOBAL = ("--url", "--key", "--mqtt", "--profile", "--output", "-o")
 app = typer.Typer(
     name="fasti",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Schedule messages, receive them, look at the timeline. Global options may stand anywhere.",
@@ -32,10 +34,17 @@ app.add_typer(timeline.app, name="timeline", help="What lies ahead, in numbers."
 app.add_typer(slices.app, name="slice", help="The spans of time that messages are stored in.")
 app.add_typer(shard.app, name="shard", help="The capped runs of messages inside a slice.")
 app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
+app.add_typer(job.app, name="job", help="Work on whole slices, done by Spark.")
 app.add_typer(server.app, name="server", help="The server itself.")
 message.app.command("import")(transfer.import_)
 message.app.command("export")(ranges.export)
 message.app.command("shift")(ranges.shift)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"fasti {fasti.__version__}\n")
+        raise typer.Exit
 
 
 @app.callback()
@@ -50,6 +59,9 @@ def root(
         str | None, typer.Option(help="[profiles.NAME] of ~/.config/fasti/config.toml; else `default`.")
     ] = None,
     output: Annotated[Format, typer.Option("--output", "-o", help="How to print.")] = Format.table,
+    version: Annotated[  # noqa: ARG001 - its callback has ended it
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and end.")
+    ] = False,
 ) -> None:
     """Find out which server, as whom, and how to print."""
     try:

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 Row = Mapping[str, Any]
+
+
+class Told(Protocol):
+    """Moves a progress bar. `total` None: as it was."""
+
+    def __call__(self, count: int, total: int | None = None, /) -> None: ...
+
+
 PIPE_WIDTH = 1_000
 """Columns for what is no terminal: a table in a pipe is not folded."""
 
@@ -82,14 +90,14 @@ class Printer:
 
 
 @contextmanager
-def progress(out: Printer, doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr if that is a terminal; tell it how many messages are done."""
+def progress(out: Printer, doing: str, total: int | None) -> Iterator[Told]:
+    """A bar on stderr if that is a terminal; tell it how much is done, and of how much if that is news."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=out.errors, transient=True, disable=not out.errors.is_terminal) as bar:
         task = bar.add_task(doing, total=total)
 
-        def told(count: int) -> None:
-            bar.update(task, completed=count, description=f"{doing} {count:,}")
+        def told(count: int, total: int | None = None, /) -> None:
+            bar.update(task, completed=count, total=total, description=f"{doing} {count:,}")
 
         yield told
 

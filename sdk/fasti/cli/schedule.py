@@ -10,12 +10,16 @@ import typer
 import fasti
 from fasti.schedules import timing
 
+from .complete import schedule_names
 from .message import headers_of, payload_of
 from .output import Printer, Row
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A-Z, a-z, 0-9, '.', '_', '-'.", autocompletion=schedule_names),
+]
 Cron = Annotated[str | None, typer.Option(help="5 fields, 6 with seconds first, or @daily and the like.")]
 Every = Annotated[str | None, typer.Option(help="Elapsed time between fires: 90s, PT15M.")]
 Rule = Annotated[str | None, typer.Option("--rrule", help="RFC 5545: FREQ=MONTHLY;BYDAY=-1FR.")]
@@ -116,7 +120,10 @@ def show(context: typer.Context, name: Name, count: Count = 5) -> None:
 @app.command()
 def preview(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="A saved schedule; else say when by options.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A saved schedule; else say when by options.", autocompletion=schedule_names),
+    ] = None,
     cron: Cron = None,
     every: Every = None,
     rrule: Rule = None,

@@ -8,11 +8,12 @@ import typer
 
 import fasti
 
+from .complete import session_names
 from .output import Printer, Row
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
-Name = Annotated[str, typer.Argument(metavar="CLIENT_ID")]
+Name = Annotated[str, typer.Argument(metavar="CLIENT_ID", autocompletion=session_names)]
 COLUMNS = (
     "client_id",
     "connected",

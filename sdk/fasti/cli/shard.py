@@ -8,12 +8,16 @@ import typer
 
 import fasti
 
-from .output import Format, Printer, Row
+from .complete import slice_starts
+from .output import Format, Printer, Row, progress
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
 Start = Annotated[
-    str, typer.Argument(metavar="START", help="First instant of the slice, RFC 3339 or Unix ms.")
+    str,
+    typer.Argument(
+        metavar="START", help="First instant of the slice, RFC 3339 or Unix ms.", autocompletion=slice_starts
+    ),
 ]
 Number = Annotated[int, typer.Argument(metavar="SHARD", min=0)]
 COLUMNS = ("shard", "structure", "count", "live", "bytes", "cap", "first", "last", "borrowed", "sealed")
@@ -45,11 +49,14 @@ def dump(context: typer.Context, start: Start, number: Number) -> None:
 
     async def work(client: fasti.Client, out: Printer) -> None:
         out.format = Format.ndjson
-        await client.slices.shard(start, number)
-        found = await client.slices.get(start)
-        async for message in client.messages.list(due_from=found.start, due_to=found.end, state="all"):
-            if await _shard_of(client, message) in (number, None):
-                out.line(message.raw)
+        shard, found = await client.slices.shard(start, number), await client.slices.get(start)
+        count = 0
+        with progress(out, "reading", shard.count) as told:
+            async for message in client.messages.list(due_from=found.start, due_to=found.end, state="all"):
+                if await _shard_of(client, message) in (number, None):
+                    out.line(message.raw)
+                    count += 1
+                    told(count)
 
     run(context, work)
 

@@ -8,6 +8,8 @@ import typer
 
 import fasti
 
+from .complete import slice_starts
+from .job import Wait, follow
 from .output import Printer
 from .run import run
 from .shard import COLUMNS as SHARD_COLUMNS
@@ -15,7 +17,10 @@ from .shard import rows
 
 app = typer.Typer(no_args_is_help=True)
 Start = Annotated[
-    str, typer.Argument(metavar="START", help="First instant of the slice, RFC 3339 or Unix ms.")
+    str,
+    typer.Argument(
+        metavar="START", help="First instant of the slice, RFC 3339 or Unix ms.", autocompletion=slice_starts
+    ),
 ]
 COLUMNS = ("start", "end", "generation", "count", "live", "bytes", "shards")
 
@@ -41,5 +46,32 @@ def show(context: typer.Context, start: Start) -> None:
             return
         out.one({**found.raw, "shards": found.shard_count})
         out.many(rows(found, out), SHARD_COLUMNS)
+
+    run(context, work)
+
+
+@app.command()
+def split(
+    context: typer.Context,
+    start: Start,
+    parts: Annotated[
+        int | None, typer.Option(min=2, help="Into so many; else as the server sees fit.")
+    ] = None,
+    wait: Wait = True,
+) -> None:
+    """Cut an overfull slice into narrower ones; the server starts a Spark job for it."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        await follow(client, out, await client.jobs.split(start, parts=parts), wait=wait)
+
+    run(context, work)
+
+
+@app.command()
+def expire(context: typer.Context, wait: Wait = True) -> None:
+    """Archive and drop what is behind its retention; the server starts a Spark job for it."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        await follow(client, out, await client.jobs.expire(), wait=wait)
 
     run(context, work)

@@ -71,5 +71,6 @@ def _object(delivery: fasti.Delivery) -> dict[str, Any]:
         "due": delivery.due,
         "late_ms": None if late is None else late.total_seconds() * 1000,
         "attempt": delivery.attempt,
+        "schedule": delivery.schedule,
         "headers": dict(delivery.headers),
     }

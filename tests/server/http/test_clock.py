@@ -83,6 +83,37 @@ class TestRetention:
         await server.call("POST", ADVANCE, {"by": "P3D"})
         assert (await server.call("GET", "/v1/slices")).body["slices"] == []
 
+    async def test_a_message_moves_on_far_beyond_the_retention_of_its_first_due(
+        self, server: Running
+    ) -> None:
+        """Its id names a slice that was dropped long ago; its key answers as long as it is kept itself."""
+        body = {"topic": "a/b", "payload": "hi", "deliver_in": "1h"}
+        made = await server.call("POST", "/v1/messages", body, status=201, Idempotency_Key="k")
+        name = made.body["id"]
+        path = f"/v1/messages/{name}"
+        for _ in range(3):
+            tag = (await server.call("GET", path)).headers["ETag"]
+            moved = await server.call("PATCH", path, {"deliver_in": "P10D"}, If_Match=tag)
+            assert moved.body["id"] == name
+            await server.call("PATCH", path, {"deliver_in": "P10D"}, status=412, If_Match=tag)
+            await server.call("POST", ADVANCE, {"by": "P5D"})
+            again = await server.call("POST", "/v1/messages", body, Idempotency_Key="k")
+            assert (again.body["id"], again.headers["Idempotent-Replayed"]) == (name, "true")
+        assert (await server.call("GET", path)).body["state"] == "pending"
+        _, link = await server.connect("c", "#")
+        await server.call("POST", ADVANCE, {"by": "P5D"})
+        assert [m.id_text(0) for m in link.sent] == [name]
+        assert (await server.call("GET", path)).body["state"] == "dispatched"
+        assert (await server.call("DELETE", path, status=409)).slug == "already-dispatched"
+        await server.call("POST", ADVANCE, {"by": "P9D"})
+        await server.call("GET", path, status=404)
+        anew = await server.call("POST", "/v1/messages", body, status=201, Idempotency_Key="k")
+        assert anew.body["id"] != name
+        await server.call("PATCH", f"/v1/messages/{anew.body['id']}", {"deliver_in": "P30D"})
+        await server.call("POST", ADVANCE, {"by": "P9D"})
+        await server.call("DELETE", f"/v1/messages/{anew.body['id']}", status=204)
+        assert server.app.opened.commit.pending == 0
+
 
 @pytest.mark.parametrize("by", ["soon", -1, True, None, "P9000Y"])
 async def test_a_bad_step_is_refused(server: Running, by: object) -> None:

@@ -12,9 +12,9 @@ from server.mqtt.incoming import read_publish
 from server.mqtt.packets import Publish
 from server.mqtt.properties import Properties
 from shards.record import decode
-from timeline.position import MessageId
+from timeline.position import MessageId, id_position
 
-from ..conftest import HOUR_MS, MINUTE_MS, START, START_MS, Running
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START, START_MS, Running
 
 
 async def test_a_message_is_scheduled_and_told_back(server: Running) -> None:
@@ -249,9 +249,27 @@ async def test_one_that_was_past_its_time_to_live_has_expired(server: Running) -
     _, link = await server.connect("c", "#")
     names = [await server.schedule(f"t/{n}", deliver_in="1m", expires_in=n) for n in (5, 20)]
     await server.pass_time(MINUTE_MS + 5_000)
-    states = [(await server.call("GET", f"/v1/messages/{name}")).body["state"] for name in names]
-    assert states == ["expired", "dispatched"]
+    found = [(await server.call("GET", f"/v1/messages/{name}")).body for name in names]
+    assert [m["state"] for m in found] == ["expired", "dispatched"]
+    assert [m["dispatched_at"] for m in found] == ["2026-11-21T08:01:05.000Z"] * 2
     assert link.topics == ["t/20"]
+
+
+async def test_what_was_dropped_as_late_has_expired_for_as_long_as_it_is_kept(server: Running) -> None:
+    _, link = await server.connect("c", "#")
+    dropped = await server.schedule("t/dropped", deliver_in="1m", late="drop")
+    in_time = await server.schedule("t/in-time", deliver_in="62s", late="drop")
+    await server.pass_time(MINUTE_MS + 2_500)
+    assert link.topics == ["t/in-time"]
+    for _ in range(2):
+        found = [(await server.call("GET", f"/v1/messages/{name}")).body for name in (dropped, in_time)]
+        assert [m["state"] for m in found] == ["expired", "dispatched"]
+        assert [m["dispatched_at"] for m in found] == ["2026-11-21T08:01:02.500Z"] * 2
+        listed = (await server.call("GET", "/v1/messages?state=expired&count=true")).body
+        assert ([m["id"] for m in listed["messages"]], listed["count"]) == ([dropped], 1)
+        await server.pass_time(5 * DAY_MS)
+    late = await server.call("DELETE", f"/v1/messages/{dropped}", status=409)
+    assert late.body["dispatched_at"] == "2026-11-21T08:01:02.500Z"
 
 
 async def test_a_message_that_waits_for_the_clock_is_pending(server: Running) -> None:
@@ -310,15 +328,33 @@ class TestTail:
     def config(self) -> Config:
         return replace(Config(), tail=replace(Tail(), max_entries=16))
 
-    async def test_a_time_that_nobody_knows_yet_is_not_told(self, server: Running) -> None:
+    async def test_when_is_known_from_the_first_moment(self, server: Running) -> None:
+        """Neither the tail nor the journal has the first ones yet."""
         names = [await server.schedule(f"t/{n}", deliver_in=60) for n in range(20)]
         await server.pass_time(MINUTE_MS)
         got = [(await server.call("GET", f"/v1/messages/{name}")).body for name in (names[0], names[19])]
         assert [m["state"] for m in got] == ["dispatched", "dispatched"]
-        assert ["dispatched_at" in m for m in got] == [False, True]
+        assert server.app.opened.reader.dispatched_ms(id_position(MessageId(int(names[0], 16)))) is None
+        assert [m["dispatched_at"] for m in got] == ["2026-11-21T08:01:00.000Z"] * 2
         await server.schedule()
+        assert server.app.opened.reader.dispatched_ms(id_position(MessageId(int(names[0], 16)))) is not None
         got = [(await server.call("GET", f"/v1/messages/{name}")).body for name in (names[0], names[19])]
         assert [m["dispatched_at"] for m in got] == ["2026-11-21T08:01:00.000Z"] * 2
+
+    async def test_what_was_dropped_as_late_is_not_replayed_before_the_journal_is_written(
+        self, server: Running
+    ) -> None:
+        subscriber, _ = await server.connect("away", "#")
+        server.app.broker.leave(subscriber)
+        await server.app.quiet()
+        dropped = await server.schedule("t/dropped", deliver_in=60, late="drop")
+        for n in range(20):
+            await server.schedule(f"t/{n}", deliver_in=60)
+        await server.pass_time(MINUTE_MS + 2_000)
+        _, link = await server.connect("away")
+        assert (len(link.sent), "t/dropped" in link.topics) == (20, False)
+        got = (await server.call("GET", f"/v1/messages/{dropped}")).body
+        assert (got["state"], got["dispatched_at"]) == ("expired", "2026-11-21T08:01:02.000Z")
 
 
 class TestSize:

@@ -8,6 +8,10 @@ import pytest
 
 from server.clock import SimulatedClock
 from server.config import Config, Limits
+from server.mqtt.incoming import read_publish
+from server.mqtt.outgoing import common_properties
+from server.mqtt.packets import Publish
+from server.mqtt.properties import Properties, decode_properties
 
 from ..conftest import DAY_MS, HOUR_MS, START_MS, Running, running
 
@@ -53,6 +57,35 @@ async def test_put_get_list_delete(server: Running) -> None:
     await server.call("GET", f"{SCHEDULES}/nightly/upcoming", status=404)
     for verb in ("pause", "resume", "trigger"):
         await server.call("POST", f"{SCHEDULES}/nightly:{verb}", status=404)
+
+
+async def test_an_occurrence_says_which_schedule_sent_it(server: Running) -> None:
+    _, link = await server.connect("c", "#")
+    made = await put(server, headers={"a": "b"})
+    path = f"/v1/messages/{made['next']['id']}"
+    got = (await server.call("GET", path)).body
+    assert (got["schedule"], got["headers"]) == ("nightly", {"a": "b"})
+    triggered = (await server.call("POST", f"{SCHEDULES}/nightly:trigger")).body["id"]
+    assert (await server.call("GET", f"/v1/messages/{triggered}")).body["schedule"] == "nightly"
+    await server.call("PATCH", path, {"deliver_in": "1h"})
+    await server.pass_time(HOUR_MS)
+    assert [m.record.schedule for m in link.sent] == [b"nightly"] * 2
+    said = decode_properties(common_properties(link.sent[1], 0))
+    assert said is not None
+    assert (said.user("a"), said.user("fasti-schedule")) == ("b", "nightly")
+    assert (await server.call("GET", path)).body["schedule"] == "nightly"
+    other = await put(server, "other", headers=None)
+    await server.call("DELETE", f"/v1/messages/{other['next']['id']}", status=204)
+    assert (await server.call("GET", f"/v1/messages/{other['next']['id']}")).body["schedule"] == "other"
+    assert "schedule" not in (await server.call("GET", f"/v1/messages/{await server.schedule()}")).body
+
+
+async def test_nobody_else_can_say_it() -> None:
+    users = (("fasti-schedule", "forged"), ("k", "v"), ("deliver-in", "1m"))
+    packet = Publish(b"a", b"x", 1, False, False, 1, Properties(user_properties=users))
+    kept = decode_properties(read_publish(packet, "device-7", START_MS, 10**12).record.properties)
+    assert kept is not None
+    assert kept.user_properties == (("k", "v"),)
 
 
 async def test_names(server: Running) -> None:

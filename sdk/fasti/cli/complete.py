@@ -1,0 +1,77 @@
+"""What the shell's completion offers beside commands and options: names that the server knows.
+
+Asked while somebody waits with a finger on the tab key: one attempt, a second at most, and silence when there
+is no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from typing import Any
+
+import typer
+
+import fasti
+
+from .profiles import Profile, ProfileError, chosen
+
+WAIT_S = 1.0
+NAMES_MAX = 100
+
+
+def schedule_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Schedules whose name begins so."""
+    return _names(context, incomplete, lambda client: client.schedules.list(), "name")
+
+
+def session_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Client ids of sessions that begin so; not groups, whose names a shell would take for a variable."""
+    found = _names(context, incomplete, lambda client: client.sessions.list(), "client_id")
+    return [name for name in found if not name.startswith("$")]
+
+
+def slice_starts(context: typer.Context, incomplete: str) -> list[str]:
+    """First instants of slices that begin so."""
+    return _names(context, incomplete, lambda client: client.slices.list(), "start")
+
+
+def job_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of jobs that begin so."""
+    return _names(context, incomplete, lambda client: client.jobs.list(), "id")
+
+
+def _names(
+    context: typer.Context,
+    incomplete: str,
+    ask: Callable[[fasti.Client], AsyncIterator[Any]],
+    field: str,
+) -> list[str]:
+    try:
+        found = asyncio.run(_asked(_profile(context), ask))
+    except (fasti.Error, ProfileError, TimeoutError, OSError, ValueError):
+        return []
+    names = (str(item.raw.get(field, "")) for item in found)
+    return list(islice((name for name in names if name.startswith(incomplete)), NAMES_MAX))
+
+
+async def _asked(profile: Profile, ask: Callable[[fasti.Client], AsyncIterator[Any]]) -> list[Any]:
+    """What came within the time."""
+    found: list[Any] = []
+    retry = fasti.Retry(attempts=1)
+    try:
+        async with asyncio.timeout(WAIT_S), fasti.Client(profile.url, key=profile.key, retry=retry) as client:
+            async for item in ask(client):
+                found.append(item)  # noqa: PERF401 - what came before the time was over counts
+    except TimeoutError:
+        pass
+    return found
+
+
+def _profile(context: typer.Context) -> Profile:
+    """Which server: the options of the line so far, the environment, the profile."""
+    given = context.find_root().params
+    named = Profile(given.get("url"), given.get("key"))
+    wanted = given.get("profile")
+    return (named if wanted else named.over(Profile.of_environment())).over(chosen(wanted))

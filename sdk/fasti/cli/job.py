@@ -1,0 +1,60 @@
+"""`fasti job ...`, and following one to its end."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import fasti
+
+from .complete import job_ids
+from .output import Format, Printer, Row, progress
+from .run import REFUSED, run
+
+app = typer.Typer(no_args_is_help=True)
+Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=job_ids)]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has ended, with a progress bar.")]
+COLUMNS = ("id", "kind", "state", "slice", "progress", "created_at", "ended_at", "detail")
+
+
+@app.command()
+def ls(context: typer.Context) -> None:
+    """List the jobs of the pipeline, the last ones that ended among them."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        found = [job.raw async for job in client.jobs.list()]
+        out.many([_row(job) for job in found] if out.format is Format.table else found, COLUMNS)
+
+    run(context, work)
+
+
+@app.command()
+def show(context: typer.Context, job_id: Id) -> None:
+    """Show one job."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        out.one((await client.jobs.get(job_id)).raw)
+
+    run(context, work)
+
+
+async def follow(client: fasti.Client, out: Printer, job: fasti.Job, *, wait: bool) -> None:
+    """Print the job, when it has ended if `wait`; exit code 1 if it was aborted."""
+    if wait and not job.is_over:
+        with progress(out, job.kind, job.total) as told:
+            job = await client.jobs.wait(job.id, on_progress=lambda now: told(now.done or 0, now.total))
+    out.one(job.raw)
+    if job.state == "aborted":
+        out.complain(f"the job was aborted: {job.detail or 'nobody says why'}")
+        raise typer.Exit(REFUSED)
+
+
+def _row(job: Row) -> Row:
+    piece, progress_ = job.get("slice"), job.get("progress") or {}
+    total = progress_.get("total")
+    return {
+        **job,
+        "slice": piece.get("start") if isinstance(piece, dict) else piece,
+        "progress": f"{progress_.get('done') or 0:,} of {total:,}" if total else None,
+    }

@@ -1,0 +1,95 @@
+"""`client.jobs`: work on whole slices that the server has done by Spark: split one, expire old ones.
+
+A job goes on by itself; a `Job` is what the server last said of it. `wait` asks until it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from .admin import pages
+from .transport import Transport, quoted
+from .wire import Json, When, dumps, instant
+
+ENDED = frozenset({"done", "aborted"})
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`kind`: split or expire. `done` of `total`: how far it is, if it says; `detail`: why it was aborted."""
+
+    id: str
+    kind: str
+    state: str
+    done: int | None
+    total: int | None
+    detail: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        progress = said.get("progress") or {}
+        return cls(
+            id=str(said["id"]),
+            kind=str(said.get("kind", "")),
+            state=str(said["state"]),
+            done=progress.get("done"),
+            total=progress.get("total"),
+            detail=str(said.get("detail") or ""),
+            raw=said,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, one way or the other."""
+        return self.state in ENDED
+
+
+class Jobs:
+    """Calls on `/v1/jobs`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def split(self, start: When, *, parts: int | None = None) -> Job:
+        """Have the server cut a slice into narrower ones. `start`: its first instant.
+
+        Raises NotFound; Refused with the slug `too-near`, `job-active` or `no-spark`.
+        """
+        body: Json = {"kind": "split", "slice": instant(start), "run": "server"}
+        return await self._start(body if parts is None else {**body, "parts": parts})
+
+    async def expire(self) -> Job:
+        """Have the server archive and drop what is behind its retention. Raises Refused: nothing is."""
+        return await self._start({"kind": "expire", "run": "server"})
+
+    async def get(self, job_id: str) -> Job:
+        """Raises NotFound."""
+        return Job.of((await self._transport.call("GET", f"/v1/jobs/{quoted(job_id)}")).object())
+
+    async def list(self) -> AsyncIterator[Job]:
+        """Jobs that go on, and the last ones that ended."""
+        async for found in pages(self._transport, "/v1/jobs", "jobs"):
+            yield Job.of(found)
+
+    async def wait(
+        self, job_id: str, *, on_progress: Callable[[Job], None] | None = None, poll_s: float = POLL_S
+    ) -> Job:
+        """The job when it has ended, done or aborted; `on_progress` is told each time that we ask."""
+        while True:
+            job = await self.get(job_id)
+            if on_progress is not None:
+                on_progress(job)
+            if job.is_over:
+                return job
+            await asyncio.sleep(poll_s)
+
+    async def _start(self, body: Json) -> Job:
+        answer = await self._transport.call(
+            "POST", "/v1/jobs", body=dumps(body), repeatable=False, timeout_s=0
+        )
+        return Job.of(answer.object())

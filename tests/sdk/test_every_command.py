@@ -1,0 +1,107 @@
+"""Each command of the line against a real server: it speaks JSON, and says so when there is no server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import fasti
+from fasti.cli.app import app
+from tests.sdk.conftest import free_port
+from tests.sdk.test_against_server import Server
+from tests.sdk.test_cli import fasti_cli, no_profiles, ok
+
+__all__ = ["no_profiles"]
+ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup"}
+"""Against the stand-in, in test_jobs.py."""
+STREAMS = {"shard dump", "message export", "subscribe"}
+"""One object a line, whatever -o says."""
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    made = Server(tmp_path / "data", clock="simulated")
+    await asyncio.to_thread(made.start)
+    yield made
+    await asyncio.to_thread(made.stop)
+
+
+def leaves(command: Any, name: str = "") -> Iterator[str]:
+    """Every command that does something, with its nouns."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield name
+        return
+    for noun, found in below.items():
+        yield from leaves(found, f"{name} {noun}".strip())
+
+
+def script(ids: list[str], start: str, export: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """(command, its arguments), in an order that works; none of the ids twice."""
+    nightly = ("--cron", "0 2 * * *", "-z", "Europe/Bucharest")
+    return [
+        ("message schedule", ("a/x", "hello", "--in", "1h")),
+        ("message get", (ids[0],)),
+        ("message move", (ids[0], "--in", "2h")),
+        ("message cancel", (ids[1],)),
+        ("message ls", ()),
+        ("message count", ()),
+        ("message export", ("-", "--ids")),
+        ("message import", (str(export),)),
+        ("message shift", ("PT1M", "--topic", "a/#")),
+        ("schedule put", ("nightly", "jobs/nightly", "go", *nightly)),
+        ("schedule ls", ()),
+        ("schedule show", ("nightly",)),
+        ("schedule preview", nightly),
+        ("schedule pause", ("nightly",)),
+        ("schedule resume", ("nightly",)),
+        ("schedule trigger", ("nightly",)),
+        ("subscribe", ("jobs/#", "--session", "audit", "--count", "1", "--replay-from", "PT1H")),
+        ("schedule rm", ("nightly",)),
+        ("timeline density", ("--next", "24h")),
+        ("slice ls", ()),
+        ("slice show", (start,)),
+        ("shard ls", (start,)),
+        ("shard show", (start, "0")),
+        ("shard dump", (start, "0")),
+        ("session ls", ()),
+        ("session show", ("audit",)),
+        ("session replay", ("audit", "--from", "PT1H")),
+        ("session rm", ("audit",)),
+        ("server status", ()),
+    ]
+
+
+async def test_each_speaks_json(server: Server, tmp_path: Path) -> None:
+    async with fasti.Client(server.url) as c:
+        ids = [(await c.messages.schedule(f"a/{n}", n, delay=3_600)).id for n in range(3)]
+        start = str((await anext(c.slices.list())).raw["start"])
+    export = tmp_path / "messages.ndjson"
+    export.write_text('{"topic":"b","payload":1,"deliver_in":60}\n')
+    steps = script(ids, start, export)
+    known = set(leaves(typer.main.get_command(app)))
+    assert known - ELSEWHERE == {command for command, _ in steps}, "none is forgotten"
+    for command, arguments in steps:
+        out = await ok(*command.split(), *arguments, "-o", "json", "--url", server.url)
+        found = [json.loads(line) for line in out.splitlines()] if command in STREAMS else json.loads(out)
+        assert found, command
+    await ok("message", "cancel", "--topic", "#", "--url", server.url)
+    assert json.loads(await ok("message", "ls", "-o", "json", "--url", server.url)) == []
+    assert (await fasti_cli("message", "ls", "--state", "never", "--url", server.url))[0] == 1
+
+
+async def test_each_says_that_nobody_is_there(tmp_path: Path) -> None:
+    export = tmp_path / "messages.ndjson"
+    export.write_text('{"topic":"b","payload":1}\n')
+    (tmp_path / "out").mkdir()
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    steps = script(["0" * 32] * 3, "2030-01-01T00:00:00Z", export)
+    more = [("slice split", ("1",)), ("slice expire", ()), ("job ls", ()), ("job show", ("a",))]
+    for command, arguments in (steps + more + [("server backup", ("/b",))])[::6]:
+        assert (await fasti_cli(*command.split(), *arguments, "--url", nowhere))[0] == 3, command
