@@ -79,6 +79,7 @@ class Jobs:
         self._folder = Path(mkdtemp(prefix="fasti-model-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._count = 0
+        self._is_giving_up = False
         self.moved = 0
         self._left = [row for row in stored_jobs(store) if row.state not in ENDED]
 
@@ -150,9 +151,9 @@ class Jobs:
         """What the pipeline does now and then."""
         if self._core.writer.broken is not None:
             return
-        if self._left:
+        if self._left and not self._is_giving_up:
             row = self._left[-1]
-            self._submit(lambda commit: self._give_up(commit, row), self._gave_up)
+            self._is_giving_up = self._submit(lambda commit: self._give_up(commit, row), self._gave_up)
         for job in list(self._jobs):
             if job.is_unsettled and not job.is_waiting:
                 stored = stored_job(self._store, job.row.id)
@@ -234,7 +235,8 @@ class Jobs:
         write_row(commit, msgspec.structs.replace(row, state=ABORTED))
 
     def _gave_up(self, answer: Any) -> None:
-        if not isinstance(answer, Exception) and self._left:
+        self._is_giving_up = False
+        if not isinstance(answer, Exception):
             self._left.pop()
 
     def _closed(self, job: RigJob) -> None:

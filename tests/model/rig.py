@@ -532,6 +532,7 @@ class Rig:
         self._check_letters()
 
     def _round(self) -> None:
+        self.clock.mono_s += 0.001
         for client_id in CLIENTS:
             link = self.links.get(client_id)
             if link is None or link.is_closed:
