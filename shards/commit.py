@@ -13,12 +13,13 @@ checked whole before the first row is placed, so a refused one leaves nothing be
 Rows of fresh drafts cannot be cancelled or moved within their own group: nobody has been told their ids.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
-from timeline.slices import Slice
+from timeline.slices import Shard, Slice
 
-from . import keys
+from . import borrow, keys
 from .dedupe import Draft, Refused, Replayed, known_keys, woven
 from .group import Caps, Control, Group, Outcome
 from .placing import Placing
@@ -100,8 +101,34 @@ class Commit(Placing):
         piece.passed_s = self.running_ms // 1000
         self._slices[piece.start_ms] = piece
 
-    def expire(self, pieces: Sequence[Slice]) -> None:
-        """Drop whole slices, the oldest ones; the retention floor moves to the last one's end."""
+    def replaced(self, piece: Slice, children: Sequence[Slice]) -> None:
+        """Narrower slices stand for one from now on: the directory and its rows."""
+        self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
+        self._slices.pop(piece.start_ms, None)
+        self.directory.drop(piece)
+        for child in children:
+            self.directory.adopt(child)
+        self.changed(children, ())
+        self._quarters.clear()
+
+    def changed(self, pieces: Iterable[Slice], shards: Iterable[Shard]) -> None:
+        """Their rows are written with this group."""
+        self._slices.update((piece.start_ms, piece) for piece in pieces)
+        self._touched.update((shard.prefix, shard) for shard in shards)
+
+    def drop_shard(self, shard: Shard) -> None:
+        """Delete a shard with all of its rows."""
+        self._touched.pop(shard.prefix, None)
+        self._batch.delete(Table.SHARDS, shard.prefix)
+        self._batch.delete_range(Table.MESSAGES, *keys.shard_range(shard.prefix))
+
+    def expire(
+        self, pieces: Sequence[Slice], counted: Mapping[bytes, "borrow.Counts"] = MappingProxyType({})
+    ) -> None:
+        """Drop whole slices, the oldest ones; the retention floor moves to the last one's end.
+
+        `counted`: what they hold of borrowed shards (`borrow.counted`), as far as it has been counted.
+        """
         for piece in pieces:
             start, end = keys.slice_range(piece.home)
             self._batch.delete_range(Table.MESSAGES, start, end)
@@ -110,6 +137,8 @@ class Commit(Placing):
             self.directory.drop(piece)
             self._slices.pop(piece.start_ms, None)
             self.directory.floor = max(self.directory.floor, Position(piece.end_ms << 48))
+        for piece in pieces:
+            borrow.give_back(self, self._store, piece, counted)
         floor = keys.place(self.directory.floor)
         self._batch.delete_range(Table.DISPATCHES, b"", floor)
         self._quarters.clear()
@@ -165,6 +194,7 @@ class Commit(Placing):
                 self._put(Table.HELD, keys.place(found.position), left)
             return
         self._put(Table.MESSAGES, found.shard.prefix + keys.place(found.position), left)
+        self.retired(found.shard.prefix, found.position)
         found.shard.live -= 1
         self._touched[found.shard.prefix] = found.shard
         self._group.gone.append(found.position)

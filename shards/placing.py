@@ -12,7 +12,7 @@ first row is placed; `place` then gives positions and rows. Rows of fresh messag
 microseconds a message, and this inner loop takes about 1.5 of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from timeline.horizon import HELD, Horizon
 from timeline.position import END, HELD_SHARD, MessageId, Position, before, message_id
@@ -21,7 +21,7 @@ from timeline.structures import ANYTHING, Structures
 
 from . import keys
 from .dedupe import Draft, Refused
-from .group import Caps, Group
+from .group import ROW_OVERHEAD, Caps, Group
 from .read import Found, find
 from .store import Batch, Store, Table
 from .tables import (
@@ -36,8 +36,6 @@ from .tables import (
 
 SLICE_STRUCTURES = 33
 """Structures that a slice opens, structure 0 among them."""
-ROW_OVERHEAD = 22
-"""Key bytes that count towards a shard's cap."""
 
 
 class Placing:
@@ -64,6 +62,8 @@ class Placing:
         """Messages neither dispatched nor cancelled. Derived: counted at start, kept up here."""
         self.held = 0
         """Messages in the table `held`. Derived, like `pending`."""
+        self.retired: Callable[[bytes, Position], None] = lambda prefix, place: None
+        """Told of each row that a cancel or move overwrites: its shard's prefix and its position."""
         self.running_ms = 0
         """Server running time over all starts; the writer sets it before `seal`."""
         self._wall_ms = 0

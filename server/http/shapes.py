@@ -150,7 +150,7 @@ class Shard(TypedDict):
 
 
 class SliceNumbers(TypedDict):
-    """`count`: rows; `live`: without cancelled and moved ones."""
+    """`count`: rows; `live`: without cancelled and moved ones; `borrowed`: so many shards."""
 
     start: Instant
     end: Instant
@@ -158,6 +158,8 @@ class SliceNumbers(TypedDict):
     count: int
     live: int
     bytes: int
+    count_is_exact: bool
+    borrowed: int
 
 
 class Slice(SliceNumbers):

@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from shards import keys
+from shards.borrow import Counts
 from shards.read import Found
 from shards.record import ENCODINGS, Record, schedule_name
 from shards.store import Store, Table
@@ -175,14 +176,17 @@ def position_view(place: Position) -> shapes.Position:
     return {"at": time_text(at_of(place)), "seq": seq_of(place)}
 
 
-def slice_numbers(piece: Slice) -> shapes.SliceNumbers:
+def slice_numbers(piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
+    """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
         "generation": piece.generation,
-        "count": piece.count,
-        "live": piece.live,
-        "bytes": piece.bytes,
+        "count": piece.count + borrowed.rows,
+        "live": piece.live + borrowed.live,
+        "bytes": piece.bytes + borrowed.bytes,
+        "count_is_exact": is_exact,
+        "borrowed": len(piece.borrowed),
     }
 
 

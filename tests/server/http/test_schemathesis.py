@@ -65,7 +65,9 @@ async def run(server: ServerProcess, folder: Path, values: dict[str, list[str]],
 
 async def test_nothing_is_found(tmp_path: Path) -> None:
     given = os.environ.get("FASTI_SCHEMATHESIS", "").split()
-    async with serving(tmp_path / "data", "--clock", "simulated") as server, http(server.url) as calls:
+    settings = {"spark.enabled": "false"}
+    data = tmp_path / "data"
+    async with serving(data, "--clock", "simulated", settings=settings) as server, http(server.url) as calls:
         values = await furnished(server, calls)
         chosen = given or [FIXED, "--max-examples", "6"]
         await run(server, tmp_path, values, "--exclude-path", CLOCK, *chosen)
