@@ -21,6 +21,7 @@ from .clock import Clock
 from .config import Config
 from .core import Core
 from .metrics import Metrics
+from .pipeline import Pipeline
 from .writer import Decide
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class App(Core):
         self._retry_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: list[asyncio.Future[None]] = []
+        self.pipeline = Pipeline(self, store.path)
 
     # -- life
 
@@ -59,11 +61,13 @@ class App(Core):
         self._loop = asyncio.get_running_loop()
         self.plan()
         await self.quiet()
+        await self.pipeline.start()
         self.is_ready = not self._is_dead
 
     async def stop(self) -> None:
         """Finish the group commit, store every cursor, close the store."""
         self.is_ready = False
+        await self.pipeline.stop()
         self.sessions.mark_all()
         if not self._is_dead:
             try:
@@ -78,6 +82,11 @@ class App(Core):
         self.opened.store.close()
 
     # -- work
+
+    @property
+    def jobs_expire(self) -> bool:
+        """Whether slices behind retention go only with a job."""
+        return self.config.slices.expire_by == "job" or bool(self.config.slices.archive)
 
     async def ask(self, decide: Decide, *, cost: int = 1) -> Any:
         """Have a request decided in the writer; its answer once it is durable.
@@ -96,11 +105,6 @@ class App(Core):
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    async def in_thread(self, work: Callable[[], Any]) -> Any:
-        """Run a blocking call of the store beside the syncs."""
-        assert self._loop is not None
-        return await self._loop.run_in_executor(self._sync_thread, work)
 
     async def quiet(self) -> None:
         """Wait until everything that is due has been dispatched and all writes are durable."""

@@ -19,7 +19,7 @@ from itertools import islice
 from shards.read import Row
 from shards.record import is_stub
 from timeline.position import Position, at_of, before
-from timeline.slices import Shard, Slice
+from timeline.slices import Shard
 
 from .app import App
 
@@ -52,12 +52,17 @@ class Density:
         for row in self._app.reader.held():
             if self._low <= row[0] < self._end and wanted(row):
                 self._add(row[0], 1)
-        for piece, shard in self._by_numbers(structures, is_exact=not topic):
-            await self._read(piece, shard, wanted, is_abandoned)
+        for number, start, end in self._by_numbers(structures, is_exact=not topic):
+            await self._read(number, start, end, wanted, is_abandoned)
         return self.counts
 
-    def _by_numbers(self, structures: set[int] | None, *, is_exact: bool) -> list[tuple[Slice, Shard]]:
-        """Count the shards whose numbers say all; the others, whose rows have to be read."""
+    def _by_numbers(
+        self, structures: set[int] | None, *, is_exact: bool
+    ) -> list[tuple[int, Position, Position]]:
+        """Count the shards whose numbers say all; the others, whose rows have to be read, by their numbers.
+
+        A split, or the moving of what it left, may come in between: the number of a row's shard stays.
+        """
         left = []
         for piece in self._app.directory.over(self._low, self._end):
             for shard in piece.readable():
@@ -69,7 +74,8 @@ class Density:
                 if is_exact and is_own and self._is_inside(shard):
                     self._add(shard.first, shard.live)
                 elif shard.live:
-                    left.append((piece, shard))
+                    start, end = before(piece.start_ms), before(piece.end_ms)
+                    left.append((shard.number, max(start, self._low), min(end, self._end)))
         return left
 
     def _is_inside(self, shard: Shard) -> bool:
@@ -78,12 +84,12 @@ class Density:
         return is_ahead and self._bucket(shard.first) == self._bucket(shard.last)
 
     async def _read(
-        self, piece: Slice, shard: Shard, wanted: Wanted, is_abandoned: Callable[[], bool]
+        self, number: int, start: Position, end: Position, wanted: Wanted, is_abandoned: Callable[[], bool]
     ) -> None:
-        start, looked = self._low, STEP_ROWS
+        looked = STEP_ROWS
         while looked == STEP_ROWS and not is_abandoned():
             looked = 0
-            rows = islice(self._app.reader.run(piece, shard, start, self._end), STEP_ROWS)
+            rows = islice(self._app.reader.numbered(number, start, end), STEP_ROWS)
             for looked, row in enumerate(rows, 1):  # noqa: B007 - how many there were
                 start = Position(row[0] + 1)
                 if wanted(row):

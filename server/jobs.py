@@ -3,7 +3,8 @@
   - seal: note the running time at which the horizon passed a slice, from which its retention counts;
   - expire: drop slices whose retention is over, oldest first, and give their space back;
   - sessions: drop those whose expiry has come; write the cursors of idle ones;
-  - sweep: delete dedupe and moved rows whose message has been dropped.
+  - sweep: delete dedupe and moved rows whose message has been dropped;
+  - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
 
 Retention counts server running time, so a server that was down for a month drops nothing that it has not
 had the time to deliver.
@@ -23,12 +24,13 @@ from shards.errors import ShardsError
 from shards.store import Table
 from shards.tables import dedupe_from
 from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
-from timeline.retention import expired_slices, passed_slices
-from timeline.slices import Slice
+from timeline.retention import passed_slices
 
 from .app import App
+from .expiring import expire
 from .mqtt.groups import SWEEPS
 from .mqtt.sys_topics import sys_records
+from .overfull import Overfull
 from .version import server_version
 from .writer import Busy
 
@@ -37,7 +39,8 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 30
 SYS_INTERVAL_S = 10
 SWEEP_ROWS = 5_000
-EXPIRE_SLICES = 100
+LEASES_INTERVAL_S = 5
+LAUNCH_INTERVAL_S = 60
 
 
 class Housekeeping:
@@ -50,6 +53,7 @@ class Housekeeping:
         self._running = asyncio.Lock()
         self._started_s = app.clock.mono()
         self.expired_slices = 0
+        self.overfull = Overfull(app.pipeline)
 
     def start(self) -> None:
         self._scheduler.add_job(
@@ -61,6 +65,9 @@ class Housekeeping:
             misfire_grace_time=None,
         )
         self._scheduler.add_job(self.tell_figures, "interval", seconds=SYS_INTERVAL_S, coalesce=True)
+        pipeline = self._app.pipeline
+        self._scheduler.add_job(pipeline.sweep, "interval", seconds=LEASES_INTERVAL_S, coalesce=True)
+        self._scheduler.add_job(self.overfull.look, "interval", seconds=LAUNCH_INTERVAL_S, coalesce=True)
         ack_timeout_ms = self._app.config.sessions.ack_timeout_ms
         if ack_timeout_ms:
             sweep = self._app.broker.groups.sweep
@@ -84,7 +91,7 @@ class Housekeeping:
 
     async def _run_all(self) -> None:
         await self._seal()
-        if self._app.config.slices.expire_by == "server":
+        if not self._app.jobs_expire:
             await self._expire()
         await self._expire_sessions()
         self._app.sessions.mark_idle()
@@ -109,16 +116,10 @@ class Housekeeping:
             await app.ask(seal)
 
     async def _expire(self) -> None:
-        app = self._app
-        retention_s = app.config.slices.retention_ms // 1000
-        running_s = app.opened.commit.running_ms // 1000
-        plan = expired_slices(app.directory, running_s, retention_s)[:EXPIRE_SLICES]
-        if not plan:
-            return
-        await app.ask(lambda commit: commit.expire(plan))
-        self.expired_slices += len(plan)
-        log.info("expired %d slices up to %d", len(plan), plan[-1].end_ms)
-        await app.in_thread(lambda: _compact(app, plan))
+        plan = await expire(self._app.pipeline)
+        if plan:
+            self.expired_slices += len(plan)
+            log.info("expired %d slices up to %d", len(plan), plan[-1].end_ms)
 
     async def _expire_sessions(self) -> None:
         app = self._app
@@ -153,9 +154,3 @@ def _place(table: Table, value: bytes) -> Position:
         return dedupe_from(value).position
     row = keys.message_of(value)
     return END if id_shard(row) == HELD_SHARD else id_position(row)
-
-
-def _compact(app: App, pieces: list[Slice]) -> None:
-    for piece in pieces:
-        start, end = keys.slice_range(piece.home)
-        app.opened.store.compact(Table.MESSAGES, start, end)

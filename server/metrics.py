@@ -101,6 +101,18 @@ class ServerCollector(Collector):
         for (method, route, status), count in self._app.metrics.answers.items():
             answers.add_metric((method, route, str(status)), count)
         yield answers
+        yield from self._jobs()
+
+    def _jobs(self) -> Iterator[Metric]:
+        pipeline = self._app.pipeline
+        ended = CounterMetricFamily("fasti_jobs_ended", "Ended pipeline jobs", labels=("kind", "outcome"))
+        for (kind, outcome), count in pipeline.outcomes.items():
+            ended.add_metric((kind, outcome), count)
+        yield ended
+        rows = CounterMetricFamily("fasti_job_rows", "Rows moved or dropped by jobs", labels=("kind",))
+        for kind, count in pipeline.rows.items():
+            rows.add_metric((kind,), count)
+        yield rows
 
     def _counters(self) -> Iterator[tuple[str, str, float]]:
         counts = self._app.dispatch.counts
@@ -131,6 +143,7 @@ class ServerCollector(Collector):
         yield "tail_bytes", "Bytes of these", app.tail.bytes
         yield "live_publishes", "Plain publishes that wait for the horizon", app.dispatch.live
         yield "slices", "Slices in the directory", len(app.directory)
+        yield "jobs_open", "Open pipeline jobs", app.pipeline.open
         yield "subscriptions", "Subscriptions of all sessions", len(app.router)
         behind_ms = max(0, app.clock.wall_ms() - (app.horizon.position >> 48))
         yield "horizon_behind_seconds", "How far dispatch is behind the clock", behind_ms / 1_000

@@ -63,6 +63,7 @@ class Server:
         site = web.TCPSite(self._runner, http.host, http.port, backlog=1024)
         await site.start()
         http_port = self._runner.addresses[0][1]
+        self.app.pipeline.url = f"http://{_reachable(http.host)}:{http_port}"
         self.housekeeping.start()
         self._is_started = True
         _settle_garbage_collector()
@@ -101,6 +102,13 @@ async def _serve(server: Server) -> int:
     finally:
         await server.stop()
     return server.exit_code
+
+
+def _reachable(host: str) -> str:
+    """Where a process of this machine finds what listens at `host`."""
+    if host in ("0.0.0.0", "::", ""):
+        return "127.0.0.1" if host != "::" else "[::1]"
+    return f"[{host}]" if ":" in host else host
 
 
 def _settle_garbage_collector() -> None:

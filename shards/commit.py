@@ -16,16 +16,17 @@ Rows of fresh drafts cannot be cancelled or moved within their own group: nobody
 microseconds a message, and its inner loop takes about 1.5 of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from timeline.horizon import HELD, Horizon
 from timeline.position import END, HELD_SHARD, MessageId, Position, before, id_position, message_id
 from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, SlicesError, TooManyShards
 from timeline.structures import ANYTHING, Structures
 
-from . import keys
+from . import borrow, keys
 from .dedupe import Draft, Refused, Replayed, known_keys, woven
-from .group import Caps, Control, Group, Outcome
+from .group import ROW_OVERHEAD, Caps, Control, Group, Outcome
 from .read import Found, find
 from .record import CANCELLED, MOVED, decode, is_stub, stub, with_id
 from .store import Batch, Store, Table
@@ -43,8 +44,6 @@ from .tables import (
 
 SLICE_STRUCTURES = 33
 """Structures that a slice opens, structure 0 among them."""
-ROW_OVERHEAD = 22
-"""Key bytes that count towards a shard's cap."""
 
 
 class Commit:
@@ -71,6 +70,8 @@ class Commit:
         """Messages neither dispatched nor cancelled. Derived: counted at start, kept up here."""
         self.held = 0
         """Messages in the table `held`. Derived, like `pending`."""
+        self.retired: Callable[[bytes, Position], None] = lambda prefix, place: None
+        """Told of each row that a cancel or move overwrites: its shard's prefix and its position."""
         self.running_ms = 0
         """Server running time over all starts; the writer sets it before `seal`."""
         self._wall_ms = 0
@@ -193,8 +194,34 @@ class Commit:
         piece.passed_s = self.running_ms // 1000
         self._slices[piece.start_ms] = piece
 
-    def expire(self, pieces: Sequence[Slice]) -> None:
-        """Drop whole slices, the oldest ones; the retention floor moves to the last one's end."""
+    def replaced(self, piece: Slice, children: Sequence[Slice]) -> None:
+        """Narrower slices stand for one from now on: the directory and its rows."""
+        self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
+        self._slices.pop(piece.start_ms, None)
+        self.directory.drop(piece)
+        for child in children:
+            self.directory.adopt(child)
+        self.changed(children, ())
+        self._quarters.clear()
+
+    def changed(self, pieces: Iterable[Slice], shards: Iterable[Shard]) -> None:
+        """Their rows are written with this group."""
+        self._slices.update((piece.start_ms, piece) for piece in pieces)
+        self._touched.update((shard.prefix, shard) for shard in shards)
+
+    def drop_shard(self, shard: Shard) -> None:
+        """Delete a shard with all of its rows."""
+        self._touched.pop(shard.prefix, None)
+        self._batch.delete(Table.SHARDS, shard.prefix)
+        self._batch.delete_range(Table.MESSAGES, *keys.shard_range(shard.prefix))
+
+    def expire(
+        self, pieces: Sequence[Slice], counted: Mapping[bytes, "borrow.Counts"] = MappingProxyType({})
+    ) -> None:
+        """Drop whole slices, the oldest ones; the retention floor moves to the last one's end.
+
+        `counted`: what they hold of borrowed shards (`borrow.counted`), as far as it has been counted.
+        """
         for piece in pieces:
             start, end = keys.slice_range(piece.home)
             self._batch.delete_range(Table.MESSAGES, start, end)
@@ -203,6 +230,8 @@ class Commit:
             self.directory.drop(piece)
             self._slices.pop(piece.start_ms, None)
             self.directory.floor = max(self.directory.floor, Position(piece.end_ms << 48))
+        for piece in pieces:
+            borrow.give_back(self, self._store, piece, counted)
         floor = keys.place(self.directory.floor)
         self._batch.delete_range(Table.DISPATCHES, b"", floor)
         self._quarters.clear()
@@ -372,6 +401,7 @@ class Commit:
                 self._put(Table.HELD, keys.place(found.position), left)
             return
         self._put(Table.MESSAGES, found.shard.prefix + keys.place(found.position), left)
+        self.retired(found.shard.prefix, found.position)
         found.shard.live -= 1
         self._touched[found.shard.prefix] = found.shard
         self._group.gone.append(found.position)

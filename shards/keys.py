@@ -53,6 +53,17 @@ def slice_range(home: Home) -> tuple[bytes, bytes]:
     return number.to_bytes(8, "big"), (number + 1).to_bytes(8, "big")
 
 
+def shard_range(prefix: bytes) -> tuple[bytes, bytes]:
+    """The bounds [start, end) of a shard's rows in `messages`."""
+    return prefix, (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+
+
+def span_range(prefix: bytes, start_ms: int, end_ms: int) -> tuple[bytes, bytes]:
+    """The bounds of a shard's rows with start_ms <= at < end_ms."""
+    low, high = start_ms << 48, min(end_ms << 48, (1 << 96) - 1)
+    return prefix + low.to_bytes(12, "big"), prefix + high.to_bytes(12, "big")
+
+
 def shard_of(key: bytes) -> tuple[Home, int]:
     return slice_of(key), int.from_bytes(key[8:10], "big")
 

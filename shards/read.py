@@ -100,6 +100,13 @@ class Reader:
             return wall_from(value)
         return None
 
+    def numbered(self, number: int, start: Position, end: Position) -> Iterator[Row]:
+        """Rows of the shards with this number, in position order, whatever slices lie there by now."""
+        for piece in self.directory.over(start, end):
+            shard = piece.shard(number)
+            if shard is not None:
+                yield from self.run(piece, shard, start, end)
+
     def run(self, piece: Slice, shard: Shard, start: Position, end: Position) -> Iterator[Row]:
         """One shard's rows within its slice and start <= position < end, in position order."""
         low = max(start, piece.start_ms << 48)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position, before
-from timeline.slices import Directory
+from timeline.slices import Directory, Shard
 from timeline.structures import Structures
 
 from . import keys
@@ -124,16 +124,23 @@ def read_structures(store: Store) -> dict[int, str]:
 
 
 def count_pending(reader: Reader, horizon: Position) -> int:
-    """Messages behind which the horizon is not yet: whole slices from their counts."""
+    """Messages behind which the horizon is not yet: whole shards from their counts.
+
+    Rows are read of the slice that the horizon is in, and of borrowed shards that reach back into it.
+    """
     pending = sum(1 for _, _, value in reader.held() if not is_stub(value))
+    behind = {
+        s.prefix for piece in reader.directory.over(START, Position(horizon + 1)) for s in piece.readable()
+    }
+    ahead: dict[bytes, Shard] = {}
     for piece in reader.directory.over(horizon, END):
-        if before(piece.start_ms) > horizon and not piece.borrowed:
-            pending += piece.live
-        else:
-            start = max(Position(horizon + 1), before(piece.start_ms))
-            rows = reader.read(start, before(piece.end_ms))
-            pending += sum(1 for _, _, value in rows if not is_stub(value))
-    return pending
+        for shard in piece.readable():
+            if shard.first > horizon or shard.prefix not in behind:
+                ahead[shard.prefix] = shard
+            else:
+                rows = reader.run(piece, shard, Position(horizon + 1), END)
+                pending += sum(1 for _, _, value in rows if not is_stub(value))
+    return pending + sum(shard.live for shard in ahead.values())
 
 
 def _check_format(store: Store) -> None:

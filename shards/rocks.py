@@ -7,9 +7,14 @@ the event loop goes on.
 The log is recovered with `tolerate_corrupted_tail_records`: a torn tail after a kill is cut off, a
 damaged record in the middle refuses to open. (The engine's default opens quietly with what came before
 the damage.)
+
+A checkpoint and an ingestion flush what is in memory and hold the interpreter lock meanwhile (330 ms for
+40 MB of rows), a plain `flush` of a family does not: so that comes first, and leaves them next to nothing to
+do (1 to 8 ms).
 """
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -21,6 +26,7 @@ from rocksdict import (
     Checkpoint,
     DBCompressionType,
     DBRecoveryMode,
+    IngestExternalFileOptions,
     Options,
     Rdict,
     WriteBatch,
@@ -28,7 +34,7 @@ from rocksdict import (
 
 from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
 from .scan import scan
-from .store import Batch, Table
+from .store import Batch, Contents, Table
 
 MEMTABLE_BYTES = 32 << 20
 MEMTABLES_BYTES = 64 << 20
@@ -108,9 +114,39 @@ class RocksStore:
 
     def checkpoint(self, path: Path) -> None:
         try:
+            for family in list(self._families.values()):
+                family.flush()
             Checkpoint(self._db).create_checkpoint(str(path))
         except Exception as error:
             raise StoreFailed(f"checkpoint into {path}: {error}") from error
+
+    def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
+        scratch, link = folder / "scratch", folder / file.name
+        try:
+            link.hardlink_to(file)
+            db = Rdict(str(scratch), _options(Cache(1 << 20)))
+            try:
+                db.ingest_external_file([str(link)], _moving())
+                (held,) = db.live_files()
+                absent = tuple(key for key in sought if db.get(key) is None)
+            finally:
+                db.close()
+        except Exception as error:
+            raise Corrupt(f"table file {file.name}: {error}") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+            link.unlink(missing_ok=True)
+        # Range deletions are entries too, and not counted as such: a file with any is not taken.
+        rows = held["num_entries"] if not held["num_deletions"] else -1
+        return Contents(rows, held["start_key"], held["end_key"], absent)
+
+    def ingest(self, table: Table, files: Sequence[Path]) -> None:
+        family = self._family(table)
+        try:
+            family.flush()
+            family.ingest_external_file([str(file) for file in files], _moving())
+        except Exception as error:
+            raise StoreFailed(f"ingestion into {self.path}: {error}") from error
 
     def reopen(self) -> None:
         """While it cannot be written, on a full disk, it is open to be read."""
@@ -163,6 +199,13 @@ class RocksStore:
         self._families.update(found)
         self._handles.update(handles)
         self._messages[:] = [handles[Table.MESSAGES]]
+
+
+def _moving() -> IngestExternalFileOptions:
+    """Take a file by its link, without a copy."""
+    options = IngestExternalFileOptions()
+    options.set_move_files(True)
+    return options
 
 
 def _families_on_disk(path: Path, options: Options) -> list[str]:

@@ -9,13 +9,16 @@ one conformance suite (tests/store) holds for all of them. What an engine promis
     a row can be read but may be gone after a crash;
   - `scan` gives every row of [start, end) in key order as of its opening, or raises: it never ends early
     and quietly;
-  - `flush`, `compact` and `checkpoint` block and may be called from another thread than the rest.
+  - `flush`, `compact`, `checkpoint`, `examine` and `ingest` block and may be called from another thread than
+    the rest, at the same time as each other and as the rest;
+  - a *table file* is a sorted run of rows, made by somebody else with the engine's own writer. `ingest` takes
+    whole ones in: its rows are readable and durable on return, whatever becomes of batches around it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Table(Enum):
@@ -35,6 +38,15 @@ class Table(Enum):
     SCHEDULES = "schedules"
     RETAINED = "retained"
     META = "meta"
+
+
+class Contents(NamedTuple):
+    """What a table file holds, by its own account. `absent`: of the keys asked for."""
+
+    rows: int
+    first: bytes
+    last: bytes
+    absent: tuple[bytes, ...] = ()
 
 
 class Batch(Protocol):
@@ -74,6 +86,15 @@ class Store(Protocol):
 
     def checkpoint(self, path: Path) -> None:
         """A consistent, durable copy in a new directory."""
+
+    def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
+        """What a table file holds, and which of the sought keys it does not; the file stays as it is.
+
+        `folder`: an empty one on the file's file system, for scratch. Raises Corrupt.
+        """
+
+    def ingest(self, table: Table, files: Sequence[Path]) -> None:
+        """Take table files in, all or none; they are moved away. Raises StoreFailed."""
 
     def reopen(self) -> None:
         """After a failure: close and open again, with what became durable. Raises StoreFailed."""

@@ -216,14 +216,16 @@ async def count(app: App, query: Query, is_abandoned: Callable[[], bool]) -> int
         return app.opened.commit.pending
     held = [place for place, _, value in app.reader.held() if not is_stub(value)]
     total = sum(1 for place in held if query.start <= place < query.end)
-    low = max(query.start, Position(app.horizon.position + 1))
-    for piece in app.directory.over(low, query.end):
-        start, end = before(piece.start_ms), before(piece.end_ms)
-        if low <= start and end <= query.end and not piece.borrowed:
+    start = max(query.start, Position(app.horizon.position + 1))
+    # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
+    while (piece := next(app.directory.over(start, query.end), None)) is not None:
+        first, last = before(piece.start_ms), before(piece.end_ms)
+        if start <= first and last <= query.end and not piece.borrowed:
             total += piece.live
         else:
-            part = replace(query, start=max(low, start), end=min(query.end, end))
+            part = replace(query, start=max(start, first), end=min(query.end, last))
             total += await _count_rows(app, part, is_abandoned, with_held=False)
+        start = last
     return total
 
 

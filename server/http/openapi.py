@@ -17,8 +17,10 @@ from aiohttp import web
 
 from ..version import server_version
 from .answers import LIMIT_DEFAULT, LIMIT_MAX, check_query, raw_answer
+from .backups import BackupWish
 from .clock import Advance
 from .control import BulkRequest
+from .jobs import Abort, Begin, CommitJob, NewJob, Renew
 from .messages import Move
 from .problems import MEDIA_TYPE, SLUGS
 from .requests import MessageRequest
@@ -60,6 +62,8 @@ class Call(NamedTuple):
 
 SELECTED = ("due_from", "due_to", "topic")
 PAGED = ("limit", "cursor")
+NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "over-quota")
+NOT_NOW = ("not-found", "stale-token", "wrong-state", "too-near")
 TOO_LATE = ("not-found", "already-dispatched", "cancelled", "precondition-failed")
 
 CALLS: Mapping[tuple[str, str], Call] = {
@@ -104,6 +108,18 @@ CALLS: Mapping[tuple[str, str], Call] = {
     ("post", "/v1/clock:advance"): Call(
         "Move a simulated clock", body=Advance, problems=("clock-not-simulated",)
     ),
+    ("post", "/v1/jobs"): Call(
+        "Start a job of the pipeline", body=NewJob, status=201, problems=("not-found", *NO_JOB)
+    ),
+    ("get", "/v1/jobs"): Call("Jobs, open ones first", PAGED),
+    ("get", "/v1/jobs/{id}"): Call("A job", problems=("not-found",)),
+    ("post", "/v1/jobs/{id}:begin"): Call("Cut the slice", body=Begin, problems=NOT_NOW),
+    ("post", "/v1/jobs/{id}:commit"): Call(
+        "Hand back what was moved or archived", body=CommitJob, problems=(*NOT_NOW, "bad-manifest")
+    ),
+    ("post", "/v1/jobs/{id}:abort"): Call("Forget the job", body=Abort, problems=NOT_NOW[:3]),
+    ("post", "/v1/jobs/{id}:renew"): Call("Keep the lease", body=Renew, problems=NOT_NOW[:3]),
+    ("post", "/v1/backups"): Call("A consistent copy to start a server on", body=BackupWish, status=201),
     ("get", "/v1/info"): Call("Version, clock, MQTT listeners"),
     ("get", "/livez"): Call("Whether the process lives"),
     ("get", "/readyz"): Call("Whether it can serve", problems=("not-ready",)),

@@ -11,6 +11,7 @@ from ..jobs import Housekeeping
 from ..metrics import ServerCollector
 from ..spread import Spreader
 from .answers import Handler
+from .backups import Backups
 from .batch import Batch
 from .clock import ClockRoutes
 from .control import Control
@@ -18,6 +19,7 @@ from .explain import Explain
 from .export import Export
 from .gate import Gate
 from .info import Info
+from .jobs import JobRoutes
 from .listing import Listing
 from .messages import Messages
 from .openapi import OpenApi
@@ -48,6 +50,8 @@ def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
         ScheduleRoutes(app),
         SessionRoutes(app),
         ClockRoutes(app, housekeeping),
+        JobRoutes(app),
+        Backups(app),
         Info(app),
         OpenApi(),
     ):

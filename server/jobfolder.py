@@ -1,0 +1,73 @@
+"""A job's folder in the store's directory, and what is done in it. All of this blocks: it is for threads.
+
+    <store>/jobs/<id>/plan          a checkpoint to plan from
+                      checkpoint    one taken after `begin`: every row that has to be moved is in it
+                      out           where the job writes
+                      in, scratch   the server's own: links to what it takes, and a place to open it
+
+Everything lies on the store's file system, so that a checkpoint and taking a file are links. What is there
+when the server starts belongs to nobody and goes.
+"""
+
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from shards.borrow import Counts, counted_key, counting
+from shards.manifest import Fault, MovedFile, files_faults
+from shards.store import Store, Table
+from timeline.slices import Shard, Slice
+
+STEP_ROWS = 1_000
+PAUSE_S = 0.001
+"""Between two steps: the thread shares its interpreter with the event loop."""
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def plan(store: Store, folder: Path) -> None:
+    """Make the folder, with a checkpoint. Raises StoreFailed, OSError."""
+    folder.mkdir(parents=True)
+    store.checkpoint(folder / "plan")
+
+
+def begin(store: Store, folder: Path) -> None:
+    """What a job needs when it has begun. Raises StoreFailed, OSError."""
+    (folder / "out").mkdir()
+    store.checkpoint(folder / "checkpoint")
+
+
+def check(store: Store, folder: Path, files: Sequence[MovedFile]) -> list[Fault]:
+    """What is wrong with the files in `out`."""
+    scratch = folder / "scratch"
+    remove(scratch)
+    scratch.mkdir()
+    faults = files_faults(store, files, folder / "out", scratch)
+    remove(scratch)
+    return faults
+
+
+def ingest(store: Store, folder: Path, files: Sequence[MovedFile]) -> None:
+    """Take them in, by links: those in `out` stay. Raises StoreFailed, OSError."""
+    links = folder / "in"
+    remove(links)
+    links.mkdir()
+    for file in files:
+        (links / file.name).hardlink_to(folder / "out" / file.name)
+    if files:
+        store.ingest(Table.MESSAGES, [links / file.name for file in files])
+
+
+def counted(store: Store, pieces: Iterable[tuple[Slice, Shard]]) -> dict[bytes, Counts]:
+    """What each slice holds of a shard that it borrows, by `counted_key`. For sealed shards."""
+    found = {}
+    for piece, shard in pieces:
+        total = Counts()
+        for part in counting(store, shard.prefix, piece.start_ms, piece.end_ms, STEP_ROWS):
+            total = total.plus(part)
+            time.sleep(PAUSE_S)
+        found[counted_key(piece, shard)] = total
+    return found

@@ -1,0 +1,97 @@
+"""Shards that several slices read: what a split leaves until the bytes have been moved.
+
+A borrowed shard stays where it was written, under the key of the slice that was split, and each borrower
+reads of it what lies in its own span. Its row in `shards` says what all borrowers together hold, and it
+lives as long as one of them does:
+
+    begin      slice A(0, 1, 2)  ->  B, C, D, each with A's 0, 1, 2 borrowed; A's rows in `shards` stay
+    D moved    D has 0, 1, 2 of its own; of A's shards the span of D is deleted, their rows say B + C
+    B expires  the span of B is deleted, their rows say C
+    C moved    A's shards are deleted whole
+
+How many rows a borrower holds stands nowhere: they are counted when it is needed. No row is ever added to a
+borrowed shard, and none goes but with its borrower, so the number of rows does not change under the count.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from timeline.slices import Directory, Shard, Slice
+
+from . import keys
+from .group import ROW_OVERHEAD
+from .record import is_stub
+from .store import Store, Table
+
+if TYPE_CHECKING:
+    from .commit import Commit
+
+
+class Counts(NamedTuple):
+    """Of the rows of a shard in a span: all, those that are no stubs, their bytes."""
+
+    rows: int = 0
+    live: int = 0
+    bytes: int = 0
+
+    def plus(self, other: "Counts") -> "Counts":
+        return Counts(self.rows + other.rows, self.live + other.live, self.bytes + other.bytes)
+
+
+def counting(store: Store, prefix: bytes, start_ms: int, end_ms: int, step_rows: int) -> Iterator[Counts]:
+    """Count a shard's rows in a span: yields what each step has found, of at most so many rows."""
+    start, end = keys.span_range(prefix, start_ms, end_ms)
+    while True:
+        rows = live = size = 0
+        for key, value in store.scan(Table.MESSAGES, start, end):
+            rows += 1
+            live += not is_stub(value)
+            size += len(value) + ROW_OVERHEAD
+            if rows == step_rows:
+                start = key + b"\0"
+                break
+        yield Counts(rows, live, size)
+        if rows < step_rows:
+            return
+
+
+def span_counts(store: Store, prefix: bytes, start_ms: int, end_ms: int) -> Counts:
+    """All of it at once."""
+    return next(counting(store, prefix, start_ms, end_ms, 1 << 62))
+
+
+def counted_key(piece: Slice, shard: Shard) -> bytes:
+    """Names what a slice holds of a shard that it borrows."""
+    return keys.slice_key(piece.home) + shard.prefix
+
+
+def borrowers(directory: Directory, shard: Shard) -> Iterator[Slice]:
+    """The slices that read a shard which is not theirs."""
+    return (piece for piece in directory if piece.borrowed.get(shard.number) is shard)
+
+
+def is_shared(directory: Directory, shard: Shard) -> bool:
+    """Whether more than one slice borrows it."""
+    found = borrowers(directory, shard)
+    return next(found, None) is not None and next(found, None) is not None
+
+
+def give_back(commit: "Commit", store: Store, piece: Slice, counted: Mapping[bytes, Counts]) -> None:
+    """A slice that is in the directory no more gives up what it borrowed."""
+    for shard in piece.borrowed.values():
+        if next(borrowers(commit.directory, shard), None) is None:
+            commit.drop_shard(shard)
+            continue
+        part = counted.get(counted_key(piece, shard))
+        if part is None:
+            part = span_counts(store, shard.prefix, piece.start_ms, piece.end_ms)
+        lessen(commit, shard, piece.start_ms, piece.end_ms, part)
+
+
+def lessen(commit: "Commit", shard: Shard, start_ms: int, end_ms: int, part: Counts) -> None:
+    """Delete the rows of a span from a shard that others go on borrowing."""
+    shard.count -= part.rows
+    shard.live -= part.live
+    shard.bytes = max(0, shard.bytes - part.bytes)
+    commit.clear(Table.MESSAGES, *keys.span_range(shard.prefix, start_ms, end_ms))
+    commit.changed((), (shard,))
