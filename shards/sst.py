@@ -26,8 +26,8 @@ from rocksdict import SstFileWriter
 from timeline.position import POSITION_BYTES
 from timeline.slices import Home
 
-from .commit import ROW_OVERHEAD
 from .errors import ShardsError, StoreFailed
+from .group import ROW_OVERHEAD
 from .keys import slice_key
 from .record import STUB_BYTE
 from .rocks import file_options

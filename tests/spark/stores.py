@@ -62,15 +62,16 @@ class Timeline:
     def dispatch(self, wall_ms: int, late_ms: int = 0) -> None:
         """Let the clock go on to `wall_ms` and the horizon after it, in one turn that was `late_ms` late."""
         self.wall_ms = wall_ms + late_ms
-        commit = self.begin()
-        # Up to the ms that the clock shows, less what a bound needs to be durable first.
+        horizon = self.opened.horizon
+        # The bound has to be written before dispatch may go up to it.
+        self.begin()
         self.sync()
-        rows = list(self.opened.reader.read(self.opened.horizon.position, Position(wall_ms + 1 << 48)))
+        rows = list(self.opened.reader.read(Position(horizon.position + 1), Position(wall_ms + 1 << 48)))
         commit = self.begin()
         if rows:
-            self.opened.horizon.advance(rows[-1][0])
+            horizon.advance(rows[-1][0])
             commit.dispatched([(rows[-1][0], self.wall_ms)])
-        self.opened.horizon.advance(Position(wall_ms << 48))
+        horizon.advance(max(horizon.position, Position(wall_ms << 48)))
         self.sync()
 
     def checkpoint(self, path: Path) -> str:
