@@ -30,7 +30,7 @@ types: .venv/tested
 	$(BIN)/mypy
 
 test: style types
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup
 
 bench: .venv/tested
 	$(BIN)/python -m tests.bench

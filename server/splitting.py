@@ -52,12 +52,12 @@ async def create(pipeline: Pipeline, start_ms: int, parts: int, run: str) -> Job
         found = jobfolder.counted(app.opened.store, [(piece, shard) for shard in shared])
         parts = {shard.number: found[counted_key(piece, shard)] for shard in shared}
         job.known |= {number: part.rows for number, part in parts.items()}
-        job.row = _with_parts(job.row, parts)
+        job.row = with_parts(job.row, parts)
 
     return await pipeline.created(job, prepare)
 
 
-def _with_parts(row: JobRow, parts: Mapping[int, Counts]) -> JobRow:
+def with_parts(row: JobRow, parts: Mapping[int, Counts]) -> JobRow:
     """With what the slice holds, that it borrows too; of shared shards only its own part."""
     sources = [
         replace(source, count=parts[source.shard].rows, live=parts[source.shard].live)

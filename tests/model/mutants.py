@@ -13,7 +13,7 @@ import pytest
 import server.loader
 import server.sessions
 import server.writer
-import shards.commit
+import shards.placing
 from server.replay import Replay
 from server.subscriber import Subscriber
 from server.writer import Writer
@@ -91,7 +91,7 @@ def cursors_without_the_horizon(patch: pytest.MonkeyPatch) -> None:
         return cursor_value(msgspec.structs.replace(cursor, horizon=min(last[0], cursor.horizon)))
 
     patch.setattr(Commit, "seal", naive)
-    patch.setattr(shards.commit, "cursor_value", stale)
+    patch.setattr(shards.placing, "cursor_value", stale)
 
 
 def cancels_against_the_horizon(patch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,12 @@ was delivered, and complains as soon as two of them do not fit. It knows a messa
 of its payload, and a row by its position.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from server.message import Message
-from shards.memory import MemoryStore
+from shards.memory import Change, MemoryBatch, MemoryStore
 from shards.record import decode, is_stub
 from shards.store import Table
 from shards.tables import META_CURSOR, cursor_from
@@ -122,6 +123,11 @@ class Watch:
         )
 
 
+def _changes(batch: MemoryBatch) -> Sequence[Change]:
+    """What a batch says that is new: the rows of a table file are copies."""
+    return () if batch.is_ingested else batch.changes
+
+
 class Oracle:
     """Everything that was said, and the complaints."""
 
@@ -143,6 +149,8 @@ class Oracle:
         self.passed_over_ms = 0
         """The highest floor ever, also one whose group failed: sessions may have gone on to it."""
         self.checks = 0
+        self.hidden: set[bytes] = set()
+        """Prefixes of rows that nobody reads yet: a split job's."""
         self._store = store
         self._shown: dict[tuple[str, int], int] = {}
         self._live: set[Position] = set()
@@ -173,7 +181,7 @@ class Oracle:
         log = self._store.log
         while self._written < len(log):
             index = self._written
-            for table, key, value, _ in log[index].changes:
+            for table, key, value, _ in _changes(log[index]):
                 if table is Table.CURSORS and value is not None:
                     watch = self.watches.get(key.decode())
                     if watch is not None:
@@ -187,7 +195,7 @@ class Oracle:
         log = self._store.log
         while self._counted < self._store.durable:
             index = self._counted
-            for table, key, value, _ in log[index].changes:
+            for table, key, value, _ in _changes(log[index]):
                 if table is Table.META and key == META_CURSOR and value is not None:
                     self.bound_ms = cursor_from(value).bound_ms
                 elif table is Table.MESSAGES and value is not None:
@@ -207,7 +215,7 @@ class Oracle:
         self._pending_acks.clear()
         self._dead = set()
         for batch in self._store.log:
-            for table, key, value, _ in batch.changes:
+            for table, key, value, _ in _changes(batch):
                 if table is Table.MESSAGES and value is not None and is_stub(value):
                     self._dead.add(_place(key))
         self._written = self._counted = len(self._store.log)
@@ -217,8 +225,8 @@ class Oracle:
         places = [
             _place(key)
             for batch in self._store.log[self._store.durable :]
-            for table, key, value, _ in batch.changes
-            if table is Table.MESSAGES and value is not None
+            for table, key, value, _ in _changes(batch)
+            if table is Table.MESSAGES and value is not None and key[:10] not in self.hidden
         ]
         return min(places, default=END)
 

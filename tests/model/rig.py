@@ -7,6 +7,7 @@ of 8 entries, shards of 3 rows, a tail of 4, windows of 2 or 3), so that a few d
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
@@ -34,6 +35,7 @@ from timeline.session import Flight, Subscription
 from timeline.structures import overlap
 
 from .fakes import FakeClock, FakeLink
+from .jobs import Jobs
 from .oracle import Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of, text_of
 
 START_MS = 1_800_000_000_000 + 890_000
@@ -72,6 +74,8 @@ class Rig:
         self.former: dict[str, Watch] = {}
         """By client, the session that a clean start gives up, until that is durable."""
         self.tags = 0
+        self.splits = 0
+        """Splits that lives before this one have brought to their end."""
         self.history: list[str] = []
         self.core = self._start()
 
@@ -223,6 +227,9 @@ class Rig:
 
     def release(self) -> None:
         self.core.release_held()
+
+    def split(self, index: int, r: Random) -> None:
+        self.jobs.begin(index, r)
 
     def tick(self, by_ms: int) -> None:
         self.clock.step(by_ms)
@@ -417,6 +424,7 @@ class Rig:
         self.dying.clear()
         self.syncs.clear()
         self.is_expiring = False
+        self.splits += self.jobs.moved
         self.core = self._start()
 
     def _start(self) -> Core:
@@ -429,6 +437,7 @@ class Rig:
         oracle.floor_ms = at_of(core.directory.floor)
         self._restore_watches(core)
         self._check_whole()
+        self.jobs = Jobs(core, self.store, self._submit, oracle.hidden)
         self.free = core.horizon.position
         """Up to here the horizon may be whatever the bound says."""
         return core
@@ -523,6 +532,7 @@ class Rig:
         self._check_letters()
 
     def _round(self) -> None:
+        self.clock.mono_s += 0.001
         for client_id in CLIENTS:
             link = self.links.get(client_id)
             if link is None or link.is_closed:
@@ -539,6 +549,7 @@ class Rig:
         self.replay()
         self.bury()
         self.release()
+        self.jobs.finish()
         self.check()
 
     def _is_quiet(self) -> bool:
@@ -546,6 +557,7 @@ class Rig:
         return (
             core.is_settled()
             and not self.syncs
+            and self.jobs.is_over
             and not self.dying
             and not any(s.session.flights for s in core.sessions if s.link is not None)
         )
@@ -587,7 +599,8 @@ class Rig:
             faults = verify_counts(self.store, directory)
             need(not faults, f"counts are wrong: {[str(f) for f in faults]}")
             rows = sum(1 for _ in self.store.scan(Table.MESSAGES, b"", keys.LAST))
-            need(sum(piece.count for piece in directory) == rows, "rows without a shard")
+            shards = {shard.prefix: shard for piece in directory for shard in piece.readable()}
+            need(sum(shard.count for shard in shards.values()) == rows, "rows without a shard")
             for piece in directory:
                 for shard in piece.shards.values():
                     need(
@@ -595,7 +608,7 @@ class Rig:
                         f"shard {shard.number} has {shard.count} rows",
                     )
         for piece in core.directory:
-            for shard in piece.shards.values():
+            for shard in piece.readable():
                 pattern = core.reader.structures.pattern(shard.structure).split("/")
                 end = (int.from_bytes(shard.prefix, "big") + 1).to_bytes(10, "big")
                 for _, value in self.store.scan(Table.MESSAGES, shard.prefix, end):

@@ -45,13 +45,16 @@ def quiet() -> Iterator[None]:
 
 def test_walks_keep_every_promise() -> None:
     first = int(os.environ.get("FASTI_SEED") or Random().randrange(1 << 40))
-    deliveries = 0
+    deliveries = splits = 0
     for seed in range(first, first + WALKS):
         try:
-            deliveries += walk(seed).oracle.checks
+            rig = walk(seed)
         except BaseException:
             print(f"walk({seed}) failed; FASTI_SEED={seed} repeats it")
             raise
+        deliveries += rig.oracle.checks
+        splits += rig.splits + rig.jobs.moved
+    assert splits > WALKS // 20, "the walks split too little to prove anything"
     assert deliveries > 5 * WALKS, "the walks deliver too little to prove anything"
 
 
@@ -150,6 +153,22 @@ class Machine(RuleBasedStateMachine):
     @rule(client_id=clients, room=st.sampled_from((0, 1, None)))
     def room(self, client_id: str, room: int | None) -> None:
         self.rig.room(client_id, room)
+
+    @rule(index=small, r=st.randoms(use_true_random=False))
+    def split(self, index: int, r: Random) -> None:
+        self.rig.split(index, r)
+
+    @rule(index=small)
+    def job_step(self, index: int) -> None:
+        self.rig.jobs.step(index)
+
+    @rule(index=small)
+    def job_abort(self, index: int) -> None:
+        self.rig.jobs.abort(index)
+
+    @rule()
+    def job_sweep(self) -> None:
+        self.rig.jobs.sweep()
 
     @rule(survivors=st.integers(0, 2), is_write=st.booleans())
     def fail(self, survivors: int, is_write: bool) -> None:

@@ -66,6 +66,15 @@ def _cancel_and_pass(rig: Rig, r: Random) -> None:
     rig.dispatch(4)
 
 
+def _split_far(rig: Rig, r: Random) -> None:
+    """Several messages in one far slice, which is cut."""
+    rig.put([(r.choice((3 * DAY_MS, 1_000_000)) + r.randrange(40), r.choice(TOPICS)) for _ in range(5)])
+    for _ in range(2):
+        rig.compose()
+        rig.settle()
+    rig.split(r.randrange(3), r)
+
+
 STEPS: dict[str, tuple[float, Step]] = {
     "put": (12, _put),
     "put_keyed": (2, lambda rig, r: rig.put_keyed(r.randrange(3), r.choice((1, 1, 2)))),
@@ -96,6 +105,11 @@ STEPS: dict[str, tuple[float, Step]] = {
     "fail_write": (0.4, lambda rig, r: rig.fail_write()),
     "fail_sync": (0.8, lambda rig, r: rig.fail_sync()),
     "recover": (2, lambda rig, r: rig.recover(r.randrange(3), is_refused=r.random() < 0.2)),
+    "split": (3, lambda rig, r: rig.split(r.randrange(5), r)),
+    "split_far": (0.7, _split_far),
+    "job_step": (9, lambda rig, r: rig.jobs.step(r.randrange(2))),
+    "job_abort": (0.4, lambda rig, r: rig.jobs.abort(r.randrange(2))),
+    "job_sweep": (2, lambda rig, r: rig.jobs.sweep()),
     "kill": (1.2, lambda rig, r: rig.kill(r.randrange(4), r.choice(RESTARTS))),
 }
 _NAMES = tuple(STEPS)

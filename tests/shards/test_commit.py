@@ -74,7 +74,7 @@ def test_a_busy_slice_keeps_structures_apart(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_slice_opens_a_bounded_number_of_structures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timeline.structures.LEARN_TOPICS", 1)
-    monkeypatch.setattr("shards.commit.SLICE_STRUCTURES", 3)
+    monkeypatch.setattr("shards.placing.SLICE_STRUCTURES", 3)
     opened = open_at(MemoryStore(), caps=Caps(messages=100, bytes=1 << 20, pending=100, structure_above=1))
     ids = put(opened, *(draft(NOW + 5, "x", topic) for topic in "abcdefc"))
     assert [id_shard(m) for m in ids] == [0, 1, 2, 0, 0, 0, 2]

@@ -1,7 +1,7 @@
 """A split job in plain Python: what the Spark side does, a row at a time, for tests of the server's side.
 
-It knows the agreement (docs/http.md, "Jobs") and nothing of the server: from the answer to `:begin` it reads the
-checkpoint, writes one table file for each child that has rows, and makes the manifest.
+It knows the agreement (docs/http.md, "Jobs") and nothing of the server: from the answer to `:begin` it reads
+the checkpoint, writes one table file for each child that has rows, and makes the manifest.
 """
 
 import hashlib

@@ -380,6 +380,11 @@ def spoil(files: list[dict[str, Any]], out: Path, how: str) -> None:
             first["sha256"] = hashlib.sha256(b"x" * first["bytes"]).hexdigest()
 
 
+def empty(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
 HOWS = {
     "missing file": "file",
     "damaged file": "sha256",
@@ -410,8 +415,7 @@ async def test_a_bad_manifest_is_refused_by_name_and_may_be_corrected(work: Work
     assert (await work.look(job))["state"] == "moving"
     assert await work.listed() == EVERYTHING
     await work.server.call("DELETE", f"/v1/messages/{work.ids['m7']}", status=204)
-    for file in Path(begun["output"].removeprefix("file://")).iterdir():
-        file.unlink()
+    empty(Path(begun["output"].removeprefix("file://")))
     await work.commit(job, await asyncio.to_thread(moved, begun))
     assert await work.listed() == [text for text in EVERYTHING if text != "m7"]
 

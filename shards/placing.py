@@ -1,0 +1,254 @@
+"""An open group and where messages go in it: the lower half of `commit.py`.
+
+A group is opened (`begin`), takes rows, and is closed by `seal`: one atomic batch, readable but not yet
+durable. What has been written into the open group is seen by `get`, so that every decision is made against
+what is stored plus what this group has already changed.
+
+`reserve` chooses a message's `at` and slice, opening the slice if there is none, and refuses before the
+first row is placed; `place` then gives positions and rows. Rows of fresh messages are not seen by `get`
+(nobody has been told their ids) unless `settle` says so.
+
+`place` is written for speed: at 150,000 messages a second everything from the socket to the disk has 6.6
+microseconds a message, and this inner loop takes about 1.5 of them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from timeline.horizon import HELD, Horizon
+from timeline.position import END, HELD_SHARD, MessageId, Position, before, message_id
+from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, SlicesError, TooManyShards
+from timeline.structures import ANYTHING, Structures
+
+from . import keys
+from .dedupe import Draft, Refused
+from .group import ROW_OVERHEAD, Caps, Group
+from .read import Found, find
+from .store import Batch, Store, Table
+from .tables import (
+    META_CURSOR,
+    DedupeRow,
+    StoredCursor,
+    cursor_value,
+    dedupe_value,
+    shard_value,
+    slice_value,
+)
+
+SLICE_STRUCTURES = 33
+"""Structures that a slice opens, structure 0 among them."""
+
+
+class Placing:
+    """The open group. One writer: calls come one after the other, never from two threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: Directory,
+        structures: Structures,
+        horizon: Horizon,
+        *,
+        node: int,
+        caps: Caps,
+        pending: int,
+    ) -> None:
+        self._store = store
+        self.structures = structures
+        self.directory = directory
+        self.horizon = horizon
+        self.node = node
+        self.caps = caps
+        self.pending = pending
+        """Messages neither dispatched nor cancelled. Derived: counted at start, kept up here."""
+        self.held = 0
+        """Messages in the table `held`. Derived, like `pending`."""
+        self.retired: Callable[[bytes, Position], None] = lambda prefix, place: None
+        """Told of each row that a cancel or move overwrites: its shard's prefix and its position."""
+        self.running_ms = 0
+        """Server running time over all starts; the writer sets it before `seal`."""
+        self._wall_ms = 0
+        self._group = Group()
+        self._batch: Batch = store.batch()
+        self._fresh: dict[tuple[Table, bytes], bytes | None] = {}
+        self._touched: dict[bytes, Shard] = {}
+        self._slices: dict[int, Slice] = {}
+        self._quarters: dict[int, Slice] = {}
+
+    def begin(self, wall_ms: int) -> None:
+        """Open a group; `wall_ms` is what the clock shows for all of it."""
+        self.horizon.observe(wall_ms)
+        self._wall_ms = wall_ms
+        self._group = Group()
+        self._batch = self._store.batch()
+        self._fresh.clear()
+        self._touched.clear()
+        self._slices.clear()
+        if len(self._quarters) > 2 * self.directory.max_slices:
+            self._quarters.clear()
+
+    def forget(self) -> None:
+        """Drop what was composed and every cached slice: the directory is about to be read again."""
+        self._quarters.clear()
+        self.begin(self._wall_ms)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been written into the open group."""
+        return not len(self._batch)
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """A stored value as this group leaves it."""
+        marker = (table, key)
+        return self._fresh[marker] if marker in self._fresh else self._store.get(table, key)
+
+    def find(self, wanted: MessageId) -> Found | None:
+        return find(self.get, self.directory, wanted)
+
+    def row(self, table: Table, key: bytes, value: bytes | None) -> None:
+        """Put a row of a small table, or delete it."""
+        if value is None:
+            self._delete(table, key)
+        else:
+            self._put(table, key, value)
+
+    def clear(self, table: Table, start: bytes, end: bytes) -> None:
+        """Delete every row of a small table with start <= key < end."""
+        self._batch.delete_range(table, start, end)
+
+    def seal(self) -> Group:
+        """Write the group: readable now, durable after the caller's sync. Raises StoreFailed."""
+        group = self._group
+        for shard in self._touched.values():
+            self._batch.put(Table.SHARDS, shard.prefix, shard_value(shard))
+        for piece in self._slices.values():
+            self._batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
+        group.bound_ms = self.horizon.open_group(group.floor)
+        cursor = StoredCursor(
+            self.horizon.position, group.bound_ms, self.horizon.seq, self.running_ms, self.directory.floor
+        )
+        self._batch.put(Table.META, META_CURSOR, cursor_value(cursor))
+        group.rows = len(self._batch)
+        self._store.write(self._batch)
+        return group
+
+    def _put(self, table: Table, key: bytes, value: bytes) -> None:
+        self._batch.put(table, key, value)
+        self._fresh[table, key] = value
+
+    def _delete(self, table: Table, key: bytes) -> None:
+        self._batch.delete(table, key)
+        self._fresh[table, key] = None
+
+    def reserve(self, drafts: Sequence[Draft]) -> list[tuple[int, Slice | None]]:
+        """The `at` of each draft and its slice, None: held. Opens slices; raises Refused before any row."""
+        wall_ms, clock_ms = self._wall_ms, self.horizon.clock_ms
+        quarters = self._quarters
+        spots: list[tuple[int, Slice | None]] = []
+        for index, draft in enumerate(drafts):
+            due = draft.due_ms
+            if due <= wall_ms:
+                at = clock_ms
+            elif due > clock_ms:
+                at = due
+            else:
+                at = self.horizon.place(due, wall_ms)
+            piece = quarters.get(at // NARROWEST_MS)
+            if at == HELD:
+                piece = None
+            elif piece is None or not piece.start_ms <= at < piece.end_ms:
+                try:
+                    piece = self._slice_for(at)
+                except SlicesError as error:
+                    raise Refused("over-quota", str(error), index) from error
+            spots.append((at, piece))
+        return spots
+
+    def _slice_for(self, at: int) -> Slice:
+        piece = self.directory.find(at)
+        if piece is None:
+            piece = self.directory.open(at, self.horizon.clock_ms)
+            self._slices[piece.start_ms] = piece
+        if len(piece.shards) + len(piece.borrowed) >= SHARDS_MAX - 1:
+            raise TooManyShards(piece.start_ms)
+        self._quarters[at // NARROWEST_MS] = piece
+        return piece
+
+    def place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
+        """Give each draft its position and row. The inner loop of every schedule."""
+        seq, node = self.horizon.seq, self.node << 48
+        put, touched, placed = self._batch.put_message, self._touched, self._group.placed
+        cap_messages, cap_bytes, busy = self.caps.messages, self.caps.bytes, self.caps.structure_above
+        lowest = END
+        ids: list[MessageId] = []
+        for draft, (at, piece) in zip(drafts, spots, strict=True):
+            if piece is None:
+                self.horizon.seq = seq
+                ids.append(self._hold(draft))
+                seq = self.horizon.seq
+                continue
+            seq += 1
+            position = Position(at << 48 | seq)
+            structure = self._structure(piece, draft.topic) if piece.count >= busy else ANYTHING
+            shard = piece.newest.get(structure)
+            if shard is None or shard.count >= cap_messages or shard.bytes >= cap_bytes:
+                shard = piece.open_shard(structure)
+            value, number = draft.value, shard.number
+            put(shard.prefix + position.to_bytes(12, "big"), value)
+            # Shard.grow, written out.
+            shard.count += 1
+            shard.live += 1
+            shard.bytes += len(value) + ROW_OVERHEAD
+            if position < shard.first:
+                shard.first = position
+            if position > shard.last:
+                shard.last = position
+            piece.count += 1
+            touched[shard.prefix] = shard
+            if position < lowest:
+                lowest = position
+            placed.append((position, number, value))
+            name = MessageId(at << 80 | number << 64 | node | seq)
+            ids.append(name)
+            if draft.key:
+                self._remember(draft, name, position)
+        self.horizon.seq = seq
+        self.pending += len(ids)
+        if lowest is not END:
+            self._group.touch(lowest)
+        return ids
+
+    def _structure(self, piece: Slice, topic: bytes) -> int:
+        """In which structure's shards of a busy slice a message goes."""
+        number, pattern = self.structures.place(topic)
+        if pattern is not None:
+            self._put(Table.STRUCTURES, keys.structure(number), pattern.encode())
+        if number in piece.newest or len(piece.newest) < SLICE_STRUCTURES:
+            return number
+        return ANYTHING
+
+    def _remember(self, draft: Draft, name: MessageId, position: Position) -> None:
+        row = DedupeRow(name, draft.fingerprint, draft.due_ms or position >> 48, position)
+        self._put(Table.DEDUPE, draft.key, dedupe_value(row))
+
+    def _hold(self, draft: Draft) -> MessageId:
+        """The clock was set back: wait in `held` until the wall clock reaches the due."""
+        place = Position(draft.due_ms << 48 | self.horizon.issue())
+        self._put(Table.HELD, keys.place(place), draft.value)
+        self.held += 1
+        name = message_id(place, HELD_SHARD, self.node)
+        if draft.key:
+            self._remember(draft, name, self._kept(place))
+        return name
+
+    def _kept(self, place: Position) -> Position:
+        """Where a held message counts for retention: its place will be T, which is not before the floor."""
+        return max(place, before(self.horizon.clock_ms))
+
+    def settle(self, value: bytes, dead: int) -> None:
+        """A re-homed row is known to users: this group must see it. A stub is not for the wheel."""
+        place, number, _ = self._group.placed[-1]
+        shard = self._slice_for(place >> 48).shards[number]
+        self._fresh[Table.MESSAGES, shard.prefix + keys.place(place)] = value
+        if dead:
+            self._group.placed.pop()
+            shard.live -= 1
