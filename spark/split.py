@@ -1,13 +1,13 @@
 """The two Spark stages of a split: sketch each source shard, write each child.
 
-Planning reads the keys of the plan checkpoint, one task a shard. Moving reads the checkpoint that was taken
+Planning reads the keys of the plan checkpoint, some shards a task. Moving reads the checkpoint that was taken
 after `begin` (with every row of the sealed shards), one task a child, and writes the child's file beside the
 database; what comes back is the file's row of the manifest. Each attempt of a task gives its file a name of
 its own: the manifest names one of them, and the server throws the rest away with the job's directory.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +21,7 @@ from timeline.position import POSITION_BYTES, before
 from .job import Begun, Job, Source, Span, path_of
 from .plan import Sketch, sketch
 from .snapshot import opened_store
-from .tasks import Line, each
+from .tasks import Line, Lines, each, grouped
 
 
 def sketches(session: SparkSession, job: Job) -> list[Sketch]:
@@ -29,10 +29,11 @@ def sketches(session: SparkSession, job: Job) -> list[Sketch]:
     (piece,) = job.slices
     uri = job.checkpoint
 
-    def work(source: Source) -> Line:
-        return sketch_line(sketch_source(uri, piece, source))
+    def work(sources: list[Source]) -> Lines:
+        return [sketch_line(one) for one in sketch_sources(uri, piece, sources)]
 
-    return [sketch_from(line) for line in each(session, piece.sources, work)]
+    groups = grouped(piece.sources, lambda source: source.count)
+    return [sketch_from(line) for lines in each(session, groups, work) for line in lines]
 
 
 def move(session: SparkSession, begun: Begun) -> list[Line]:
@@ -45,10 +46,10 @@ def move(session: SparkSession, begun: Begun) -> list[Line]:
     return [line for line in each(session, begun.children, work) if line]
 
 
-def sketch_source(uri: str, piece: Span, source: Source) -> Sketch:
-    """In a task: the keys of one shard within a slice."""
+def sketch_sources(uri: str, piece: Span, sources: Sequence[Source]) -> list[Sketch]:
+    """In a task: of the keys of some shards within a slice."""
     with opened_store(uri) as store:
-        return sketch(key for key, _ in _rows(store, piece, source))
+        return [sketch(key for key, _ in _rows(store, piece, source)) for source in sources]
 
 
 def write_child(uri: str, output: str, child: Span) -> Line:

@@ -12,7 +12,7 @@ asked for by options (pushdown.py) keeps slices, shards and stretches of them fr
 from being sent.
 
 The same can be got from `where`: `register(session, pushdown=True)`. It is not the rule because Spark 4.3
-keeps what it pushed down last with the *relation*, not with the scan: after `t.where(...)`, a plain `t.count()`
+keeps what it pushed down last with the *relation*, not with the scan: after `t.where(…)`, a plain `t.count()`
 counts what that `where` left, and two scans of `t` in one query both read what the later one asked for. With
 `pushdown=True` each `load` may be used for one filtered scan only. tests/spark/test_table.py shows both.
 

@@ -12,12 +12,31 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-Thing = TypeVar("Thing")
 Line = dict[str, Any]
+Lines = list[Line]
+Thing = TypeVar("Thing")
+Made = TypeVar("Made", Line, Lines)
+TASK_ROWS = 250_000
 SCHEMA = "number long, line string"
 
 
-def each(session: SparkSession, things: Sequence[Thing], work: Callable[[Thing], Line]) -> list[Line]:
+def grouped(
+    things: Sequence[Thing], rows_of: Callable[[Thing], int], most: int = TASK_ROWS
+) -> list[list[Thing]]:
+    """Neighbours together, up to `most` rows: each task opens the checkpoint once."""
+    groups: list[list[Thing]] = []
+    room = 0
+    for thing in things:
+        rows = rows_of(thing)
+        if not groups or rows > room:
+            groups.append([])
+            room = most
+        groups[-1].append(thing)
+        room -= rows
+    return groups
+
+
+def each(session: SparkSession, things: Sequence[Thing], work: Callable[[Thing], Made]) -> list[Made]:
     """`work(thing)` for each, in their order. `work` may be run twice for a thing: a task is tried again."""
     if not things:
         return []

@@ -34,8 +34,12 @@ class Slices:
         pieces = (piece for piece in self._app.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
-        views = [slice_view(piece, len(piece.shards) + len(piece.borrowed)) for piece in found[:limit]]
-        return json_answer({"slices": views, "next": more})
+        views = [
+            slice_view(piece, len(piece.shards) + len(piece.borrowed)) | {"borrowed": len(piece.borrowed)}
+            for piece in found[:limit]
+        ]
+        above = self._app.config.slices.split_above
+        return json_answer({"slices": views, "next": more, "split_above": above})
 
     async def get(self, request: web.Request) -> web.Response:
         check_query(request)
