@@ -26,6 +26,8 @@ DETAIL_CHARS = 900
 MOVING, ENDED = "moving", ("done", "aborted")
 _RAISED = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.+)$")
 
+_FAILURE = re.compile(r"most recent failure: .*?: [\w.]*\.(\w+: .+)")
+
 Stage = Callable[[Remote, Job, SparkSession, Lease], str]
 
 
@@ -112,5 +114,7 @@ def words_of(error: BaseException) -> str:
         found = _RAISED.match(line.strip())
         if found and "py4j" not in line and "org.apache" not in line:
             return found[2]
+    if failure := _FAILURE.search(str(error)):
+        return failure[1]
     first = next((line.strip() for line in lines if line.strip()), "")
     return first or type(error).__name__

@@ -10,7 +10,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,9 +43,8 @@ def spark_session(master: str | None, name: str) -> Iterator[SparkSession]:
     try:
         session = _started(address, name)
         try:
-            if not address.startswith("local"):
-                send_rooms(session)
-            yield session
+            with nullcontext() if address.startswith("local") else sent_rooms(session):
+                yield session
         finally:
             session.stop()
     finally:
@@ -78,14 +77,20 @@ def see_rooms() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, known)])
 
 
-def send_rooms(session: SparkSession) -> None:
-    """Send these rooms to the workers, unless spark-submit has done so already (`--py-files`)."""
+@contextmanager
+def sent_rooms(session: SparkSession) -> Iterator[None]:
+    """Send these rooms to the workers, unless spark-submit has done so already (`--py-files`).
+
+    Workers fetch the archive when they first need it: it is there as long as the context.
+    """
     if not ROOT.is_dir():
+        yield
         return
     with TemporaryDirectory(prefix="fasti-rooms-") as folder:
         archive = Path(folder) / "fasti_rooms.zip"
         pack_rooms(archive)
         session.addArtifacts(str(archive), pyfile=True)
+        yield
 
 
 def pack_rooms(archive: Path) -> None:

@@ -282,4 +282,6 @@ def test_words_are_those_of_the_task() -> None:
     text = "An exception\nTraceback:\n  File x\nspark.errors.NotAStore: /x is none\n\nJVM stacktrace:\nx"
     assert words_of(RuntimeError(text)) == "/x is none"
     assert words_of(RuntimeError("")) == "RuntimeError"
+    text = "calling o5.x.\n: org.apache.spark.E: Task 0, most recent failure: Lost task 0.3 (TID 3): "
+    assert words_of(RuntimeError(f"{text}java.io.IOException: no space\n\tat x")) == "IOException: no space"
     assert Remote("http://127.0.0.1:9/").url == "http://127.0.0.1:9"
