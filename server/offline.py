@@ -36,6 +36,9 @@ def inspect(path: Path, max_slices: int) -> int:
             span = f"first {format_ms(at_of(shard.first))}, last {format_ms(at_of(shard.last))}"
             rows = f"{shard.count} rows, {shard.live} live, {shard.bytes} bytes"
             _say(f"  shard {shard.number}: structure {shard.structure}, {rows}, {span}")
+        for shard in piece.borrowed.values():
+            home = f"{format_ms(shard.home.start_ms)} generation {shard.home.generation}"
+            _say(f"  shard {shard.number}: borrowed from {home}, {shard.count} rows with all who borrow it")
     for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
         filters = ", ".join(f"{s.filter} (QoS {s.qos})" for s in session_of(value).subscriptions)
         _say(f"session {key.decode()}: {filters or 'no subscriptions'}")

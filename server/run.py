@@ -15,6 +15,8 @@ from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
+from .http.front import Desk
+from .http.gate import Gate
 from .http.site import build_site
 from .jobs import Housekeeping
 from .mqtt.listeners import Listeners
@@ -49,6 +51,8 @@ class Server:
         self.housekeeping = Housekeeping(self.app)
         self._listeners = Listeners(self.app.broker, config.mqtt)
         self._runner: web.AppRunner | None = None
+        self._desk: Desk | None = None
+        self._http: asyncio.Server | None = None
         self._is_started = False
 
     async def start(self) -> None:
@@ -58,11 +62,14 @@ class Server:
             return
         http = self.config.http.listen
         self.app.listening += await self._listeners.open()
-        self._runner = web.AppRunner(build_site(self.app, self.housekeeping), access_log=None)
+        gate = Gate(self.config)
+        self._runner = web.AppRunner(build_site(self.app, self.housekeeping, gate), access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, http.host, http.port, backlog=1024)
-        await site.start()
-        http_port = self._runner.addresses[0][1]
+        assert self._runner.server is not None
+        self._desk = Desk(self.app, gate, self._runner.server)
+        loop = asyncio.get_running_loop()
+        self._http = await loop.create_server(self._desk.connection, http.host, http.port, backlog=1024)
+        http_port = self._http.sockets[0].getsockname()[1]
         self.app.pipeline.url = f"http://{_reachable(http.host)}:{http_port}"
         self.housekeeping.start()
         self._is_started = True
@@ -74,6 +81,10 @@ class Server:
         if self._is_started:
             self.housekeeping.stop()
         await self._listeners.close()
+        if self._http is not None:
+            self._http.close()
+        if self._desk is not None:
+            await self._desk.close()
         if self._runner is not None:
             await self._runner.cleanup()
         links = self._listeners.links

@@ -30,6 +30,8 @@ RETRY_AFTER = {"Retry-After": "1"}
 FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at", "id": "id"}
 """The field to blame for what the writer refuses."""
 
+WRITE_ERRORS = (Refused, Busy, StoreFailed)
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Body = TypeVar("Body")
 
@@ -57,14 +59,18 @@ def refusals() -> Iterator[None]:
     """What the write path raises, as problems. Raises Problem."""
     try:
         yield
-    except Refused as error:
-        raise refusal(error) from None
-    except Busy as error:
-        raise Problem("over-quota", str(error), headers=RETRY_AFTER) from None
-    except StoreFailed:
-        raise Problem(
-            "store-unavailable", "nothing can be made durable at the moment", headers=RETRY_AFTER
-        ) from None
+    except WRITE_ERRORS as error:
+        raise problem_of_write(error) from None
+
+
+def problem_of_write(error: Refused | Busy | StoreFailed) -> Problem:
+    """What the write path says instead of an answer."""
+    match error:
+        case Refused():
+            return refusal(error)
+        case Busy():
+            return Problem("over-quota", str(error), headers=RETRY_AFTER)
+    return Problem("store-unavailable", "nothing can be made durable at the moment", headers=RETRY_AFTER)
 
 
 def refusal(error: Refused, line: int | None = None) -> Problem:

@@ -8,6 +8,7 @@ announced counts as the largest that may be. One request is let through however 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from ..config import Config
 from .answers import RETRY_AFTER, Handler
 from .problems import Problem
 
@@ -15,9 +16,9 @@ from .problems import Problem
 class Gate:
     """A count of bytes under way."""
 
-    def __init__(self, *, max_bytes: int, max_body: int) -> None:
-        self._max_bytes = max_bytes
-        self._max_body = max_body
+    def __init__(self, config: Config) -> None:
+        self._max_bytes = config.limits.queued_bytes
+        self._max_body = config.http.max_body
         self.bytes = 0
 
     def middleware(self) -> Middleware:

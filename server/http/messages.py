@@ -80,27 +80,11 @@ class Messages:
         late = late_ones([message], now_ms)
         (placed,) = await ask(app, partial(place, drafts=[draft], late=late))
         if isinstance(placed, Replayed):
-            return self._answer(placed.id, placed.due_ms, now_ms, is_replayed=True)
-        app.metrics.accepted.inc()
-        return self._answer(placed, draft.due_ms, now_ms)
-
-    def _answer(
-        self, message: MessageId, due_ms: int, now_ms: int, *, is_replayed: bool = False
-    ) -> web.Response:
-        """The first answer, or the same one again."""
-        name = id_text(message)
-        body = (
-            f'{{"id":"{name}","deliver_at":"{format_ms(due_ms)}","state":"pending",'
-            f'"server_time":"{format_ms(now_ms)}"}}'
-        )
-        headers = {"Location": f"/v1/messages/{name}", "ETag": etag(message)}
-        if not is_replayed:
-            return raw_answer(body.encode(), 201, headers)
-        found = self._app.reader.find(message)
-        if found is not None:
-            headers["ETag"] = etag(found.row_id)
-        headers["Idempotent-Replayed"] = "true"
-        return raw_answer(body.encode(), 200, headers)
+            status, headers, body = first_answer(app, placed.id, placed.due_ms, now_ms, is_replayed=True)
+        else:
+            app.metrics.accepted.inc()
+            status, headers, body = first_answer(app, placed, draft.due_ms, now_ms)
+        return raw_answer(body, status, headers)
 
     async def get(self, request: web.Request) -> web.Response:
         check_query(request)
@@ -161,6 +145,25 @@ class Messages:
     def _when(self, found: Found) -> dict[str, Any]:
         dispatched_ms = Journal(self._app).dispatched_ms(found.position)
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
+
+
+def first_answer(
+    app: App, message: MessageId, due_ms: int, now_ms: int, *, is_replayed: bool = False
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer to a POST; of the same one again if its key was known."""
+    name = id_text(message)
+    body = (
+        f'{{"id":"{name}","deliver_at":"{format_ms(due_ms)}","state":"pending",'
+        f'"server_time":"{format_ms(now_ms)}"}}'
+    ).encode()
+    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(message)}
+    if not is_replayed:
+        return 201, headers, body
+    found = app.reader.find(message)
+    if found is not None:
+        headers["ETag"] = etag(found.row_id)
+    headers["Idempotent-Replayed"] = "true"
+    return 200, headers, body
 
 
 def _move(

@@ -30,12 +30,11 @@ from .slices import Slices
 from .timeline import TimelineRoutes
 
 
-def build_site(app: App, housekeeping: Housekeeping) -> web.Application:
+def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Application:
     """The application that serves `app`; its metrics then tell of the server too."""
-    http = app.config.http
-    gate = Gate(max_bytes=app.config.limits.queued_bytes, max_body=http.max_body)
     site = web.Application(
-        middlewares=[_counting(app), problem_middleware, gate.middleware()], client_max_size=http.max_body
+        middlewares=[_counting(app), problem_middleware, gate.middleware()],
+        client_max_size=app.config.http.max_body,
     )
     spreader = Spreader(app)
     for resource in (

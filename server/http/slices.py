@@ -1,9 +1,17 @@
-"""`/v1/slices`: how the timeline is cut at the moment, down to one shard. Read only, all of it from RAM."""
+"""`/v1/slices`: how the timeline is cut at the moment, down to one shard. Read only.
 
+All of it is known in RAM but for one thing: what a slice holds of shards that it borrows
+(shards/borrow.py) has to be counted. A request looks at 100,000 rows for that at most, in steps; beyond it
+`count`, `live` and `bytes` are what was found so far and `count_is_exact` is false.
+"""
+
+import asyncio
 from itertools import islice
 
 from aiohttp import web
 
+from shards.borrow import Counts, counting
+from shards.store import Store
 from timeline.slices import Slice
 
 from ..app import App
@@ -12,6 +20,30 @@ from .answers import check_query, instant_ms, json_answer, limit_of
 from .problems import Problem
 from .requests import FieldError
 from .views import shard_view, slice_view
+
+LOOK_ROWS = 100_000
+STEP_ROWS = 2_000
+
+
+class Look:
+    """Counts borrowed rows for one request."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._left = LOOK_ROWS
+
+    async def borrowed(self, piece: Slice) -> tuple[Counts, bool]:
+        """What the slice holds of shards that it borrows, and whether that is all."""
+        total = Counts()
+        for shard in list(piece.borrowed.values()):
+            for part in counting(self._store, shard.prefix, piece.start_ms, piece.end_ms, STEP_ROWS):
+                total = total.plus(part)
+                self._left -= part.rows
+                await asyncio.sleep(0)
+                if self._left <= 0:
+                    return total, False
+        # Moved meanwhile: then they are in the slice's own counts.
+        return (total, True) if piece.borrowed else (Counts(), True)
 
 
 class Slices:
@@ -34,8 +66,9 @@ class Slices:
         pieces = (piece for piece in self._app.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
+        look = Look(self._app.opened.store)
         views = [
-            slice_view(piece, len(piece.shards) + len(piece.borrowed)) | {"borrowed": len(piece.borrowed)}
+            slice_view(piece, *(await look.borrowed(piece)), len(piece.shards) + len(piece.borrowed))
             for piece in found[:limit]
         ]
         above = self._app.config.slices.split_above
@@ -45,7 +78,8 @@ class Slices:
         check_query(request)
         piece = self._slice(request)
         shards = [shard_view(self._app, piece, shard) for shard in piece.readable()]
-        return json_answer(slice_view(piece, shards))
+        borrowed = await Look(self._app.opened.store).borrowed(piece)
+        return json_answer(slice_view(piece, *borrowed, shards))
 
     async def shard(self, request: web.Request) -> web.Response:
         check_query(request)

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from shards import keys
+from shards.borrow import Counts
 from shards.read import Found
 from shards.record import ENCODINGS, Record
 from shards.store import Store, Table
@@ -171,15 +172,18 @@ def position_view(place: Position) -> View:
     return {"at": time_text(at_of(place)), "seq": seq_of(place)}
 
 
-def slice_view(piece: Slice, shards: object) -> View:
-    """`shards`: their number, or the view of each."""
+def slice_view(piece: Slice, borrowed: Counts, is_exact: bool, shards: object) -> View:
+    """`borrowed`: what it holds of borrowed shards, `is_exact` if all of it has been counted; `shards`: their
+    number, or the view of each."""
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
         "generation": piece.generation,
-        "count": piece.count,
-        "live": piece.live,
-        "bytes": piece.bytes,
+        "count": piece.count + borrowed.rows,
+        "live": piece.live + borrowed.live,
+        "bytes": piece.bytes + borrowed.bytes,
+        "count_is_exact": is_exact,
+        "borrowed": len(piece.borrowed),
         "shards": shards,
     }
 

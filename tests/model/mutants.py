@@ -4,7 +4,7 @@ A model test that never fails proves nothing. Each of these has been believed by
 random walk has to find every one of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,10 +19,12 @@ from server.subscriber import Subscriber
 from server.writer import Writer
 from shards.commit import Commit
 from shards.group import Group
+from shards.handover import Notes
 from shards.tables import StoredCursor, cursor_value
 from timeline.horizon import Horizon
 from timeline.position import SEQ_MAX, Position, before
 from timeline.session import Session
+from timeline.slices import Slice
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
@@ -243,6 +245,35 @@ def no_refusal_after_a_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Horizon, "__init__", naive)
 
 
+def stubs_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    """What is cancelled while a job copies stays as it was copied."""
+    patch.setattr(Notes, "note", lambda self, prefix, place: None)
+    patch.setattr(shards.handover, "_check_parts", lambda *arguments: None)
+
+
+def slices_stay_cached_when_cut(patch: pytest.MonkeyPatch) -> None:
+    """The quarters of an hour know their slice, whatever becomes of it."""
+
+    def replaced(self: Commit, piece: Slice, children: Sequence[Slice]) -> None:
+        kept = dict(self._quarters)
+        real(self, piece, children)
+        self._quarters.update(kept)
+
+    real = Commit.replaced
+    patch.setattr(Commit, "replaced", replaced)
+
+
+def ingested_rows_are_left_lying(patch: pytest.MonkeyPatch) -> None:
+    """A job that is given up leaves nothing behind."""
+    patch.setattr(shards.handover, "discard", lambda commit, children, sources: None)
+
+
+def a_borrowed_shard_goes_with_the_first(patch: pytest.MonkeyPatch) -> None:
+    """When a slice has its own rows nobody needs those that it borrowed."""
+    patch.setattr(shards.handover, "borrowers", lambda directory, shard: iter(()))
+    patch.setattr(shards.handover, "_check_parts", lambda *arguments: None)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     no_floor,
     floor_of_puts_only,
@@ -265,4 +296,8 @@ MUTANTS: tuple[Mutant, ...] = (
     the_tail_covers_all,
     acks_are_stored_late,
     stubs_are_deleted,
+    stubs_are_not_noted,
+    slices_stay_cached_when_cut,
+    ingested_rows_are_left_lying,
+    a_borrowed_shard_goes_with_the_first,
 )

