@@ -135,8 +135,7 @@ class FastiReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
         with opened_snapshot(self._path) as snapshot:
-            for run in partition.runs:
-                yield from _read(snapshot, run, self._wanted, self._node)
+            yield from read_part(snapshot, partition, self._wanted, self._node)
 
 
 class PushingReader(FastiReader):
@@ -172,7 +171,8 @@ def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
         run: list[int] = []
         rows = 0
         for shard in piece.readable():
-            if not _is_read(shard, low, high, structures):
+            within = max(low, before(piece.start_ms)), min(high, before(piece.end_ms))
+            if not _is_read(shard, *within, structures):
                 continue
             if run and rows + shard.count > PARTITION_ROWS:
                 yield Run(piece.start_ms, tuple(run)), rows
@@ -202,6 +202,12 @@ def _stretch(snapshot: Snapshot, wanted: Wanted) -> tuple[Position, Position]:
         elif not wanted.states & {PENDING, CANCELLED}:
             high = min(high, after)
     return low, high
+
+
+def read_part(snapshot: Snapshot, part: Part, wanted: Wanted, node: int) -> Iterator[pa.RecordBatch]:
+    """What one task gives."""
+    for run in part.runs:
+        yield from _read(snapshot, run, wanted, node)
 
 
 def _read(snapshot: Snapshot, run: Run, wanted: Wanted, node: int) -> Iterator[pa.RecordBatch]:
