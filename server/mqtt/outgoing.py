@@ -7,9 +7,10 @@ second delivery on. A plain publish goes out as it came in.
 
 from functools import lru_cache
 
+from shards.fate import AT_ONCE_MS
 from timeline.session import Subscription
 
-from ..message import AT_ONCE_MS, Message
+from ..message import Message
 from ..times import format_ms
 from .properties import message_expiry, subscription_id, topic_alias, user_property
 from .publish import publish_parts, with_dup

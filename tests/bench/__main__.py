@@ -19,6 +19,7 @@ from .plain import plain
 from .ram import ram
 from .results import FULL, QUICK, Env, Result, Sizes, table
 from .scheduling import batch, single
+from .spark import spark
 
 Benchmark = Callable[[Env], Awaitable[list[Result]]]
 BENCHMARKS: dict[str, Benchmark] = {
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "idle": idle,
     "plain": plain,
     "structures": structures,
+    "spark": spark,
 }
 LONG = {"ram"}
 

@@ -37,6 +37,8 @@ class Sizes:
     plain: int
     fan_out: int
     slice: int
+    spark: tuple[int, ...]
+    """Rows of the slice that the Spark jobs work on."""
 
 
 FULL = Sizes(
@@ -53,6 +55,7 @@ FULL = Sizes(
     plain=200_000,
     fan_out=50_000,
     slice=1_000_000,
+    spark=(1_000_000, 10_000_000),
 )
 QUICK = Sizes(
     runs=3,
@@ -68,6 +71,7 @@ QUICK = Sizes(
     plain=30_000,
     fan_out=10_000,
     slice=60_000,
+    spark=(1_000_000,),
 )
 TINY = Sizes(
     runs=1,
@@ -83,6 +87,7 @@ TINY = Sizes(
     plain=1_000,
     fan_out=500,
     slice=15_000,
+    spark=(6_000,),
 )
 
 

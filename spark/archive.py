@@ -1,0 +1,263 @@
+"""The Parquet archive: one slice of the past into files by day, exactly once however often it is tried.
+
+    DIR/date=2026-12-01/1796083200000-0.parquet        slice start (ms) and generation
+    DIR/_manifests/1796083200000-0.json                written last: what the slice's files are
+
+A slice and its generation name a set of rows for ever, so a file's name follows from what is in it. Each
+file is written under another name, synced, renamed, and the directory synced; the manifest comes after all of
+them. So whatever is interrupted, the next try writes the same files again over what is there, and a slice
+whose manifest is there and true is left alone. A manifest that tells of other rows under the same name is
+of another server: nothing of it is overwritten (`ArchiveClash`).
+
+Rows stand in position order. What a move left is not archived: the message is where it was moved to. What
+was cancelled is, without its payload. Memory: one row group.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shards.read import Row
+from shards.record import schedule_name
+from shards.sst import sync_directory
+from timeline.position import Position, before
+from timeline.slices import DAY_MS, Home, Slice
+
+from .columns import DISPATCHED, HEADERS, TIME, Batch, Journal, batches, is_message, times
+from .errors import ArchiveClash, SparkError
+from .snapshot import Snapshot
+
+VERSION = 1
+GROUP_ROWS = 32_768
+GROUP_BYTES = 16 << 20
+MANIFESTS = "_manifests"
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("due", TIME, nullable=False),
+        pa.field("at", TIME, nullable=False),
+        pa.field("dispatched", TIME),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("cancelled", TIME),
+        pa.field("payload", pa.binary()),
+        pa.field("encoding", pa.string(), nullable=False),
+        pa.field("content_type", pa.string()),
+        pa.field("headers", HEADERS),
+        pa.field("qos", pa.int8(), nullable=False),
+        pa.field("retain", pa.bool_(), nullable=False),
+        pa.field("publisher", pa.string()),
+        pa.field("schedule", pa.string()),
+    ],
+    metadata={"fasti.archive": str(VERSION)},
+)
+
+Manifest = dict[str, Any]
+
+
+class Extent(NamedTuple):
+    """Which rows a slice has, as far as that can be told by looking at keys."""
+
+    rows: int
+    first: str
+    last: str
+
+
+def archive_slice(snapshot: Snapshot, home: Home, folder: Path, node: int) -> Manifest:
+    """Make sure that a slice is in the archive; its manifest. Raises ArchiveClash, OSError."""
+    piece = piece_of(snapshot, home)
+    known = read_manifest(folder, home)
+    if known is not None:
+        extent = extent_of(snapshot, piece)
+        if Extent(known["rows"], known["first"], known["last"]) != extent:
+            raise ArchiveClash(
+                f"{folder} has another slice {name_of(home)}: {known['rows']} rows, not {extent.rows}. "
+                "Each server needs an archive of its own"
+            )
+        if all(_is_true(folder, file) for file in known["files"]):
+            return known
+    return _write(snapshot, piece, folder, node)
+
+
+def piece_of(snapshot: Snapshot, home: Home) -> Slice:
+    piece = snapshot.reader.directory.get(home.start_ms)
+    if piece is None or piece.generation != home.generation:
+        raise SparkError(f"the checkpoint has no slice {name_of(home)}")
+    return piece
+
+
+def extent_of(snapshot: Snapshot, piece: Slice) -> Extent:
+    """By a scan of the slice."""
+    rows, first, last = 0, None, None
+    for place, _, _ in snapshot.reader.read(before(piece.start_ms), before(piece.end_ms)):
+        first = place if first is None else first
+        rows, last = rows + 1, place
+    return Extent(rows, _text(first), _text(last))
+
+
+def read_manifest(folder: Path, home: Home) -> Manifest | None:
+    path = manifest_path(folder, home)
+    if not path.exists():
+        return None
+    found: Manifest = json.loads(path.read_bytes())
+    return found
+
+
+def name_of(home: Home) -> str:
+    return f"{home.start_ms}-{home.generation}"
+
+
+def manifest_path(folder: Path, home: Home) -> Path:
+    return folder / MANIFESTS / f"{name_of(home)}.json"
+
+
+def clear_unfinished(folder: Path, home: Home) -> None:
+    """Take away what interrupted tries have left of a slice. Not while one is under way."""
+    for path in folder.glob(f"*/.{name_of(home)}.*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def _write(snapshot: Snapshot, piece: Slice, folder: Path, node: int) -> Manifest:
+    """The files, one day after the other, then the manifest."""
+    files, seen = [], _Seen()
+    journal = Journal(snapshot.store)
+    for day in range(piece.start_ms // DAY_MS, (piece.end_ms - 1) // DAY_MS + 1):
+        start, end = max(day * DAY_MS, piece.start_ms), min((day + 1) * DAY_MS, piece.end_ms)
+        rows = seen.through(snapshot.reader.read(before(start), before(end)))
+        path = folder / f"date={_date(day)}" / f"{name_of(piece.home)}.parquet"
+        written = _write_file(path, batches(rows, GROUP_ROWS, GROUP_BYTES), snapshot, journal, node)
+        if written:
+            files.append({"path": path.relative_to(folder).as_posix(), **written})
+    manifest: Manifest = {
+        "version": VERSION,
+        "start_ms": piece.start_ms,
+        "end_ms": piece.end_ms,
+        "generation": piece.generation,
+        "node": node,
+        "rows": seen.rows,
+        "archived": sum(file["rows"] for file in files),
+        "first": _text(seen.first),
+        "last": _text(seen.last),
+        "files": files,
+    }
+    path = manifest_path(folder, piece.home)
+    with _Replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+class _Seen:
+    """Counts the rows that go through."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.first: Position | None = None
+        self.last: Position | None = None
+
+    def through(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            if self.first is None:
+                self.first = row[0]
+            self.last = row[0]
+            self.rows += 1
+            if is_message(row[2]):
+                yield row
+
+
+class _Replacing:
+    """A file that is there whole, or as it was: written beside, synced, renamed, the directory synced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unfinished = path.with_name(f".{path.stem}.{uuid4().hex[:12]}.tmp")
+
+    def __enter__(self) -> Path:
+        if not self.path.parent.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.path.parent.parent)
+        return self.unfinished
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                with self.unfinished.open("rb") as file:
+                    os.fsync(file.fileno())
+                self.unfinished.rename(self.path)
+                sync_directory(self.path.parent)
+        finally:
+            self.unfinished.unlink(missing_ok=True)
+
+
+def _write_file(
+    path: Path, batches: Iterator[list[Row]], snapshot: Snapshot, journal: Journal, node: int
+) -> dict[str, Any]:
+    """A day's file; empty if there is nothing for it."""
+    first = next(batches, None)
+    if first is None:
+        return {}
+    count = 0
+    with _Replacing(path) as unfinished:
+        with pq.ParquetWriter(unfinished, SCHEMA, compression="zstd") as writer:
+            batch: list[Row] | None = first
+            while batch:
+                writer.write_table(_table(batch, snapshot, journal, node), row_group_size=GROUP_ROWS)
+                count += len(batch)
+                batch = next(batches, None)
+        with unfinished.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = unfinished.stat().st_size
+    return {"rows": count, "bytes": size, "sha256": digest}
+
+
+def _table(rows: list[Row], snapshot: Snapshot, journal: Journal, node: int) -> pa.Table:
+    batch = Batch(rows, node)
+    horizon = snapshot.cursor.horizon
+    passed = batch.dispatched_ms(horizon, journal, every=True)
+    states = batch.states(horizon, passed)
+    headers, content_type = batch.headers()
+    dispatched = [
+        passed_ms if state == DISPATCHED else None for passed_ms, state in zip(passed, states, strict=True)
+    ]
+    columns = [
+        batch.id(),
+        batch.text(lambda record: record.topic),
+        batch.due(),
+        batch.at(),
+        times(dispatched),
+        pa.array(states, pa.string()),
+        times([record.when_ms if record.stub else None for record in batch.records]),
+        batch.payload(),
+        batch.encoding(),
+        content_type,
+        headers,
+        batch.column(lambda record: record.qos, pa.int8()),
+        batch.column(lambda record: record.retain, pa.bool_()),
+        batch.column(lambda record: record.publisher.decode("utf-8", "replace") or None, pa.string()),
+        batch.column(schedule_name, pa.string()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _is_true(folder: Path, file: dict[str, Any]) -> bool:
+    """Whether a file of a manifest is there, as it was written."""
+    path = folder / file["path"]
+    if not path.is_file() or path.stat().st_size != file["bytes"]:
+        return False
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest() == str(file["sha256"])
+
+
+def _date(day: int) -> str:
+    return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).strftime("%Y-%m-%d")
+
+
+def _text(place: Position | None) -> str:
+    return "" if place is None else f"{place:024x}"

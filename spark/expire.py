@@ -1,0 +1,59 @@
+"""The Spark stage of an expiry: slices behind retention into the archive, one or some small ones a task.
+
+Without an archive a task only counts: the server drops nothing that was not read whole.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from .archive import archive_slice, clear_unfinished, extent_of, manifest_path, piece_of
+from .job import Job, Span, path_of
+from .snapshot import Snapshot, opened_snapshot
+from .tasks import Line, Lines, each, grouped
+
+SAID = ("start_ms", "generation", "rows", "archived", "files")
+
+
+def archive_all(session: SparkSession, job: Job, archive: str) -> list[Line]:
+    """Read all slices of a job, and write them if there is an archive; the `slices` of the manifest."""
+    uri, node = job.checkpoint, job.node
+    if archive:
+        prepare(job, archive)
+
+    def work(pieces: list[Span]) -> Lines:
+        return archive_some(uri, pieces, archive, node)
+
+    groups = grouped(job.slices, lambda piece: piece.count)
+    return [line for lines in each(session, groups, work) for line in lines]
+
+
+def prepare(job: Job, archive: str) -> None:
+    folder = path_of(archive)
+    folder.mkdir(parents=True, exist_ok=True)
+    for piece in job.slices:
+        clear_unfinished(folder, piece.home)
+
+
+def archive_some(uri: str, pieces: Sequence[Span], archive: str, node: int) -> Lines:
+    """In a task: some slices, one after the other; what the server is told of each."""
+    with opened_snapshot(uri) as snapshot:
+        if archive:
+            return [_archived(snapshot, piece, archive, node) for piece in pieces]
+        return [_counted(snapshot, piece) for piece in pieces]
+
+
+def _archived(snapshot: Snapshot, piece: Span, archive: str, node: int) -> Line:
+    manifest = archive_slice(snapshot, piece.home, path_of(archive), node)
+    return {name: manifest[name] for name in SAID}
+
+
+def _counted(snapshot: Snapshot, piece: Span) -> Line:
+    rows = extent_of(snapshot, piece_of(snapshot, piece.home)).rows
+    return dict(zip(SAID, (piece.start_ms, piece.generation, rows, 0, []), strict=True))
+
+
+def archived_count(folder: Path, job: Job) -> int:
+    """How many slices of a job have their manifest."""
+    return sum(manifest_path(folder, piece.home).exists() for piece in job.slices)

@@ -1,0 +1,121 @@
+"""A job as the server describes it: which slices, where the checkpoint lies, how far it may go.
+
+Checkpoint and output are URIs and stay URIs up to the place that opens files: a later cluster will hand out
+others than `file://`. Times are Unix ms.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from timeline.slices import Home, Shard
+
+from .errors import NotAStore
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A shard to read. `count` is 0 where the server does not say it."""
+
+    home: Home
+    number: int
+    structure: int = 0
+    count: int = 0
+
+    @property
+    def prefix(self) -> bytes:
+        """The first ten bytes of its row keys."""
+        return Shard(self.home, self.number).prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A slice, or a child of one: [start, end) and the shards that its rows are in now."""
+
+    start_ms: int
+    end_ms: int
+    generation: int
+    sources: tuple[Source, ...] = ()
+    count: int = 0
+
+    @property
+    def home(self) -> Home:
+        return Home(self.start_ms, self.generation)
+
+    @property
+    def is_borrowing(self) -> bool:
+        """Whether some of its rows lie under the key of another slice."""
+        return any(source.home != self.home for source in self.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job. `token` is empty where the server keeps it to itself."""
+
+    id: str
+    kind: str
+    state: str
+    token: str
+    lease_s: float
+    node: int
+    checkpoint: str
+    slices: tuple[Span, ...]
+    parts: int | None = None
+    split_above: int = 0
+    archive: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The answer to `begin`: the children to write, into `output`, from `checkpoint`."""
+
+    checkpoint: str
+    output: str
+    children: tuple[Span, ...]
+
+
+def job_from(body: Mapping[str, Any], token: str = "") -> Job:
+    """A job out of the JSON of the server. `token`: the one that the caller has been given."""
+    one = body.get("slice")
+    pieces = body.get("slices") or ([one] if one else [])
+    return Job(
+        id=body["id"],
+        kind=body["kind"],
+        state=body["state"],
+        token=body.get("token") or token,
+        lease_s=float(body.get("lease_s", 60)),
+        node=int(body.get("node", 0)),
+        checkpoint=body.get("checkpoint") or "",
+        slices=tuple(span_from(piece) for piece in pieces),
+        parts=body.get("parts"),
+        split_above=int(body.get("split_above") or 0),
+        archive=body.get("archive") or "",
+    )
+
+
+def begun_from(body: Mapping[str, Any]) -> Begun:
+    children = tuple(span_from(child) for child in body["children"])
+    return Begun(body["checkpoint"], body["output"], children)
+
+
+def span_from(body: Mapping[str, Any]) -> Span:
+    sources = tuple(_source(source) for source in body.get("sources", ()))
+    count = int(body.get("count") or 0)
+    return Span(body["start_ms"], body["end_ms"], body["generation"], sources, count)
+
+
+def _source(body: Mapping[str, Any]) -> Source:
+    home = Home(body["start_ms"], body["generation"])
+    return Source(home, body["shard"], body.get("structure", 0), int(body.get("count") or 0))
+
+
+def path_of(uri: str) -> Path:
+    """Where a `file://` URI points, or a plain path. Raises NotAStore for another scheme."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    if parts.scheme and "://" in uri:
+        raise NotAStore(f"{uri}: only file:// can be read here")
+    return Path(uri)

@@ -1,0 +1,65 @@
+"""Keeps a job's lease while Spark works: renewed every few seconds by a thread, with the progress.
+
+The server gives up a job that it has not heard of for as long as its lease; a renewal that it refuses says
+that it has done so already. Then there is nothing left to work for: the main thread is interrupted, wherever
+it waits for Spark, and finds out here why (`why`).
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from .errors import Refused, Unreachable
+from .job import Job
+from .remote import Remote
+
+EVERY_S = 15.0
+Progress = Callable[[], tuple[int, int] | None]
+
+
+class Lease:
+    """Holds while entered. `progress` says (done, total), or None before there is any."""
+
+    def __init__(self, remote: Remote, job: Job, *, every_s: float = EVERY_S) -> None:
+        self._remote = remote
+        self._job = job
+        self._every_s = min(every_s, job.lease_s / 4)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self.progress: Progress = lambda: None
+        self.is_committing = False
+        """What happens to the lease now is the server's business."""
+        self.why = ""
+        """Why it was lost; empty: it was not."""
+
+    def __enter__(self) -> "Lease":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        heard = time.monotonic()
+        while not self._ended.wait(self._every_s):
+            try:
+                self._remote.renew(self._job, self.progress())
+                heard = time.monotonic()
+            except Refused as error:
+                self._lose(str(error))
+                return
+            except Unreachable as error:
+                if time.monotonic() - heard > self._job.lease_s:
+                    self._lose(str(error))
+                    return
+
+    def _lose(self, why: str) -> None:
+        if self._ended.is_set() or self.is_committing:
+            return
+        self.why = why
+        main = threading.main_thread().ident
+        if main is not None:
+            # Not interrupt_main(), which does not wake a thread that waits for a socket.
+            signal.pthread_kill(main, signal.SIGINT)

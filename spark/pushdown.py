@@ -1,0 +1,189 @@
+"""From what is wanted of the table to what need not be read. Pure: options or Spark's filters in, bounds out.
+
+What is known of a row with `due` and `at`, and of the stored bound B (at least T when the last group was
+written):
+
+    at >= due           always: a message is placed at its due, or at T when it is late
+    at == due           for at > B: nothing was placed beyond T but at its due (a step of the clock below 1 s
+                        places at T + 1 ms; B is 2 s beyond T)
+
+So `due >= y` means at >= y, and `due <= x` means at <= max(x, B).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from timeline.filters import FilterError, check_filter, matches
+
+from .columns import STATES
+
+LOW, HIGH = -(1 << 62), 1 << 62
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """low <= x <= high, ms."""
+
+    low: int = LOW
+    high: int = HIGH
+
+    def cut(self, other: "Range") -> "Range":
+        return Range(max(self.low, other.low), min(self.high, other.high))
+
+    def holds(self, value: int) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What all filters together let through. None: any."""
+
+    due: Range = Range()
+    at: Range = Range()
+    slice: Range = Range()
+    topics: frozenset[str] | None = None
+    starts: tuple[str, ...] = ()
+    """The topic starts with each of them."""
+    states: frozenset[str] | None = None
+    filters: tuple[str, ...] = ()
+    """The topic matches each of these MQTT filters."""
+
+    def at_range(self, bound_ms: int) -> Range:
+        """Which `at` rows can have. `bound_ms`: the stored bound."""
+        return self.at.cut(Range(self.due.low, max(self.due.high, bound_ms)))
+
+    def wants_topic(self, topic: str) -> bool:
+        if self.topics is not None and topic not in self.topics:
+            return False
+        return all(map(topic.startswith, self.starts)) and all(matches(one, topic) for one in self.filters)
+
+    @property
+    def has_topic(self) -> bool:
+        return self.topics is not None or bool(self.starts or self.filters)
+
+    def topic_filters(self) -> list[str] | None:
+        """MQTT filters that match at least every topic that is wanted; None: no topic is unwanted."""
+        if self.topics is not None:
+            return sorted(self.topics)
+        if self.filters:
+            return [self.filters[0]]
+        if self.starts:
+            levels = max(self.starts, key=len).split("/")[:-1]
+            return ["/".join([*levels, "#"])]
+        return None
+
+
+NOTHING_SAID = Wanted()
+OPTIONS = ("due_from", "due_to", "topic", "state", "slice")
+
+
+def wanted_by(options: Mapping[str, str]) -> Wanted:
+    """Of the options of a read. Raises ValueError, naming the option.
+
+    `due_from` and `slice`: RFC 3339 with an offset, or Unix ms; `due_to` too, and itself outside; `topic`: an
+    MQTT filter; `state`: one or several, with commas.
+    """
+    wanted = Wanted()
+    low, high = (_instant(options, name) for name in ("due_from", "due_to"))
+    wanted = replace(wanted, due=Range(LOW if low is None else low, HIGH if high is None else high - 1))
+    start = _instant(options, "slice")
+    if start is not None:
+        wanted = replace(wanted, slice=Range(start, start))
+    if topic := options.get("topic"):
+        try:
+            check_filter(topic)
+        except FilterError as error:
+            raise ValueError(f"option topic: {error}") from error
+        wanted = replace(wanted, filters=(topic,))
+    if states := options.get("state"):
+        found = frozenset(part.strip() for part in states.split(","))
+        if found - set(STATES):
+            raise ValueError(f"option state: {states!r} is not one or several of {', '.join(STATES)}")
+        wanted = replace(wanted, states=found)
+    return wanted
+
+
+def _instant(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if not text:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"option {name}: {text!r} is neither RFC 3339 nor Unix ms") from error
+    if found.tzinfo is None:
+        raise ValueError(f"option {name}: {text!r} has no offset from UTC")
+    return -(-(found - EPOCH) // MS)
+
+
+def wanted_from(filters: Iterable[Filter], wanted: Wanted = NOTHING_SAID) -> Wanted:
+    """`wanted` and all of `filters`; what is not understood lets everything through."""
+    for one in filters:
+        wanted = _with(wanted, one)
+    return wanted
+
+
+def _with(wanted: Wanted, one: Filter) -> Wanted:
+    column = getattr(one, "attribute", ())
+    if column in (("due",), ("at",), ("slice",)):
+        name = column[0]
+        return replace(wanted, **{name: getattr(wanted, name).cut(_range(one))})
+    if column == ("topic",):
+        if isinstance(one, StringStartsWith):
+            return replace(wanted, starts=(*wanted.starts, one.value))
+        return replace(wanted, topics=_values(one, wanted.topics))
+    if column == ("state",):
+        return replace(wanted, states=_values(one, wanted.states))
+    return wanted
+
+
+def _values(one: Filter, known: frozenset[str] | None) -> frozenset[str] | None:
+    if isinstance(one, EqualTo):
+        some = frozenset([one.value])
+    elif isinstance(one, In):
+        some = frozenset(value for value in one.value if value is not None)
+    else:
+        return known
+    return some if known is None else known & some
+
+
+def _range(one: Filter) -> Range:
+    """In whole ms, rounded so that nothing is lost."""
+    if isinstance(one, In):
+        instants = [value for value in map(_ms, one.value) if value is not None]
+        return Range(min(instants)[0], max(instants)[1]) if len(instants) == len(one.value) > 0 else Range()
+    instant = _ms(getattr(one, "value", None))
+    if instant is None:
+        return Range()
+    floor, ceiling = instant
+    if isinstance(one, EqualTo):
+        return Range(floor, ceiling)
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return Range(low=floor)
+    if isinstance(one, LessThan | LessThanOrEqual):
+        return Range(high=ceiling)
+    return Range()
+
+
+def _ms(value: object) -> tuple[int, int] | None:
+    """(the ms at or before, the one at or after); None for what is no instant in UTC."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    since = value - EPOCH
+    return since // MS, -(-since // MS)

@@ -1,0 +1,126 @@
+"""The hand-over with a running server, over HTTP: create, begin, renew, commit, abort.
+
+Every answer that is no success is one of two errors: `Refused` with the problem that the server named, or
+`Unreachable`. A commit whose answer is lost is asked about before it is sent again.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+from .errors import Refused, Unreachable
+from .job import Begun, Job, begun_from, job_from
+
+TIMEOUT_S = 60.0
+COMMIT_TIMEOUT_S = 1_800.0
+"""The server reads and checks every file before it answers."""
+PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+"""Before each further try of a commit that nobody answered."""
+
+Body = dict[str, Any]
+
+
+class Remote:
+    """One server. `key`: an API key, or empty."""
+
+    def __init__(self, url: str, key: str = "") -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Unreachable(f"{url!r} is no address of a server, as http://127.0.0.1:8080 is")
+        self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # A proxy for the web has no business between a job and its server.
+        self._open = build_opener(ProxyHandler({})).open
+
+    def create(self, kind: str, **wish: object) -> Job:
+        """A job that this program runs. `wish`: slice, parts."""
+        given = {name: value for name, value in wish.items() if value is not None}
+        return job_from(self.call("POST", "/v1/jobs", {"kind": kind, "run": "caller", **given}))
+
+    def get(self, job_id: str, token: str = "") -> Job:
+        return job_from(self.call("GET", _path(job_id)), token)
+
+    def begun(self, job: Job) -> Begun:
+        """Of a job that has begun already."""
+        return begun_from(self.call("GET", _path(job.id)))
+
+    def begin(self, job: Job, cuts: list[int]) -> Begun:
+        body = {"token": job.token, "cuts": cuts}
+        return begun_from(self.call("POST", _path(job.id, "begin"), body, COMMIT_TIMEOUT_S))
+
+    def renew(self, job: Job, progress: tuple[int, int] | None) -> None:
+        done, total = progress or (None, None)
+        body = {"token": job.token, "done": done, "total": total}
+        self.call("POST", _path(job.id, "renew"), {k: v for k, v in body.items() if v is not None})
+
+    def abort(self, job: Job, detail: str) -> None:
+        self.call("POST", _path(job.id, "abort"), {"token": job.token, "detail": detail})
+
+    def commit(self, job: Job, manifest: Mapping[str, object]) -> None:
+        """Hand in the manifest; tried again while nobody answers. Raises Refused, Unreachable."""
+        body = {"token": job.token, **manifest}
+        for pause_s in (*PAUSES_S, None):
+            try:
+                self.call("POST", _path(job.id, "commit"), body, COMMIT_TIMEOUT_S)
+            except Unreachable:
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
+            except Refused as error:
+                # It may have been done by the try whose answer was lost.
+                if error.status == 409 and self.get(job.id).state == "done":
+                    return
+                raise
+            else:
+                return
+
+    def slices(self) -> Iterator[Body]:
+        """Every slice; each with `split_above` of the server."""
+        cursor = ""
+        while True:
+            page = self.call("GET", f"/v1/slices?limit=1000{cursor}")
+            for piece in page["slices"]:
+                yield {**piece, "split_above": page["split_above"]}
+            if not page.get("next"):
+                return
+            cursor = f"&cursor={quote(str(page['next']))}"
+
+    def call(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Body:
+        """One call; the parsed answer. Raises Refused, Unreachable."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**self._headers, "Content-Type": "application/json", "Accept": "application/json"}
+        request = Request(self.url + path, data, headers, method=method)
+        try:
+            with self._open(request, timeout=timeout_s) as answer:
+                found: Body = json.loads(answer.read() or b"{}")
+                return found
+        except HTTPError as error:
+            with error:
+                raise _refusal(error.code, error.read()) from None
+        except (URLError, OSError, HTTPException) as error:
+            why = getattr(error, "reason", None) or error
+            raise Unreachable(f"{self.url} does not answer: {why}") from error
+        except ValueError as error:
+            raise Unreachable(f"{self.url} answers, but not as a fasti server does: {error}") from error
+
+
+def _refusal(status: int, raw: bytes) -> Refused:
+    """The problem in an answer, if it is one."""
+    try:
+        problem = json.loads(raw)
+        slug = str(problem["type"]).removeprefix("/problems/")
+        detail = str(problem.get("detail") or problem.get("title") or "")
+        errors = [one for one in problem.get("errors", ()) if isinstance(one, dict)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Refused(status, "", f"the server answers with status {status}")
+    details = [" ".join(str(value) for value in one.values() if value) for one in errors]
+    return Refused(status, "" if slug == "about:blank" else slug, detail, details)
+
+
+def _path(job_id: str, verb: str = "") -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}" + (f":{verb}" if verb else "")

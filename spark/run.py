@@ -1,0 +1,120 @@
+"""The two jobs from the first call to the last word: what is asked of the server and what of Spark.
+
+    split     sketch every shard -> cut points -> begin -> write every child -> commit
+    expire    write every slice, or only count it -> commit
+
+Whatever goes wrong is told to the server, which then forgets the job: no state of the timeline depends on it.
+"""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from .errors import LeaseLost, SparkError
+from .expire import archive_all, archived_count
+from .job import Begun, Job, path_of
+from .lease import Lease
+from .plan import cut_points, parts_for
+from .remote import Remote
+from .session import spark_session
+from .split import move, sketches
+
+DETAIL_CHARS = 900
+MOVING, ENDED = "moving", ("done", "aborted")
+_RAISED = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.+)$")
+
+_FAILURE = re.compile(r"most recent failure: .*?: [\w.]*\.(\w+: .+)")
+
+Stage = Callable[[Remote, Job, SparkSession, Lease], str]
+
+
+def run_split(remote: Remote, job: Job, master: str | None) -> str:
+    """What was done, in words."""
+    return _run(remote, job, master, _split)
+
+
+def run_expire(remote: Remote, job: Job, master: str | None, archive: str) -> str:
+    def stage(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str:
+        return _expire(remote, job, session, lease, archive or job.archive)
+
+    return _run(remote, job, master, stage)
+
+
+def _run(remote: Remote, job: Job, master: str | None, stage: Stage) -> str:
+    """One job in a session of its own. Raises SparkError; the server has then been told."""
+    if job.state in ENDED:
+        return f"job {job.id} is {job.state} already"
+    with Lease(remote, job) as lease:
+        try:
+            with spark_session(master, f"fasti {job.kind} {job.id}") as session:
+                return stage(remote, job, session, lease)
+        except BaseException as error:
+            if lease.why:
+                raise LeaseLost(f"job {job.id} is lost: {lease.why}") from error
+            with suppress(SparkError):
+                remote.abort(job, words_of(error)[:DETAIL_CHARS])
+            if isinstance(error, SparkError) or not isinstance(error, Exception):
+                raise
+            raise SparkError(words_of(error)) from error
+
+
+def _split(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str:
+    begun = remote.begun(job) if job.state == MOVING else _begin(remote, job, session)
+    if begun is None:
+        return _left_alone(remote, job)
+    output = path_of(begun.output)
+    lease.progress = lambda: (len(list(output.glob("[!.]*.sst"))), len(begun.children))
+    files = move(session, begun)
+    lease.is_committing = True
+    remote.commit(job, {"files": files})
+    rows = sum(file["rows"] for file in files)
+    return f"job {job.id}: {rows} rows moved into {len(begun.children)} slices"
+
+
+def _begin(remote: Remote, job: Job, session: SparkSession) -> Begun | None:
+    """Cut; None if there is nothing to cut and nothing to move."""
+    (piece,) = job.slices
+    found = sketches(session, job)
+    parts = job.parts or parts_for(sum(one.total for one in found), job.split_above)
+    cuts = cut_points(found, parts)
+    return remote.begin(job, cuts) if cuts or piece.is_borrowing else None
+
+
+def _left_alone(remote: Remote, job: Job) -> str:
+    (piece,) = job.slices
+    if job.parts is None and piece.count <= job.split_above:
+        why = f"it has {piece.count} rows, and is overfull above {job.split_above}; --parts cuts it anyway"
+    else:
+        why = f"all of its {piece.count} rows are due in the same millisecond"
+    remote.abort(job, f"nothing to do: {why}")
+    return f"nothing to do: the slice at {piece.start_ms} is left alone: {why}"
+
+
+def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease, archive: str) -> str:
+    if archive:
+        folder: Path = path_of(archive)
+        lease.progress = lambda: (archived_count(folder, job), len(job.slices))
+    said = archive_all(session, job, archive)
+    lease.is_committing = True
+    remote.commit(job, {"slices": said})
+    rows, archived = (sum(one[name] for one in said) for name in ("rows", "archived"))
+    kept = f"{archived} messages archived in {archive}" if archive else "without an archive"
+    return f"job {job.id}: {len(said)} slices with {rows} rows dropped, {kept}"
+
+
+def words_of(error: BaseException) -> str:
+    """One line that says why: of an error out of a task the line of the task's own exception."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return "the job was told to end"
+    lines = str(error).splitlines()
+    for line in reversed(lines):
+        found = _RAISED.match(line.strip())
+        if found and "py4j" not in line and "org.apache" not in line:
+            return found[2]
+    if failure := _FAILURE.search(str(error)):
+        return failure[1]
+    first = next((line.strip() for line in lines if line.strip()), "")
+    return first or type(error).__name__

@@ -1,0 +1,107 @@
+"""A timeline at rest, opened to be read: a checkpoint, a backup, or the data of a stopped server.
+
+The binding writes a small file of its own into every directory that it opens, read-only or not, which fails
+on a read-only file system and is a race between two tasks of one checkpoint. So a directory of links to the
+files is opened instead, with a copy of that one file; it goes away with the snapshot, and what was pointed at
+stays as it was, byte for byte.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from shards.errors import ShardsError
+from shards.read import Reader
+from shards.recover import read_directory, read_structures, stored_cursor
+from shards.rocks import RocksStore
+from shards.store import Store, Table
+from shards.tables import FORMAT_VERSION, META_FORMAT, StoredCursor
+from timeline.structures import Structures
+
+from .errors import NotAStore
+from .job import path_of
+
+OWN_FILE = "rocksdict-config.json"
+ANY_NUMBER = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is read of a timeline: rows through `reader`, and where dispatch stood."""
+
+    store: Store
+    reader: Reader
+    cursor: StoredCursor
+
+
+@contextmanager
+def opened_store(uri: str) -> Iterator[Store]:
+    """The tables of a checkpoint. Raises NotAStore, naming what to do."""
+    path = path_of(uri)
+    check_readable(path)
+    with TemporaryDirectory(prefix="fasti-read-") as folder:
+        links = Path(folder)
+        _link(path, links)
+        try:
+            store = RocksStore(links, read_only=True)
+        except ShardsError as error:
+            text = str(error).replace(str(links), str(path))
+            raise NotAStore(f"{path} cannot be opened: {text}") from error
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@contextmanager
+def opened_snapshot(uri: str) -> Iterator[Snapshot]:
+    """The same with its directory. Raises NotAStore also for another format."""
+    with opened_store(uri) as store:
+        version = store.get(Table.META, META_FORMAT)
+        if version != b"%d" % FORMAT_VERSION:
+            found = "none" if version is None else version.decode("ascii", "replace")
+            raise NotAStore(f"{path_of(uri)}: the format is {found}, this program reads {FORMAT_VERSION}")
+        cursor = stored_cursor(store, 0)
+        directory = read_directory(store, ANY_NUMBER)
+        directory.floor = cursor.floor
+        structures = Structures(max_structures=ANY_NUMBER)
+        structures.restore(read_structures(store))
+        yield Snapshot(store, Reader(store, directory, structures), cursor)
+
+
+def check_readable(path: Path) -> None:
+    """Raises NotAStore unless there is a timeline that nobody writes to."""
+    if not (path / "CURRENT").is_file():
+        raise NotAStore(f"{path} is no fasti data directory, backup or checkpoint")
+    if is_in_use(path):
+        raise NotAStore(f"{path} is the data of a running server: take a backup first (POST /v1/backups)")
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether another process has the database open to write."""
+    try:
+        handle = os.open(path / "LOCK", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _link(path: Path, links: Path) -> None:
+    for file in path.resolve().iterdir():
+        if not file.is_file() or file.name == "LOCK":
+            continue
+        if file.name == OWN_FILE:
+            shutil.copyfile(file, links / file.name)
+        else:
+            (links / file.name).symlink_to(file)

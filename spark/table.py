@@ -1,0 +1,277 @@
+"""`spark.read.format("fasti").load(DIR)`: the timeline as rows.
+
+DIR is a checkpoint, a backup, or the data of a stopped server.
+
+    register(session)
+    rows = session.read.format("fasti").option("topic", "orders/#").option("state", "pending").load(DIR)
+    rows.groupBy("topic").count()
+
+A row a message, as it stands: what a move left is not shown. A partition has several small slices or some
+shards of a large one, and reads them one after the other; a batch of rows goes to Spark as Arrow. What is
+asked for by options (pushdown.py) keeps slices, shards and stretches of them from being read and other rows
+from being sent.
+
+The same can be got from `where`: `register(session, pushdown=True)`. It is not the rule because Spark 4.3
+keeps what it pushed down last with the *relation*, not with the scan: after `t.where(…)`, a plain `t.count()`
+counts what that `where` left, and two scans of `t` in one query both read what the later one asked for. With
+`pushdown=True` each `load` may be used for one filtered scan only. tests/spark/test_table.py shows both.
+
+Messages in the table `held` (the clock was set back) are pending; they have no slice and no shard yet.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from shards.read import Row
+from shards.record import STUB_BYTE, due_of, topic_of
+from timeline.position import HELD_SHARD, Position, before
+from timeline.slices import Shard, Slice
+
+from .columns import CANCELLED, HEADERS, PENDING, Batch, Journal, batches, is_message, times
+from .pushdown import Range, Wanted, wanted_by, wanted_from
+from .snapshot import Snapshot, opened_snapshot
+
+NAME = "fasti"
+BATCH_ROWS = 8_192
+BATCH_BYTES = 8 << 20
+PARTITION_ROWS = 250_000
+HELD = -1
+"""In place of a slice's start: the table `held`."""
+AT_END = (1 << 48) - 1
+COLUMNS = (
+    "id string, topic string, due timestamp, at timestamp, state string, payload binary, encoding string, "
+    "qos tinyint, retain boolean, headers map<string,string>, content_type string, "
+    "slice timestamp, shard int, bytes int"
+)
+TIME = pa.timestamp("us", "UTC")
+ARROW = pa.schema(
+    [
+        ("id", pa.string()),
+        ("topic", pa.string()),
+        ("due", TIME),
+        ("at", TIME),
+        ("state", pa.string()),
+        ("payload", pa.binary()),
+        ("encoding", pa.string()),
+        ("qos", pa.int8()),
+        ("retain", pa.bool_()),
+        ("headers", HEADERS),
+        ("content_type", pa.string()),
+        ("slice", TIME),
+        ("shard", pa.int32()),
+        ("bytes", pa.int32()),
+    ]
+)
+
+
+def register(session: SparkSession, *, pushdown: bool = False) -> None:
+    """Make the format known to a session. `pushdown`: also by `where`; see above what that costs."""
+    if pushdown:
+        session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    session.dataSource.register(PushingSource if pushdown else FastiSource)
+
+
+class FastiSource(DataSource):
+    """Options: `path`, a directory or file:// URI; `node`, the number of the server's node (0); `OPTIONS`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def reader(self, schema: StructType) -> "FastiReader":  # noqa: ARG002
+        return FastiReader(*self.read_options())
+
+    def read_options(self) -> tuple[str, int, Wanted]:
+        path = self.options.get("path")
+        if not path:
+            raise ValueError('the directory is missing: spark.read.format("fasti").load(DIR)')
+        return path, int(self.options.get("node", "0")), wanted_by(self.options)
+
+
+class PushingSource(FastiSource):
+    """The same with the filters of `where`."""
+
+    def reader(self, schema: StructType) -> "PushingReader":  # noqa: ARG002
+        return PushingReader(*self.read_options())
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some shards of a slice."""
+
+    start_ms: int
+    shards: tuple[int, ...]
+
+
+class Part(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        super().__init__(None)
+        self.runs = tuple(runs)
+
+
+class FastiReader(DataSourceReader):
+    """Plans partitions on the driver, reads them in tasks."""
+
+    def __init__(self, path: str, node: int, wanted: Wanted) -> None:
+        self._path = path
+        self._node = node
+        self._wanted = wanted
+
+    def partitions(self) -> Sequence[Part]:
+        with opened_snapshot(self._path) as snapshot:
+            return parts(snapshot, self._wanted)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        with opened_snapshot(self._path) as snapshot:
+            yield from read_part(snapshot, partition, self._wanted, self._node)
+
+
+class PushingReader(FastiReader):
+    """Spark looks at every row again: here its filters only say what need not be read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        self._wanted = wanted_from(filters, self._wanted)
+        yield from filters
+
+
+def parts(snapshot: Snapshot, wanted: Wanted) -> list[Part]:
+    """Runs of about `PARTITION_ROWS` rows each; one empty part if there is nothing to read."""
+    made: list[Part] = []
+    runs: list[Run] = []
+    room = PARTITION_ROWS
+    for run, rows in _runs(snapshot, wanted):
+        if runs and rows > room:
+            made.append(Part(runs))
+            runs, room = [], PARTITION_ROWS
+        runs.append(run)
+        room -= rows
+    return [*made, Part(runs)] if runs or not made else made
+
+
+def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
+    """(run, rows in it) of everything that the filters leave."""
+    low, high = _stretch(snapshot, wanted)
+    filters = wanted.topic_filters()
+    structures = None if filters is None else snapshot.reader.structures.overlapping(filters)
+    for piece in snapshot.reader.directory.over(low, high):
+        if not wanted.slice.holds(piece.start_ms):
+            continue
+        run: list[int] = []
+        rows = 0
+        for shard in piece.readable():
+            within = max(low, before(piece.start_ms)), min(high, before(piece.end_ms))
+            if not _is_read(shard, *within, structures):
+                continue
+            if run and rows + shard.count > PARTITION_ROWS:
+                yield Run(piece.start_ms, tuple(run)), rows
+                run, rows = [], 0
+            run.append(shard.number)
+            rows += shard.count
+        if run:
+            yield Run(piece.start_ms, tuple(run)), rows
+    is_placed = wanted.at != Range() or wanted.slice != Range()
+    if not is_placed and (wanted.states is None or wanted.states & {PENDING, CANCELLED}):
+        yield Run(HELD, ()), 0
+
+
+def _is_read(shard: Shard, low: Position, high: Position, structures: set[int] | None) -> bool:
+    return shard.last >= low and shard.first < high and (structures is None or shard.structure in structures)
+
+
+def _stretch(snapshot: Snapshot, wanted: Wanted) -> tuple[Position, Position]:
+    """The bounds [low, high) that a wanted row's position lies in."""
+    within = wanted.at_range(snapshot.cursor.bound_ms)
+    low = before(min(max(within.low, 0), AT_END))
+    high = before(min(max(within.high, -1) + 1, AT_END))
+    after = Position(snapshot.cursor.horizon + 1)
+    if wanted.states is not None:
+        if wanted.states <= {PENDING}:
+            low = max(low, after)
+        elif not wanted.states & {PENDING, CANCELLED}:
+            high = min(high, after)
+    return low, high
+
+
+def read_part(snapshot: Snapshot, part: Part, wanted: Wanted, node: int) -> Iterator[pa.RecordBatch]:
+    """What one task gives."""
+    for run in part.runs:
+        yield from _read(snapshot, run, wanted, node)
+
+
+def _read(snapshot: Snapshot, run: Run, wanted: Wanted, node: int) -> Iterator[pa.RecordBatch]:
+    if run.start_ms == HELD:
+        yield from _sent(snapshot, snapshot.reader.held(), None, wanted, node)
+        return
+    piece = snapshot.reader.directory.get(run.start_ms)
+    assert piece is not None
+    low, high = _stretch(snapshot, wanted)
+    for number in run.shards:
+        shard = piece.shard(number)
+        assert shard is not None
+        yield from _sent(snapshot, snapshot.reader.run(piece, shard, low, high), piece, wanted, node)
+
+
+def _sent(
+    snapshot: Snapshot, rows: Iterator[Row], piece: Slice | None, wanted: Wanted, node: int
+) -> Iterator[pa.RecordBatch]:
+    journal = Journal(snapshot.store)
+    for batch in batches(_kept(rows, wanted), BATCH_ROWS, BATCH_BYTES):
+        made = _record_batch(Batch(batch, node), snapshot, journal, piece)
+        if wanted.states is not None:
+            made = made.filter(pc.is_in(made["state"], pa.array(sorted(wanted.states))))
+        yield made
+
+
+def _kept(rows: Iterator[Row], wanted: Wanted) -> Iterator[Row]:
+    """Without what a move left, and what can be told at a glance."""
+    no_stubs = wanted.states is not None and CANCELLED not in wanted.states
+    only_stubs = wanted.states is not None and wanted.states <= {CANCELLED}
+    due = wanted.due if wanted.due != Range() else None
+    for row in rows:
+        value = row[2]
+        is_stub = value[1] & STUB_BYTE
+        if is_stub and (no_stubs or not is_message(value)):
+            continue
+        if only_stubs and not is_stub:
+            continue
+        if wanted.has_topic and not wanted.wants_topic(topic_of(value).decode()):
+            continue
+        if due is not None and not due.holds(due_of(value) or row[0] >> 48):
+            continue
+        yield row
+
+
+def _record_batch(batch: Batch, snapshot: Snapshot, journal: Journal, piece: Slice | None) -> pa.RecordBatch:
+    count = len(batch.rows)
+    horizon = snapshot.cursor.horizon if piece is not None else Position(-1)
+    states = batch.states(horizon, batch.dispatched_ms(horizon, journal, every=False))
+    headers, content_type = batch.headers()
+    columns = [
+        batch.id(),
+        batch.text(lambda record: record.topic),
+        batch.due(TIME),
+        batch.at(TIME) if piece is not None else pa.nulls(count, TIME),
+        pa.array(states, pa.string()),
+        batch.payload(),
+        batch.encoding(),
+        batch.column(lambda record: record.qos, pa.int8()),
+        batch.column(lambda record: record.retain, pa.bool_()),
+        headers,
+        content_type,
+        times([piece.start_ms if piece is not None else None] * count, TIME),
+        pa.array([None if number == HELD_SHARD else number for _, number, _ in batch.rows], pa.int32()),
+        pa.array([len(value) + 22 for _, _, value in batch.rows], pa.int32()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW)

@@ -1,0 +1,54 @@
+"""Work over a list of things as Spark tasks: one task each, one line of JSON back from each.
+
+`range(n)` in n partitions makes exactly one task per thing, on every kind of cluster; what a task is to do
+travels in its closure. Rows of messages never come near the JVM: tasks read and write files, and what is
+collected is small.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+Line = dict[str, Any]
+Lines = list[Line]
+Thing = TypeVar("Thing")
+Made = TypeVar("Made", Line, Lines)
+TASK_ROWS = 250_000
+SCHEMA = "number long, line string"
+
+
+def grouped(
+    things: Sequence[Thing], rows_of: Callable[[Thing], int], most: int = TASK_ROWS
+) -> list[list[Thing]]:
+    """Neighbours together, up to `most` rows: each task opens the checkpoint once."""
+    groups: list[list[Thing]] = []
+    room = 0
+    for thing in things:
+        rows = rows_of(thing)
+        if not groups or rows > room:
+            groups.append([])
+            room = most
+        groups[-1].append(thing)
+        room -= rows
+    return groups
+
+
+def each(session: SparkSession, things: Sequence[Thing], work: Callable[[Thing], Made]) -> list[Made]:
+    """`work(thing)` for each, in their order. `work` may be run twice for a thing: a task is tried again."""
+    if not things:
+        return []
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            lines = [json.dumps(work(things[number])) for number in numbers]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(numbers, pa.int64()), pa.array(lines, pa.string())], ["number", "line"]
+            )
+
+    count = len(things)
+    rows = session.range(0, count, 1, count).mapInArrow(run, SCHEMA).collect()
+    return [json.loads(row["line"]) for row in sorted(rows, key=lambda row: row["number"])]

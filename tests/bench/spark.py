@@ -1,0 +1,203 @@
+"""What Spark does with a slice: split it, archive it, scan it, on `local[2]` and in a session that is warm.
+
+split/N        move N rows of one slice into eight; `plan_s` is the sketching before it, `s` the moving
+archive/N      the eight slices into Parquet (zstd)
+scan/N         sum over the table; then with a topic and a stretch of due asked for by options
+
+Rows of 200 bytes that do not compress. Each against `cp` and fsync of the same bytes (of the files that the
+split wrote), `plain_s` is the same work in one plain Python process without Spark.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from shards import keys
+from shards.commit import Caps
+from shards.dedupe import Draft
+from shards.record import encode_fresh
+from shards.recover import open_timeline
+from shards.rocks import RocksStore
+from shards.store import Table
+from shards.tables import slice_value
+from spark.archive import archive_slice
+from spark.expire import archive_all
+from spark.job import Begun, Job, Source, Span, path_of
+from spark.plan import cut_points
+from spark.pushdown import Wanted
+from spark.session import spark_session
+from spark.snapshot import opened_snapshot
+from spark.split import move, sketches, write_child
+from spark.table import parts, read_part, register
+from timeline.slices import DAY_MS, Slice
+
+from .results import Env, Result
+
+NOW = 20_000 * DAY_MS
+FAR = NOW + 104 * DAY_MS
+CHILDREN = 8
+PAYLOAD = 200
+T = TypeVar("T")
+CAPS = Caps(messages=100_000, bytes=64 << 20, pending=1 << 40, structure_above=10_000)
+
+
+async def spark(env: Env) -> list[Result]:
+    results: list[Result] = []
+    with spark_session("local[2]", "fasti bench") as session:
+        register(session)
+        _warm(session)
+        for rows in env.sizes.spark:
+            folder = env.folder / f"spark-{rows}"
+            folder.mkdir()
+            results += _measured(session, folder, rows, env.sizes.runs)
+            shutil.rmtree(folder)
+    return results
+
+
+def _warm(session: SparkSession) -> None:
+    """Both Python workers up, with what they import."""
+    from spark.tasks import each
+
+    each(session, list(range(4)), lambda number: {"imported": [keys.__name__, write_child.__name__, number]})
+
+
+def _measured(session: SparkSession, folder: Path, rows: int, runs: int) -> list[Result]:
+    piece, uri = _store(folder, rows)
+    span = _span(piece)
+    job = Job("bench", "split", "planning", "", 60, 0, uri, (span,), CHILDREN, 1)
+    planned, cuts = _timed(lambda: cut_points(sketches(session, job), CHILDREN))
+    children = [
+        Span(start, end, 1, span.sources, rows // CHILDREN)
+        for start, end in pairwise([piece.start_ms, *cuts, piece.end_ms])
+    ]
+    begun = Begun(uri, _fresh(folder / "out").as_uri(), tuple(children))
+    splits, copies = [], []
+    for _ in range(runs):
+        _fresh(folder / "out")
+        seconds, files = _timed(lambda: move(session, begun))
+        assert sum(file["rows"] for file in files) == rows
+        splits.append(seconds)
+        copies.append(_timed(lambda: _copy(folder / "out", _fresh(folder / "copy")))[0])
+    alone = _fresh(folder / "alone").as_uri()
+    plain = _timed(lambda: [write_child(uri, alone, child) for child in children])[0]
+    stored = sum(path.stat().st_size for path in (folder / "out").iterdir())
+    more = {"plan_s": planned, "plain_s": plain, "rows_s": rows / min(splits), "mb": stored / 1e6}
+    results = [Result(f"split/{rows}", "s", splits, "cp + fsync", copies, "5 x", more)]
+    _cut(path_of(uri), piece, children)
+    results.append(_archived(session, folder, uri, children, copies, rows))
+    return [*results, *_scanned(session, uri, copies, rows)]
+
+
+def _archived(
+    session: SparkSession, folder: Path, uri: str, children: Sequence[Span], copies: list[float], rows: int
+) -> Result:
+    job = Job("bench", "expire", "archiving", "", 60, 0, uri, tuple(children))
+    seconds, said = _timed(lambda: archive_all(session, job, (folder / "archive").as_uri()))
+    assert sum(one["archived"] for one in said) == rows
+
+    def plain() -> None:
+        with opened_snapshot(uri) as snapshot:
+            for child in children:
+                archive_slice(snapshot, child.home, folder / "archive-plain", 0)
+
+    more = {"plain_s": _timed(plain)[0], "rows_s": rows / seconds}
+    return Result(f"archive/{rows}", "s", [seconds], "cp + fsync", copies, "", more)
+
+
+def _scanned(session: SparkSession, uri: str, copies: list[float], rows: int) -> list[Result]:
+    def scan(options: dict[str, str]) -> int:
+        (row,) = (
+            session.read.format("fasti").options(**options).load(uri).selectExpr("count(bytes)").collect()
+        )
+        return int(row[0])
+
+    def plain() -> int:
+        with opened_snapshot(uri) as snapshot:
+            found = parts(snapshot, Wanted())
+            return sum(batch.num_rows for part in found for batch in read_part(snapshot, part, Wanted(), 0))
+
+    whole, count = _timed(lambda: scan({}))
+    assert count == rows
+    hour = {"due_from": str(FAR + DAY_MS), "due_to": str(FAR + DAY_MS + 3_600_000)}
+    by_topic, by_due = _timed(lambda: scan({"topic": "kind-3/#"}))[0], _timed(lambda: scan(hour))[0]
+    plained, count = _timed(plain)
+    assert count == rows
+    more = {"topic_s": by_topic, "hour_s": by_due, "plain_s": plained, "rows_s": rows / whole}
+    return [Result(f"scan/{rows}", "s", [whole], "cp + fsync", copies, "", more)]
+
+
+def _store(folder: Path, rows: int) -> tuple[Slice, str]:
+    """A checkpoint of a store with all rows in one slice of eight days, by the server's own commit."""
+    store = RocksStore(folder / "data")
+    opened = open_timeline(store, wall_ms=NOW, node=0, max_slices=100, max_structures=100, caps=CAPS)
+    step_us = 7 * DAY_MS * 1_000 // rows
+    noise = os.urandom(1 << 20)
+    start = FAR - FAR % (8 * DAY_MS) + DAY_MS // 2
+    for first in range(0, rows, 10_000):
+        opened.commit.begin(NOW)
+        opened.commit.put(
+            [_draft(start + n * step_us // 1_000, n, noise) for n in range(first, min(rows, first + 10_000))]
+        )
+        opened.commit.seal()
+        store.flush()
+        opened.horizon.close_group()
+    piece = opened.directory.find(start)
+    assert piece is not None
+    assert piece.count == rows
+    store.checkpoint(folder / "checkpoint")
+    store.close()
+    shutil.rmtree(folder / "data")
+    return piece, (folder / "checkpoint").as_uri()
+
+
+def _draft(due_ms: int, number: int, noise: bytes) -> Draft:
+    topic = b"kind-%d/%d/remind" % (number % 8, number % 1_000)
+    # A stretch of noise that comes again only far outside of a block.
+    at = number * 7_919 % (len(noise) - PAYLOAD)
+    return Draft(due_ms, topic, encode_fresh(topic, noise[at : at + PAYLOAD], due_ms, 1, 0))
+
+
+def _span(piece: Slice) -> Span:
+    sources = tuple(
+        Source(shard.home, shard.number, shard.structure, shard.count) for shard in piece.shards.values()
+    )
+    return Span(piece.start_ms, piece.end_ms, piece.generation, sources, piece.count)
+
+
+def _cut(checkpoint: Path, piece: Slice, children: Sequence[Span]) -> None:
+    """What `begin` does: the children in place of the slice, borrowing its shards."""
+    store = RocksStore(checkpoint)
+    batch = store.batch()
+    batch.delete(Table.SLICES, keys.slice_key(piece.home))
+    for child in children:
+        made = Slice(child.start_ms, child.end_ms, child.generation)
+        made.borrowed = dict(piece.shards)
+        batch.put(Table.SLICES, keys.slice_key(made.home), slice_value(made))
+    store.write(batch)
+    store.flush()
+    store.close()
+
+
+def _copy(source: Path, target: Path) -> None:
+    for path in source.iterdir():
+        shutil.copyfile(path, target / path.name)
+        with (target / path.name).open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def _fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    started = time.perf_counter()
+    found = work()
+    return time.perf_counter() - started, found

@@ -1,0 +1,287 @@
+"""The jobs against a real server: during traffic, dead at each step, run twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from spark import run as run_module
+from spark.__main__ import main
+from spark.errors import LeaseLost, Refused, SparkError
+from spark.job import Job
+from spark.lease import Lease
+from spark.plan import WITHIN, cut_points
+from spark.remote import Remote
+from spark.run import run_expire, run_split, words_of
+from spark.split import move, sketches
+from tests.support.server import ROOT
+
+from .served import Served, far, served
+
+COUNT = 300
+
+
+@pytest.fixture(autouse=True)
+def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs use the session of the tests."""
+    monkeypatch.setattr(run_module, "spark_session", lambda *_: nullcontext(spark))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "data") as one:
+        yield one
+
+
+def overfull(server: Served) -> str:
+    (piece,) = [one for one in server.slices() if one["count"] > one["split_above"]]
+    return str(piece["start"])
+
+
+def test_a_split_during_traffic(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the cut and after it messages come, are cancelled and moved: all ends up right."""
+    ids = server.put(far(COUNT))
+    start = overfull(server)
+    gone: set[str] = set()
+
+    def change(first: int) -> None:
+        server.put([{**one, "payload": f"{one['payload']}-{first}"} for one in far(COUNT)[first::50]])
+        for n in range(first, COUNT, 50):
+            server.remote.call("DELETE", f"/v1/messages/{ids[n]}")
+            gone.add(f"m{n}")
+        later = far(COUNT)[first + 30]["deliver_in"]
+        server.remote.call("PATCH", f"/v1/messages/{ids[first + 20]}", {"deliver_in": later})
+
+    during(monkeypatch, "sketches", lambda: change(3))
+    during(monkeypatch, "move", lambda: change(7))
+    said = run_split(server.remote, server.remote.create("split", slice=start), None)
+    assert "rows moved into 6 slices" in said
+    pieces = server.slices()
+    assert len(pieces) == 6
+    assert not any(piece["borrowed"] for piece in pieces)
+    counts = [piece["live"] for piece in pieces]
+    assert max(counts) <= WITHIN * min(counts)
+    expected = {f"m{n}" for n in range(COUNT)} - gone
+    expected |= {f"m{n}-{first}" for first in (3, 7) for n in range(first, COUNT, 50)}
+    assert sorted(server.payloads()) == sorted(expected)
+    for n in (3, 7):
+        assert server.remote.call("GET", f"/v1/messages/{ids[n]}")["state"] == "cancelled"
+        assert server.remote.call("GET", f"/v1/messages/{ids[n + 20]}")["payload"] == f"m{n + 20}"
+    assert not list((server.data / "jobs").glob("*"))
+    server.kill()
+    server.restart()
+    assert sorted(server.payloads()) == sorted(expected)
+
+
+def during(monkeypatch: pytest.MonkeyPatch, stage: str, act: Callable[[], None]) -> None:
+    """Act while a stage runs: after Spark has read, before the server hears of it."""
+    real = getattr(run_module, stage)
+
+    def staged(*arguments: Any) -> Any:
+        found = real(*arguments)
+        act()
+        return found
+
+    monkeypatch.setattr(run_module, stage, staged)
+
+
+def plan(server: Served, spark: SparkSession, job: Job) -> None:
+    sketches(spark, job)
+
+
+def begin(server: Served, spark: SparkSession, job: Job) -> None:
+    server.remote.begin(job, cut_points(sketches(spark, job), 3))
+
+
+def write(server: Served, spark: SparkSession, job: Job) -> None:
+    move(spark, server.remote.begin(job, cut_points(sketches(spark, job), 3)))
+
+
+@pytest.mark.parametrize("upto", [plan, begin, write])
+def test_a_split_that_died_with_its_server_is_finished_by_the_next(
+    server: Served, spark: SparkSession, upto: Callable[[Served, SparkSession, Job], None]
+) -> None:
+    server.put(far(COUNT))
+    upto(server, spark, server.remote.create("split", slice=overfull(server)))
+    server.kill()
+    server.restart()
+    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+    assert main(["split", "--server", server.url, "--overfull"]) == 0
+    pieces = server.slices()
+    assert sum(piece["count"] for piece in pieces) == COUNT
+    assert not any(piece["borrowed"] for piece in pieces)
+    assert len(pieces) >= 3
+    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+    assert not list((server.data / "jobs").glob("*"))
+    assert main(["split", "--server", server.url, "--overfull"]) == 0
+
+
+def test_a_job_that_fails_tells_the_server_why(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.put(far(COUNT))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no more\n  shards.errors.Corrupt: table messages, after key 00: flipped\n")
+
+    monkeypatch.setattr(run_module, "move", fail)
+    job = server.remote.create("split", slice=overfull(server))
+    with pytest.raises(SparkError, match="table messages, after key 00: flipped"):
+        run_split(server.remote, job, None)
+    ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
+    assert (ended["state"], ended["detail"]) == ("aborted", "table messages, after key 00: flipped")
+
+
+def test_a_file_that_is_damaged_is_refused_naming_it(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.put(far(COUNT))
+    job = server.remote.create("split", slice=overfull(server))
+
+    def damage() -> None:
+        (file, *_) = sorted((server.data / "jobs" / job.id / "out").glob("*.sst"))
+        raw = bytearray(file.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        file.write_bytes(raw)
+
+    during(monkeypatch, "move", damage)
+    with pytest.raises(Refused, match=r"bad-manifest.*\.sst.*sha256"):
+        run_split(server.remote, job, None)
+    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+
+
+def test_one_instant_is_left_alone(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    at = "2099-01-01T00:00:00Z"
+    at = server.remote.call("POST", "/v1/messages", far(1)[0])["deliver_at"]
+    server.put([{"topic": "t", "payload": f"m{n}", "deliver_at": at} for n in range(200)])
+    assert main(["split", "--server", server.url, "--overfull"]) == 0
+    assert "due in the same millisecond" in capsys.readouterr().out
+    assert len(server.slices()) == 1
+
+
+def test_exit_codes(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    server.put([{"topic": "t", "payload": "soon", "deliver_in": 5}])
+    (piece,) = server.slices()
+    with pytest.raises(SystemExit) as usage:
+        main(["split", "--server", server.url])
+    assert usage.value.code == 2
+    assert main(["split", "--server", "http://127.0.0.1:9", "--overfull"]) == 3
+    assert main(["split", "--server", server.url, "--slice", piece["start"]]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("fasti-spark: too-near: ")
+    assert main(["split", "--server", server.url, "--slice", "17"]) == 1
+    assert main(["split", "--server", server.url, "--overfull"]) == 0
+    assert main(["expire", "--server", server.url]) == 0
+    assert "no slice is behind retention" in capsys.readouterr().out
+
+
+def archived(folder: Path) -> list[str]:
+    files = sorted(folder.glob("date=*/*.parquet"))
+    return [row["payload"].decode() for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+@pytest.fixture
+def past(tmp_path: Path) -> Iterator[Served]:
+    """A server on a simulated clock whose messages are all behind retention."""
+    with served(tmp_path / "data", "--clock", "simulated") as one:
+        one.put([{"topic": "t", "payload": f"m{n}", "deliver_in": 60 + n * 1_800} for n in range(60)])
+        one.remote.call("POST", "/v1/clock:advance", {"by": "P4D"})
+        yield one
+
+
+def test_expiry_into_an_archive(past: Served, tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    assert main(["expire", "--server", past.url, "--archive", str(folder)]) == 0
+    assert archived(folder) == [f"m{n}" for n in range(60)]
+    assert past.slices() == []
+    assert main(["expire", "--server", past.url, "--archive", str(folder)]) == 0
+    assert len(archived(folder)) == 60
+
+
+def test_an_expiry_that_died_is_finished_by_the_next(
+    past: Served, spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "archive"
+    job = past.remote.create("expire")
+    run_module.archive_all(spark, job, folder.as_uri())
+    past.kill()
+    past.restart()
+    past.remote.call("POST", "/v1/clock:advance", {"by": "P1D"})
+    assert main(["expire", "--server", past.url, "--archive", str(folder)]) == 0
+    assert archived(folder) == [f"m{n}" for n in range(60)]
+
+
+def test_expiry_without_an_archive_drops(past: Served) -> None:
+    job = past.remote.create("expire")
+    assert "without an archive" in run_expire(past.remote, job, None, "")
+    assert past.state(job.id) == "done"
+
+
+def test_the_program_killed_and_run_again(server: Served, tmp_path: Path) -> None:
+    """The real thing, once: a process of its own, kill -9 while it works, SIGTERM, then to the end."""
+    server.put(far(COUNT))
+    job = server.remote.create("split", slice=overfull(server), parts=4)
+    environment = {**os.environ, "FASTI_JOB_TOKEN": job.token, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "spark", "split", "--server", server.url, "--job", job.id]
+    child = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    wait_until(lambda: server.state(job.id) == "moving")
+    child.kill()
+    child.wait(30)
+    # The job is still there: whoever has the token goes on with it.
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{COUNT} rows moved into 4 slices" in done.stdout
+    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_signal_aborts_the_job(server: Served) -> None:
+    server.put(far(COUNT))
+    job = server.remote.create("split", slice=overfull(server), parts=4)
+    environment = {**os.environ, "FASTI_JOB_TOKEN": job.token, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "spark", "split", "--server", server.url, "--job", job.id]
+    child = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+    wait_until(lambda: server.state(job.id) == "moving")
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert b"ended by a signal" in said
+    ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
+    assert (ended["state"], ended["detail"]) == ("aborted", "the job was told to end")
+    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+
+
+def test_a_lost_lease_ends_the_work(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.put(far(COUNT))
+    job = server.remote.create("split", slice=overfull(server))
+    monkeypatch.setattr(run_module, "Lease", lambda *given: Lease(*given, every_s=0.05))
+
+    def stuck(*_: object) -> None:
+        server.remote.abort(job, "somebody else")
+        time.sleep(60)
+
+    monkeypatch.setattr(run_module, "move", stuck)
+    with pytest.raises(LeaseLost, match="is lost"):
+        run_split(server.remote, job, None)
+    assert server.state(job.id) == "aborted"
+
+
+def test_words_are_those_of_the_task() -> None:
+    text = "An exception\nTraceback:\n  File x\nspark.errors.NotAStore: /x is none\n\nJVM stacktrace:\nx"
+    assert words_of(RuntimeError(text)) == "/x is none"
+    assert words_of(RuntimeError("")) == "RuntimeError"
+    text = "calling o5.x.\n: org.apache.spark.E: Task 0, most recent failure: Lost task 0.3 (TID 3): "
+    assert words_of(RuntimeError(f"{text}java.io.IOException: no space\n\tat x")) == "IOException: no space"
+    assert Remote("http://127.0.0.1:9/").url == "http://127.0.0.1:9"
