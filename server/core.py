@@ -50,7 +50,7 @@ class Core:
         start, wheel, tail = self.horizon.position, config.wheel, config.tail
         self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
-        self.router = Router()
+        self.router = Router(config.mqtt.deny_subscribe)
         self.sessions = Sessions(
             store,
             self.horizon,
@@ -108,7 +108,7 @@ class Core:
         self.sessions.submit, self.sessions.sealing = self.broker.submit, self.retained.write
         self._held_from: float = 0.0
         self.sessions.load()
-        self.broker.groups.restore()
+        self.broker.restore()
 
     def _schedules(self, store: Store) -> Schedules:
         most = self.config.limits.schedules

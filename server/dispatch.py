@@ -137,7 +137,7 @@ class Dispatch:
         targets = self._router.route(message.record.topic)
         self._tail.append(message.position, message, message.size())
         record = message.record
-        if (record.expires_ms and message.is_expired(wall_ms)) or message.is_too_late(wall_ms):
+        if (record.expires_ms and message.is_gone(wall_ms)) or message.is_too_late(wall_ms):
             self.counts.expired += 1
             return len(targets)
         if record.retain:

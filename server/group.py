@@ -31,6 +31,11 @@ class Group(Subscriber):
         super().__init__(session, dirty, secure)
         self.members: dict[Subscriber, Subscription] = {}
 
+    @property
+    def text(self) -> str:
+        """The filter as its members subscribe to it: `$share/group/filter`."""
+        return self.session.client_id.removeprefix(KEY_PREFIX)
+
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""
         self.members[member] = subscription
@@ -88,6 +93,11 @@ class Group(Subscriber):
 
     def bound(self) -> Iterable[Subscriber]:
         return self.members
+
+    def held_by(self, member: Subscriber) -> int:
+        """How many of the group's messages the member has in flight."""
+        flights = member.session.flights.values()
+        return sum(isinstance(flight.group, tuple) and flight.group[0] is self for flight in flights)
 
     def acked(self, group_id: int) -> None:
         """A member's client has the message."""

@@ -3,7 +3,8 @@
   - seal: note the running time at which the horizon passed a slice, from which its retention counts;
   - expire: drop slices whose retention is over, oldest first, and give their space back;
   - sessions: drop those whose expiry has come; write the cursors of idle ones;
-  - sweep: delete dedupe and moved rows whose message has been dropped;
+  - sweep: delete dedupe and moved rows whose message has been dropped, and retained messages that have
+    expired;
   - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
 
 Retention counts server running time, so a server that was down for a month drops nothing that it has not
@@ -50,6 +51,7 @@ class Housekeeping:
         self._app = app
         self._scheduler = AsyncIOScheduler(timezone=UTC)
         self._sweep_from: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
+        self._sweep_topic = b""
         self._running = asyncio.Lock()
         self._started_s = app.clock.mono()
         self.expired_slices = 0
@@ -97,6 +99,7 @@ class Housekeeping:
         self._app.sessions.mark_idle()
         for table in (Table.DEDUPE, Table.MOVED):
             await self._sweep(table)
+        await self._sweep_retained()
 
     async def _run_logged(self) -> None:
         try:
@@ -147,6 +150,13 @@ class Housekeeping:
 
         if rows:
             await app.ask(sweep)
+
+    async def _sweep_retained(self) -> None:
+        """Delete a step's worth of retained messages that have expired, so that they count no more."""
+        retained = self._app.retained
+        topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
+        if topics:
+            retained.count -= await self._app.ask(lambda commit: retained.drop_expired(commit, topics))
 
 
 def _place(table: Table, value: bytes) -> Position:

@@ -10,6 +10,8 @@ from timeline.position import MessageId, Position, id_text, message_id
 
 LATE_MS = 1_000
 """What `late: drop` counts as late: a dispatch more than this after the due."""
+AT_ONCE_MS = 1
+"""Expiry of a message that is for those who are there when it is dispatched (an interval of 0 s)."""
 OVERHEAD_BYTES = 600
 """What a message costs in RAM beside its topic, payload and properties."""
 SHARED_MS = 1_000
@@ -38,6 +40,10 @@ class Message:
         expires_ms = self.record.expires_ms
         return bool(expires_ms) and wall_ms >= self.due_ms + expires_ms
 
+    def is_gone(self, dispatched_ms: int) -> bool:
+        """Whether it had expired when it was dispatched: nobody gets it."""
+        return is_gone(self.due_ms, self.record.expires_ms, dispatched_ms)
+
     def as_of(self, wall_ms: int) -> "Message":
         """The message as it goes out now: how late it is and what is left of its expiry have changed."""
         if wall_ms - self.due_ms - self.late_ms < SHARED_MS:
@@ -61,3 +67,10 @@ class Message:
         return id_text(
             MessageId(record_id) if record_id else message_id(self.position, max(self.shard, 0), node)
         )
+
+
+def is_gone(due_ms: int, expires_ms: int, dispatched_ms: int) -> bool:
+    """Whether a message has expired when it is dispatched. One that expires at once may be a little late."""
+    if not expires_ms:
+        return False
+    return dispatched_ms >= due_ms + (LATE_MS if expires_ms == AT_ONCE_MS else expires_ms)

@@ -122,6 +122,10 @@ class ServerCollector(Collector):
         yield "dispatch_turns", "Times that the horizon was moved", counts.turns
         yield "slices_expired", "Slices dropped after their retention", self._housekeeping.expired_slices
         yield "replays_lost", "Times that a session found its place dropped", self._app.replay.lost
+        lost = self._app.replay.flights_lost
+        yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
+        refused = self._app.retained.refused
+        yield "retained_refused", "Messages not retained: as many topics as limits.retained have one", refused
 
     def _traffic(self) -> Iterator[tuple[str, str, float]]:
         traffic = self._app.broker.traffic
@@ -144,6 +148,7 @@ class ServerCollector(Collector):
         yield "live_publishes", "Plain publishes that wait for the horizon", app.dispatch.live
         yield "slices", "Slices in the directory", len(app.directory)
         yield "jobs_open", "Open pipeline jobs", app.pipeline.open
+        yield "retained", "Topics with a retained message", app.retained.count
         yield "subscriptions", "Subscriptions of all sessions", len(app.router)
         behind_ms = max(0, app.clock.wall_ms() - (app.horizon.position >> 48))
         yield "horizon_behind_seconds", "How far dispatch is behind the clock", behind_ms / 1_000

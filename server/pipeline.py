@@ -233,7 +233,7 @@ class Pipeline:
             why = self.launcher.why_not()
             if why:
                 raise JobRefused(*why)
-        job_id = secrets.token_hex(8)
+        job_id = secrets.token_hex(16)
         slices = [PieceRow(p.start_ms, p.end_ms, p.generation, p.count, p.live) for p in pieces]
         sources = [handover.sources_of(piece) for piece in pieces]
         created_ms = self.app.clock.wall_ms()

@@ -19,6 +19,7 @@ from timeline.position import Position
 from timeline.session import Flight, Subscription
 from timeline.tail import Tail
 
+from .group import Group
 from .message import Message
 from .mqtt.router import Router
 from .retained import Retained
@@ -41,11 +42,12 @@ class Replay:
         retained: Retained,
         *,
         max_attempts: int,
-        bury: Callable[[Subscriber, Message, Flight], None],
+        bury: Callable[[Subscriber, Message, Flight], bool],
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
-        """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never)."""
+        """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never); it ends
+        its flight, or says False: not now."""
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
@@ -58,10 +60,17 @@ class Replay:
         self._ready: deque[Subscriber] = deque()
         self.lost = 0
         """Times that a session found its place dropped by retention."""
+        self.flights_lost = 0
+        """Messages in flight that retention dropped before they were acked."""
 
     @property
     def is_idle(self) -> bool:
         return not self._ready
+
+    @property
+    def floor(self) -> Position:
+        """What is before this has been dropped by retention."""
+        return self._reader.directory.floor
 
     def wake(self, subscriber: Subscriber) -> None:
         """The subscriber may have room, and may have something to read."""
@@ -92,7 +101,7 @@ class Replay:
 
     def _resend(self, subscriber: Subscriber) -> bool:
         """Send again as much as the window takes; True when nothing is left to be sent again."""
-        session, flights = subscriber.session, subscriber.session.flights
+        flights = subscriber.session.flights
         # What the client has acked meanwhile it had from its last connection.
         resends = deque(f for f in subscriber.resends if flights.get(f.packet_id) is f)
         subscriber.resends = resends
@@ -105,16 +114,33 @@ class Replay:
                 subscriber.release(flight)
                 continue
             message = self._in_flight(flight)
-            if message is None:
-                session.ack(flight.packet_id)
+            if message is None or self._is_over(message, flight):
+                self._forget(subscriber, flight, message)
                 continue
             if self._max_attempts and flight.attempts >= self._max_attempts:
-                session.ack(flight.packet_id)
-                self._bury(subscriber, message, flight)
+                if not self._bury(subscriber, message, flight):
+                    resends.appendleft(flight)
+                    return False
                 continue
-            found = self._router.route(message.record.topic).get(subscriber, ())
-            subscriber.resend(message, flight, found)
+            subscriber.resend(message, flight, self._asked(subscriber, message, flight))
         return True
+
+    def _is_over(self, message: Message, flight: Flight) -> bool:
+        """It has expired meanwhile. What was begun at QoS 2 is finished: [MQTT-4.3.3-7]."""
+        return flight.qos == 1 and message.is_expired(self._wall_ms())
+
+    def _forget(self, subscriber: Subscriber, flight: Flight, message: Message | None) -> None:
+        """End a flight that cannot be sent again."""
+        subscriber.session.ack(flight.packet_id)
+        if message is None and flight.shard >= 0 and flight.position < self._reader.directory.floor:
+            self.flights_lost += 1
+
+    def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:
+        """The subscriptions that a flight is due to: its group's, or the session's own that match."""
+        if isinstance(flight.group, tuple) and isinstance(flight.group[0], Group):
+            own = flight.group[0].members.get(subscriber)
+            return () if own is None else (own,)
+        return self._router.route(message.record.topic).get(subscriber, ())
 
     def _in_flight(self, flight: Flight) -> Message | None:
         """The message of a flight, from the timeline or, if it is there no more, from what is retained."""
@@ -129,6 +155,8 @@ class Replay:
             subscription, last = subscriber.retained[0]
             messages, more = self._retained.after(subscription.filter, last)
             for message in messages:
+                if self._router.is_denied(message.record.topic.decode()):
+                    continue
                 if not subscriber.offer_retained(message, subscription):
                     return False
                 subscriber.retained[0] = (subscription, message.record.topic)
@@ -140,9 +168,14 @@ class Replay:
 
     def _read_on(self, subscriber: Subscriber) -> bool:
         """Read a stretch; True if there is more and room for it."""
-        if not self._resend(subscriber) or not self._send_retained(subscriber):
-            return False
         session, horizon = subscriber.session, self._horizon.position
+        lost = self.flights_lost
+        is_resent = self._resend(subscriber)
+        if self.flights_lost > lost:
+            gone = self.flights_lost - lost
+            log.warning("%s: retention has dropped %d messages in flight", session.client_id, gone)
+        if not is_resent or not self._send_retained(subscriber):
+            return False
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
             session.read = self._reader.directory.floor
             self.lost += 1

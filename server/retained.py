@@ -9,7 +9,7 @@ Bound: `max_topics`; beyond it a new topic's message is delivered but not retain
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 
 from shards import keys
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 STEP_TOPICS = 2_000
 """Topics looked at in one step."""
+STEP_BYTES = 16 << 20
 TOPIC_END = b"\xff"
 Submit = Callable[[Callable[[Commit], None], Callable[[bool], None]], None]
 
@@ -104,6 +105,32 @@ class Retained:
                 return self._load(topic)
         return None
 
+    def sweep(self, start: bytes, rows: int) -> tuple[list[bytes], bytes]:
+        """Topics from `start` on whose stored message has expired, and where to go on (empty: at the end).
+
+        Looks at so many rows at most, and at no more than STEP_BYTES of them.
+        """
+        now_ms = self._wall_ms()
+        expired: list[bytes] = []
+        size = 0
+        for looked, (topic, value) in enumerate(self._store.scan(Table.RETAINED, start, TOPIC_END)):
+            if looked >= rows or size >= STEP_BYTES:
+                return expired, topic
+            size += len(value)
+            if self._stored(value).is_expired(now_ms):
+                expired.append(topic)
+        return expired, b""
+
+    def drop_expired(self, commit: Commit, topics: Iterable[bytes]) -> int:
+        """In the writer: delete the rows of those that are still expired; how many."""
+        now_ms, dropped = self._wall_ms(), 0
+        for topic in topics:
+            value = self._store.get(Table.RETAINED, topic)
+            if topic not in self._fresh and value is not None and self._stored(value).is_expired(now_ms):
+                commit.row(Table.RETAINED, topic, None)
+                dropped += 1
+        return dropped
+
     def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Message | None]]:
         """Topics in order, each once, with the message if it is in RAM."""
         over = {**self._volatile, **self._fresh}
@@ -117,6 +144,9 @@ class Retained:
         value = self._store.get(Table.RETAINED, topic)
         if value is None:
             return None
+        return self._stored(value)
+
+    def _stored(self, value: bytes) -> Message:
         place, shard = keys.place_of(value[:12]), int.from_bytes(value[12:14], "big")
         return Message(place, shard, decode(value[14:]), self._wall_ms())
 

@@ -4,7 +4,9 @@ import asyncio
 import gc
 import logging
 import signal
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -15,8 +17,10 @@ from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
+from .files import allow_open_files
 from .http.front import Desk
 from .http.gate import Gate
+from .http.protocol import Protocol
 from .http.site import build_site
 from .jobs import Housekeeping
 from .mqtt.listeners import Listeners
@@ -30,6 +34,7 @@ STOP_S = 5.0
 
 def serve(config: Config, *, is_simulated: bool) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Raises what opening the store raises."""
+    allow_open_files(config.limits.connections)
     store = RocksStore(Path(config.store.dir))
     wall_ms = SystemClock().wall_ms()
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
@@ -66,8 +71,10 @@ class Server:
         self._runner = web.AppRunner(build_site(self.app, self.housekeeping, gate), access_log=None)
         await self._runner.setup()
         assert self._runner.server is not None
-        self._desk = Desk(self.app, gate, self._runner.server)
         loop = asyncio.get_running_loop()
+        silent: dict[str, Any] = {"access_log": None}
+        others = partial(Protocol, self._runner.server, loop=loop, **silent)
+        self._desk = Desk(self.app, gate, others)
         self._http = await loop.create_server(self._desk.connection, http.host, http.port, backlog=1024)
         http_port = self._http.sockets[0].getsockname()[1]
         self.app.pipeline.url = f"http://{_reachable(http.host)}:{http_port}"

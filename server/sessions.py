@@ -11,8 +11,11 @@ position that is a little old only means a few rows to pass over after a start.
 
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from shards import keys
 from shards.commit import Commit
+from shards.record import decode, encode
 from shards.store import Store, Table
 from shards.tables import (
     CursorRow,
@@ -29,8 +32,9 @@ from timeline.position import MessageId, Position
 from timeline.session import Flight, Session, Subscription
 
 from .clock import Clock
+from .group import KEY_PREFIX
 from .mqtt.router import Router
-from .subscriber import Subscriber
+from .subscriber import Subscriber, Will
 
 CURSOR_INTERVAL_S = 0.1
 IDLE_CURSOR_S = 60.0
@@ -206,6 +210,8 @@ class Sessions:
         subscriber.stored_changes = session.changes
         subscriber.left_ms = row.left_ms or self._clock.wall_ms()
         subscriber.will_id = keys.message_of(row.will_id) if row.will_id else 0
+        if row.will:
+            subscriber.will = Will(decode(row.will), row.will_delay_s)
         self._by_id[session.client_id] = subscriber
         for stored in row.subscriptions:
             subscription = Subscription(
@@ -234,16 +240,37 @@ def _session_row(subscriber: Subscriber) -> bytes:
         for s in session.subscriptions.values()
     ]
     will_id = keys.message(MessageId(subscriber.will_id)) if subscriber.will_id else b""
-    return encode_row(SessionRow(session.expiry_s, rows, subscriber.left_ms, will_id))
+    row = SessionRow(session.expiry_s, rows, subscriber.left_ms, will_id)
+    will = subscriber.will
+    if will is not None:
+        row = msgspec.structs.replace(row, will=encode(will.record), will_delay_s=will.delay_s)
+    return encode_row(row)
 
 
 def _cursor_row(session: Session, horizon: Position) -> bytes:
     flights = [
-        FlightRow(f.packet_id, keys.place(f.position), f.qos, f.phase, f.attempts, f.shard, f.is_retained)
+        FlightRow(
+            f.packet_id,
+            keys.place(f.position),
+            f.qos,
+            f.phase,
+            f.attempts,
+            f.shard,
+            f.is_retained,
+            _share_of(f) if f.group is not None else "",
+        )
         for f in session.flights.values()
         if not f.is_of_group
     ]
     return encode_row(CursorRow(keys.place(session.read_at(horizon)), flights))
+
+
+def _share_of(flight: Flight) -> str:
+    """What the shared subscription of a flight is called; empty if it has none."""
+    group = flight.group[0] if isinstance(flight.group, tuple) else flight.group
+    if isinstance(group, Subscriber):
+        return group.session.client_id.removeprefix(KEY_PREFIX)
+    return group if isinstance(group, str) else ""
 
 
 def _resume(session: Session, cursor: CursorRow) -> None:
@@ -257,6 +284,7 @@ def _resume(session: Session, cursor: CursorRow) -> None:
                 f.qos,
                 f.attempts,
                 f.phase,
+                group=f.share or None,
                 is_retained=f.is_retained,
             )
             for f in cursor.flights

@@ -68,6 +68,9 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """When its connection ended, wall ms; 0: it has not."""
     will_id: bytes = b""
     """The delayed will that is to be cancelled when the client returns."""
+    will: bytes = b""
+    """Record of the will of a client that is connected: published if the server starts again without it."""
+    will_delay_s: int = 0
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -80,6 +83,8 @@ class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     attempts: int = 1
     shard: int = 0
     is_retained: bool = False
+    share: str = ""
+    """The shared subscription, as it was subscribed to, that it came by; empty: none."""
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -56,6 +56,11 @@ def check_topic(topic: bytes) -> None:
         raise TopicError(f"a topic must be UTF-8, byte {error.start} is not") from None
 
 
+def levels_of(topic: bytes) -> int:
+    """How many levels a topic or filter has."""
+    return topic.count(b"/") + 1
+
+
 def check_filter(filter: str) -> None:
     """Raise FilterError unless `filter` may be subscribed to; `$share/group/` is taken off before."""
     _check_text(filter, "a filter")

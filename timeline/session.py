@@ -35,7 +35,8 @@ class Flight:
     attempts: int = 1
     phase: int = 0
     group: object = None
-    """The shared subscription that it belongs to, if any."""
+    """The shared subscription that it belongs to, if any: (group, packet id there; 0: at QoS 2), or just its
+    name before the groups have been restored."""
     age: int = 0
     """How many sweeps for unacked messages have seen it."""
     is_retained: bool = False

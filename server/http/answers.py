@@ -7,9 +7,11 @@ wrong answer that looks right. Every exception of the write path becomes a probl
     Refused       its own word: 429 over-quota, 422 idempotency-mismatch, 422 refused
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
@@ -23,10 +25,10 @@ from ..times import TimeError, parse_delay, parse_deliver_at
 from ..writer import Busy, Decide
 from .problems import Problem
 from .requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
+from .scalars import LIMIT_DEFAULT, LIMIT_MAX
 
-LIMIT_MAX = 1_000
-LIMIT_DEFAULT = 100
 RETRY_AFTER = {"Retry-After": "1"}
+_BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at", "id": "id"}
 """The field to blame for what the writer refuses."""
 
@@ -86,7 +88,21 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
 # -- the way in
 
 
-def check_query(request: web.Request, known: Sequence[str] = ()) -> None:
+def check_escapes(raw: str) -> None:
+    """Raise NotReadable unless every percent sign in a path or query begins an escape, of UTF-8 in the end.
+
+    Guessing would be worse: the router takes `%zz` and `%ff` for themselves, and `DELETE /v1/sessions/%ff`
+    would hit the session that is called so.
+    """
+    if _BROKEN_ESCAPE.search(raw):
+        raise NotReadable("a '%' in the URL is followed by two hex digits")
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise NotReadable("what is escaped in the URL is not UTF-8") from None
+
+
+def check_query(request: web.Request, known: Collection[str] = ()) -> None:
     """Raise FieldError for a parameter that is not known here, or is given twice."""
     if not request.query_string:
         return

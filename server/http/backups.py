@@ -6,6 +6,7 @@ moment and next to no room; elsewhere they are copied. The server goes on meanwh
 
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import msgspec
 from aiohttp import web
@@ -14,13 +15,20 @@ from shards.errors import StoreFailed
 from shards.store import Store
 
 from ..app import App
-from .answers import body_of, check_query, json_answer
+from .answers import body_of, json_answer
+from .calls import Gives, described
 from .problems import Problem
 from .requests import FieldError
 
 
 class BackupWish(msgspec.Struct, forbid_unknown_fields=True):
     """The body: an absolute path of the server's machine at which there is nothing yet."""
+
+    dir: str
+
+
+class Backup(TypedDict):
+    """Where the copy is."""
 
     dir: str
 
@@ -37,8 +45,13 @@ class Backups:
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/backups", self.create)]
 
+    @described(
+        "A consistent copy to start a server on",
+        Gives(201, Backup),
+        body=BackupWish,
+        problems=("store-unavailable",),
+    )
     async def create(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await body_of(request, _WISH)
         path = Path(wish.dir)
         if not path.is_absolute() or "\0" in wish.dir:

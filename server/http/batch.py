@@ -19,11 +19,14 @@ from timeline.position import id_text
 
 from ..app import App
 from ..spread import Spreader
-from .answers import check_query, flag, raw_answer, refusal, refusals
+from . import shapes
+from .answers import flag, raw_answer, refusal, refusals
 from .batches import is_ndjson, parse_batch, parse_each
+from .calls import WRITES, Gives, described
 from .drafts import Placed, draft_of, late_ones, names_of, place, place_each
 from .problems import problem_of
-from .requests import FieldError, ParsedMessage
+from .requests import FieldError, Item, ParsedMessage
+from .scalars import FLAG
 
 Result = Placed | Refused | FieldError
 
@@ -38,8 +41,16 @@ class Batch:
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/messages:batch", self.post)]
 
+    @described(
+        "Schedule many, all or nothing; with `each=true` every item for itself (200)",
+        Gives(201, shapes.Accepted),
+        Gives(200, shapes.Results, said="`each=true`"),
+        query={"each": FLAG, "ids": FLAG},
+        body=list[Item],
+        as_lines=True,
+        problems=("idempotency-mismatch", *WRITES),
+    )
     async def post(self, request: web.Request) -> web.Response:
-        check_query(request, ("each", "ids"))
         is_each, keep_ids = flag(request, "each"), flag(request, "ids")
         content_type = request.headers.get("Content-Type", "")
         is_ndjson(content_type)

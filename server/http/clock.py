@@ -12,15 +12,18 @@ from ..app import App
 from ..jobs import Housekeeping
 from ..simulation import NotSimulated, advance
 from ..times import INSTANT_MS_MAX, format_ms
-from .answers import body_of, check_query, delay_ms, json_answer, refusals
+from . import shapes
+from .answers import body_of, delay_ms, json_answer, refusals
+from .calls import WRITES, Gives, described
 from .problems import Problem
 from .requests import FieldError
+from .scalars import Delay
 
 
 class Advance(msgspec.Struct, forbid_unknown_fields=True):
     """The body: how far, as a duration or in seconds."""
 
-    by: str | int | float
+    by: Delay
 
 
 _ADVANCE = msgspec.json.Decoder(Advance)
@@ -37,8 +40,13 @@ class ClockRoutes:
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/clock:advance", self.advance)]
 
+    @described(
+        "Move a simulated clock",
+        Gives(200, shapes.Advanced),
+        body=Advance,
+        problems=("clock-not-simulated", *WRITES),
+    )
     async def advance(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await body_of(request, _ADVANCE)
         by_ms = delay_ms("by", wish.by)
         async with self._walking:
@@ -49,4 +57,5 @@ class ClockRoutes:
                     now_ms = await advance(self._app, self._housekeeping, by_ms)
             except NotSimulated as error:
                 raise Problem("clock-not-simulated", str(error)) from None
-        return json_answer({"now": format_ms(now_ms)})
+        view: shapes.Advanced = {"now": format_ms(now_ms)}
+        return json_answer(view)

@@ -34,10 +34,14 @@ from timeline.position import MessageId, Position, message_id, seq_of
 
 from ..app import App
 from ..times import TimeError
-from .answers import ask, body_of, check_query, delay_ms, instant_ms, json_answer
+from . import shapes
+from .answers import ask, body_of, delay_ms, instant_ms, json_answer
+from .calls import WRITES, Gives, described
 from .listing import Query, Selection, cursor_of, pending_query
 from .problems import Problem
 from .requests import FieldError
+from .scalars import Cursor, Point, Seq, Shift
+from .scalars import Filter as TopicFilter
 from .views import due_of_row
 
 LOOK_ROWS = 2_000
@@ -49,20 +53,20 @@ STEP_MESSAGES = 250
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
     """Which messages: due_from <= due < due_to, RFC 3339 or Unix ms."""
 
-    topic: str | None = None
-    due_from: str | int | None = None
-    due_to: str | int | None = None
+    topic: TopicFilter | None = None
+    due_from: Point | int | None = None
+    due_to: Point | int | None = None
 
 
 class BulkRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of both."""
 
     filter: Filter
-    shift: str | int | float | None = None
+    shift: Shift | None = None
     dry_run: bool = False
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    as_of: str | None = None
-    cursor: str | None = None
+    as_of: Seq | None = None
+    cursor: Cursor | None = None
 
 
 _BULK = msgspec.json.Decoder(BulkRequest)
@@ -92,7 +96,7 @@ class Sweep:
     changed: int = 0
     next: Position | None = None
 
-    def view(self) -> dict[str, object]:
+    def view(self) -> shapes.Changed:
         return {
             "matched": self.matched,
             "changed": self.changed,
@@ -113,15 +117,15 @@ class Control:
             web.post("/v1/messages:reschedule", self.reschedule),
         ]
 
+    @described("Cancel all that match", Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES)
     async def cancel(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await body_of(request, _BULK)
         if wish.shift is not None:
             raise FieldError("shift", "is for messages:reschedule")
         return await self._answer(request, wish, cancel_all)
 
+    @described("Shift all that match", Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES)
     async def reschedule(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await body_of(request, _BULK)
         if wish.shift is None:
             raise FieldError("shift", "is required")

@@ -25,11 +25,17 @@ from ..schedules import plan_of
 from ..times import TimeError, parse_delay, parse_deliver_at
 from .drafts import draft_of
 from .requests import Encoding, FieldError, MessageRequest, draft
+from .scalars import Delay, Topic, Wish, Zone
 
 COUNT_MAX = 1_000
 COUNT_DEFAULT = 10
 INTERVAL_MS_MIN = 1_000
 TEXT_MAX = 255
+
+
+def _empty() -> msgspec.Raw:
+    """The payload of a schedule that names none."""
+    return msgspec.Raw(b'""')
 
 
 class Dst(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,22 +48,22 @@ class Dst(msgspec.Struct, forbid_unknown_fields=True):
 class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A schedule as sent; types only."""
 
-    topic: str | None = None
-    payload: msgspec.Raw = msgspec.Raw(b'""')
+    topic: Topic | None = None
+    payload: msgspec.Raw = msgspec.field(default_factory=_empty)
     cron: str | None = None
-    every: str | int | float | None = None
+    every: Delay | None = None
     rrule: str | None = None
-    timezone: str | None = None
-    start: str | None = None
-    end: str | None = None
+    timezone: Zone | None = None
+    start: Wish | None = None
+    end: Wish | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
-    jitter: str | int | float | None = None
+    jitter: Delay | None = None
     dst: Dst = msgspec.field(default_factory=Dst)
     misfire: Misfire = "fire_once"
     encoding: Encoding | None = None
     qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     retain: bool = False
-    expires_in: str | int | float | None = None
+    expires_in: Delay | None = None
     late: Literal["deliver", "drop"] = "deliver"
     headers: dict[str, str] | None = None
     content_type: str | None = None

@@ -12,9 +12,11 @@ from timeline.position import at_of, id_text
 
 from ..app import App
 from ..loader import AHEAD_MS
-from .answers import check_query, id_of, json_answer
+from . import shapes
+from .answers import id_of, json_answer
+from .calls import Gives, described
 from .problems import Problem
-from .views import View, position_view, time_text
+from .views import position_view, time_text
 
 
 class Explain:
@@ -26,8 +28,8 @@ class Explain:
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages/{id}/explain", self.get)]
 
+    @described("Where a message lies", Gives(200, shapes.Place), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
-        check_query(request)
         app, message = self._app, id_of(request)
         found = app.reader.find(message)
         if found is None:
@@ -35,7 +37,14 @@ class Explain:
         place, shard = found.position, found.shard
         is_ahead = shard is not None and place > app.horizon.position and not is_stub(found.value)
         in_wheel = is_ahead and place <= app.wheel.loaded
-        view: View = {"id": id_text(message), "position": position_view(place), "held": shard is None}
+        enters_ms = max(app.horizon.clock_ms, at_of(place) - AHEAD_MS) if is_ahead and not in_wheel else None
+        view: shapes.Place = {
+            "id": id_text(message),
+            "position": position_view(place),
+            "held": shard is None,
+            "in_wheel": in_wheel,
+            "enters_ram_at": None if enters_ms is None else time_text(enters_ms),
+        }
         if shard is not None:
             piece = app.directory.find(at_of(place))
             assert piece is not None, "a row that was found lies in a slice"
@@ -46,10 +55,4 @@ class Explain:
                 "structure": app.reader.structures.pattern(shard.structure),
                 "borrowed": shard.number in piece.borrowed,
             }
-        view["in_wheel"] = in_wheel
-        view["enters_ram_at"] = (
-            time_text(max(app.horizon.clock_ms, at_of(place) - AHEAD_MS))
-            if is_ahead and not in_wheel
-            else None
-        )
         return json_answer(view)

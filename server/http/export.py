@@ -22,13 +22,14 @@ from shards.record import MOVED, Record, decode, is_stub
 from timeline.position import HELD_SHARD, MessageId, Position, message_id, seq_of
 
 from ..app import App
-from .answers import check_query, flag, instant_parameter
+from .answers import flag, instant_parameter
+from .calls import NDJSON, Gives, described
 from .listing import Query, Selection, pending_query
-from .views import PENDING, View, message_view
+from .scalars import FLAG, SELECTED
+from .views import PENDING, message_view
 
 STEP_ROWS = 500
 STEP_BYTES = 1 << 20
-MEDIA_TYPE = "application/x-ndjson"
 _NOT_SENT = ("state", "publisher")
 
 _encode = msgspec.json.Encoder().encode
@@ -43,12 +44,16 @@ class Export:
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages:export", self.get)]
 
+    @described(
+        "What is pending as NDJSON, which `:batch` takes back",
+        Gives(200, str, media=NDJSON, said="one message a line"),
+        query={**SELECTED, "ids": FLAG},
+    )
     async def get(self, request: web.Request) -> web.StreamResponse:
-        check_query(request, ("due_from", "due_to", "topic", "ids"))
         since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
         query = pending_query(request.query.get("topic"), since, until)
         reading = Reading(self._app, query, with_ids=flag(request, "ids"))
-        response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE})
+        response = web.StreamResponse(headers={"Content-Type": NDJSON})
         await response.prepare(request)
         while not reading.is_over:
             lines = reading.step()
@@ -111,7 +116,7 @@ class Reading:
         return self._encoded(name, found.position, decode(found.value))
 
     def _encoded(self, name: MessageId, place: Position, record: Record) -> bytes:
-        view: View = message_view(name, place, record, PENDING, None)
+        view: dict[str, object] = {**message_view(name, place, record, PENDING, None)}
         view["deliver_at"] = view.pop("local", view["deliver_at"])
         for member in _NOT_SENT if self._with_ids else ("id", *_NOT_SENT):
             view.pop(member, None)

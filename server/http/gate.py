@@ -2,7 +2,8 @@
 
 `http.max_body` bounds one body; this bounds their sum (`limits.queued_bytes`), from the first byte read
 to the answer. Beyond it a request is refused with 429 before its body is read. A body whose length is not
-announced counts as the largest that may be. One request is let through however large, so that none starves.
+announced, or that comes compressed, counts as the largest that may be. One request is let through however
+large, so that none starves.
 """
 
 from aiohttp import web
@@ -26,7 +27,7 @@ class Gate:
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
             if not request.body_exists:
                 return await handler(request)
-            size = self.enter(request.content_length)
+            size = self.enter(None if "Content-Encoding" in request.headers else request.content_length)
             try:
                 return await handler(request)
             finally:

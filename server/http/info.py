@@ -9,7 +9,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from ..app import App
 from ..times import format_ms
 from ..version import server_version
-from .answers import check_query, json_answer
+from . import shapes
+from .answers import RETRY_AFTER, json_answer
+from .calls import Gives, described
 from .problems import Problem
 
 
@@ -28,29 +30,33 @@ class Info:
             web.get("/metrics", self.metrics),
         ]
 
-    async def info(self, request: web.Request) -> web.Response:
-        check_query(request)
+    @described("Version, clock, MQTT listeners", Gives(200, shapes.Info))
+    async def info(self, _: web.Request) -> web.Response:
         app = self._app
-        return json_answer(
-            {
-                "version": self._version,
-                "node": app.node,
-                "clock": "simulated" if app.clock.is_simulated else "system",
-                "now": format_ms(app.clock.wall_ms()),
-                "mqtt": app.listening,
-            }
-        )
+        view: shapes.Info = {
+            "version": self._version,
+            "node": app.node,
+            "clock": "simulated" if app.clock.is_simulated else "system",
+            "now": format_ms(app.clock.wall_ms()),
+            "mqtt": app.listening,
+        }
+        return json_answer(view)
 
+    @described("Whether the process lives", Gives(200, shapes.Status), query=None)
     async def live(self, _: web.Request) -> web.Response:
         return json_answer({"status": "ok"})
 
+    @described("Whether it can serve", Gives(200, shapes.Status), query=None, problems=("not-ready",))
     async def ready(self, _: web.Request) -> web.Response:
         if not self._app.is_ready:
-            raise Problem("not-ready", "the timeline is being loaded, or the server stops")
+            raise Problem(
+                "not-ready", "the timeline is being loaded, or the server stops", headers=RETRY_AFTER
+            )
         if self._app.writer.broken is not None:
-            raise Problem("not-ready", "the store takes no writes")
+            raise Problem("not-ready", "the store takes no writes", headers=RETRY_AFTER)
         return json_answer({"status": "ok"})
 
+    @described("Prometheus metrics", Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, _: web.Request) -> web.Response:
         body = self._app.metrics.render()
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

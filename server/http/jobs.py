@@ -9,13 +9,12 @@ Instants are Unix ms where programs need them (`..._ms`); `start` and the like a
 """
 
 from collections.abc import Awaitable
-from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from shards.jobs import COMMITTING, ENDED, EXPIRE, MOVING, SPLIT, JobRow, PieceRow, SourceRow
+from shards.jobs import EXPIRE, JobRow
 from shards.manifest import MovedFile
 
 from .. import expiring, splitting
@@ -23,13 +22,17 @@ from ..app import App
 from ..expiring import DroppedSlice
 from ..pipeline import LEASE_S, Job, JobRefused, Pipeline
 from ..times import TimeError
-from .answers import RETRY_AFTER, body_of, check_query, instant_ms, json_answer, limit_of, refusals
+from .answers import RETRY_AFTER, body_of, instant_ms, json_answer, limit_of, refusals
+from .calls import WRITES, Gives, described
+from .jobviews import JobPage, JobView, Lease, job_view
 from .problems import SLUGS, Problem
 from .requests import FieldError
-from .views import View, time_text
+from .scalars import PAGED, Location
 
 PARTS_MAX = 1_000
 T = TypeVar("T")
+NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "wrong-state", *WRITES)
+NOT_NOW = ("not-found", "stale-token", "wrong-state", "too-near", *WRITES)
 
 
 class NewJob(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,7 +92,7 @@ class JobRoutes:
         return [
             web.post("/v1/jobs", self.create),
             web.get("/v1/jobs", self.list),
-            web.get("/v1/jobs/{id}", self.get),
+            web.get("/v1/jobs/{id:[^:/]+}", self.get),
             web.post("/v1/jobs/{id}:begin", self.begin),
             web.post("/v1/jobs/{id}:commit", self.commit),
             web.post("/v1/jobs/{id}:abort", self.abort),
@@ -100,8 +103,13 @@ class JobRoutes:
     def _pipeline(self) -> Pipeline:
         return self._app.pipeline
 
+    @described(
+        "Start a job of the pipeline",
+        Gives(201, JobView, {"Location": Location}),
+        body=NewJob,
+        problems=("not-found", *NO_JOB),
+    )
     async def create(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await body_of(request, _NEW)
         if wish.kind == EXPIRE:
             if wish.slice is not None or wish.parts is not None:
@@ -119,31 +127,37 @@ class JobRoutes:
         answer.headers["Location"] = f"/v1/jobs/{job.row.id}"
         return answer
 
+    @described("Jobs, open ones first", Gives(200, JobPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        check_query(request, ("limit", "cursor"))
         limit, cursor = limit_of(request), request.query.get("cursor", "0")
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 6):
             raise FieldError("cursor", "is not one that this server gave")
         jobs = list(self._pipeline)
         end = int(cursor) + limit
         views = [self._view(job) for job in jobs[int(cursor) : end]]
-        return json_answer({"jobs": views, "next": str(end) if end < len(jobs) else None})
+        page: JobPage = {"jobs": views, "next": str(end) if end < len(jobs) else None}
+        return json_answer(page)
 
+    @described("A job", Gives(200, JobView), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
-        check_query(request)
         job = self._pipeline.get(request.match_info["id"])
         if job is None:
             raise Problem("not-found", f"there is no job {request.match_info['id'][:40]}")
         return json_answer(self._view(job))
 
+    @described("Cut the slice", Gives(200, JobView), body=Begin, problems=NOT_NOW)
     async def begin(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await body_of(request, _BEGIN)
         job = await _said(splitting.begin(self._pipeline, request.match_info["id"], wish.token, wish.cuts))
         return json_answer(self._view(job))
 
+    @described(
+        "Hand back what was moved or archived",
+        Gives(200, JobView),
+        body=CommitJob,
+        problems=(*NOT_NOW, "bad-manifest"),
+    )
     async def commit(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish, job_id = await body_of(request, _COMMIT), request.match_info["id"]
         if (wish.files is None) == (wish.slices is None):
             raise FieldError("files", "for a split, or `slices` for an expiry: one of them is needed")
@@ -153,104 +167,25 @@ class JobRoutes:
             row = await _said(expiring.commit(self._pipeline, job_id, wish.token, wish.slices or []))
         return json_answer(self._view(row))
 
+    @described("Forget the job", Gives(200, JobView), body=Abort, problems=NOT_NOW)
     async def abort(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await body_of(request, _ABORT)
         detail = wish.detail[:DETAIL_MAX]
-        return json_answer(
-            self._view(await _said(self._pipeline.abort(request.match_info["id"], wish.token, detail)))
-        )
+        row = await _said(self._pipeline.abort(request.match_info["id"], wish.token, detail))
+        return json_answer(self._view(row))
 
+    @described("Keep the lease", Gives(200, Lease), body=Renew, problems=NOT_NOW)
     async def renew(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await body_of(request, _RENEW)
         progress = None
         if wish.done is not None or wish.total is not None:
             progress = wish.done or 0, wish.total or 0
         job = await _said(self._pipeline.renew(request.match_info["id"], wish.token, progress))
-        return json_answer({"id": job.row.id, "state": job.row.state, "lease_s": LEASE_S})
+        lease: Lease = {"id": job.row.id, "state": job.row.state, "lease_s": LEASE_S}
+        return json_answer(lease)
 
-    def _view(self, job: Job | JobRow) -> View:
+    def _view(self, job: Job | JobRow) -> JobView:
         return job_view(self._app, job)
-
-
-def job_view(app: App, job: Job | JobRow) -> View:
-    """A job as everybody may see it."""
-    row = job.row if isinstance(job, Job) else job
-    view: View = {
-        "id": row.id,
-        "kind": row.kind,
-        "run": row.run,
-        "state": row.state,
-        "node": row.node,
-        "lease_s": LEASE_S,
-        "created_at": time_text(row.created_ms),
-    }
-    pieces = [
-        _piece_view(piece, row.sources[index] if index < len(row.sources) else [])
-        for index, piece in enumerate(row.slices)
-    ]
-    if row.kind == SPLIT:
-        view |= {
-            "slice": pieces[0],
-            "parts": row.parts or None,
-            "split_above": app.config.slices.split_above,
-            "children": [_child_view(child, row.sources[0]) for child in row.children],
-        }
-    else:
-        view |= {"slices": pieces, "archive": app.config.slices.archive or None}
-    if isinstance(job, Job):
-        view |= _open_view(job)
-    if row.state in ENDED:
-        view |= {"ended_at": time_text(row.ended_ms), "detail": row.detail or None, "rows": row.rows}
-    return view
-
-
-def _open_view(job: Job) -> View:
-    """Where its files are, and how far it is."""
-    is_begun = job.row.kind == SPLIT and job.row.state in (MOVING, COMMITTING)
-    view: View = {"checkpoint": _uri(job.folder / ("checkpoint" if is_begun else "plan"))}
-    if is_begun:
-        view["output"] = _uri(job.folder / "out")
-    done, total = job.progress or (0, 0)
-    view["progress"] = {"done": done, "total": total} if job.progress else None
-    return view
-
-
-def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> View:
-    return {
-        "start": time_text(piece.start_ms),
-        "start_ms": piece.start_ms,
-        "end_ms": piece.end_ms,
-        "generation": piece.generation,
-        "count": piece.rows,
-        "live": piece.live,
-        "sources": [
-            {**_source_view(source), "count": source.count, "live": source.live} for source in sources
-        ],
-    }
-
-
-def _child_view(child: PieceRow, sources: list[SourceRow]) -> View:
-    return {
-        "start_ms": child.start_ms,
-        "end_ms": child.end_ms,
-        "generation": child.generation,
-        "sources": [_source_view(source) for source in sources],
-    }
-
-
-def _source_view(source: SourceRow) -> View:
-    return {
-        "start_ms": source.start_ms,
-        "generation": source.generation,
-        "shard": source.shard,
-        "structure": source.structure,
-    }
-
-
-def _uri(path: Path) -> str:
-    return path.resolve().as_uri()
 
 
 def _slice_ms(given: str | int | None) -> int:
@@ -270,7 +205,7 @@ async def _said(work: Awaitable[T]) -> T:
     except JobRefused as error:
         slug = error.slug if error.slug in SLUGS else "refused"
         faults = [{"file": f.file, "check": f.check, "detail": f.detail} for f in error.faults]
-        extra: View = {"errors": faults} if faults else {}
+        extra: dict[str, Any] = {"errors": faults} if faults else {}
         if slug == "refused":
             extra = {"errors": [{"field": error.slug, "detail": str(error)}]}
         headers = RETRY_AFTER if slug == "over-quota" else None

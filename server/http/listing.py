@@ -25,7 +25,9 @@ from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
+from typing import Annotated, Literal
 
+import msgspec
 from aiohttp import web
 
 from shards.read import Row
@@ -34,17 +36,20 @@ from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, before, message_id
 
 from ..app import App
-from .answers import check_query, flag, instant_parameter, json_answer, limit_of
+from . import shapes
+from .answers import flag, instant_parameter, json_answer, limit_of
+from .calls import Gives, described
 from .requests import FieldError
-from .views import CANCELLED, PENDING, STATES, Journal, View, message_view, state_of
+from .scalars import FLAG, PAGED, SELECTED, State
+from .views import CANCELLED, PENDING, STATES, Journal, message_view, state_of
 
 STEP_ROWS = 1_000
 LOOK_ROWS = 20_000
 COUNT_STEP_ROWS = 4_000
 PAGE_BYTES = 4 << 20
 TOPICS_MAX = 10_000
-PARAMETERS = ("due_from", "due_to", "topic", "state", "limit", "cursor", "count")
 ALL = "all"
+AnyState = Annotated[Literal[State, "all"], msgspec.Meta(extra_json_schema={"default": PENDING})]
 
 _place = itemgetter(0)
 
@@ -104,8 +109,12 @@ class Listing:
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages", self.get)]
 
+    @described(
+        "List and count",
+        Gives(200, shapes.MessagePage),
+        query={**SELECTED, "state": AnyState, **PAGED, "count": FLAG},
+    )
     async def get(self, request: web.Request) -> web.Response:
-        check_query(request, PARAMETERS)
         query = query_of(request)
         is_counted = flag(request, "count")
         cursor = request.query.get("cursor")
@@ -113,9 +122,11 @@ class Listing:
         if cursor is not None:
             page = replace(query, start=max(query.start, Position(cursor_of(cursor) + 1)))
         selection = Selection(self._app, page)
-        answer: dict[str, object] = {}
-        answer["messages"], last = await selection.page()
-        answer["next"] = None if last is None else f"{last:024x}"
+        views, last = await selection.page()
+        answer: shapes.MessagePage = {
+            "messages": views,
+            "next": None if last is None else f"{last:024x}",
+        }
         if is_counted:
             answer["count"] = await count(self._app, query, lambda: request.transport is None)
         return json_answer(answer)
@@ -132,10 +143,10 @@ class Selection:
         self._fits: dict[bytes, bool] = {}
         self._structures = app.reader.structures.overlapping((query.topic,)) if query.topic else None
 
-    async def page(self) -> tuple[list[View], Position | None]:
+    async def page(self) -> tuple[list[shapes.Message], Position | None]:
         """The next messages and the position of the last one looked at, None at the end of the range."""
         limit, start = self._query.limit, self._query.start
-        views: list[View] = []
+        views: list[shapes.Message] = []
         looked = size = 0
         last = start
         while True:
@@ -171,7 +182,7 @@ class Selection:
             rows = merge(held, rows, key=_place)
         return rows
 
-    def shows(self, place: Position, number: int, value: bytes) -> tuple[Record, str, int | None] | None:
+    def shows(self, place: Position, number: int, value: bytes) -> tuple[Record, State, int | None] | None:
         """The record, its state and when it was dispatched, if the query asks for it."""
         query = self._query
         if query.state == PENDING and is_stub(value):
@@ -191,7 +202,7 @@ class Selection:
             return not is_stub(value) and (not self._query.topic or self._has_topic(topic_of(value)))
         return self.shows(place, number, value) is not None
 
-    def _view(self, place: Position, number: int, value: bytes) -> View | None:
+    def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:
         shown = self.shows(place, number, value)
         if shown is None:
             return None

@@ -10,7 +10,7 @@ is what was decided there, never what a look-up said before.
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 from aiohttp import web
@@ -25,13 +25,18 @@ from timeline.position import MessageId, id_text
 from ..app import App
 from ..spread import Spreader
 from ..times import format_ms, wall_time
-from .answers import ask, body_of, check_query, id_of, json_answer, raw_answer
+from . import shapes
+from .answers import ask, body_of, id_of, json_answer, raw_answer
+from .calls import WRITES, Gives, described
 from .drafts import draft_of, late_ones, place
 from .problems import Problem
-from .requests import FieldError, ParsedMessage, check_json, due_of, parse_one
+from .requests import FieldError, New, ParsedMessage, check_json, due_of, parse_one
+from .scalars import Delay, ETag, Key, Location, Tags, Wish, only_one
 from .views import Journal, etag, found_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
+TAGGED = {"ETag": ETag}
+PLACED = {"Location": Location, **TAGGED}
 NO_ROW = MessageId(0)
 """The tag of a row that no message is in."""
 
@@ -39,8 +44,8 @@ NO_ROW = MessageId(0)
 class Move(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PATCH; exactly one of the two."""
 
-    deliver_at: str | None = None
-    deliver_in: str | int | float | None = None
+    deliver_at: Wish | None = None
+    deliver_in: Delay | None = None
 
 
 _MOVE = msgspec.json.Decoder(Move)
@@ -61,13 +66,20 @@ class Messages:
             web.delete("/v1/messages/{id}", self.delete),
         ]
 
+    @described(
+        "Schedule a message; sent again under its key it gets the first answer",
+        Gives(201, shapes.Scheduled, PLACED),
+        Gives(200, shapes.Scheduled, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
+        body=New,
+        headers={KEY_HEADER: Key},
+        problems=("idempotency-mismatch", *WRITES),
+    )
     async def post(self, request: web.Request) -> web.Response:
         app = self._app
-        check_query(request)
         check_json(request.headers.get("Content-Type", ""))
         body = await request.read()
         now_ms = app.clock.wall_ms()
-        message = parse_one(body, now_ms, app.config.limits, request.headers.get(KEY_HEADER))
+        message = parse_one(body, now_ms, app.config.limits, _key(request))
         if not message.spread_ms:
             return await self._place(message, now_ms)
         async with self._spreader.lock:
@@ -86,8 +98,8 @@ class Messages:
             status, headers, body = first_answer(app, placed, draft.due_ms, now_ms)
         return raw_answer(body, status, headers)
 
+    @described("Look at a message", Gives(200, shapes.Message, TAGGED), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
-        check_query(request)
         message = id_of(request)
         found = self._app.reader.find(message)
         if found is None:
@@ -96,9 +108,15 @@ class Messages:
         answer.headers["ETag"] = etag(found.row_id)
         return answer
 
+    @described(
+        "Move a message; its id stays",
+        Gives(200, shapes.Scheduled, TAGGED),
+        body=Annotated[Move, only_one("deliver_at", "deliver_in")],
+        headers={"If-Match": Tags},
+        problems=("not-found", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
+    )
     async def patch(self, request: web.Request) -> web.Response:
         app = self._app
-        check_query(request)
         message = id_of(request)
         wish = await body_of(request, _MOVE)
         now_ms = app.clock.wall_ms()
@@ -111,7 +129,7 @@ class Messages:
         )
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
-        body = {
+        body: shapes.Scheduled = {
             "id": id_text(message),
             "deliver_at": format_ms(due_ms),
             "state": "pending",
@@ -121,8 +139,12 @@ class Messages:
         answer.headers["ETag"] = etag(control.row)
         return answer
 
+    @described(
+        "Cancel a message: nobody will get it",
+        Gives(204),
+        problems=("not-found", "already-dispatched", *WRITES),
+    )
     async def delete(self, request: web.Request) -> web.Response:
-        check_query(request)
         message = id_of(request)
         control: Control = await ask(self._app, lambda commit: commit.cancel(message))
         if control.outcome is not Outcome.DONE:
@@ -176,6 +198,13 @@ def _move(
     is_meant = found is not None and etag(found.row_id) in tags
     row = found.row_id if found is not None and is_meant else NO_ROW
     return commit.move(message, due_ms, row, zone=zone)
+
+
+def _key(request: web.Request) -> str | None:
+    keys = request.headers.getall(KEY_HEADER, ())
+    if len(keys) > 1:
+        raise FieldError("key", f"the header {KEY_HEADER} is given twice")
+    return keys[0] if keys else None
 
 
 def _tags(headers: Iterable[str]) -> frozenset[str] | None:

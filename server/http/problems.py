@@ -150,8 +150,21 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
             return problem_of(error).response()
         case web.HTTPException():
             return _of_aiohttp(error)
+        case web.RequestPayloadError():
+            return _cut(request, Problem("not-readable", "the body is not what its headers say"))
     log.error("%s %s failed", request.method, request.raw_path, exc_info=error)
     return Problem("internal").response()
+
+
+def _cut(request: web.Request, problem: Problem) -> web.Response:
+    """A problem after which the connection cannot go on: nobody knows where the next request begins.
+
+    Nothing more is read of the body, which aiohttp would do to find its end.
+    """
+    request.content.feed_eof()
+    answer = problem.response()
+    answer.force_close()
+    return answer
 
 
 def _under_way(request: web.Request) -> bool:

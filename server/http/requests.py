@@ -28,6 +28,7 @@ from timeline.position import BadId, parse_id
 
 from ..config import Limits
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
+from .scalars import Delay, Id, Key, Topic, Wish, only_one
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -67,20 +68,26 @@ class UnsupportedMedia(RequestError):
 class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One message as sent; types only."""
 
-    topic: str
+    topic: Topic
     payload: msgspec.Raw
     encoding: Encoding | None = None
-    deliver_at: str | None = None
-    deliver_in: str | int | float | None = None
+    deliver_at: Wish | None = None
+    deliver_in: Delay | None = None
     qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     retain: bool = False
-    expires_in: str | int | float | None = None
+    expires_in: Delay | None = None
     late: Literal["deliver", "drop"] = "deliver"
-    spread: str | int | float | None = None
+    spread: Delay | None = None
     headers: dict[str, str] | None = None
     content_type: str | None = None
-    key: str | None = None
-    id: str | None = None
+    key: Key | None = None
+    id: Id | None = None
+
+
+Item = Annotated[MessageRequest, only_one("deliver_at", "deliver_in")]
+"""One of a batch, as it is described."""
+New = Annotated[Item, msgspec.Meta(extra_json_schema={"properties": {"id": {"type": "null"}}})]
+"""One by itself: it gets its id from the server."""
 
 
 class ParsedMessage(msgspec.Struct, frozen=True, gc=False):

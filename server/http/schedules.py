@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar, cast
 
 import msgspec
 from aiohttp import web
@@ -28,7 +28,9 @@ from timeline.position import MessageId, id_text
 from ..app import App
 from ..schedules import plan_of
 from ..times import format_ms
-from .answers import ask, body_of, check_query, json_answer, limit_of
+from . import shapes
+from .answers import ask, body_of, json_answer, limit_of
+from .calls import WRITES, Gives, described
 from .definitions import (
     COUNT_DEFAULT,
     COUNT_MAX,
@@ -40,11 +42,17 @@ from .definitions import (
 )
 from .problems import Problem
 from .requests import FieldError, NotReadable
+from .scalars import PAGED, Location, only_one
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
+"""The path of one; with a verb behind it the others answer, to every method."""
+ONE_RULE = only_one("cron", "every", "rrule")
 AHEAD_MS = 100 * 366 * 86_400_000
 """How far a preview looks."""
-View = dict[str, Any]
+Count = Annotated[
+    int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": COUNT_MAX, "default": COUNT_DEFAULT})
+]
 Body = TypeVar("Body")
 
 _SCHEDULE = msgspec.json.Decoder(ScheduleRequest)
@@ -61,17 +69,23 @@ class ScheduleRoutes:
         return [
             web.get("/v1/schedules", self.list),
             web.post("/v1/schedules:preview", self.preview),
-            web.put("/v1/schedules/{name}", self.put),
-            web.get("/v1/schedules/{name}", self.get),
-            web.delete("/v1/schedules/{name}", self.delete),
+            web.put(ONE, self.put),
+            web.get(ONE, self.get),
+            web.delete(ONE, self.delete),
             web.get("/v1/schedules/{name}/upcoming", self.upcoming),
             web.post("/v1/schedules/{name}:pause", self.pause),
             web.post("/v1/schedules/{name}:resume", self.resume),
             web.post("/v1/schedules/{name}:trigger", self.trigger),
         ]
 
+    @described(
+        "Make a schedule, or change it in place",
+        Gives(201, shapes.Schedule, {"Location": Location}),
+        Gives(200, shapes.Schedule, said="it was there"),
+        body=Annotated[ScheduleRequest, ONE_RULE],
+        problems=WRITES,
+    )
     async def put(self, request: web.Request) -> web.Response:
-        check_query(request)
         app, name = self._app, request.match_info["name"]
         if not NAME.fullmatch(name):
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
@@ -87,20 +101,25 @@ class ScheduleRoutes:
             answer.headers["Location"] = f"/v1/schedules/{name}"
         return answer
 
+    @described("A schedule", Gives(200, shapes.Schedule), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
-        check_query(request)
         name, row = self._found(request)
         return json_answer(self._view(name, row))
 
+    @described("Schedules by name", Gives(200, shapes.SchedulePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        check_query(request, ("limit", "cursor"))
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         found = self._app.schedules.after(cursor, limit + 1)
-        views = [self._view(name, row) for name, row in found[:limit]]
-        return json_answer({"schedules": views, "next": found[limit - 1][0] if len(found) > limit else None})
+        page: shapes.SchedulePage = {
+            "schedules": [self._view(name, row) for name, row in found[:limit]],
+            "next": found[limit - 1][0] if len(found) > limit else None,
+        }
+        return json_answer(page)
 
+    @described(
+        "Forget a schedule; its pending occurrence goes too", Gives(204), problems=("not-found", *WRITES)
+    )
     async def delete(self, request: web.Request) -> web.Response:
-        check_query(request)
         name = request.match_info["name"]
         if not NAME.fullmatch(name) or not await ask(
             self._app, partial(self._app.schedules.delete, name=name)
@@ -108,23 +127,32 @@ class ScheduleRoutes:
             raise _unknown(name)
         return web.Response(status=204)
 
+    @described("Stop firing", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def pause(self, request: web.Request) -> web.Response:
         return await self._change(request, self._app.schedules.pause)
 
+    @described("Fire again", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def resume(self, request: web.Request) -> web.Response:
         return await self._change(request, self._app.schedules.resume)
 
+    @described(
+        "Send its message now, beside what is planned",
+        Gives(200, shapes.Triggered),
+        problems=("not-found", *WRITES),
+    )
     async def trigger(self, request: web.Request) -> web.Response:
-        check_query(request)
         name, _ = self._found(request)
         now_ms = self._app.clock.wall_ms()
         message: MessageId | None = await ask(self._app, partial(self._app.schedules.trigger, name=name))
         if message is None:
             raise _unknown(name)
-        return json_answer({"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)})
+        view: shapes.Triggered = {"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)}
+        return json_answer(view)
 
+    @described(
+        "When a schedule would fire", Gives(200, shapes.Fires), body=Annotated[PreviewRequest, ONE_RULE]
+    )
     async def preview(self, request: web.Request) -> web.Response:
-        check_query(request)
         wish = await _read(request, _PREVIEW)
         app = self._app
         now_ms = app.clock.wall_ms()
@@ -134,15 +162,21 @@ class ScheduleRoutes:
         plan = checked_plan(timing, wish.name, now_ms)
         count = min(wish.count, timing.limit or wish.count)
         after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
-        return json_answer({"fires": await asyncio.to_thread(_fire_views, plan, after_ms, count)})
+        view: shapes.Fires = {"fires": await asyncio.to_thread(_fire_views, plan, after_ms, count)}
+        return json_answer(view)
 
+    @described(
+        "When a schedule will fire, the pending occurrence first",
+        Gives(200, shapes.Fires),
+        query={"count": Count},
+        problems=("not-found",),
+    )
     async def upcoming(self, request: web.Request) -> web.Response:
         """What will be sent: the pending occurrence, wherever it was moved, then the fires behind it."""
-        check_query(request, ("count",))
         count = _count(request.query.get("count"))
         name, row = self._found(request)
         plan = plan_of(row.timing, name, row.anchor_ms)
-        views: list[View] = []
+        views: list[shapes.Fire] = []
         through_ms = max(row.through_ms, self._app.clock.wall_ms())
         left = row.timing.limit - row.count if row.timing.limit else count
         pending = self._pending(row)
@@ -152,14 +186,14 @@ class ScheduleRoutes:
         if not row.paused:
             wanted = max(0, min(count - len(views), left))
             views += await asyncio.to_thread(_fire_views, plan, through_ms, wanted)
-        return json_answer({"fires": views})
+        view: shapes.Fires = {"fires": views}
+        return json_answer(view)
 
     # -- leaves
 
     async def _change(
         self, request: web.Request, change: Callable[[Commit, str], ScheduleRow | None]
     ) -> web.Response:
-        check_query(request)
         name, _ = self._found(request)
         row = await ask(self._app, lambda commit: change(commit, name))
         if row is None:
@@ -173,27 +207,23 @@ class ScheduleRoutes:
             raise _unknown(name)
         return name, row
 
-    def _view(self, name: str, row: ScheduleRow) -> View:
+    def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
         """The definition as it was sent, the defaults said, and how it stands."""
         timing = row.timing
-        defaults = {
+        standing: shapes.Standing = {
             "timezone": timing.zone,
             "dst": {"gap": timing.gap, "overlap": timing.overlap},
             "misfire": timing.misfire,
-        }
-        state = "paused" if row.paused else "active" if row.occurrence is not None else "finished"
-        return {
-            "name": name,
-            **msgspec.json.decode(row.body, type=dict[str, msgspec.Raw]),
-            **defaults,
-            "state": state,
+            "state": "paused" if row.paused else "active" if row.occurrence is not None else "finished",
             "created_at": format_ms(row.created_ms),
             "changed_at": format_ms(row.anchor_ms),
             "count": row.count,
             "next": self._pending(row),
         }
+        sent = msgspec.json.decode(row.body, type=dict[str, msgspec.Raw])
+        return cast("shapes.Schedule", {"name": name, **sent, **standing})
 
-    def _pending(self, row: ScheduleRow) -> View | None:
+    def _pending(self, row: ScheduleRow) -> shapes.Fire | None:
         """The occurrence that is written and not yet dispatched."""
         if row.occurrence is None:
             return None
@@ -223,15 +253,15 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
     return wish
 
 
-def _fire_views(plan: Plan, after_ms: int, count: int) -> list[View]:
+def _fire_views(plan: Plan, after_ms: int, count: int) -> list[shapes.Fire]:
     last_ms = after_ms + AHEAD_MS
     found = takewhile(lambda fire: fire.base_ms <= last_ms, fires(plan, after_ms))
     return [_fire_view(fire, plan) for fire in islice(found, count)]
 
 
-def _fire_view(fire: Fire, plan: Plan) -> View:
-    view = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, plan.zone)}
-    return view | {"note": fire.note} if fire.note else view
+def _fire_view(fire: Fire, plan: Plan) -> shapes.Fire:
+    view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, plan.zone)}
+    return {**view, "note": fire.note} if fire.note else view
 
 
 def _count(text: str | None) -> int:

@@ -4,10 +4,14 @@ How far a session is behind is counted on the timeline: the stored messages betw
 horizon that its subscriptions match. At most 10,000 rows are looked at for one session (1,000 in a list), and
 beyond that `lag_messages` is what was found so far and `lag_messages_is_exact` false. `lag_seconds` is the
 age of the first message that it has not read: a session that has nothing to read is not behind.
+
+A shared subscription stands among the sessions as `$share/{group}/{filter}`, a name that no client may have:
+it has a read position of its own, which a session's does not count. It is set back like a session, for all
+its members; it cannot be deleted, because it ends with the last session that holds it.
 """
 
 import asyncio
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 from aiohttp import web
@@ -18,14 +22,17 @@ from shards.store import Table
 from timeline.position import Position, at_of, before
 
 from ..app import App
+from ..group import Group
 from ..mqtt.reasons import Reason
-from ..mqtt.router import matching
 from ..subscriber import Subscriber
 from ..times import TimeError, parse_delay, parse_deliver_at
-from .answers import ask, body_of, check_query, json_answer, limit_of
+from . import shapes
+from .answers import ask, body_of, json_answer, limit_of
+from .calls import WRITES, Gives, described
 from .problems import Problem
 from .requests import FieldError
-from .views import View, session_view
+from .scalars import PAGED, Since
+from .views import session_view
 
 LOOK_ROWS = 10_000
 LIST_LOOK_ROWS = 1_000
@@ -34,7 +41,7 @@ LIST_LOOK_ROWS = 1_000
 class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
     """The body of a replay: an instant, or a duration back from now."""
 
-    since: str
+    since: Since
 
 
 _REWIND = msgspec.json.Decoder(Rewind)
@@ -54,28 +61,38 @@ class SessionRoutes:
             web.post("/v1/sessions/{client_id}:replay", self.replay),
         ]
 
+    @described("Sessions and groups, and how far each has read", Gives(200, shapes.SessionPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        check_query(request, ("limit", "cursor"))
         limit, cursor = limit_of(request), request.query.get("cursor", "")
-        names = sorted(s.session.client_id for s in self._app.sessions if s.session.client_id > cursor)
+        groups = (group.text for group in self._app.broker.groups)
+        every = chain((s.session.client_id for s in self._app.sessions), groups)
+        names = sorted(name for name in every if name > cursor)
         views = []
         for name in names[:limit]:
-            subscriber = self._app.sessions.get(name)
+            subscriber = self._find(name)
             if subscriber is not None:
                 views.append(
                     session_view(self._app, subscriber, lag_of(self._app, subscriber, LIST_LOOK_ROWS))
                 )
                 await asyncio.sleep(0)
-        return json_answer({"sessions": views, "next": names[limit - 1] if len(names) > limit else None})
+        page: shapes.SessionPage = {
+            "sessions": views,
+            "next": names[limit - 1] if len(names) > limit else None,
+        }
+        return json_answer(page)
 
+    @described(
+        "A session, or a group ($share/group/filter)", Gives(200, shapes.Session), problems=("not-found",)
+    )
     async def get(self, request: web.Request) -> web.Response:
-        check_query(request)
         return json_answer(self._view(self._subscriber(request)))
 
+    @described("Forget a session", Gives(204), problems=("not-found", "wrong-state", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
         """Close its connection, forget it, erase its rows: all decided in the writer, or none."""
-        check_query(request)
         app, name = self._app, request.match_info["client_id"]
+        if app.broker.groups.get(name) is not None:
+            raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
         is_stored = app.reader.get(Table.SESSIONS, name.encode()) is not None
         if app.sessions.get(name) is None and not is_stored:
             raise _unknown(name)
@@ -89,17 +106,22 @@ class SessionRoutes:
         await ask(app, forget)
         return web.Response(status=204)
 
+    @described(
+        "Set the read position of a session or group back",
+        Gives(200, shapes.Session),
+        body=Rewind,
+        problems=("not-found", *WRITES),
+    )
     async def replay(self, request: web.Request) -> web.Response:
         """Set the read position back; it never moves forward."""
-        check_query(request)
-        app = self._app
+        app, name = self._app, request.match_info["client_id"]
         subscriber = self._subscriber(request)
         wish = await body_of(request, _REWIND)
         place = max(_position(wish.since, app.clock.wall_ms()), app.directory.floor)
 
         def rewind(commit: Commit) -> bool:
             session = subscriber.session
-            if app.sessions.get(session.client_id) is not subscriber:
+            if self._find(name) is not subscriber:
                 return False
             session.rewind(None, place, app.horizon.position)
             if session.is_persistent:
@@ -108,21 +130,26 @@ class SessionRoutes:
             return True
 
         if not await ask(app, rewind):
-            raise _unknown(subscriber.session.client_id)
+            raise _unknown(name)
         return json_answer(self._view(subscriber))
 
     def _subscriber(self, request: web.Request) -> Subscriber:
         name = request.match_info["client_id"]
-        subscriber = self._app.sessions.get(name)
+        subscriber = self._find(name)
         if subscriber is None:
             raise _unknown(name)
         return subscriber
 
-    def _view(self, subscriber: Subscriber) -> View:
+    def _find(self, name: str) -> Subscriber | None:
+        """The group or session of that name."""
+        group: Group | None = self._app.broker.groups.get(name)
+        return group or self._app.sessions.get(name)
+
+    def _view(self, subscriber: Subscriber) -> shapes.Session:
         return session_view(self._app, subscriber, lag_of(self._app, subscriber, LOOK_ROWS))
 
 
-def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> View:
+def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> shapes.Lag:
     """How far the session is behind the horizon, looking at so many rows at most."""
     session, horizon = subscriber.session, app.horizon.position
     start = Position(max(session.read_at(horizon), app.directory.floor - 1) + 1)
@@ -133,7 +160,7 @@ def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> View:
         rows = app.reader.read(start, Position(horizon + 1), structures)
         for place, _, value in islice(rows, look_rows):
             looked += 1
-            if not is_stub(value) and _is_wanted(subscriber, place, topic_of(value)):
+            if not is_stub(value) and _is_wanted(app, subscriber, place, topic_of(value)):
                 count += 1
                 first = first or place
     is_exact = looked < look_rows
@@ -142,8 +169,8 @@ def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> View:
     return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
 
 
-def _is_wanted(subscriber: Subscriber, place: Position, topic: bytes) -> bool:
-    return any(s.since < place for s in matching(subscriber, topic.decode()))
+def _is_wanted(app: App, subscriber: Subscriber, place: Position, topic: bytes) -> bool:
+    return any(s.since < place for s in app.router.route(topic).get(subscriber, ()))
 
 
 def _position(text: str, now_ms: int) -> Position:

@@ -16,10 +16,13 @@ from timeline.slices import Slice
 
 from ..app import App
 from ..times import TimeError
-from .answers import check_query, instant_ms, json_answer, limit_of
+from . import shapes
+from .answers import instant_ms, json_answer, limit_of
+from .calls import Gives, described
 from .problems import Problem
 from .requests import FieldError
-from .views import shard_view, slice_view
+from .scalars import PAGED
+from .views import shard_view, slice_numbers
 
 LOOK_ROWS = 100_000
 STEP_ROWS = 2_000
@@ -59,30 +62,35 @@ class Slices:
             web.get("/v1/slices/{start}/shards/{n}", self.shard),
         ]
 
+    @described("The spans of the timeline", Gives(200, shapes.SlicePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
-        check_query(request, ("limit", "cursor"))
         limit = limit_of(request)
         start_ms = _cursor(request.query.get("cursor", "0"))
         pieces = (piece for piece in self._app.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
         look = Look(self._app.opened.store)
-        views = [
-            slice_view(piece, *(await look.borrowed(piece)), len(piece.shards) + len(piece.borrowed))
+        views: list[shapes.Slice] = [
+            {
+                **slice_numbers(piece, *(await look.borrowed(piece))),
+                "shards": len(piece.shards) + len(piece.borrowed),
+            }
             for piece in found[:limit]
         ]
         above = self._app.config.slices.split_above
-        return json_answer({"slices": views, "next": more, "split_above": above})
+        page: shapes.SlicePage = {"slices": views, "next": more, "split_above": above}
+        return json_answer(page)
 
+    @described("A slice and its shards", Gives(200, shapes.SliceDetail), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
-        check_query(request)
         piece = self._slice(request)
         shards = [shard_view(self._app, piece, shard) for shard in piece.readable()]
-        borrowed = await Look(self._app.opened.store).borrowed(piece)
-        return json_answer(slice_view(piece, *borrowed, shards))
+        borrowed, is_exact = await Look(self._app.opened.store).borrowed(piece)
+        view: shapes.SliceDetail = {**slice_numbers(piece, borrowed, is_exact), "shards": shards}
+        return json_answer(view)
 
+    @described("A shard", Gives(200, shapes.Shard), problems=("not-found",))
     async def shard(self, request: web.Request) -> web.Response:
-        check_query(request)
         piece, text = self._slice(request), request.match_info["n"]
         shard = piece.shard(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
         if shard is None:

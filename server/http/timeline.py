@@ -1,17 +1,23 @@
 """`GET /v1/timeline/density`: pending messages per stretch of time, see `server/density.py`."""
 
+from typing import Annotated
+
+import msgspec
 from aiohttp import web
 
 from ..app import App
 from ..density import Density
 from ..times import INSTANT_MS_MAX, format_ms
-from .answers import check_query, delay_ms, instant_parameter, json_answer
+from . import shapes
+from .answers import delay_ms, instant_parameter, json_answer
+from .calls import Gives, described
 from .listing import Selection, pending_query
 from .requests import FieldError
+from .scalars import Delay, Filter, Point
 
 BUCKETS_MAX = 10_000
 DAY_MS = 86_400_000
-PARAMETERS = ("from", "to", "bucket", "topic")
+Bucket = Annotated[Delay, msgspec.Meta(extra_json_schema={"default": "PT1M"})]
 
 
 class TimelineRoutes:
@@ -23,8 +29,12 @@ class TimelineRoutes:
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/timeline/density", self.density)]
 
+    @described(
+        "Pending messages per bucket",
+        Gives(200, shapes.Density),
+        query={"from": Point, "to": Point, "bucket": Bucket, "topic": Filter},
+    )
     async def density(self, request: web.Request) -> web.Response:
-        check_query(request, PARAMETERS)
         start_ms, end_ms, width_ms = self._buckets(request)
         query = pending_query(request.query.get("topic"), start_ms, end_ms)
         selection = Selection(self._app, query)
@@ -33,18 +43,16 @@ class TimelineRoutes:
             query.topic, lambda row: selection.counts(*row), lambda: request.transport is None
         )
         starts = range(start_ms, end_ms, width_ms)
-        return json_answer(
-            {
-                "from": format_ms(start_ms),
-                "to": format_ms(end_ms),
-                "bucket_s": width_ms / 1_000,
-                "buckets": [
-                    {"at": format_ms(at_ms), "count": count}
-                    for at_ms, count in zip(starts, counts, strict=True)
-                ],
-                "total": sum(counts),
-            }
-        )
+        view: shapes.Density = {
+            "from": format_ms(start_ms),
+            "to": format_ms(end_ms),
+            "bucket_s": width_ms / 1_000,
+            "buckets": [
+                {"at": format_ms(at_ms), "count": count} for at_ms, count in zip(starts, counts, strict=True)
+            ],
+            "total": sum(counts),
+        }
+        return json_answer(view)
 
     def _buckets(self, request: web.Request) -> tuple[int, int, int]:
         """(start, end, width), ms. Raises FieldError."""

@@ -14,7 +14,7 @@ that came.
 
 from base64 import b64encode
 from collections.abc import Iterator
-from typing import Any
+from typing import Final
 
 import msgspec
 
@@ -28,14 +28,20 @@ from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
 from ..app import App
+from ..group import Group
+from ..message import is_gone
 from ..mqtt.properties import Properties, decode_properties
 from ..subscriber import Subscriber
 from ..times import INSTANT_MS_MAX, format_ms
+from . import shapes
+from .requests import Encoding
+from .scalars import State
 
-View = dict[str, Any]
-
-PENDING, DISPATCHED, CANCELLED, EXPIRED = "pending", "dispatched", "cancelled", "expired"
-STATES = (PENDING, DISPATCHED, CANCELLED, EXPIRED)
+PENDING: Final = "pending"
+DISPATCHED: Final = "dispatched"
+CANCELLED: Final = "cancelled"
+EXPIRED: Final = "expired"
+STATES: tuple[State, ...] = (PENDING, DISPATCHED, CANCELLED, EXPIRED)
 
 
 def time_text(at_ms: int) -> str:
@@ -84,17 +90,16 @@ class Journal:
 
 def state_of(
     place: Position, record: Record, horizon: Position, journal: Journal, *, is_held: bool
-) -> tuple[str, int | None]:
+) -> tuple[State, int | None]:
     """(state, when it was dispatched if that is known). Not for what a move left."""
     if record.stub:
         return CANCELLED, None
     if is_held or place > horizon:
         return PENDING, None
     dispatched_ms = journal.dispatched_ms(place)
-    expires_ms = record.expires_ms
-    if expires_ms:
+    if record.expires_ms:
         passed_ms = at_of(place) if dispatched_ms is None else dispatched_ms
-        if passed_ms >= due_of_row(place, record) + expires_ms:
+        if is_gone(due_of_row(place, record), record.expires_ms, passed_ms):
             return EXPIRED, None
     return DISPATCHED, dispatched_ms
 
@@ -105,10 +110,10 @@ def due_of_row(place: Position, record: Record) -> int:
 
 
 def message_view(
-    message: MessageId, place: Position, record: Record, state: str, dispatched_ms: int | None
-) -> View:
+    message: MessageId, place: Position, record: Record, state: State, dispatched_ms: int | None
+) -> shapes.Message:
     """A message as it came in, with what became of it."""
-    view: View = {
+    view: shapes.Message = {
         "id": id_text(message),
         "topic": record.topic.decode(),
         "deliver_at": time_text(due_of_row(place, record)),
@@ -137,16 +142,16 @@ def message_view(
     return view
 
 
-def found_view(app: App, found: Found, record: Record) -> View:
+def found_view(app: App, found: Found, record: Record) -> shapes.Message:
     """A message that was looked up by its id."""
     place, is_held = found.position, found.shard is None
     state, dispatched_ms = state_of(place, record, app.horizon.position, Journal(app), is_held=is_held)
     return message_view(found.id, place, record, state, dispatched_ms)
 
 
-def _payload(record: Record) -> tuple[object, str]:
+def _payload(record: Record) -> tuple[object, Encoding]:
     """As it came in; what is said to be text and is not (a plain publish can be anything) as base64."""
-    encoding = ENCODINGS[record.encoding]
+    encoding: Encoding = ENCODINGS[record.encoding]
     if encoding == "json":
         return msgspec.Raw(record.payload), encoding
     if encoding == "text":
@@ -157,7 +162,7 @@ def _payload(record: Record) -> tuple[object, str]:
     return b64encode(record.payload).decode(), "base64"
 
 
-def _add_properties(view: View, encoded: bytes) -> None:
+def _add_properties(view: shapes.Message, encoded: bytes) -> None:
     properties = decode_properties(encoded) or Properties()
     if properties.content_type:
         view["content_type"] = properties.content_type
@@ -168,13 +173,12 @@ def _add_properties(view: View, encoded: bytes) -> None:
 # -- the timeline
 
 
-def position_view(place: Position) -> View:
+def position_view(place: Position) -> shapes.Position:
     return {"at": time_text(at_of(place)), "seq": seq_of(place)}
 
 
-def slice_view(piece: Slice, borrowed: Counts, is_exact: bool, shards: object) -> View:
-    """`borrowed`: what it holds of borrowed shards, `is_exact` if all of it has been counted; `shards`: their
-    number, or the view of each."""
+def slice_numbers(piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
+    """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
@@ -184,11 +188,10 @@ def slice_view(piece: Slice, borrowed: Counts, is_exact: bool, shards: object) -
         "bytes": piece.bytes + borrowed.bytes,
         "count_is_exact": is_exact,
         "borrowed": len(piece.borrowed),
-        "shards": shards,
     }
 
 
-def shard_view(app: App, piece: Slice, shard: Shard) -> View:
+def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
     """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
     caps = app.config.shards
     is_borrowed = piece.borrowed.get(shard.number) is shard
@@ -217,22 +220,41 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> View:
 # -- sessions
 
 
-def session_view(app: App, subscriber: Subscriber, lag: View) -> View:
+def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Session:
     """`lag`: the members that say how far it is behind."""
     session = subscriber.session
-    view: View = {"client_id": session.client_id, "connected": subscriber.link is not None}
-    if subscriber.link is not None:
-        view["connected_at"] = time_text(subscriber.connected_ms)
-    elif subscriber.left_ms:
-        view["left_at"] = time_text(subscriber.left_ms)
-    return view | {
+    view: shapes.Session = {
+        "client_id": session.client_id,
+        "connected": subscriber.is_reachable,
         "expiry_s": session.expiry_s,
         "subscriptions": [
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
             for s in session.subscriptions.values()
         ],
         "read_position": position_view(session.read_at(app.horizon.position)),
-        **lag,
+        "lag_messages": lag["lag_messages"],
+        "lag_messages_is_exact": lag["lag_messages_is_exact"],
+        "lag_seconds": lag["lag_seconds"],
         "in_flight": len(session.flights),
         "delivered": subscriber.delivered,
+    }
+    if isinstance(subscriber, Group):
+        view["client_id"] = subscriber.text
+        ordered = sorted(subscriber.members, key=lambda member: member.session.client_id)
+        view["members"] = members = [_member_view(subscriber, member) for member in ordered]
+        # Its own flights are those of QoS 1, with what waits for another member among them.
+        view["in_flight"] = len(subscriber.resends) + sum(member["in_flight"] for member in members)
+    elif subscriber.link is not None:
+        view["connected_at"] = time_text(subscriber.connected_ms)
+    elif subscriber.left_ms:
+        view["left_at"] = time_text(subscriber.left_ms)
+    return view
+
+
+def _member_view(group: Group, member: Subscriber) -> shapes.Member:
+    return {
+        "client_id": member.session.client_id,
+        "connected": member.link is not None,
+        "qos": group.members[member].qos,
+        "in_flight": group.held_by(member),
     }

@@ -13,30 +13,26 @@ from shards.commit import Commit, Draft, Replayed
 from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Table
-from timeline.filters import SHARE_PREFIX, TOPIC_BYTES_MAX, parse_share
+from timeline.filters import SHARE_PREFIX
 from timeline.position import MessageId, Position
-from timeline.session import Flight, Subscription
+from timeline.session import Subscription
 
 from ..clock import Clock
 from ..config import Config
 from ..dispatch import Dispatch
-from ..group import KEY_PREFIX
 from ..message import Message
 from ..replay import Replay
 from ..sessions import Sessions, TooManySessions
 from ..subscriber import Link, Subscriber
 from ..writer import Busy, Writer
+from .dead import Dead
 from .groups import Groups
 from .incoming import Wish
 from .placing import LIVE_MAX, Answer, Placing, Traffic
-from .properties import user_property
 from .reasons import Reason
 from .router import Router
 
 log = logging.getLogger(__name__)
-
-_NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
-"""A client id may hold what a level of a topic may not."""
 
 
 class Broker:
@@ -65,6 +61,7 @@ class Broker:
         self.horizon = horizon
         self.traffic = Traffic()
         self._placing = Placing(config, router, dispatch, writer, self.traffic)
+        self.bury = Dead(sessions, self._placing, writer, node=node, read_on=self.read_on).bury
         self._assigned = 0
         self._second = self._connects = 0
         self._dispatch = dispatch
@@ -84,6 +81,14 @@ class Broker:
         return not rate or self._connects <= rate
 
     # -- sessions
+
+    def restore(self) -> None:
+        """At start: members of groups, and the wills of those who were connected when the server died."""
+        self.groups.restore()
+        for subscriber in list(self.sessions):
+            if subscriber.will is not None:
+                self._publish_will(subscriber, at_once=False)
+                self.store(subscriber, _ignore)
 
     def take_id(self) -> int:
         """A number for a client id of the server's own making, unique over restarts."""
@@ -247,14 +252,22 @@ class Broker:
         known = subscriber.session.subscriptions
         if text not in known and len(known) >= limits.subscriptions_per_session:
             return Reason.QUOTA_EXCEEDED
-        if topic_filter == "#" and subscriber.session.is_persistent and not limits.hash_on_persistent:
+        if (
+            topic_filter in ("#", "+/#")
+            and subscriber.session.is_persistent
+            and not limits.hash_on_persistent
+        ):
             return Reason.NOT_AUTHORIZED
         return None
 
     def subscribe(self, subscriber: Subscriber, wanted: Subscription, replay_from: Position | None) -> bool:
         """Add or replace; takes effect at once. True if the filter is new to the session."""
+        if replay_from is not None:
+            replay_from = max(replay_from, self.replay.floor)
         if wanted.filter.startswith(SHARE_PREFIX):
             subscriber.session.subscribe(wanted, self.horizon())
+            if replay_from is not None and wanted.filter not in self.groups:
+                wanted.since = min(wanted.since, replay_from)
             return self.groups.join(subscriber, wanted.filter, wanted)
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
@@ -308,26 +321,6 @@ class Broker:
             done(is_durable)
 
         self.submit(lambda commit: commit.row(Table.RECEIVED, key, None), settled)
-
-    def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> None:
-        """A session or group has not acked a message after `sessions.max_attempts`: to `$dead/...`."""
-        name = subscriber.session.client_id
-        if subscriber.is_group:
-            name = parse_share(name.removeprefix(KEY_PREFIX))[0] or name
-        topic = f"$dead/{name.translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
-        if len(topic) > TOPIC_BYTES_MAX:
-            topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
-        reason = user_property("fasti-dead-reason", f"not acked after {flight.attempts} deliveries")
-        record = msgspec.structs.replace(
-            message.record,
-            topic=topic,
-            due_ms=0,
-            id=0,
-            key=b"",
-            properties=message.record.properties + reason,
-        )
-        log.warning("%s: message %s not acked, moved to %s", name, message.id_text(self.node), topic.decode())
-        self.publish([(Wish(record, False, b"", b""), None)])
 
 
 def _covers(denied: str, topic_filter: str) -> bool:

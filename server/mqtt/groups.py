@@ -1,6 +1,6 @@
 """Who is a member of which shared subscription: groups made, joined, left, restored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from timeline.filters import parse_share
 from timeline.position import Position
@@ -31,6 +31,15 @@ class Groups:
     def __len__(self) -> int:
         return len(self._by_text)
 
+    def __contains__(self, text: str) -> bool:
+        return text in self._by_text
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._by_text.values())
+
+    def get(self, text: str) -> Group | None:
+        return self._by_text.get(text)
+
     def restore(self) -> None:
         """At start: every stored session that holds a shared subscription is a member, away.
 
@@ -49,6 +58,10 @@ class Groups:
             if text not in self._by_text:
                 self._open(text, since[text], is_stored=True)
             self.join(member, text, subscription)
+        for member in self._sessions:
+            for flight in member.session.flights.values():
+                group = self._by_text.get(flight.group) if isinstance(flight.group, str) else None
+                flight.group = (group, 0) if group is not None else None
 
     def join(self, member: Subscriber, text: str, subscription: Subscription) -> bool:
         """Make a session a member; True if it was not one before."""

@@ -10,8 +10,9 @@ from hashlib import blake2b
 import msgspec
 
 from shards.record import Record
-from timeline.filters import TopicError, check_topic
+from timeline.filters import TopicError, check_topic, levels_of
 
+from ..message import AT_ONCE_MS
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 from .packets import Publish
 from .properties import Properties, forwarded
@@ -19,6 +20,8 @@ from .reasons import Reason
 
 DELAYED = b"$delayed/"
 EPOCH_FROM_S = 42_949_670
+LEVELS_MAX = 65_535
+"""What MQTT itself allows."""
 OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key"})
 
 
@@ -41,12 +44,17 @@ class Wish(msgspec.Struct, frozen=True):
     """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
 
 
-def read_publish(packet: Publish, publisher: str, now_ms: int, max_delay_ms: int) -> Wish:
+def read_publish(
+    packet: Publish, publisher: str, now_ms: int, max_delay_ms: int, levels_max: int = LEVELS_MAX
+) -> Wish:
     """Raises PublishRefused."""
     topic, due_ms = packet.topic, 0
     properties = packet.properties
     if topic.startswith(b"$"):
         topic, due_ms = _delayed(topic, now_ms)
+    if levels_of(topic) > levels_max:
+        detail = f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
     key = zone = b""
     if properties is not None and properties.user_properties:
         due_ms = _asked_due(properties, now_ms) or due_ms
@@ -56,14 +64,13 @@ def read_publish(packet: Publish, publisher: str, now_ms: int, max_delay_ms: int
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
     if due_ms > now_ms + max_delay_ms:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "the delay is longer than limits.max_delay")
-    expiry = properties.message_expiry if properties is not None else None
     record = Record(
         topic,
         packet.payload,
         due_ms,
         packet.qos,
         packet.retain,
-        expires_ms=(expiry or 0) * 1000,
+        expires_ms=expires_ms(properties),
         publisher=publisher.encode()[:255],
         properties=forwarded(_without_own(properties)) if properties is not None else b"",
         key=dedupe_key("mqtt", key) if key else b"",
@@ -71,6 +78,23 @@ def read_publish(packet: Publish, publisher: str, now_ms: int, max_delay_ms: int
     )
     fingerprint = _fingerprint(packet) if key else b""
     return Wish(record, due_ms > 0, record.key, fingerprint)
+
+
+def expires_ms(properties: Properties | None) -> int:
+    """The message expiry of a publish or a will; 0: none. An interval of 0 s is over at once."""
+    expiry = properties.message_expiry if properties is not None else None
+    return 0 if expiry is None else expiry * 1000 or AT_ONCE_MS
+
+
+def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
+    """Whether a payload that is said to be UTF-8 is."""
+    if properties is None or properties.payload_format != 1:
+        return True
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def dedupe_key(user: str, key: bytes) -> bytes:

@@ -14,7 +14,7 @@ from shards import keys
 from timeline.session import Session
 
 from .broker import Broker
-from .incoming import PublishRefused, Wish, read_publish
+from .incoming import PublishRefused, Wish, is_payload_as_said, read_publish
 from .packets import Publish
 from .placing import Answer
 from .reasons import Reason
@@ -44,6 +44,10 @@ class Inflow:
         self._acks: deque[PendingAck] = deque()
         self._aliases: dict[int, bytes] = {}
         self._wishes: list[tuple[Wish, Answer | None]] = []
+        self._waiting: dict[int, PendingAck] = {}
+        """`_acks` by packet id."""
+        self.asked: set[int] = set()
+        """Packet ids of SUBSCRIBE and UNSUBSCRIBE that wait for their answer."""
         self._unreleased: set[int] = set()
         """Packet ids of QoS 2 that came on this connection: what Receive Maximum counts, with `_acks`."""
 
@@ -78,7 +82,11 @@ class Inflow:
             raise PublishRefused(Reason.PROTOCOL_ERROR, f"topic alias {alias} stands for nothing")
         return msgspec.structs.replace(packet, topic=topic)
 
-    def take(self, packet: Publish, session: Session) -> PublishRefused | None:
+    def is_in_use(self, packet_id: int) -> bool:
+        """Whether something that this connection has begun under the packet id is not over."""
+        return packet_id in self._waiting or packet_id in self.asked or packet_id in self._unreleased
+
+    def take(self, packet: Publish, session: Session, level: int) -> PublishRefused | None:
         """Read a publish and keep it for `flush`; the reason if it cannot be taken."""
         broker = self._broker
         pending = PendingAck(packet.packet_id, packet.qos) if packet.qos else None
@@ -87,10 +95,11 @@ class Inflow:
         if pending is not None:
             self._acks.append(pending)
         try:
-            wish = read_publish(
-                packet, session.client_id, broker.clock.wall_ms(), broker.config.limits.max_delay_ms
-            )
-            check_payload_format(packet)
+            self._claim(pending, level)
+            limits = broker.config.limits
+            now_ms = broker.clock.wall_ms()
+            wish = read_publish(packet, session.client_id, now_ms, limits.max_delay_ms, limits.topic_levels)
+            _check_payload(packet)
         except PublishRefused as error:
             broker.traffic.refused += 1
             if pending is not None:
@@ -121,6 +130,18 @@ class Inflow:
         """PUBREL has come: it counts no more."""
         self._unreleased.discard(packet_id)
 
+    def _claim(self, pending: PendingAck | None, level: int) -> None:
+        """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say.
+
+        Below level 5 there are clients that send again what was not acked soon.
+        """
+        if pending is None:
+            return
+        if level == 5 and self.is_in_use(pending.packet_id):
+            detail = f"packet id {pending.packet_id} is in use"
+            raise PublishRefused(Reason.PACKET_IDENTIFIER_IN_USE, detail)
+        self._waiting[pending.packet_id] = pending
+
     def _is_known(self, packet_id: int, session: Session, pending: PendingAck | None) -> bool:
         """Whether a QoS 2 publish is here already: it is answered again, not published again."""
         is_durable = session.received.get(packet_id)
@@ -141,17 +162,14 @@ class Inflow:
                 session.received[pending.packet_id] = True
                 self._unreleased.add(pending.packet_id)
         pending.is_ready, pending.reason, pending.message = True, reason, message
-        acks = self._acks
+        acks, waiting = self._acks, self._waiting
         while acks and acks[0].is_ready:
-            self._acknowledge(acks.popleft())
+            ready = acks.popleft()
+            if waiting.get(ready.packet_id) is ready:
+                del waiting[ready.packet_id]
+            self._acknowledge(ready)
 
 
-def check_payload_format(packet: Publish) -> None:
-    """A payload that is said to be UTF-8 must be. Raises PublishRefused."""
-    properties = packet.properties
-    if properties is None or properties.payload_format != 1:
-        return
-    try:
-        packet.payload.decode()
-    except UnicodeDecodeError as error:
-        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"the payload is not UTF-8: {error}") from None
+def _check_payload(packet: Publish) -> None:
+    if not is_payload_as_said(packet.payload, packet.properties):
+        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")

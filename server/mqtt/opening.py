@@ -1,9 +1,11 @@
 """CONNECT: what is refused, and what CONNACK grants."""
 
 from shards.record import Record
+from timeline.filters import SHARE_PREFIX, levels_of
 
 from ..config import Config
 from ..subscriber import Will
+from .incoming import expires_ms, is_payload_as_said
 from .packets import Connect
 from .properties import Properties, forwarded
 from .reasons import Reason
@@ -13,6 +15,9 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
     """Why a CONNECT is refused; None when it is not."""
     properties = packet.properties
     if not packet.client_id and packet.level < 5 and not packet.clean_start:
+        return Reason.CLIENT_IDENTIFIER_NOT_VALID
+    if packet.client_id.startswith(SHARE_PREFIX):
+        # Shared subscriptions stand among the sessions under such names.
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if properties is not None and properties.auth_method is not None:
         return Reason.BAD_AUTHENTICATION_METHOD
@@ -27,14 +32,13 @@ def read_will(packet: Connect) -> Will | None:
     if will is None:
         return None
     properties = will.properties
-    expiry = properties.message_expiry if properties is not None else None
     record = Record(
         will.topic,
         will.payload,
         0,
         will.qos,
         will.retain,
-        expires_ms=(expiry or 0) * 1000,
+        expires_ms=expires_ms(properties),
         publisher=packet.client_id.encode()[:255],
         properties=forwarded(properties),
     )
@@ -45,7 +49,7 @@ def _will_fault(packet: Connect, config: Config) -> Reason | None:
     will = packet.will
     if will is None:
         return None
-    if will.topic.startswith(b"$"):
+    if will.topic.startswith(b"$") or levels_of(will.topic) > config.limits.topic_levels:
         return Reason.TOPIC_NAME_INVALID
     if will.qos > config.mqtt.maximum_qos:
         return Reason.QOS_NOT_SUPPORTED
@@ -53,6 +57,8 @@ def _will_fault(packet: Connect, config: Config) -> Reason | None:
         return Reason.RETAIN_NOT_SUPPORTED
     if len(will.payload) > config.limits.max_payload:
         return Reason.PACKET_TOO_LARGE
+    if not is_payload_as_said(will.payload, will.properties):
+        return Reason.PAYLOAD_FORMAT_INVALID
     return None
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from timeline.session import Subscription
 
-from ..message import Message
+from ..message import AT_ONCE_MS, Message
 from ..times import format_ms
 from .properties import message_expiry, subscription_id, topic_alias, user_property
 from .publish import publish_parts, with_dup
@@ -101,7 +101,8 @@ def common_properties(message: Message, node: int) -> bytes:
     properties = record.properties
     if record.expires_ms:
         left_ms = max(0, record.expires_ms - message.late_ms)
-        properties += message_expiry(-(-left_ms // 1000))
+        # Rounded up, but for the one ms of a message that expires at once.
+        properties += message_expiry(0 if left_ms <= AT_ONCE_MS else -(-left_ms // 1000))
     if record.due_ms:
         properties += (
             fasti_id(message.id_text(node)) + _due_property(record.due_ms) + _late_property(message.late_ms)

@@ -84,6 +84,19 @@ class Placing:
         except StoreFailed:
             self._answer_all(wishes, _UNAVAILABLE)
 
+    def place(self, commit: Commit, wish: Wish) -> bool:
+        """In the writer: give one of the server's own a position; False if it is refused."""
+        if not self._is_to_store(wish):
+            self._place_live(commit, wish, None)
+            return True
+        try:
+            commit.put([Draft(wish.record.due_ms, wish.record.topic, encode(wish.record))])
+        except Refused as error:
+            self.traffic.refused += 1
+            log.warning("publish of the server refused: %s", error)
+            return False
+        return True
+
     def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
         """The server's own figures: handed to who subscribes now, `note`d for who will, never stored."""
 

@@ -173,11 +173,15 @@ class Decoder:
             check_first(reader)
             self._wanted = stop - at
             return at
-        packet = parse(reader)
-        if type(packet) is Connect:
-            if packet.level == 5 and body - at - 1 != len(wire.varint(length)):
-                raise MalformedPacket("CONNECT", "remaining length", 1, "is not in the shortest form")
-            self.level = packet.level
+        try:
+            packet = parse(reader)
+            if type(packet) is Connect:
+                if packet.level == 5 and body - at - 1 != len(wire.varint(length)):
+                    raise MalformedPacket("CONNECT", "remaining length", 1, "is not in the shortest form")
+                self.level = packet.level
+        except MqttError as error:
+            error.spoken = reader.level
+            raise
         packets.append(packet)
         return stop
 

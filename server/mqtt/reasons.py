@@ -115,7 +115,7 @@ class MqttError(Exception):
 
     `packet` names the packet, `field` what in it is wrong, `offset` the byte counted from the packet's first
     one. `reason` is the reason code to answer with. `packets` are those of the same chunk that came before
-    it and are good.
+    it and are good. `spoken` is the protocol level, as far as the packet itself tells it; 0: not known.
     """
 
     reason: int = Reason.UNSPECIFIED_ERROR
@@ -126,6 +126,7 @@ class MqttError(Exception):
         self.field = field
         self.offset = offset
         self.packets: list[Packet] = []
+        self.spoken = 0
         if reason is not None:
             self.reason = reason
 

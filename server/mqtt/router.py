@@ -4,6 +4,8 @@ Most deployments publish to far fewer topics than they publish messages, so the 
 the cache is dropped whole when any subscription changes, and when it has reached its bound.
 """
 
+from collections.abc import Sequence
+
 from timeline.filters import SHARE_PREFIX, Trie, matches
 from timeline.session import Subscription
 
@@ -17,7 +19,9 @@ Targets = dict[Subscriber, tuple[Subscription, ...]]
 class Router:
     """Who gets a topic. `route` is O(1) for a topic seen since the last change."""
 
-    def __init__(self) -> None:
+    def __init__(self, denied: Sequence[str] = ()) -> None:
+        """`denied`: filters whose topics nobody gets, whatever is subscribed to."""
+        self._denied = denied
         self._trie: Trie[Subscriber, Subscription] = Trie()
         self._cache: dict[bytes, Targets] = {}
 
@@ -44,16 +48,17 @@ class Router:
             targets = self._match(topic)
         return targets
 
+    def is_denied(self, topic: str) -> bool:
+        """Whether nobody may get this topic."""
+        return any(matches(denied, topic) for denied in self._denied)
+
     def _match(self, topic: bytes) -> Targets:
         targets: Targets = {}
-        for subscriber, subscription in self._trie.match(topic.decode()):
+        text = topic.decode()
+        found = () if self.is_denied(text) else self._trie.match(text)
+        for subscriber, subscription in found:
             targets[subscriber] = (*targets.get(subscriber, ()), subscription)
         if len(self._cache) >= CACHE_TOPICS:
             self._cache.clear()
         self._cache[topic] = targets
         return targets
-
-
-def matching(subscriber: Subscriber, topic: str) -> tuple[Subscription, ...]:
-    """The subscriptions of one subscriber that match a topic."""
-    return tuple(s for s in subscriber.session.subscriptions.values() if matches(s.filter, topic))

@@ -21,6 +21,7 @@ from timeline.position import MessageId, id_text
 from ..subscriber import Subscriber
 from . import wire
 from .broker import Broker
+from .encode import encode
 from .incoming import PublishRefused
 from .inflow import Inflow, PendingAck
 from .opening import connack_properties, connect_fault, granted_expiry_s, granted_window, read_will
@@ -43,7 +44,7 @@ from .packets import (
 )
 from .properties import reason_string
 from .publish import Decoder, ack
-from .reasons import MqttError, Reason, UnsupportedLevel, connect_return
+from .reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
 from .sending import Sending
 from .subscribing import subscribe, unsubscribe
 
@@ -215,16 +216,28 @@ class Connection(Sending):
 
     def _on_subscribe(self, packet: Subscribe) -> None:
         subscriber = self._present()
+        if self._is_in_use(packet.packet_id):
+            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
+            self.put(Suback(packet.packet_id, taken))
+            return
         granted = subscribe(self._broker, subscriber, packet)
         retained = [subscription for _, subscription in granted if subscription is not None]
         answer = Suback(packet.packet_id, tuple(reason for reason, _ in granted))
         self._put_stored(answer, lambda: self._broker.send_retained(subscriber, retained))
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
+        if self._is_in_use(packet.packet_id):
+            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
+            self.put(Unsuback(packet.packet_id, taken))
+            return
         reasons = unsubscribe(self._broker, self._present(), packet)
         self._put_stored(Unsuback(packet.packet_id, reasons), lambda: None)
 
-    def _put_stored(self, answer: Packet, then: Callable[[], None]) -> None:
+    def _is_in_use(self, packet_id: int) -> bool:
+        """Whether the client has begun something else under this packet id. Only level 5 can say so."""
+        return self.level == 5 and self._inflow.is_in_use(packet_id)
+
+    def _put_stored(self, answer: Suback | Unsuback, then: Callable[[], None]) -> None:
         """Send an answer once the session, if it is persistent, is durable as it is now; then go on."""
         subscriber = self._present()
         if not subscriber.session.is_persistent:
@@ -232,7 +245,10 @@ class Connection(Sending):
             then()
             return
 
+        self._inflow.asked.add(answer.packet_id)
+
         def stored(is_durable: bool) -> None:
+            self._inflow.asked.discard(answer.packet_id)
             if not is_durable:
                 self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             elif not self.is_closed:
@@ -254,7 +270,7 @@ class Connection(Sending):
         if fault is not None:
             self.refuse(*fault)
             return
-        refused = self._inflow.take(packet, session)
+        refused = self._inflow.take(packet, session, self.level)
         if refused is not None:
             log.info("publish refused: %s (%s), %s", self._peer, self.client_id, refused)
 
@@ -301,6 +317,11 @@ class Connection(Sending):
         log.info("connect refused: %s, %s", self._peer, error)
         if isinstance(error, UnsupportedLevel):
             self._write(error.connack)
+        elif error.spoken == 5:
+            # [MQTT-3.1.4-1], [MQTT-3.1.4-2]. At 3.1.1 the connection is closed without a word.
+            known = error.reason in CONNACK_REASONS
+            reason = error.reason if known else int(Reason.MALFORMED_PACKET)
+            self._write(encode(Connack(False, reason), 5))
         self._end()
 
     def refuse(self, reason: Reason, why: str) -> None:

@@ -1,6 +1,6 @@
 """SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused with its reason."""
 
-from timeline.filters import TopicError, check_filter, parse_share
+from timeline.filters import TopicError, levels_of, parse_share
 from timeline.position import Position, before
 from timeline.session import Subscription
 
@@ -47,8 +47,9 @@ def _subscribe_one(
 ) -> Granted:
     try:
         group, topic_filter = parse_share(text)
-        check_filter(topic_filter)
     except TopicError:
+        return Reason.TOPIC_FILTER_INVALID, None
+    if levels_of(topic_filter.encode()) > broker.config.limits.topic_levels:
         return Reason.TOPIC_FILTER_INVALID, None
     denied = broker.denial(text, topic_filter, subscriber)
     if denied is not None:

@@ -14,6 +14,7 @@ import uvloop
 
 from .catching_up import replay, structures
 from .due import drain, lateness
+from .idle import idle
 from .plain import plain
 from .ram import ram
 from .results import FULL, QUICK, Env, Result, Sizes, table
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "drain": drain,
     "replay": replay,
     "ram": ram,
+    "idle": idle,
     "plain": plain,
     "structures": structures,
     "spark": spark,

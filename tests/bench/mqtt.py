@@ -21,6 +21,7 @@ from .process import Address
 PACKET_MAX = 2 << 20
 TIMEOUT_S = 120.0
 LEVEL = 5
+_NEXT = {wire.PUBREC: wire.PUBREL, wire.PUBREL: wire.PUBCOMP}
 Look = Callable[[bytes, int, int], None]
 """Called for each delivery with a buffer, and where in it the packet starts and ends."""
 
@@ -54,20 +55,21 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._held:
             data = self._held + data
-        ids: list[int] = []
+        answers: dict[int, list[int]] = {}
         before = self.received
-        at = self._walk(data, ids)
+        at = self._walk(data, answers)
         self._held = data[at:]
-        if ids:
-            self.transport.write(acks(wire.PUBACK, ids))
+        if answers:
+            self.transport.write(b"".join([acks(kind, ids) for kind, ids in answers.items()]))
         if self.received > before:
             self.last = time.monotonic()
         if self._reached is not None and self.received >= self._goal and not self._reached.done():
             self._reached.set_result(None)
         self.progress()
 
-    def _walk(self, data: bytes, ids: list[int]) -> int:
-        """Count the packets of `data`; return where an incomplete one starts."""
+    def _walk(self, data: bytes, answers: dict[int, list[int]]) -> int:
+        """Count the packets of `data` and gather their acks; return where an incomplete one starts."""
+        ids: list[int] = []
         at, end, count, look = 0, len(data), 0, self._look
         while end - at >= 4:
             first, length, body = data[at], data[at + 1], at + 2
@@ -82,16 +84,23 @@ class Client(asyncio.Protocol):
                 count += 1
                 if first & 6:
                     mark = body + 2 + (data[body] << 8 | data[body + 1])
-                    ids.append(data[mark] << 8 | data[mark + 1])
+                    if first & 4:
+                        answers.setdefault(wire.PUBREC, []).append(data[mark] << 8 | data[mark + 1])
+                    else:
+                        ids.append(data[mark] << 8 | data[mark + 1])
                 if look is not None:
                     look(data, at, stop)
-            elif first >> 4 == wire.PUBACK:
+            elif first >> 4 in (wire.PUBACK, wire.PUBCOMP):
                 self.acked += 1
+            elif first >> 4 in _NEXT:
+                answers.setdefault(_NEXT[first >> 4], []).append(data[body] << 8 | data[body + 1])
             else:
                 for packet in self._decoder.feed(data[at:stop]):
                     self._answers.put_nowait(packet)
             at = stop
         self.received += count
+        if ids:
+            answers[wire.PUBACK] = ids
         return at
 
     # -- what a benchmark asks for

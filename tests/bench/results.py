@@ -32,6 +32,8 @@ class Sizes:
     drain: int
     replay: int
     pending: tuple[int, ...]
+    idle: int
+    """Connections."""
     plain: int
     fan_out: int
     slice: int
@@ -49,6 +51,7 @@ FULL = Sizes(
     drain=200_000,
     replay=100_000,
     pending=(1_000_000, 10_000_000),
+    idle=5_000,
     plain=200_000,
     fan_out=50_000,
     slice=1_000_000,
@@ -64,6 +67,7 @@ QUICK = Sizes(
     drain=40_000,
     replay=20_000,
     pending=(50_000, 100_000),
+    idle=1_000,
     plain=30_000,
     fan_out=10_000,
     slice=60_000,
@@ -79,6 +83,7 @@ TINY = Sizes(
     drain=2_000,
     replay=2_000,
     pending=(2_000, 4_000),
+    idle=50,
     plain=1_000,
     fan_out=500,
     slice=15_000,

@@ -390,3 +390,6 @@ def test_a_will_with_what_the_server_does_not_take() -> None:
     assert rig.peer().connect("a", will=Will(b"w", b"", 2)).reason == 0x9B
     assert rig.peer().connect("a", will=Will(b"w", b"", 1, True)).reason == 0x9A
     assert rig.peer().connect("a", will=Will(b"w", b"", 1)).reason == 0
+    said = props(payload_format=1)
+    assert rig.peer().connect("a", will=Will(b"w", b"\xff", 1, properties=said)).reason == 0x99
+    assert rig.peer().connect("a", will=Will(b"w", b"text", 1, properties=said)).reason == 0

@@ -518,7 +518,7 @@ def test_poison_messages_go_to_dead() -> None:
 
 def test_hash_on_persistent_sessions_can_be_denied() -> None:
     rig = Rig(config(hash_on_persistent=False))
-    assert rig.lasting("a").subscribe("#") == (0x87,)
+    assert rig.lasting("a").subscribe("#", "+/#", "$share/g/#", "+/a/#") == (0x87, 0x87, 0x87, 2)
     assert rig.connected("b").subscribe("#") == (2,)
 
 

@@ -295,3 +295,65 @@ def test_qos_2_of_a_group_is_with_one_member_or_with_none(survivors: int) -> Non
         found = sorted(a.take_all() + b.take_all())
         assert found == sorted(set(found))
         assert not stored or found == ["0", "1", "2", "3"], steps
+
+
+@pytest.mark.parametrize("how", ["drop", "restart", "crash"])
+def test_qos_2_comes_again_with_the_identifier_of_the_share(how: str) -> None:
+    rig = Rig()
+    a = rig.lasting("a")
+    a.subscribe("$share/g/t/#", rap=True, subscription_ids=(7,))
+    a.subscribe("t/#", subscription_ids=(9,))
+    rig.connected("p").publish2("t/x", "x", retain=True)
+    first = [packet.properties.subscription_ids for packet in a.publishes() if packet.properties]
+    assert sorted(first) == [(7,), (9,)]
+    a.drop() if how == "drop" else getattr(rig, how)()
+    rig.pump()
+    again = rig.lasting("a").publishes()
+    assert [packet.dup for packet in again] == [True, True]
+    assert [packet.properties.subscription_ids for packet in again if packet.properties] == first
+    assert {packet.properties.subscription_ids: packet.retain for packet in again if packet.properties} == {
+        (7,): True,
+        (9,): False,
+    }
+
+
+@pytest.mark.parametrize(("since", "got"), [("PT1H", ["2", "3"]), ("2026-11-20T08:00:00Z", ["1", "2", "3"])])
+def test_replay_from_where_a_group_begins(since: str, got: list[str]) -> None:
+    """It holds for who makes the group. Who joins later changes nothing."""
+    rig = Rig()
+    rig.lasting("keeper").subscribe("#")
+    publisher = rig.connected("p")
+    publisher.publish1("t", "1")
+    rig.clock.now_ms += 7_200_000
+    rig.pump()
+    publisher.publish1("t", "2")
+    publisher.publish1("t", "3")
+    asked = (("replay-from", since),)
+    a = rig.lasting("a")
+    a.subscribe("$share/g/t", user_properties=asked)
+    assert a.take_all() == got
+    b = rig.lasting("b")
+    b.subscribe("$share/g/t", user_properties=asked)
+    a.subscribe("$share/g/t", user_properties=asked)
+    assert a.inbox + b.inbox == []
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("a").inbox == []
+    publisher = rig.connected("p")
+    publisher.publish1("t", "4")
+    assert sum(len(peer.inbox) for peer in rig.peers) == 1
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2, 3])
+def test_where_a_group_begins_is_kept_from_its_first_suback_on(survivors: int) -> None:
+    rig = Rig()
+    rig.lasting("keeper").subscribe("#")
+    rig.connected("p").publish1("t", "1")
+    a = rig.lasting("a")
+    a.is_reading = False
+    a.subscribe("$share/g/t", pump=False, user_properties=(("replay-from", "PT1H"),))
+    rig.compose()
+    rig.settle()
+    rig.crash(survivors)
+    rig.pump()
+    assert rig.lasting("a").take_all() == ["1"]

@@ -162,3 +162,51 @@ def test_a_session_that_is_deleted_publishes_it() -> None:
 
 def test_a_will_for_a_topic_of_the_server_is_refused() -> None:
     assert Rig().peer().connect("a", will=Will(b"$SYS/x", b"")).reason == 0x90
+
+
+@pytest.mark.parametrize("how", ["crash", "restart"])
+@pytest.mark.parametrize("delay", [0, 5])
+def test_a_will_of_a_persistent_session_survives_a_kill(how: str, delay: int) -> None:
+    """A server that stops closes the connection; one that is killed finds the will when it starts again."""
+    rig = Rig()
+    _watch(rig)
+    will = _delayed(delay) if delay else WILL
+    rig.lasting("a", will=will).subscribe("x")
+    rig.lasting("polite", will=Will(b"w", b"polite", 1)).disconnect()
+    rig.lasting("back", will=_delayed(60))
+    rig.lasting("none")
+    getattr(rig, how)()
+    rig.pump()
+    rig.lasting("back")
+    watch = rig.lasting("watch")
+    if delay:
+        assert watch.inbox == []
+        rig.pass_ms(delay * 1_000 + 1_000)
+    assert watch.take_all() == ["gone"]
+    rig.crash()
+    rig.pass_ms(60_000)
+    assert rig.lasting("watch").take_all() == ["gone"]  # of `back`, which was killed again
+
+
+@pytest.mark.parametrize("survivors", range(6))
+def test_a_will_is_published_once_wherever_the_kill_is(survivors: int) -> None:
+    rig = Rig()
+    _watch(rig).drop()
+    peer = rig.lasting("a", will=Will(b"w", b"gone", 2))
+    peer.drop(pump=False)
+    for _ in range(survivors):
+        rig.micro()
+    rig.crash(survivors % 3)
+    rig.pump()
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("watch").take_all() == ["gone"]
+
+
+def test_a_will_of_a_session_that_ends_with_its_connection_dies_with_the_server() -> None:
+    rig = Rig()
+    _watch(rig)
+    rig.connected("a", will=WILL)
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("watch").inbox == []

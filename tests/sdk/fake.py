@@ -35,6 +35,12 @@ SESSION = {
     "lag_seconds": 1.5,
     "in_flight": 0,
 }
+GROUP = {
+    **SESSION,
+    "client_id": "$share/workers/a/#",
+    "members": [{"client_id": "w/1", "connected": True, "qos": 1, "in_flight": 3}],
+}
+SUBSCRIBERS = {"audit/1": SESSION, "$share/workers/a/#": GROUP}
 
 
 def text_of(at: datetime) -> str:
@@ -201,12 +207,15 @@ class Fake:
         return problem(409, "cancelled" if message["state"] == "cancelled" else "already-dispatched")
 
     async def sessions(self, request: web.Request) -> web.Response:
-        return web.json_response({"sessions": [SESSION], "next": None})
+        return web.json_response({"sessions": [SESSION, GROUP], "next": None})
 
     async def session(self, request: web.Request) -> web.Response:
-        if request.match_info["id"] != SESSION["client_id"]:
+        found = SUBSCRIBERS.get(request.match_info["id"])
+        if found is None:
             return problem(404, "not-found")
-        return web.Response(status=204) if request.method == "DELETE" else web.json_response(SESSION)
+        if request.method != "DELETE":
+            return web.json_response(found)
+        return problem(409, "wrong-state") if found is GROUP else web.Response(status=204)
 
     async def slices(self, request: web.Request) -> web.Response:
         if "cursor" in request.query:

@@ -16,6 +16,7 @@ Name = Annotated[str, typer.Argument(metavar="CLIENT_ID")]
 COLUMNS = (
     "client_id",
     "connected",
+    "members",
     "subscriptions",
     "read_position",
     "lag_messages",
@@ -26,7 +27,7 @@ COLUMNS = (
 
 @app.command()
 def ls(context: typer.Context) -> None:
-    """List sessions, connected and away."""
+    """List sessions and shared subscriptions, connected and away."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
         found = [s.raw async for s in client.sessions.list()]
@@ -73,4 +74,5 @@ def replay(
 
 def _row(session: Row) -> Row:
     filters = [s.get("filter", "") for s in session.get("subscriptions") or ()]
-    return {**session, "subscriptions": ", ".join(filters)}
+    members = [f"{m.get('client_id')} ({m.get('in_flight')})" for m in session.get("members") or ()]
+    return {**session, "members": ", ".join(members), "subscriptions": ", ".join(filters)}

@@ -56,7 +56,7 @@ async def test_put_get_list_delete(server: Running) -> None:
 
 
 async def test_names(server: Running) -> None:
-    for name in ("nightly:pause", "a%20b", "x" * 129, "caf%C3%A9"):
+    for name in ("nightly:stop", "a%20b", "x" * 129, "caf%C3%A9"):
         answer = await server.call("PUT", f"{SCHEDULES}/{name}", NIGHTLY, status=422)
         assert answer.body["errors"][0]["field"] == "name"
         await server.call("GET", f"{SCHEDULES}/{name}", status=404)

@@ -1,0 +1,28 @@
+"""How many files the process may have open: each connection is one, and so is each table of the store."""
+
+import logging
+import resource
+
+log = logging.getLogger(__name__)
+
+OTHERS = 1_000
+"""What the store, HTTP and the listeners need beside the MQTT connections."""
+
+
+def allow_open_files(connections: int) -> int:
+    """Raise the soft limit as far as `connections` need and the hard one allows; the limit now.
+
+    Many systems start a process with a soft limit of 1,024 and a hard one that is far above.
+    """
+    wanted = connections + OTHERS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning(
+            "%d files may be open: too few for limits.connections = %d (ulimit -n)", allowed, connections
+        )
+    return max(allowed, soft)

@@ -1,0 +1,91 @@
+"""What a call takes and gives, said beside the route: `@described` above the handler.
+
+    @described("A slice and its shards", Gives(200, shapes.SliceDetail), problems=("not-found",))
+    async def get(self, request: web.Request) -> web.Response: ...
+
+From this `/openapi.json` is made (openapi.py), and the URL is held to it before the handler runs: what is
+not described is not taken. Problems that follow from the rest need no mention: a call that reads a body can
+find it unreadable, too large, of the wrong type, or refuse it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
+
+from aiohttp import web
+
+from .answers import check_escapes, check_query
+from .scalars import Query
+
+JSON, NDJSON = "application/json", "application/x-ndjson"
+WRITES = ("over-quota", "store-unavailable")
+"""Problems of every call that changes something."""
+_READS = ("not-readable", "too-large", "unsupported-media-type", "refused", "over-quota")
+_ASKS = ("not-readable", "refused")
+_ENTRY = "_described_as"
+
+R = TypeVar("R")
+A = TypeVar("A", bound=web.StreamResponse)
+Method = Callable[[R, web.Request], Awaitable[A]]
+
+
+class Gives(NamedTuple):
+    """One answer that is no problem. `body` is the type of its JSON, None: empty."""
+
+    status: int
+    body: Any = None
+    headers: Mapping[str, Any] = {}
+    """Name -> type; they are always there."""
+    said: str = ""
+    media: str = JSON
+
+
+class Call(NamedTuple):
+    """One call, as it is described."""
+
+    summary: str
+    gives: tuple[Gives, ...]
+    query: Query | None
+    body: Any
+    as_lines: bool
+    headers: Query
+    problems: tuple[str, ...]
+
+
+def described(
+    summary: str,
+    *gives: Gives,
+    query: Query | None = {},  # noqa: B006 - read only
+    body: Any = None,
+    as_lines: bool = False,
+    headers: Query = {},  # noqa: B006
+    problems: tuple[str, ...] = (),
+) -> Callable[[Method[R, A]], Method[R, A]]:
+    """Describe a handler, and hold the URL to that. Raises NotReadable and FieldError when called.
+
+    `query` None: it is not looked at. `as_lines`: the body, a list, can be sent as NDJSON too. `headers`: the
+    request's. `problems`: slugs.
+    """
+    derived = (*(_READS if body is not None else ()), *(_ASKS if query is not None else ()))
+    slugs = tuple(dict.fromkeys((*problems, *derived)))
+    entry = Call(summary, gives, query, body, as_lines, headers, slugs)
+
+    def mark(handler: Method[R, A]) -> Method[R, A]:
+        @wraps(handler)
+        async def checked(self: R, request: web.Request) -> A:
+            if "%" in request.raw_path:
+                check_escapes(request.raw_path)
+            if query is not None:
+                check_query(request, query)
+            return await handler(self, request)
+
+        setattr(checked, _ENTRY, entry)
+        return checked
+
+    return mark
+
+
+def call_of(handler: object) -> Call | None:
+    """How a route's handler is described."""
+    entry = getattr(handler, _ENTRY, None)
+    return entry if isinstance(entry, Call) else None

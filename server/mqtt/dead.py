@@ -1,0 +1,109 @@
+"""Messages that nobody acks: after `sessions.max_attempts` deliveries they go to `$dead/...`.
+
+The copy there and the end of the delivery are decided in the writer and written in one batch, so that a crash
+leaves the message in flight or at `$dead`, never in both and never in neither. Until then it stays in flight,
+and an ack that comes in between wins.
+"""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from shards.commit import Commit
+from shards.errors import StoreFailed
+from shards.record import Record
+from timeline.filters import TOPIC_BYTES_MAX, parse_share
+from timeline.session import Flight
+
+from ..group import KEY_PREFIX
+from ..message import Message
+from ..sessions import Sessions
+from ..subscriber import Subscriber
+from ..writer import Busy, Writer
+from .incoming import Wish
+from .placing import Placing
+from .properties import user_property
+
+log = logging.getLogger(__name__)
+
+_NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
+"""A client id may hold what a level of a topic may not."""
+
+
+class Dead:
+    """Where poison messages go. `read_on`: a session has room again."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        placing: Placing,
+        writer: Writer,
+        *,
+        node: int,
+        read_on: Callable[[Subscriber], None],
+    ) -> None:
+        self._sessions = sessions
+        self._placing = placing
+        self._writer = writer
+        self._node = node
+        self._read_on = read_on
+
+    def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> bool:
+        """Move a message from a session's or group's flights to `$dead`; False: not now, it stays."""
+        wish = Wish(_record(subscriber, message, flight), False, b"", b"")
+        session = subscriber.session
+
+        def decide(commit: Commit) -> bool:
+            if session.flights.get(flight.packet_id) is not flight:
+                return True  # acked meanwhile
+            if not self._placing.place(commit, wish):
+                return False
+            session.ack(flight.packet_id)
+            if session.is_persistent and self._is_known(subscriber):
+                self._sessions.store(commit, subscriber)
+            return True
+
+        def done(answer: object) -> None:
+            if answer is True:
+                log.warning(
+                    "%s: message %s not acked, moved to %s",
+                    name_of(subscriber),
+                    message.id_text(self._node),
+                    wish.record.topic.decode(),
+                )
+                self._read_on(subscriber)
+            elif session.flights.setdefault(flight.packet_id, flight) is flight:
+                subscriber.resends.append(flight)
+
+        try:
+            self._writer.submit(decide, done)
+        except (Busy, StoreFailed) as error:
+            log.warning("%s: a message that is not acked stays: %s", name_of(subscriber), error)
+            return False
+        return True
+
+    def _is_known(self, subscriber: Subscriber) -> bool:
+        return subscriber.is_group or self._sessions.get(subscriber.session.client_id) is subscriber
+
+
+def name_of(subscriber: Subscriber) -> str:
+    """A session's client id, or the name of a group."""
+    name = subscriber.session.client_id
+    return parse_share(name.removeprefix(KEY_PREFIX))[0] or name if subscriber.is_group else name
+
+
+def _record(subscriber: Subscriber, message: Message, flight: Flight) -> Record:
+    topic = f"$dead/{name_of(subscriber).translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
+    if len(topic) > TOPIC_BYTES_MAX:
+        topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
+    reason = user_property("fasti-dead-reason", f"not acked after {flight.attempts} deliveries")
+    return msgspec.structs.replace(
+        message.record,
+        topic=topic,
+        retain=False,
+        due_ms=0,
+        id=0,
+        key=b"",
+        properties=message.record.properties + reason,
+    )

@@ -1,0 +1,105 @@
+"""`$dead`: the copy there and the end of the delivery come together."""
+
+import pytest
+
+from server.mqtt import wire
+from shards.errors import StoreFailed
+from tests.mqtt.rig import Peer, Rig, config
+
+
+def _unacked(rig: Rig, text: str) -> None:
+    """A message that a session has been sent once, of which once is enough."""
+    rig.lasting("grave").subscribe("$dead/#")
+    rig.lasting("a").subscribe(text, qos=1)
+    rig.connected("p").publish1("t", "bad")
+    for peer in list(rig.peers):
+        peer.drop()
+
+
+def _found(rig: Rig) -> tuple[list[str], bool]:
+    """What came to `$dead`, and whether the session (or its group) still has the message."""
+    dead = rig.lasting("grave").take_all()
+    subscriber = rig.core.sessions.get("a")
+    assert subscriber is not None
+    held = [subscriber, *rig.core.broker.groups]
+    return dead, any(one.session.flights for one in held)
+
+
+@pytest.mark.parametrize("text", ["t", "$share/g/t"])
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_a_kill_leaves_it_in_flight_or_dead(text: str, survivors: int) -> None:
+    dead_after = []
+    for steps in range(14):
+        rig = Rig(config(max_attempts=1))
+        _unacked(rig, text)
+        peer = rig.peer()
+        peer.connect("a", clean=False, expiry=3_600, pump=False)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        dead, is_held = _found(rig)
+        assert (dead, is_held) in ((["bad"], False), ([], True)), steps
+        dead_after.append(bool(dead))
+        rig.lasting("a").take_all()
+        rig.pump()
+        assert _found(rig) == ([] if dead else ["bad"], False)
+    assert True in dead_after
+    assert False in dead_after
+
+
+def test_the_copy_is_not_retained() -> None:
+    rig = Rig(config(max_attempts=1))
+    grave = rig.connected("grave")
+    grave.subscribe("$dead/#", rap=True)
+    rig.lasting("a").subscribe("t", handling=2)
+    rig.connected("p").publish1("t", "bad", retain=True)
+    rig.lasting("a")
+    (dead,) = grave.publishes()
+    assert (dead.payload, dead.retain) == (b"bad", False)
+    late = rig.connected("late")
+    late.subscribe("$dead/#")
+    assert late.inbox == []
+
+
+def _again(rig: Rig) -> Peer:
+    return rig.lasting("a", receive_maximum=1)
+
+
+def test_an_ack_that_comes_first_wins_and_room_is_used_again() -> None:
+    rig = Rig(config(max_attempts=1))
+    _unacked(rig, "t")
+    rig.connected("p").publish1("t", "good")
+    peer = rig.peer()
+    peer.connect("a", clean=False, expiry=3_600, receive_maximum=1, pump=False)
+    while rig.core.sessions.get("a").resends or not rig.core.writer.queued:  # type: ignore[union-attr]
+        assert rig.micro()
+    (flight,) = rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
+    peer.ack(wire.PUBACK, flight.packet_id)
+    peer.inbox.pop(0)
+    assert peer.payloads() == ["good"]
+    assert rig.lasting("grave").take_all() == []
+    peer.drop()
+    # Now it is this one's turn, with the window full.
+    rig.connected("p").publish1("t", "last")
+    assert _again(rig).payloads() == ["last"]
+    assert rig.lasting("grave").take_all() == ["good"]
+
+
+def test_while_the_store_fails_it_stays() -> None:
+    rig = Rig(config(max_attempts=1))
+    _unacked(rig, "t")
+    peer = rig.lasting("b")
+    rig.core.writer.fail(StoreFailed("told to"))
+    subscriber = rig.core.sessions.get("a")
+    assert subscriber is not None
+    message = rig.core.replay._in_flight(next(iter(subscriber.session.flights.values())))
+    assert message is not None
+    (flight,) = subscriber.session.flights.values()
+    assert rig.core.broker.bury(subscriber, message, flight) is False
+    assert rig.core.writer.recover()
+    rig.pump()
+    assert list(subscriber.session.flights.values()) == [flight]
+    peer.drop()
+    rig.lasting("a")
+    assert rig.lasting("grave").take_all() == ["bad"]

@@ -1,0 +1,186 @@
+"""Replay over several slices, some dropped by retention: who reads goes on, and the loss is told."""
+
+import logging
+from functools import partial
+
+import pytest
+
+from server.mqtt.packets import Publish
+from server.replay import TURN_ROWS
+from shards.commit import Commit
+from tests.mqtt.rig import Peer, Rig, config
+from timeline.retention import expired_slices, passed_slices
+
+QUARTER_MS = 900_000
+
+
+def _lasting(rig: Rig, name: str, **options: int) -> Peer:
+    return rig.lasting(name, expiry=86_400, **options)
+
+
+def _publish(rig: Rig, *payloads: str, qos: int = 1) -> None:
+    """One message a slice: each is due a quarter of an hour after the one before."""
+    publisher = rig.connected("publisher")
+    for number, payload in enumerate(payloads):
+        publisher.publish(f"$delayed/{900 * number}/t", payload, qos)
+    publisher.drop()
+
+
+def _pass(rig: Rig, slices: int) -> None:
+    """Time passes, a slice at a time, with the housekeeping that notes what the horizon has passed."""
+    for _ in range(slices):
+        rig.clock.now_ms += QUARTER_MS
+        rig.pump()
+        rig.core.writer.submit(partial(_seal, rig), lambda answer: None)
+        rig.pump()
+
+
+def _seal(rig: Rig, commit: Commit) -> None:
+    for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
+        commit.passed(piece)
+
+
+def _expire(rig: Rig, keep: int) -> None:
+    """Retention takes all but the last `keep` quarters of an hour that were passed."""
+    commit = rig.core.opened.commit
+    plan = expired_slices(rig.core.directory, commit.running_ms // 1_000, keep * 900)
+    assert plan
+    rig.core.writer.submit(lambda commit: commit.expire(plan), lambda answer: None)
+    rig.pump()
+
+
+def _forgotten_tail(rig: Rig) -> None:
+    """What is read from now on comes from the store."""
+    rig.crash()
+    rig.pump()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_session_reads_over_slices(qos: int) -> None:
+    rig = Rig(config(max_in_flight=2))
+    _lasting(rig, "s").subscribe("t", qos=qos)
+    rig.peers[0].drop()
+    everything = [str(n) for n in range(8)]
+    _publish(rig, *everything, qos=qos)
+    _pass(rig, 9)
+    assert len(list(rig.core.directory)) >= 8
+    _forgotten_tail(rig)
+    assert _lasting(rig, "s").take_all() == everything
+
+
+@pytest.mark.parametrize("window", [1, 100])
+def test_a_session_whose_place_has_expired_goes_on_at_the_floor(
+    window: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(config(max_in_flight=window))
+    _lasting(rig, "s").subscribe("t")
+    rig.peers[0].drop()
+    _publish(rig, *[str(n) for n in range(8)])
+    _pass(rig, 9)
+    _expire(rig, keep=4)
+    _forgotten_tail(rig)
+    with caplog.at_level(logging.WARNING):
+        peer = _lasting(rig, "s")
+        got = peer.take_all()
+    assert 0 < len(got) < 8
+    assert got == [str(n) for n in range(8 - len(got), 8)]
+    assert rig.core.replay.lost == 1
+    assert "s has lost what expired" in caplog.text
+    # It is not stuck, and the loss is told once.
+    rig.connected("p").publish1("t", "new")
+    assert peer.take_all() == ["new"]
+    peer.drop()
+    _forgotten_tail(rig)
+    assert _lasting(rig, "s").inbox == []
+    assert rig.core.replay.lost == 0
+
+
+def test_a_session_that_is_reading_while_slices_expire() -> None:
+    rig = Rig(config(max_in_flight=1))
+    _lasting(rig, "s").subscribe("t")
+    rig.peers[0].drop()
+    _publish(rig, *[str(n) for n in range(8)])
+    _pass(rig, 9)
+    _forgotten_tail(rig)
+    peer = _lasting(rig, "s")
+    first: Publish = peer.take(Publish)
+    assert first.payload == b"0"
+    _expire(rig, keep=4)
+    peer.inbox.append(first)
+    got = peer.take_all()
+    assert got[0] == "0"
+    assert 1 < len(got) < 8
+    assert got[1:] == [str(n) for n in range(9 - len(got), 8)]
+    assert rig.core.replay.lost == 1
+
+
+def test_what_was_in_flight_and_has_expired_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    peer = _lasting(rig, "s")
+    peer.subscribe("t")
+    _publish(rig, "0", "1")
+    _pass(rig, 7)
+    assert peer.payloads() == ["0", "1"]
+    peer.drop()
+    _expire(rig, keep=2)
+    _publish(rig, "new")
+    _forgotten_tail(rig)
+    with caplog.at_level(logging.WARNING):
+        assert _lasting(rig, "s").take_all() == ["new"]
+    assert rig.core.replay.flights_lost == 2
+    assert "dropped 2 messages in flight" in caplog.text
+
+
+def test_a_group_over_slices_some_of_which_have_expired() -> None:
+    rig = Rig(config(max_in_flight=2))
+    for name in "ab":
+        _lasting(rig, name).subscribe("$share/g/t")
+    for peer in list(rig.peers):
+        peer.drop()
+    _publish(rig, *[str(n) for n in range(12)])
+    _pass(rig, 13)
+    _forgotten_tail(rig)
+    # Half of it is read over several slices, by both.
+    a, b = _lasting(rig, "a"), _lasting(rig, "b")
+    got = []
+    for _ in range(3):
+        for peer in (a, b):
+            found, peer.inbox = peer.inbox[:1], peer.inbox[1:]
+            for packet in found:
+                assert isinstance(packet, Publish)
+                got.append(packet.payload.decode())
+                peer.ack(0x04, packet.packet_id)
+    assert len(got) == 6
+    a.drop()
+    b.drop()
+    _expire(rig, keep=3)
+    a, b = _lasting(rig, "a"), _lasting(rig, "b")
+    rest = []
+    while a.inbox or b.inbox:
+        rest += a.take_all() + b.take_all()
+    assert rig.core.replay.lost + rig.core.replay.flights_lost > 0
+    assert not set(got) & set(rest)
+    assert sorted(rest, key=int) == [str(n) for n in range(12 - len(rest), 12)]
+    assert rest
+    rig.connected("p").publish1("t", "new")
+    assert a.take_all() + b.take_all() == ["new"]
+
+
+def test_a_stretch_longer_than_a_turn_over_slices() -> None:
+    """More rows in one slice than are looked at in a turn, with others before and behind."""
+    rig = Rig(config(max_in_flight=65_535))
+    _lasting(rig, "s", receive_maximum=65_535).subscribe("t")
+    rig.peers[0].drop()
+    publisher = rig.connected("p")
+    publisher.publish1("t", "first")
+    rig.clock.now_ms += QUARTER_MS
+    rig.pump()
+    count = TURN_ROWS + 5
+    publisher.send(*[Publish(b"t", b"%d" % n, 1, packet_id=n % 1_000 + 1) for n in range(1_000)])
+    publisher.send(*[Publish(b"t", b"%d" % n, 1, packet_id=n - 999) for n in range(1_000, count)])
+    rig.clock.now_ms += QUARTER_MS
+    rig.pump()
+    publisher.publish("t", "last", 1)
+    _forgotten_tail(rig)
+    peer = _lasting(rig, "s", receive_maximum=65_535)
+    assert peer.payloads() == ["first", *[str(n) for n in range(count)], "last"]
