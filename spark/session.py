@@ -35,8 +35,13 @@ SETTINGS = {
 def spark_session(master: str | None, name: str) -> Iterator[SparkSession]:
     """A session on `master`: local[n], spark://…, sc://…. None: what spark-submit says, else `LOCAL`.
 
-    Stopped at the end. Raises NoJava, but for sc://, which needs none here.
+    Stopped at the end, unless there was one already, which is then used. Raises NoJava, but for sc://, which
+    needs none here.
     """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     address = master or ("" if is_submitted else LOCAL)
     java = None if is_submitted or address.startswith("sc://") else Java(os.environ)

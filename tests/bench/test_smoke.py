@@ -21,6 +21,13 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.xdist_group("spark")
+def test_the_benchmark_of_spark_runs(tmp_path: Path) -> None:
+    results = run("spark", TINY, tmp_path)
+    assert [result.name for result in results] == ["split/6000", "archive/6000", "scan/6000"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_table_names_the_cores() -> None:
     result = Result("a", "msg/s", [3.0, 1.0, 200.0], "b", [2.0, 6.0, 6.0], "9 k", {"p99_ms": 1.5})
     assert (result.value, result.ratio) == (3.0, 0.5)

@@ -11,7 +11,11 @@ from ..conftest import DAY_MS, MINUTE_MS, START, START_MS, Running
 
 
 async def test_slices_are_listed_with_their_counts(server: Running) -> None:
-    assert (await server.call("GET", "/v1/slices")).body == {"slices": [], "next": None}
+    assert (await server.call("GET", "/v1/slices")).body == {
+        "slices": [],
+        "next": None,
+        "split_above": 1_000_000,
+    }
     names = [await server.schedule(payload="x" * 100, deliver_in=60 * n) for n in (1, 2, 20, 5_000)]
     await server.call("DELETE", f"/v1/messages/{names[0]}", status=204)
     body = (await server.call("GET", "/v1/slices")).body
