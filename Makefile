@@ -1,8 +1,8 @@
-# Few words: install run demo spark test style types bench
+# Few words: install run demo spark test style types soak bench
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo spark test style types bench clean
+.PHONY: install run demo spark test style types soak bench clean
 
 install: .venv/installed
 
@@ -39,6 +39,10 @@ types: .venv/tested .venv/spark
 
 test: style types
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup
+
+# What takes too long for every change: all kill points, many lives.
+soak: .venv/tested
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model
 
 bench: .venv/tested .venv/spark
 	$(BIN)/python -m tests.bench
