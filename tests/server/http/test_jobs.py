@@ -201,6 +201,24 @@ async def test_delivered_once_in_order_from_what_is_borrowed(work: Work) -> None
     assert not list(server.store.scan(Table.SHARDS, b"", b"\xff" * 22))
 
 
+@pytest.mark.parametrize("is_moved", [True, False])
+async def test_who_was_away_reads_on_over_split_slices(work: Work, *, is_moved: bool) -> None:
+    server = work.server
+    subscriber, gone = await server.connect("reader", "t/+/x", expiry_s=365 * 86_400)
+    server.app.broker.leave(subscriber)
+    job = await work.create()
+    begun = await work.begin(job, CUTS)
+    if is_moved:
+        await work.commit(job, await asyncio.to_thread(moved, begun))
+    else:
+        await work.post(f"/v1/jobs/{job['id']}:abort", {"token": job["token"]})
+    await server.call("POST", "/v1/clock:advance", {"by": "P11D"})
+    _, link = await server.connect("reader", expiry_s=365 * 86_400)
+    await server.app.quiet()
+    assert gone.sent == []
+    assert [message.record.payload.decode() for message in link.sent] == EVERYTHING
+
+
 async def test_an_aborted_split_is_finished_child_by_child(work: Work) -> None:
     job = await work.create()
     await work.begin(job, CUTS)
