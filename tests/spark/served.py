@@ -1,5 +1,6 @@
 """A real server for the Spark tests, asked by the pipeline's own `Remote`."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,9 +69,15 @@ def served(data: Path, *arguments: str, settings: Mapping[str, object] = {}) -> 
         server.kill()
 
 
+SLICE_S = 6 * 3_600
+EDGE_S = (time.time() // SLICE_S + 1) * SLICE_S + 60
+"""Just behind the edge of a slice: five hours of messages fit, at whatever time of day this runs."""
+
+
 def far(count: int, days: int = 30, step_s: int = 60) -> list[dict[str, Any]]:
-    """Messages in one slice, `m0`, `m1`, ..., in the order of their dues."""
+    """Messages in one slice, `m0`, `m1`, ..., in the order of their dues; the same dues at each call."""
+    first_s = days * 86_400 + EDGE_S - time.time()
     return [
-        {"topic": f"t/{n % 3}/x", "payload": f"m{n}", "deliver_in": days * 86_400 + n * step_s}
+        {"topic": f"t/{n % 3}/x", "payload": f"m{n}", "deliver_in": first_s + n * step_s}
         for n in range(count)
     ]
