@@ -13,9 +13,11 @@ had the time to deliver.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import UTC
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
@@ -44,12 +46,16 @@ LEASES_INTERVAL_S = 5
 LAUNCH_INTERVAL_S = 60
 
 
+LATE_IS_FINE = MappingProxyType({"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
+"""What could not run in time, while a simulated clock stepped through a month, runs once, later."""
+
+
 class Housekeeping:
     """The jobs of one server."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._scheduler = AsyncIOScheduler(timezone=UTC)
+        self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=LATE_IS_FINE)
         self._sweep_from: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
         self._sweep_topic = b""
         self._running = asyncio.Lock()
@@ -58,22 +64,17 @@ class Housekeeping:
         self.overfull = Overfull(app.pipeline)
 
     def start(self) -> None:
-        self._scheduler.add_job(
-            self._run_logged,
-            "interval",
-            seconds=INTERVAL_S,
-            max_instances=1,
-            coalesce=True,
-            misfire_grace_time=None,
-        )
-        self._scheduler.add_job(self.tell_figures, "interval", seconds=SYS_INTERVAL_S, coalesce=True)
-        pipeline = self._app.pipeline
-        self._scheduler.add_job(pipeline.sweep, "interval", seconds=LEASES_INTERVAL_S, coalesce=True)
-        self._scheduler.add_job(self.overfull.look, "interval", seconds=LAUNCH_INTERVAL_S, coalesce=True)
+        every: list[tuple[Callable[[], object], float]] = [
+            (self._run_logged, INTERVAL_S),
+            (self.tell_figures, SYS_INTERVAL_S),
+            (self._app.pipeline.sweep, LEASES_INTERVAL_S),
+            (self.overfull.look, LAUNCH_INTERVAL_S),
+        ]
         ack_timeout_ms = self._app.config.sessions.ack_timeout_ms
         if ack_timeout_ms:
-            sweep = self._app.broker.groups.sweep
-            self._scheduler.add_job(sweep, "interval", seconds=ack_timeout_ms / 1000 / SWEEPS, coalesce=True)
+            every.append((self._app.broker.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
+        for work, seconds in every:
+            self._scheduler.add_job(work, "interval", seconds=seconds)
         self._scheduler.start()
         self.tell_figures()
 

@@ -27,6 +27,8 @@ from .config import Spark
 
 log = logging.getLogger(__name__)
 
+GRACE_S = 30.0
+"""What the child of a job that is done may take to end."""
 STOP_S = 5.0
 LINE_BYTES = 1_000
 """Of the last line that the child wrote."""
@@ -86,18 +88,18 @@ class Launcher:
         log.info("job %s runs as process %d", job, self._process.pid)
         self._watch = asyncio.ensure_future(self._follow(self._process, job))
 
-    def end(self, job: str) -> None:
-        """The job has ended: so does its child, if it has not yet."""
-        if self._job == job and self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+    def end(self, job: str, *, is_done: bool) -> None:
+        """The job has ended: so does its child, by itself if the job is done, for which it has a while."""
+        if self._job == job and self._process is not None:
+            after_s = GRACE_S if is_done else 0.0
+            asyncio.get_running_loop().call_later(after_s, _terminate, self._process)
 
     async def stop(self) -> None:
         """End the child, whatever it does."""
         process, watch = self._process, self._watch
         if process is None or watch is None:
             return
-        self.end(self._job)
+        _terminate(process)
         done, _ = await asyncio.wait([watch], timeout=STOP_S)
         if not done:
             with contextlib.suppress(ProcessLookupError):
@@ -116,6 +118,12 @@ class Launcher:
         said = last.decode(errors="replace").strip()
         log.info("job %s: its process ended with exit code %d", job, code)
         await self._ended(job, f"the child ended with exit code {code}" + (f": {said}" if said else ""))
+
+
+def _terminate(process: Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
 
 
 def idle() -> list[str]:

@@ -316,7 +316,7 @@ class Pipeline:
         self._remember(row)
         if job.move is not None:
             self.notes.drop(job.move)
-        self.launcher.end(row.id)
+        self.launcher.end(row.id, is_done=row.state == DONE)
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
         log.info("job %s is %s: %s", row.id, row.state, row.detail or f"{row.rows} rows")

@@ -34,7 +34,7 @@ def show(context: typer.Context, job_id: Id) -> None:
     """Show one job."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        out.one((await client.jobs.get(job_id)).raw)
+        _show(out, await client.jobs.get(job_id))
 
     run(context, work)
 
@@ -44,10 +44,20 @@ async def follow(client: fasti.Client, out: Printer, job: fasti.Job, *, wait: bo
     if wait and not job.is_over:
         with progress(out, job.kind, job.total) as told:
             job = await client.jobs.wait(job.id, on_progress=lambda now: told(now.done or 0, now.total))
-    out.one(job.raw)
+    _show(out, job)
     if job.state == "aborted":
         out.complain(f"the job was aborted: {job.detail or 'nobody says why'}")
         raise typer.Exit(REFUSED)
+
+
+def _show(out: Printer, job: fasti.Job) -> None:
+    """All of it, but in a table only what fits one."""
+    if out.format is not Format.table:
+        out.one(job.raw)
+        return
+    pieces = [piece.get("start") for piece in job.raw.get("slices") or ()]
+    more = {"slices": f"{len(pieces)}, from {pieces[0]}"} if pieces else {}
+    out.one({name: value for name, value in _row(job.raw).items() if name != "children"} | more)
 
 
 def _row(job: Row) -> Row:
