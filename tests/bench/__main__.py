@@ -20,6 +20,7 @@ from .ram import ram
 from .results import FULL, QUICK, Env, Result, Sizes, table
 from .scheduling import batch, single
 from .spark import spark
+from .splitting import splitting
 
 Benchmark = Callable[[Env], Awaitable[list[Result]]]
 BENCHMARKS: dict[str, Benchmark] = {
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "plain": plain,
     "structures": structures,
     "spark": spark,
+    "splitting": splitting,
 }
 LONG = {"ram"}
 

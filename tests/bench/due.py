@@ -27,7 +27,7 @@ async def lateness(env: Env) -> list[Result]:
     found: list[list[float]] = []
     with serving(env.folder / "data") as server:
         for run in range(env.sizes.runs):
-            found.append(await _lateness(env, server, run))
+            found.append(await lateness_once(env, server, run))
     bare = await _bare_timers(env.sizes.late_per_s, min(env.sizes.late_s, BARE_S))
     late = [[max(0.0, ms) for ms in run] for run in found]
     p99 = [percentile(run, 0.99) for run in late]
@@ -41,7 +41,7 @@ async def lateness(env: Env) -> list[Result]:
     return [Result("lateness p99", "ms", p99, "bare timers", bare_p99, "< 5, early 0", more)]
 
 
-async def _lateness(env: Env, server: Server, run: int) -> list[float]:
+async def lateness_once(env: Env, server: Server, run: int) -> list[float]:
     """How late each message came, ms; the payload begins with when it was due."""
     count = env.sizes.late_per_s * env.sizes.late_s
     late: list[float] = []

@@ -39,6 +39,8 @@ class Sizes:
     slice: int
     spark: tuple[int, ...]
     """Rows of the slice that the Spark jobs work on."""
+    split_rows: int
+    """Rows of the slice that is split under load."""
 
 
 FULL = Sizes(
@@ -56,6 +58,7 @@ FULL = Sizes(
     fan_out=50_000,
     slice=1_000_000,
     spark=(1_000_000, 10_000_000),
+    split_rows=1_000_000,
 )
 QUICK = Sizes(
     runs=3,
@@ -72,6 +75,7 @@ QUICK = Sizes(
     fan_out=10_000,
     slice=60_000,
     spark=(1_000_000,),
+    split_rows=300_000,
 )
 TINY = Sizes(
     runs=1,
@@ -88,6 +92,7 @@ TINY = Sizes(
     fan_out=500,
     slice=15_000,
     spark=(6_000,),
+    split_rows=3_000,
 )
 
 

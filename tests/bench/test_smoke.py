@@ -28,6 +28,13 @@ def test_the_benchmark_of_spark_runs(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.xdist_group("spark")
+def test_the_benchmark_of_a_split_under_load_runs(tmp_path: Path) -> None:
+    (result,) = run("splitting", TINY, tmp_path)
+    assert json.loads(result.line())["early"] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_table_names_the_cores() -> None:
     result = Result("a", "msg/s", [3.0, 1.0, 200.0], "b", [2.0, 6.0, 6.0], "9 k", {"p99_ms": 1.5})
     assert (result.value, result.ratio) == (3.0, 0.5)
