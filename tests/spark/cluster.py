@@ -12,6 +12,7 @@ from pathlib import Path
 import pyspark
 
 from spark.java import Java
+from spark.session import JAVA_OPTIONS
 from tests.support.server import ROOT
 
 HOME = Path(pyspark.__file__).parent
@@ -30,6 +31,7 @@ def cluster(folder: Path) -> Iterator[str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
     }
     environment.pop("PYTHONPATH", None)  # what the workers know of our rooms was sent to them
     java = Java(environment)
@@ -95,6 +97,7 @@ def submit_there(folder: Path, address: str, *arguments: str) -> subprocess.Comp
     }
     environment.pop("PYTHONPATH", None)
     command = [str(HOME / "bin" / "spark-submit"), "--master", address, "--py-files", str(archive)]
+    command += ["--driver-java-options", JAVA_OPTIONS]
     return subprocess.run(
         [*command, str(script), *arguments],
         cwd=folder,
