@@ -38,7 +38,7 @@ types: .venv/tested .venv/spark
 	$(BIN)/mypy
 
 test: style types
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
 # What takes too long for every change: all kill points, many lives.
 soak: .venv/tested

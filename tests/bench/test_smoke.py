@@ -1,4 +1,7 @@
-"""The benchmarks still run, on next to nothing. No figure is looked at, but that nothing is early."""
+"""The benchmarks still run, on next to nothing. No figure is looked at, but that nothing is early.
+
+Those of Spark: tests/spark/test_benchmarks.py, test_program.py.
+"""
 
 import json
 from pathlib import Path
@@ -18,20 +21,6 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
         assert told["value"] > 0
         assert told["ratio"] > 0
         assert told.get("early", 0) == 0
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.xdist_group("spark")
-def test_the_benchmark_of_spark_runs(tmp_path: Path) -> None:
-    results = run("spark", TINY, tmp_path)
-    assert [result.name for result in results] == ["split/6000", "archive/6000", "scan/6000"]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.xdist_group("spark")
-def test_the_benchmark_of_a_split_under_load_runs(tmp_path: Path) -> None:
-    (result,) = run("splitting", TINY, tmp_path)
-    assert json.loads(result.line())["early"] == 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,20 +35,20 @@ class Mosquitto:
         assert PUB
         body = [] if message is None else ["-m", message]
         command = [PUB, *self._where, "-t", topic, *body, *options]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=90, check=False)
 
-    def sub(self, *options: str, count: int, wait_s: int = 8) -> subprocess.CompletedProcess[str]:
+    def sub(self, *options: str, count: int, wait_s: int = 60) -> subprocess.CompletedProcess[str]:
         """Until `count` messages have come."""
         assert SUB
         command = [SUB, *self._where, "-C", str(count), "-W", str(wait_s), *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
     async def listening(self, *options: str, count: int) -> "asyncio.Task[str]":
         """The same beside the test; its subscriptions stand when this returns."""
-        process = await self.start("-C", str(count), "-W", "8", *options)
+        process = await self.start("-C", str(count), "-W", "60", *options)
 
         async def rest() -> str:
-            out, _ = await asyncio.wait_for(process.communicate(), 15)
+            out, _ = await asyncio.wait_for(process.communicate(), 90)
             return out.decode()
 
         return asyncio.create_task(rest())

@@ -14,7 +14,7 @@ from paho.mqtt.packettypes import PacketTypes  # noqa: E402
 from paho.mqtt.properties import Properties  # noqa: E402
 from paho.mqtt.subscribeoptions import SubscribeOptions  # noqa: E402
 
-WAIT_S = 8.0
+WAIT_S = 60.0
 
 
 class Client:

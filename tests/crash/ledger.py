@@ -96,10 +96,11 @@ class Ledger:
         """All faults."""
         faults = list(self.faults)
         for inbox in self.inboxes.values():
-            faults += self._missing(inbox) + self._wrong(inbox) + self._disorder(inbox) + self._again(inbox)
+            faults += self.missing(inbox) + self._wrong(inbox) + self._disorder(inbox) + self._again(inbox)
         return faults
 
-    def _missing(self, inbox: Inbox) -> list[str]:
+    def missing(self, inbox: Inbox) -> list[str]:
+        """What it should have got by now and has not."""
         got = {arrival.tag for arrival in inbox.arrivals if arrival.acked_ms}
         return [
             f"{inbox.name} never got, or never again until it acked, {letter}"

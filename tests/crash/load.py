@@ -12,6 +12,7 @@ A request whose answer does not come leaves its letters unanswered: the ledger k
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import count
@@ -30,6 +31,7 @@ from .ledger import Inbox, Ledger, Letter
 READER, AWAY = "reader", "away"
 WINDOW = 40
 HOLES = 0.03
+PATIENCE_S = 60.0
 GONE = (aiohttp.ClientError, OSError, TimeoutError, Closed)
 """What a client sees when the server dies under it."""
 
@@ -71,7 +73,7 @@ class Load:
                 raise answer
 
     async def died(self) -> None:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*self._tasks)
 
     async def drain(self, server: ServerProcess) -> None:
@@ -80,8 +82,9 @@ class Load:
         for name in (READER, AWAY):
             peer = await self.connect(server, name, holes=0.0)
             inbox = self.ledger.inboxes[name]
-            seen = -1
-            while seen < len(inbox.arrivals):
+            seen, deadline = -1, time.monotonic() + PATIENCE_S
+            # Half a second in which nothing comes is enough, if nothing is missing.
+            while seen < len(inbox.arrivals) or (self.ledger.missing(inbox) and time.monotonic() < deadline):
                 seen = len(inbox.arrivals)
                 await asyncio.sleep(0.5)
             await peer.close()

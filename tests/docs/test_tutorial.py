@@ -122,7 +122,7 @@ class Reader:
         if self.server is not None:
             server, self.server = self.server, None
             os.killpg(server.pid, signal.SIGKILL)
-            server.communicate(timeout=10)
+            server.communicate(timeout=60)
 
     def begin(self, command: str) -> None:
         """In the second terminal; on return it has subscribed."""

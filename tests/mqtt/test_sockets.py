@@ -89,7 +89,7 @@ async def served(tmp_path: Path, settings: Config) -> AsyncIterator[Served]:
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -109,7 +109,7 @@ class Stream:
         self.inbox: list[object] = []
 
     async def take(self, kind: type) -> object:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.inbox:
                 data = await self.reader.read(65_536)
                 assert data, "closed"
@@ -142,7 +142,7 @@ async def _connected(served: Served, name: str = "", scheme: str = "mqtt", level
 
 
 async def _ended(stream: Stream) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await stream.reader.read(65_536):
             pass
 
@@ -179,12 +179,12 @@ async def test_websockets(served: Served, scheme: str, path: str) -> None:
             for at in range(0, len(data), 70_000):
                 await socket.send_bytes(data[at : at + 70_000])
             decoder, found = Decoder(1 << 28, 5, "client"), []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(found) < 5:
                     found += decoder.feed(await socket.receive_bytes())
             assert {type(packet) for packet in found} == {Connack, Suback, Publish, Ack, Pingresp}
             await socket.send_str("text")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not socket.closed:
                     await socket.receive()
             assert socket.close_code == 1003
@@ -203,7 +203,7 @@ async def test_plain_mqtt_on_the_tls_port(served: Served, caplog: pytest.LogCapt
     reader, writer = await asyncio.open_connection("127.0.0.1", served.ports["mqtts"])
     served.writers.append(writer)
     writer.write(encode(Connect(5, "a"), 5))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         try:
             await reader.read(10)
             while await reader.read(100):
@@ -268,7 +268,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
     # Each is refused with a reason string: a hundred bytes for thirty.
     chunk = encode(Publish(b"$nowhere/topic", b"x", 1, packet_id=7), 5) * 500
     sent = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not link._is_holding:
             stream.writer.write(chunk)
             sent += 500

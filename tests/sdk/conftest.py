@@ -29,7 +29,7 @@ def free_port() -> int:
 
 async def until(true: Callable[[], bool]) -> None:
     """Poll: what is waited for happens in another process."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 
@@ -86,7 +86,7 @@ class Broker:
         if self.child is not None:
             child, self.child = self.child, None
             child.kill() if kill else child.terminate()
-            child.wait(10)
+            child.wait(60)
 
     def _wait(self) -> None:
         for _ in range(200):

@@ -42,7 +42,7 @@ async def fasti_cli(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
         return left.value.code
 
     with redirect_stdout(out), redirect_stderr(err), patch("sys.stdin", given):
-        code = await asyncio.wait_for(asyncio.to_thread(run), 30)
+        code = await asyncio.wait_for(asyncio.to_thread(run), 60)
     assert isinstance(code, int)
     return code, out.getvalue(), err.getvalue()
 
@@ -50,7 +50,7 @@ async def fasti_cli(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
 async def child(*arguments: str) -> tuple[int, str]:
     """The same as a process of its own; exit code, stderr."""
     started = await asyncio.create_subprocess_exec(*CLI, *arguments, stderr=asyncio.subprocess.PIPE)
-    _, err = await asyncio.wait_for(started.communicate(), 30)
+    _, err = await asyncio.wait_for(started.communicate(), 60)
     assert started.returncode is not None
     return started.returncode, err.decode()
 

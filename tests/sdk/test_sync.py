@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 async def aside(work: Callable[[], T]) -> T:
-    return await asyncio.wait_for(asyncio.to_thread(work), 20)
+    return await asyncio.wait_for(asyncio.to_thread(work), 60)
 
 
 async def test_the_whole_of_it(url: str, fake: Fake) -> None:

@@ -65,7 +65,7 @@ async def fill(server: Running, count: int = 8) -> None:
 
 async def ended(server: Running) -> Any:
     """The newest job, when its process has ended."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while server.app.pipeline.launcher.is_running or server.app.pipeline.open:
             await asyncio.sleep(0.02)
     return (await server.call("GET", "/v1/jobs")).body["jobs"][0]

@@ -51,10 +51,10 @@ def cluster(folder: Path) -> Iterator[str]:
             process.terminate()
         for process in reversed(started):
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(20)
+                process.wait(60)
         java.close()
 
 

@@ -1,9 +1,5 @@
 """The jobs against a real server: during traffic, dead at each step, run twice."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -23,7 +19,6 @@ from spark.plan import WITHIN, cut_points
 from spark.remote import Remote
 from spark.run import run_expire, run_split, words_of
 from spark.split import move, sketches
-from tests.support.server import ROOT
 
 from .served import Served, far, served
 
@@ -219,48 +214,6 @@ def test_expiry_without_an_archive_drops(past: Served) -> None:
     job = past.remote.create("expire")
     assert "without an archive" in run_expire(past.remote, job, None, "")
     assert past.state(job.id) == "done"
-
-
-def test_the_program_killed_and_run_again(server: Served, tmp_path: Path) -> None:
-    """The real thing, once: a process of its own, kill -9 while it works, SIGTERM, then to the end."""
-    server.put(far(COUNT))
-    job = server.remote.create("split", slice=overfull(server), parts=4)
-    environment = {**os.environ, "FASTI_JOB_TOKEN": job.token, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "spark", "split", "--server", server.url, "--job", job.id]
-    child = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
-    wait_until(lambda: server.state(job.id) == "moving")
-    child.kill()
-    child.wait(30)
-    # The job is still there: whoever has the token goes on with it.
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"{COUNT} rows moved into 4 slices" in done.stdout
-    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_a_signal_aborts_the_job(server: Served) -> None:
-    server.put(far(COUNT))
-    job = server.remote.create("split", slice=overfull(server), parts=4)
-    environment = {**os.environ, "FASTI_JOB_TOKEN": job.token, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "spark", "split", "--server", server.url, "--job", job.id]
-    child = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
-    wait_until(lambda: server.state(job.id) == "moving")
-    child.send_signal(signal.SIGTERM)
-    _, said = child.communicate(timeout=60)
-    assert child.returncode == 1
-    assert b"ended by a signal" in said
-    ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
-    assert (ended["state"], ended["detail"]) == ("aborted", "the job was told to end")
-    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
 
 
 def test_a_lost_lease_ends_the_work(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from server.mqtt.packets import (
 from server.mqtt.properties import Properties
 from server.mqtt.publish import Decoder
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 PACKET_MAX = 2 << 20
 Kind = TypeVar("Kind", bound=Packet)
 OnPublish = Callable[["Peer", Publish, int], None]

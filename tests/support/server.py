@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-READY_S = 30.0
-STOP_S = 15.0
+READY_S = 120.0
+STOP_S = 60.0
 _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)$", re.MULTILINE)
 
 

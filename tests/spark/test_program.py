@@ -1,0 +1,112 @@
+"""The real thing: `python -m spark` as a process of its own, killed at each step and told to end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark.job import Job
+from tests.bench.__main__ import run
+from tests.bench.results import TINY
+from tests.support.server import ROOT
+
+from .served import Served, far, served
+from .test_end_to_end import COUNT, overfull
+
+PARTS = 4
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "data") as one:
+        yield one
+
+
+@pytest.fixture
+def job(server: Served) -> Job:
+    server.put(far(COUNT))
+    return server.remote.create("split", slice=overfull(server), parts=PARTS)
+
+
+@contextmanager
+def program(server: Served, job: Job) -> Iterator[subprocess.Popen[str]]:
+    """It has a job; whoever has the token goes on with one that another began."""
+    environment = {**os.environ, "FASTI_JOB_TOKEN": job.token, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "spark", "split", "--server", server.url, "--job", job.id]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 200.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def has_java(child: subprocess.Popen[str]) -> bool:
+    """Spark is starting: nothing has been planned."""
+    return bool(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text())
+
+
+def files(server: Served, job: Job) -> set[str]:
+    return {path.name for path in (server.data / "jobs" / job.id / "out").glob("[!.]*.sst")}
+
+
+def test_killed_at_each_step_and_run_again(server: Served, job: Job) -> None:
+    """Before `begin`, while it moves, and between its last file and the answer to `commit`."""
+    with program(server, job) as child:
+        wait_until(lambda: has_java(child))
+    assert server.state(job.id) == "planning"
+    with program(server, job) as child:
+        wait_until(lambda: server.state(job.id) == "moving")
+    before = files(server, job)
+    with program(server, job) as child:
+        wait_until(lambda: len(files(server, job) - before) == PARTS)
+        server.process.process.send_signal(signal.SIGSTOP)
+        time.sleep(1.0)
+        child.kill()
+        server.process.process.send_signal(signal.SIGCONT)
+    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+    with program(server, job) as child:
+        said, errors = child.communicate(timeout=200)
+    assert child.returncode == 0, errors
+    # What was on its way when it was killed may have arrived.
+    assert f"{COUNT} rows moved into {PARTS} slices" in said or "is done already" in said
+    assert server.state(job.id) == "done"
+    pieces = server.slices()
+    assert len(pieces) == PARTS
+    assert not any(piece["borrowed"] for piece in pieces)
+    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+    assert not list((server.data / "jobs").glob("*"))
+
+
+def test_a_signal_aborts_the_job(server: Served, job: Job) -> None:
+    with program(server, job) as child:
+        wait_until(lambda: server.state(job.id) == "moving")
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=120)
+    assert child.returncode == 1
+    assert "ended by a signal" in errors
+    ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
+    assert (ended["state"], ended["detail"]) == ("aborted", "the job was told to end")
+    assert server.payloads() == [f"m{n}" for n in range(COUNT)]
+
+
+def test_the_benchmark_of_a_split_under_load_runs(tmp_path: Path) -> None:
+    """The program that the server starts by itself, with the load that it must not disturb."""
+    (result,) = run("splitting", TINY, tmp_path)
+    assert json.loads(result.line())["early"] == 0
+    assert list(tmp_path.iterdir()) == []
