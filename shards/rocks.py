@@ -184,13 +184,14 @@ class RocksStore:
     def _open(self, *, read_only: bool) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         options = _options(Cache(CACHE_BYTES))
-        families = dict.fromkeys(_families_on_disk(self.path, options), options)
+        names = set(_families_on_disk(self.path, options))
+        if not read_only:
+            # What is not there yet is made at opening, all in one go: a fifth of the time of one by one.
+            names.update(table.value for table in Table)
+        families = dict.fromkeys(names, options)
         access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
             db = Rdict(str(self.path), options, families, access)
-            for table in Table:
-                if table.value not in families and not read_only:
-                    db.create_column_family(table.value, options)
             found = {table: db.get_column_family(table.value) for table in Table}
             handles = {table: db.get_column_family_handle(table.value) for table in Table}
         except Exception as error:
@@ -240,6 +241,7 @@ def _options(cache: Cache) -> Options:
     blocks.set_block_size(16 << 10)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
+    options.create_missing_column_families(True)
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_write_buffer_size(MEMTABLE_BYTES)
     options.set_max_write_buffer_number(2)
