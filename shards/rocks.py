@@ -33,7 +33,7 @@ from rocksdict import (
 )
 
 from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
-from .scan import scan
+from .scan import scan, scan_at_rest
 from .store import Batch, Contents, Table
 
 MEMTABLE_BYTES = 32 << 20
@@ -107,7 +107,8 @@ class RocksStore:
         return found
 
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return scan(self._family(table), start, end, table.value)
+        through = scan_at_rest if self.read_only else scan
+        return through(self._family(table), start, end, table.value)
 
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
         self._family(table).compact_range(start, end)

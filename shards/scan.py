@@ -1,4 +1,4 @@
-"""The one guarded iterator over a RocksDB column family.
+"""The guarded iterators over a RocksDB column family: of one that is written to, and of one at rest.
 
 Used raw, the binding loses rows without an error in three ways, each reproduced in tests/store:
 
@@ -6,9 +6,13 @@ Used raw, the binding loses rows without an error in three ways, each reproduced
     whatever lies there. The generator below owns the bound and the ReadOptions as long as it runs;
   - `set_iterate_lower_bound` sets the *upper* bound: it is never called, the scan starts with a seek;
   - an iterator that meets a corrupt block just becomes invalid: its status is asked after the last row.
+
+The binding's own loop over rows takes a third less time a row, but has no status to ask. Where nobody writes,
+an iterator that has one goes the last step again: there it meets what ended the loop.
 """
 
 from collections.abc import Iterator
+from typing import cast
 
 from rocksdict import Rdict, ReadOptions
 
@@ -43,3 +47,27 @@ def scan(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator[tuple[b
         raise Corrupt(f"table {name}, after key {key.hex()}: {error}") from error
     # The bound must outlive the iterator: naming it here keeps it.
     del rows, options, bound
+
+
+def scan_at_rest(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
+    """The same of a database that nobody writes to, for long scans: the cache is left to others."""
+    bound = bytes(end)
+    options = ReadOptions()
+    options.set_iterate_upper_bound(bound)
+    options.fill_cache(False)
+    rows = cast("Iterator[tuple[bytes, bytes]]", family.items(from_key=start, read_opt=options))
+    row: tuple[bytes, bytes] | None = None
+    for row in rows:
+        yield row
+    key = start if row is None else row[0]
+    again = family.iter(options)
+    again.seek(key)
+    if row is not None and again.valid():
+        again.next()
+    try:
+        again.status()
+    except Exception as error:
+        raise Corrupt(f"table {name}, after key {key.hex()}: {error}") from error
+    if again.valid():
+        raise Corrupt(f"table {name}, after key {key.hex()}: the rows ended before their end")
+    del rows, again, options, bound

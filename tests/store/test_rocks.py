@@ -69,8 +69,30 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(bytes(data))
 
 
-def with_damaged_table(tmp_path: Path) -> RocksStore:
-    """A store with 30,000 rows in a table file that has one wrong byte in the middle."""
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_scan_at_rest_owns_its_upper_bound(tmp_path: Path, is_on_disk: bool) -> None:
+    """Rows from the log or from a table file, whole or from a key between, up to any bound."""
+    store = RocksStore(tmp_path / "db")
+    fill(store)
+    store.flush()
+    if is_on_disk:
+        store._families[Table.MESSAGES].flush()
+    store.close()
+    still = RocksStore(tmp_path / "db", read_only=True)
+    for number in range(20):
+        rows = []
+        for key, value in still.scan(Table.MESSAGES, key_of(number), key_of(ROWS - number)):
+            rows.append((key, value))
+            junk = [key_of(5) for _ in range(3)]
+        assert len(junk) == 3
+        expected = range(number, ROWS - number)
+        assert rows == [(key_of(one), one.to_bytes(4, "big") * 25) for one in expected]
+    assert list(still.scan(Table.MESSAGES, key_of(ROWS), key_of(ROWS + 9))) == []
+    still.close()
+
+
+def with_damaged_table(tmp_path: Path, part: float = 0.5, *, read_only: bool = False) -> RocksStore:
+    """A store with 30,000 rows in a table file that has one wrong byte, so far into it."""
     path = tmp_path / "db"
     store = RocksStore(path)
     fill(store, 30_000)
@@ -78,16 +100,20 @@ def with_damaged_table(tmp_path: Path) -> RocksStore:
     store._families[Table.MESSAGES].flush()
     store.close()
     largest = max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
-    flip(largest, largest.stat().st_size // 2)
-    return RocksStore(path)
+    flip(largest, int(largest.stat().st_size * part))
+    return RocksStore(path, read_only=read_only)
 
 
-def test_a_scan_of_a_damaged_file_raises(tmp_path: Path) -> None:
-    store = with_damaged_table(tmp_path)
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("part", [0.0001, 0.3, 0.5, 0.9])
+def test_a_scan_of_a_damaged_file_raises(tmp_path: Path, part: float, read_only: bool) -> None:
+    """The binding's own loop over rows just ends there."""
+    store = with_damaged_table(tmp_path, part, read_only=read_only)
     seen: list[bytes] = []
     with pytest.raises(Corrupt, match="messages"):
         seen.extend(key for key, _ in store.scan(Table.MESSAGES, b"", b"\xff" * 24))
-    assert 0 < len(seen) < 30_000
+    assert len(seen) < 30_000
+    assert bool(seen) is (part > 0.01)
     store.close()
 
 
