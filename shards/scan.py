@@ -54,7 +54,7 @@ def scan_at_rest(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator
     bound = bytes(end)
     options = ReadOptions()
     options.set_iterate_upper_bound(bound)
-    options.fill_cache(False)
+    options.fill_cache(False)  # type: ignore[call-arg]  # as it is; the stub forgets the argument
     rows = cast("Iterator[tuple[bytes, bytes]]", family.items(from_key=start, read_opt=options))
     row: tuple[bytes, bytes] | None = None
     for row in rows:
