@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from shards.fate import is_dropped
 from shards.read import Reader
 from shards.record import decode
 from timeline.horizon import Horizon
@@ -137,7 +138,7 @@ class Dispatch:
         targets = self._router.route(message.record.topic)
         self._tail.append(message.position, message, message.size())
         record = message.record
-        if (record.expires_ms and message.is_gone(wall_ms)) or message.is_too_late(wall_ms):
+        if is_dropped(record, message.due_ms, wall_ms):
             self.counts.expired += 1
             return len(targets)
         if record.retain:

@@ -5,7 +5,6 @@ subscription's identifiers), so the parts that are the same are made once and ke
 (protocol level, QoS, retain) -> (head, tail), joined with the packet id between them.
 """
 
-from shards.fate import LATE_MS, has_expired
 from shards.record import Record
 from timeline.position import MessageId, Position, id_text, message_id
 
@@ -37,21 +36,11 @@ class Message:
         expires_ms = self.record.expires_ms
         return bool(expires_ms) and wall_ms >= self.due_ms + expires_ms
 
-    def is_gone(self, dispatched_ms: int) -> bool:
-        """Whether it had expired when it was dispatched: nobody gets it."""
-        return has_expired(self.due_ms, self.record.expires_ms, dispatched_ms)
-
     def as_of(self, wall_ms: int) -> "Message":
         """The message as it goes out now: how late it is and what is left of its expiry have changed."""
         if wall_ms - self.due_ms - self.late_ms < SHARED_MS:
             return self
         return Message(self.position, self.shard, self.record, wall_ms)
-
-    def is_too_late(self, dispatched_ms: int | None) -> bool:
-        """Whether it was to be dropped rather than dispatched as late as it was."""
-        if not self.record.drop_late or dispatched_ms is None:
-            return False
-        return dispatched_ms - self.due_ms > LATE_MS
 
     def size(self) -> int:
         """Bytes of RAM, about."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from shards.fate import is_too_late
 from shards.read import Reader
 from shards.record import decode, is_stub, topic_of
 from timeline.horizon import Horizon
@@ -229,7 +230,10 @@ class Replay:
         record = message.record
         if record.expires_ms and message.is_expired(wall_ms):
             return True
-        return record.drop_late and message.is_too_late(self._dispatched_ms(message.position))
+        if not record.drop_late:
+            return False
+        dispatched_ms = self._dispatched_ms(message.position)
+        return dispatched_ms is not None and is_too_late(record, message.due_ms, dispatched_ms)
 
     def _message(self, place: Position, shard: int, value: bytes) -> Message:
         return Message(place, shard, decode(value), self._wall_ms())

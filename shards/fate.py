@@ -19,8 +19,12 @@ def has_expired(due_ms: int, expires_ms: int, dispatched_ms: int) -> bool:
     return dispatched_ms >= due_ms + (LATE_MS if expires_ms == AT_ONCE_MS else expires_ms)
 
 
+def is_too_late(record: Record, due_ms: int, dispatched_ms: int) -> bool:
+    """Whether it is unwanted so late."""
+    return record.drop_late and dispatched_ms - due_ms > LATE_MS
+
+
 def is_dropped(record: Record, due_ms: int, dispatched_ms: int) -> bool:
     """Whether nobody gets a message when it is dispatched: it has expired, or is unwanted so late."""
-    if record.drop_late and dispatched_ms - due_ms > LATE_MS:
-        return True
-    return has_expired(due_ms, record.expires_ms, dispatched_ms)
+    expired = has_expired(due_ms, record.expires_ms, dispatched_ms)
+    return expired or is_too_late(record, due_ms, dispatched_ms)

@@ -1,7 +1,7 @@
 """`POST /v1/messages` answered without a web framework; every other request goes to aiohttp.
 
-Written for speed: of the 290 microseconds of processor time that one schedule took, 180 were aiohttp's
-(request and response objects, a task's turn for the handler, routing). Read here it takes about 90.
+Written for speed: most of the processor time of one schedule was aiohttp's (request and response objects, a
+task's turn for the handler, routing). Read here it takes half of it: docs/decisions/0016 has the figures.
 
 A connection begins here. As long as what arrives is made of usual requests of that one call, each is
 read, decided in the writer and answered here, one after the other. The first bytes that are anything else

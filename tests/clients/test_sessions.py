@@ -341,7 +341,7 @@ async def _reconnect(peer: Peer, client_id: str) -> bool:
 
 
 async def _until(ask: Callable[[], object], status: int) -> None:
-    for _ in range(100):
+    for _ in range(3_000):
         if (await ask()).status == status:  # type: ignore[misc]
             return
         await asyncio.sleep(0.02)

@@ -170,7 +170,7 @@ async def _until_refused(calls: Http) -> Answer:
 
 
 async def _until_taken(calls: Http) -> str:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         answer = await calls.call("POST", "/v1/messages", _message("again"))
         if answer.status == 201:

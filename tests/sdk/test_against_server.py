@@ -300,7 +300,7 @@ def test_command_line_subscribe(server: Server) -> None:
         [*command, "--url", server.url], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     ) as child:
         with fasti.sync.Client(server.url, retry=QUICK) as c:
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 60
             while not any(s.connected for s in c.sessions.list()) and time.monotonic() < deadline:
                 time.sleep(0.05)
             for n in range(2):
