@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE_S = 60
+OWN_LEASE_S = 600
+"""Of the server's own child: that it has ended is seen at once, and at the lowest priority it may come to do
+nothing for minutes while others keep the machine busy. This one is for a child that hangs."""
 MARGIN_MS = 5_000
 """A slice that starts within this of T is too near to be cut, loaded or not."""
 OPEN_MAX = 16
@@ -215,7 +218,7 @@ class Pipeline:
     async def renew(self, job_id: str, token: str, progress: tuple[int, int] | None) -> Job:
         """Keep the lease. Raises JobRefused."""
         job = await self._checked(job_id, token)
-        job.lease_until = self.app.clock.mono() + LEASE_S
+        job.lease_until = self.app.clock.mono() + lease_of(job.row)
         job.progress = progress or job.progress
         return job
 
@@ -238,7 +241,7 @@ class Pipeline:
         sources = [handover.sources_of(piece) for piece in pieces]
         created_ms = self.app.clock.wall_ms()
         row = JobRow(job_id, kind, run, state, self.app.node, created_ms, slices, sources)
-        until = self.app.clock.mono() + LEASE_S
+        until = self.app.clock.mono() + lease_of(row)
         job = Job(row, secrets.token_hex(16), until, self.folder / job_id, is_busy=True)
         self._jobs[job_id] = job
         return job
@@ -344,7 +347,7 @@ class Pipeline:
 
     def _rest(self, job: Job) -> None:
         job.is_busy = False
-        job.lease_until = self.app.clock.mono() + LEASE_S
+        job.lease_until = self.app.clock.mono() + lease_of(job.row)
 
     async def _checked(self, job_id: str, token: str) -> Job:
         found = self._jobs.get(job_id)
@@ -380,6 +383,11 @@ class Pipeline:
                 await self.end(job, detail)
             except (ShardsError, Busy):
                 job.lease_until = 0.0  # the sweep ends it
+
+
+def lease_of(row: JobRow) -> int:
+    """For how many seconds a job is kept without a word from whoever runs it."""
+    return OWN_LEASE_S if row.run == "server" else LEASE_S
 
 
 def write_row(commit: Commit, row: JobRow) -> None:

@@ -20,7 +20,7 @@ from shards.manifest import MovedFile
 from .. import expiring, splitting
 from ..app import App
 from ..expiring import DroppedSlice
-from ..pipeline import LEASE_S, Job, JobRefused, Pipeline
+from ..pipeline import Job, JobRefused, Pipeline, lease_of
 from ..times import TimeError
 from .answers import RETRY_AFTER, body_of, instant_ms, json_answer, limit_of, refusals
 from .calls import WRITES, Gives, described
@@ -181,7 +181,7 @@ class JobRoutes:
         if wish.done is not None or wish.total is not None:
             progress = wish.done or 0, wish.total or 0
         job = await _said(self._pipeline.renew(request.match_info["id"], wish.token, progress))
-        lease: Lease = {"id": job.row.id, "state": job.row.state, "lease_s": LEASE_S}
+        lease: Lease = {"id": job.row.id, "state": job.row.state, "lease_s": lease_of(job.row)}
         return json_answer(lease)
 
     def _view(self, job: Job | JobRow) -> JobView:

@@ -6,7 +6,7 @@ from typing import NotRequired, TypedDict
 from shards.jobs import COMMITTING, ENDED, MOVING, SPLIT, JobRow, PieceRow, SourceRow
 
 from ..app import App
-from ..pipeline import LEASE_S, Job
+from ..pipeline import Job, lease_of
 from .scalars import Cursor, Id, Instant
 from .views import time_text
 
@@ -104,7 +104,7 @@ def job_view(app: App, job: Job | JobRow) -> JobView:
         "run": row.run,
         "state": row.state,
         "node": row.node,
-        "lease_s": LEASE_S,
+        "lease_s": lease_of(row),
         "created_at": time_text(row.created_ms),
     }
     pieces = [

@@ -2,12 +2,14 @@
 
 import asyncio
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server import pipeline as pipeline_module
 from server.config import Config, Slices, Spark
 from server.launch import missing
 from server.overfull import FAR_MS, Overfull
@@ -117,6 +119,25 @@ async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tm
     assert (await ended(server))["detail"] == "enough"
     await server.call("POST", "/v1/jobs", wish, status=201)
     assert pipeline.launcher.is_running  # and is ended with the server, by the fixture
+
+
+async def test_a_child_that_gets_no_processor_keeps_its_job_and_one_that_hangs_loses_it(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the lowest priority nothing may be heard of it for longer than a caller's lease."""
+    monkeypatch.setattr(pipeline_module, "LEASE_S", 0)
+    arm(server, tmp_path, HANGS)
+    await fill(server)
+    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
+    job = (await server.call("POST", "/v1/jobs", {"kind": "split", "slice": start}, status=201)).body
+    pipeline = server.app.pipeline
+    await pipeline.sweep()
+    seen = (await server.call("GET", f"/v1/jobs/{job['id']}")).body
+    assert (seen["state"], seen["lease_s"]) == ("planning", 600)
+    passed_s = pipeline_module.OWN_LEASE_S + 1
+    monkeypatch.setattr(server.app.clock, "mono", lambda: time.monotonic() + passed_s)
+    await pipeline.sweep()
+    assert (await ended(server))["detail"] == "the lease lapsed"
 
 
 async def test_far_ones_only_and_those_that_borrow_first(server: Running, tmp_path: Path) -> None:
