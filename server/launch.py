@@ -19,6 +19,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 GRACE_S = 30.0
 """What the child of a job that is done may take to end."""
 STOP_S = 5.0
+LOOK_S = 0.1
 LINE_BYTES = 1_000
 """Of the last line that the child wrote."""
 TOKEN_VARIABLE = "FASTI_JOB_TOKEN"
@@ -78,6 +80,7 @@ class Launcher:
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=PIPE,
+                start_new_session=True,
                 env={**os.environ, TOKEN_VARIABLE: token},
             )
         except OSError:
@@ -109,15 +112,29 @@ class Launcher:
     async def _follow(self, process: Process, job: str) -> None:
         """Wait for its end, and keep the last line that it says."""
         assert process.stderr is not None
+        swept = asyncio.ensure_future(_swept(process))
         last = b""
         while chunk := await process.stderr.read(1 << 16):
             lines = (last + chunk).rstrip().splitlines() or [b""]
             last = lines[-1][-LINE_BYTES:] + (b"\n" if chunk.endswith(b"\n") else b"")
-        code = await process.wait()
+        code = await swept
         self._job, self._process = "", None
         said = last.decode(errors="replace").strip()
         log.info("job %s: its process ended with exit code %d", job, code)
         await self._ended(job, f"the child ended with exit code {code}" + (f": {said}" if said else ""))
+
+
+async def _swept(process: Process) -> int:
+    """Its exit code, when it has ended, and what it has started with it.
+
+    A JVM that starts while its program ends may not notice and stay, with our end of stderr. `wait()` would
+    wait for that end, too.
+    """
+    while process.returncode is None:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode
 
 
 def _terminate(process: Process) -> None:

@@ -43,6 +43,12 @@ HANGS = """
 import time
 time.sleep(600)
 """
+LEAVES = """
+import subprocess
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("gone before its time", file=sys.stderr)
+sys.exit(3)
+"""
 
 
 @pytest.fixture
@@ -119,6 +125,15 @@ async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tm
     assert (await ended(server))["detail"] == "enough"
     await server.call("POST", "/v1/jobs", wish, status=201)
     assert pipeline.launcher.is_running  # and is ended with the server, by the fixture
+
+
+async def test_what_a_child_leaves_behind_is_ended_too(server: Running, tmp_path: Path) -> None:
+    """As a JVM that was starting: it has the child's stderr, of which the end would never come."""
+    arm(server, tmp_path, LEAVES)
+    await fill(server)
+    start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
+    await server.call("POST", "/v1/jobs", {"kind": "split", "slice": start}, status=201)
+    assert (await ended(server))["detail"] == "the child ended with exit code 3: gone before its time"
 
 
 async def test_a_child_that_gets_no_processor_keeps_its_job_and_one_that_hangs_loses_it(
