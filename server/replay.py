@@ -233,7 +233,7 @@ class Replay:
         if not record.drop_late:
             return False
         dispatched_ms = self._dispatched_ms(message.position)
-        return dispatched_ms is not None and is_too_late(record, message.due_ms, dispatched_ms)
+        return dispatched_ms is not None and is_too_late(message.due_ms, dispatched_ms)
 
     def _message(self, place: Position, shard: int, value: bytes) -> Message:
         return Message(place, shard, decode(value), self._wall_ms())

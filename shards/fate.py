@@ -13,18 +13,17 @@ AT_ONCE_MS = 1
 
 
 def has_expired(due_ms: int, expires_ms: int, dispatched_ms: int) -> bool:
-    """Whether a message has expired when it is dispatched. One that expires at once may be a little late."""
-    if not expires_ms:
-        return False
+    """Whether a message that expires has done so when dispatch comes: at once means a little late, too."""
     return dispatched_ms >= due_ms + (LATE_MS if expires_ms == AT_ONCE_MS else expires_ms)
 
 
-def is_too_late(record: Record, due_ms: int, dispatched_ms: int) -> bool:
-    """Whether it is unwanted so late."""
-    return record.drop_late and dispatched_ms - due_ms > LATE_MS
+def is_too_late(due_ms: int, dispatched_ms: int) -> bool:
+    """Whether dispatch came too late to a message with `late: drop`."""
+    return dispatched_ms - due_ms > LATE_MS
 
 
 def is_dropped(record: Record, due_ms: int, dispatched_ms: int) -> bool:
     """Whether nobody gets a message when it is dispatched: it has expired, or is unwanted so late."""
-    expired = has_expired(due_ms, record.expires_ms, dispatched_ms)
-    return expired or is_too_late(record, due_ms, dispatched_ms)
+    if record.drop_late and is_too_late(due_ms, dispatched_ms):
+        return True
+    return record.expires_ms != 0 and has_expired(due_ms, record.expires_ms, dispatched_ms)

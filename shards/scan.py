@@ -7,14 +7,14 @@ Used raw, the binding loses rows without an error in three ways, each reproduced
   - `set_iterate_lower_bound` sets the *upper* bound: it is never called, the scan starts with a seek;
   - an iterator that meets a corrupt block just becomes invalid: its status is asked after the last row.
 
-The binding's own loop over rows takes a third less time a row, but has no status to ask. Where nobody writes,
+The binding's own loop over rows takes a fifth less time a row, but has no status to ask. Where nobody writes,
 an iterator that has one goes the last step again: there it meets what ended the loop.
 """
 
 from collections.abc import Iterator
 from typing import cast
 
-from rocksdict import Rdict, ReadOptions
+from rocksdict import Rdict, RdictIter, ReadOptions
 
 from .errors import Corrupt
 
@@ -41,10 +41,7 @@ def scan(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator[tuple[b
                 break
         yield from run
         key, most = run[-1][0], min(2 * most, RUN)
-    try:
-        rows.status()
-    except Exception as error:
-        raise Corrupt(f"table {name}, after key {key.hex()}: {error}") from error
+    _check(rows, name, key)
     # The bound must outlive the iterator: naming it here keeps it.
     del rows, options, bound
 
@@ -64,10 +61,15 @@ def scan_at_rest(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator
     again.seek(key)
     if row is not None and again.valid():
         again.next()
-    try:
-        again.status()
-    except Exception as error:
-        raise Corrupt(f"table {name}, after key {key.hex()}: {error}") from error
+    _check(again, name, key)
     if again.valid():
         raise Corrupt(f"table {name}, after key {key.hex()}: the rows ended before their end")
     del rows, again, options, bound
+
+
+def _check(rows: RdictIter, name: str, key: bytes) -> None:
+    """Raises Corrupt if an iterator stands where it does because it could not go on."""
+    try:
+        rows.status()
+    except Exception as error:
+        raise Corrupt(f"table {name}, after key {key.hex()}: {error}") from error
