@@ -21,6 +21,7 @@ from .served import Served, far, served
 from .test_end_to_end import COUNT, overfull
 
 PARTS = 4
+PATIENCE_S = 200.0
 
 
 @pytest.fixture
@@ -49,8 +50,8 @@ def program(server: Served, job: Job) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 200.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -81,7 +82,7 @@ def test_killed_at_each_step_and_run_again(server: Served, job: Job) -> None:
         server.process.process.send_signal(signal.SIGCONT)
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
     with program(server, job) as child:
-        said, errors = child.communicate(timeout=200)
+        said, errors = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 0, errors
     # What was on its way when it was killed may have arrived.
     assert f"{COUNT} rows moved into {PARTS} slices" in said or "is done already" in said
@@ -97,7 +98,7 @@ def test_a_signal_aborts_the_job(server: Served, job: Job) -> None:
     with program(server, job) as child:
         wait_until(lambda: server.state(job.id) == "moving")
         child.send_signal(signal.SIGTERM)
-        _, errors = child.communicate(timeout=120)
+        _, errors = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 1
     assert "ended by a signal" in errors
     ended = server.remote.call("GET", f"/v1/jobs/{job.id}")
