@@ -22,6 +22,7 @@ from .loader import Loader
 from .message import Message
 from .mqtt.broker import Broker
 from .mqtt.router import Router
+from .owed import Owed
 from .replay import Replay
 from .retained import Retained
 from .schedules import Schedules
@@ -52,10 +53,12 @@ class Core:
         self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
         self.router = Router(config.mqtt.deny_subscribe)
+        self.owed = Owed(max_bytes=tail.max_bytes)
         self.sessions = Sessions(
             store,
             self.horizon,
             self.router,
+            self.owed,
             clock,
             max_sessions=config.limits.sessions,
             max_in_flight=config.sessions.max_in_flight,
@@ -80,6 +83,7 @@ class Core:
             self.router,
             self.reader,
             self.replay,
+            self.owed,
             self.writer,
             clock,
             dispatched=self._dispatched,
@@ -92,6 +96,7 @@ class Core:
             self.router,
             self.replay,
             self.dispatch,
+            self.owed,
             self.writer,
             node=NODE,
             horizon=lambda: self.horizon.position,
@@ -111,6 +116,7 @@ class Core:
             self.horizon,
             self.tail,
             self.router,
+            self.owed,
             self.retained,
             max_attempts=self.config.sessions.max_attempts,
             bury=lambda subscriber, message, flight: self.broker.bury(subscriber, message, flight),

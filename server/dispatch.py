@@ -6,7 +6,12 @@ horizon. A session that has no room stops tailing at that message and reads on b
 
 Plain publishes that nobody can replay are never written; they wait here, in RAM, for the horizon to reach
 the position that the writer gave them, which is at once unless something before them is still being
-synced. Bound: `max_live` of them; a publisher is held back before that (server/mqtt).
+synced. One that finds a session without room then is owed to it (server/owed). Bound: who places them looks
+at `live` and `live_bytes`; a publisher is held back before that (server/mqtt).
+
+A turn has a budget in deliveries: it ends between two messages once TURN_OFFERS have been made, and of one
+message that more sessions want the rest fall behind and read on by themselves, in turns of their own. What
+is taken from the wheel at once follows from how many got a message the last time.
 
 Never early: a turn reads the wall clock first, and the horizon does not pass what it shows.
 """
@@ -14,6 +19,7 @@ Never early: a turn reads the wall clock first, and the horizon does not pass wh
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from shards.fate import is_dropped
 from shards.read import Reader
@@ -25,11 +31,17 @@ from timeline.wheel import Wheel
 
 from .clock import Clock
 from .message import Message
-from .mqtt.router import Router
+from .mqtt.router import Router, Targets
+from .owed import Owed
 from .replay import Replay
+from .subscriber import Subscriber
 from .writer import Entry, Writer
 
 TURN_MESSAGES = 1_000
+TURN_OFFERS = 2_000
+"""Deliveries in one turn: each is some 2 us here and, for a connection of its own, 10 us at its socket."""
+RUN_MIN = 16
+"""Messages that a turn passes at least."""
 
 Handed = Callable[[int], None]
 """Called when a plain publish has been handed on, with the number of sessions that match it."""
@@ -58,6 +70,7 @@ class Dispatch:
         router: Router,
         reader: Reader,
         replay: Replay,
+        owed: Owed,
         writer: Writer,
         clock: Clock,
         *,
@@ -72,11 +85,16 @@ class Dispatch:
         self._router = router
         self._reader = reader
         self._replay = replay
+        self._owed = owed
         self._writer = writer
         self._clock = clock
         self._dispatched = dispatched
         self._retain = retain
-        self._live: deque[tuple[Message, Handed | None]] = deque()
+        self._live: deque[tuple[Message, Handed | None, int]] = deque()
+        self.live_bytes = 0
+        """RAM of the plain publishes that wait for the horizon."""
+        self._run = TURN_MESSAGES
+        """Messages that are passed in one go, by how many sessions got those before."""
         self.counts = Counts()
 
     @property
@@ -86,35 +104,56 @@ class Dispatch:
 
     def add_live(self, message: Message, handed: Handed | None) -> None:
         """A message that is not stored; positions come in rising order."""
-        self._live.append((message, handed))
+        size = message.size()
+        self._live.append((message, handed, size))
+        self.live_bytes += size
 
     def turn(self, limit: int = TURN_MESSAGES) -> bool:
-        """Move the horizon as far as it may go, past at most `limit` stored messages.
+        """Move the horizon as far as it may go, past at most `limit` stored messages, and `limit` others.
 
         True if there is more to do at once.
         """
         wall_ms = self._clock.wall_ms()
         horizon = self._horizon
         horizon.observe(wall_ms)
-        to = horizon.limit(self._wheel.loaded)
-        due = self._wheel.advance(to, limit)
-        if len(due) >= limit:
+        end = horizon.limit(self._wheel.loaded)
+        self.counts.turns += 1
+        passed = offers = 0
+        while True:
+            to, count, offered = self._pass_run(end, min(self._run, limit), wall_ms)
+            horizon.advance(to)
+            passed += count
+            offers += offered
+            if count:
+                self._run = min(TURN_MESSAGES, max(RUN_MIN, TURN_OFFERS * count // (offered + 1)))
+            if to >= end or passed >= limit or offers >= TURN_OFFERS:
+                return to < end
+
+    def _pass_run(self, end: Position, run: int, wall_ms: int) -> tuple[Position, int, int]:
+        """Pass at most `run` stored messages and `run` others: how far, how many, how many deliveries."""
+        to = end
+        if len(self._live) > run:
+            to = min(to, self._live[run - 1][0].position)
+        due = self._wheel.advance(to, run)
+        if len(due) >= run:
             to = due[-1][0]
-        if due or self._live:
-            self._hand_on(due, to, wall_ms)
+        if not due and not self._live:
+            return to, 0, 0
+        count, offered = self._hand_on(due, to, wall_ms)
         if due:
             self._writer.note_turn(to, wall_ms)
             self._dispatched(len(due))
-        horizon.advance(to)
-        self.counts.turns += 1
-        return len(due) >= limit
+        return to, count, offered
 
-    def _hand_on(self, due: list[tuple[Position, Entry]], to: Position, wall_ms: int) -> None:
-        """Give out due entries and waiting plain publishes up to `to`, in position order."""
+    def _hand_on(self, due: list[tuple[Position, Entry]], to: Position, wall_ms: int) -> tuple[int, int]:
+        """Give out due entries and waiting plain publishes up to `to`, in position order; how many they
+        are, and how many match them."""
         live, late_ms = self._live, self.counts.late_ms
+        count, offered = len(due), 0
         for place, (shard, value) in due:
             while live and live[0][0].position < place:
-                self._hand_live()
+                count += 1
+                offered += self._hand_live()
             if value is None:
                 value = self._reader.value_at(place, shard)
                 assert value is not None, "a row in the wheel is on disk"
@@ -122,30 +161,57 @@ class Dispatch:
             if wall_ms < message.due_ms:
                 self.counts.early += 1
             late_ms.append(message.late_ms)
-            self._give(message, wall_ms)
+            offered += self._give(message, wall_ms, message.size())
         self.counts.dispatched += len(due)
         while live and live[0][0].position <= to:
-            self._hand_live()
+            count += 1
+            offered += self._hand_live()
+        return count, offered
 
-    def _hand_live(self) -> None:
-        message, handed = self._live.popleft()
-        matched = self._give(message, message.due_ms)
+    def _hand_live(self) -> int:
+        message, handed, size = self._live.popleft()
+        self.live_bytes -= size
+        matched = self._give(message, message.due_ms, size)
         if handed is not None:
             handed(matched)
+        return matched
 
-    def _give(self, message: Message, wall_ms: int) -> int:
+    def _give(self, message: Message, wall_ms: int, size: int) -> int:
         """Offer a message to every tailing session that it matches; how many match at all."""
         targets = self._router.route(message.record.topic)
-        self._tail.append(message.position, message, message.size())
+        self._tail.append(message.position, message, size)
         record = message.record
         if is_dropped(record, message.due_ms, wall_ms):
             self.counts.expired += 1
             return len(targets)
         if record.retain:
             self._retain(message)
-        for subscriber, subscriptions in targets.items():
+        if message.shard < 0 and record.qos:
+            self._give_unstored(message, targets)
+            return len(targets)
+        given = targets.items() if len(targets) <= TURN_OFFERS else islice(targets.items(), TURN_OFFERS)
+        for subscriber, subscriptions in given:
             session = subscriber.session
             if session.tailing and not subscriber.offer(message, subscriptions):
-                session.fall_behind(Position(message.position - 1))
-                self._replay.wake(subscriber)
+                self._put_off(subscriber, message)
+        if len(targets) > TURN_OFFERS:
+            for subscriber in islice(targets, TURN_OFFERS, None):
+                self._put_off(subscriber, message)
         return len(targets)
+
+    def _give_unstored(self, message: Message, targets: Targets) -> None:
+        """Offer a message that is nowhere but here: who has no room for it keeps it."""
+        for index, (subscriber, subscriptions) in enumerate(targets.items()):
+            session = subscriber.session
+            if session.tailing and index < TURN_OFFERS and subscriber.offer(message, subscriptions):
+                continue
+            self._put_off(subscriber, message)
+            for subscription in subscriptions:
+                if subscription.qos:
+                    self._owed.add(subscriber, message)
+                    break
+
+    def _put_off(self, subscriber: Subscriber, message: Message) -> None:
+        """The session reads the message, and what comes after it, by itself."""
+        subscriber.session.fall_behind(Position(message.position - 1))
+        self._replay.wake(subscriber)

@@ -10,11 +10,13 @@ the tail, checked and joined without a pause in between.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from heapq import merge
 from itertools import islice
+from operator import itemgetter
 
 from shards.fate import is_too_late
-from shards.read import Reader
-from shards.record import decode, is_stub, topic_of
+from shards.read import Reader, Row
+from shards.record import decode, encode, is_stub, topic_of
 from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Subscription
@@ -23,6 +25,7 @@ from timeline.tail import Tail
 from .group import Group
 from .message import Message
 from .mqtt.router import Router
+from .owed import Owed
 from .retained import Retained
 from .subscriber import Subscriber
 
@@ -40,6 +43,7 @@ class Replay:
         horizon: Horizon,
         tail: Tail[Message],
         router: Router,
+        owed: Owed,
         retained: Retained,
         *,
         max_attempts: int,
@@ -54,6 +58,7 @@ class Replay:
         self._horizon = horizon
         self._tail = tail
         self._router = router
+        self._owed = owed
         self._retained = retained
         self._max_attempts = max_attempts
         self._bury = bury
@@ -184,6 +189,13 @@ class Replay:
             self.lost += 1
             log.warning("%s has lost what expired before it was read", subscriber.session.client_id)
         subscriber.dirty.add(subscriber)
+        has_room = self._read_stretch(subscriber, horizon)
+        self._owed.passed(subscriber, session.read)
+        return has_room and not session.join(self._horizon.position)
+
+    def _read_stretch(self, subscriber: Subscriber, horizon: Position) -> bool:
+        """Move the read position over a stretch; False if there was no room for a message."""
+        session = subscriber.session
         count = 0
         for place, message in self._stretch(subscriber, session.read, horizon):
             count += 1
@@ -193,7 +205,7 @@ class Replay:
             session.read = place
         if count < TURN_ROWS:
             session.read = horizon
-        return not session.join(self._horizon.position)
+        return True
 
     def _stretch(
         self, subscriber: Subscriber, read: Position, horizon: Position
@@ -208,15 +220,23 @@ class Replay:
                 )
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
-        structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
-        rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
-        for place, shard, value in islice(rows, TURN_ROWS):
+        for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
             if found:
                 message = Message(place, shard, decode(value), wall_ms)
                 yield place, None if self._is_dropped(message, wall_ms) else (message, found)
             else:
                 yield place, None
+
+    def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
+        """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
+        structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
+        rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
+        owed = self._owed.of(subscriber)
+        if not owed:
+            return rows
+        unstored = ((message.position, message.shard, encode(message.record)) for message in owed)
+        return merge(rows, unstored, key=itemgetter(0))
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
         """Which of its subscriptions match the topic at this place; written for one, the usual case."""

@@ -34,6 +34,7 @@ from timeline.session import Flight, Session, Subscription
 from .clock import Clock
 from .group import KEY_PREFIX
 from .mqtt.router import Router
+from .owed import Owed
 from .subscriber import Subscriber, Will
 
 CURSOR_INTERVAL_S = 0.1
@@ -53,6 +54,7 @@ class Sessions:
         store: Store,
         horizon: Horizon,
         router: Router,
+        owed: Owed,
         clock: Clock,
         *,
         max_sessions: int,
@@ -61,6 +63,7 @@ class Sessions:
         self._store = store
         self._horizon = horizon
         self._router = router
+        self._owed = owed
         self._clock = clock
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
@@ -100,6 +103,7 @@ class Sessions:
         client_id = subscriber.session.client_id
         self.dropped(subscriber)
         self._router.discard_all(subscriber)
+        self._owed.forget(subscriber)
         self.dirty.discard(subscriber)
         if self._by_id.get(client_id) is subscriber:
             del self._by_id[client_id]

@@ -21,6 +21,7 @@ from ..clock import Clock
 from ..config import Config
 from ..dispatch import Dispatch
 from ..message import Message
+from ..owed import Owed
 from ..replay import Replay
 from ..sessions import Sessions, TooManySessions
 from ..subscriber import Link, Subscriber
@@ -46,6 +47,7 @@ class Broker:
         router: Router,
         replay: Replay,
         dispatch: Dispatch,
+        owed: Owed,
         writer: Writer,
         *,
         node: int,
@@ -60,7 +62,7 @@ class Broker:
         self.node = node
         self.horizon = horizon
         self.traffic = Traffic()
-        self._placing = Placing(config, router, dispatch, writer, self.traffic)
+        self._placing = Placing(config, router, dispatch, owed, writer, self.traffic)
         self.bury = Dead(sessions, self._placing, writer, node=node, read_on=self.read_on).bury
         self._assigned = 0
         self._second = self._connects = 0

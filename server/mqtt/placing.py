@@ -1,9 +1,13 @@
 """Publishes take their place: stored or not, and answered when that is settled.
 
 Persist only what somebody can replay: a publish is stored when it is delayed, keyed or retained; when a
-persistent session, or one that is not caught up or has no room, subscribes to it at QoS 1 or 2; or when
-`[replay] filters` asks for it. Any other takes a position like all, so that order holds, and waits for the
-horizon in RAM.
+persistent session, a group, or one that is not caught up or has no room, subscribes to it at QoS 1 or 2; or
+when `[replay] filters` asks for it. Any other takes a position like all, so that order holds, and waits for
+the horizon in RAM. (A group, even of clean sessions, replays: what one member leaves unacked is another's.)
+
+Bound: when what waits for the horizon and what is owed (server/owed) have come to `tail.max_bytes`, or to
+LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a QoS 0 one is dropped and
+counted.
 """
 
 import logging
@@ -20,8 +24,8 @@ from timeline.position import at_of, position
 
 from ..config import Config
 from ..dispatch import Dispatch
-from ..group import Group
 from ..message import Message
+from ..owed import Owed
 from ..subscriber import Subscriber
 from ..writer import Busy, Writer
 from .incoming import Wish
@@ -55,12 +59,19 @@ class Placing:
     """The publishes of all connections on their way to the writer."""
 
     def __init__(
-        self, config: Config, router: Router, dispatch: Dispatch, writer: Writer, traffic: Traffic
+        self,
+        config: Config,
+        router: Router,
+        dispatch: Dispatch,
+        owed: Owed,
+        writer: Writer,
+        traffic: Traffic,
     ) -> None:
         self.config = config
         self.router = router
         self.traffic = traffic
         self._dispatch = dispatch
+        self._owed = owed
         self._writer = writer
 
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
@@ -141,6 +152,13 @@ class Placing:
     def _place_live(self, commit: Commit, wish: Wish, answer: Answer | None) -> None:
         """Not stored: it takes a position like all and waits for the horizon in RAM."""
         message = _live(commit, wish.record)
+        if self._is_full:
+            # Nobody subscribes at QoS 1 or 2, or it would be stored.
+            self.traffic.dropped += 1
+            if answer is not None:
+                is_wanted = self.router.route(wish.record.topic)
+                answer(0 if is_wanted else Reason.NO_MATCHING_SUBSCRIBERS, 0)
+            return
         handed = None
         if answer is not None:
 
@@ -162,12 +180,19 @@ class Placing:
             if any(matches(pattern, topic) for pattern in replay.filters):
                 return True
         # Plain loops: asked twice for each publish, the same in comprehensions took 19 % of QoS 1.
+        is_full = self._is_full
         for subscriber, subscriptions in self.router.route(record.topic).items():
-            if _can_replay(subscriber):
+            if is_full or _can_replay(subscriber):
                 for subscription in subscriptions:
                     if subscription.qos:
                         return True
         return False
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no more may wait in RAM for the horizon, or for sessions that have no room."""
+        dispatch = self._dispatch
+        return dispatch.live >= LIVE_MAX or dispatch.live_bytes + self._owed.bytes >= self._owed.max_bytes
 
     def _answer_all(self, wishes: Sequence[tuple[Wish, Answer | None]], reason: Reason) -> None:
         self.traffic.refused += len(wishes)
@@ -178,10 +203,8 @@ class Placing:
 
 def _can_replay(subscriber: Subscriber) -> bool:
     session, link = subscriber.session, subscriber.link
-    if session.is_persistent or not session.tailing:
+    if subscriber.is_group or session.is_persistent or not session.tailing:
         return True
-    if isinstance(subscriber, Group):
-        return not subscriber.can_resend
     return link is None or not link.has_room or not session.has_room
 
 

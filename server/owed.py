@@ -1,0 +1,74 @@
+"""What was not stored and could not be sent at once: kept for the sessions that it was promised to.
+
+A plain publish is not stored when everybody who subscribes to it at QoS 1 or 2 is there, caught up and has
+room. That is judged when the writer gives it a position; it is sent when the horizon reaches that position,
+and in between the room can go: others were judged in the same round, a slow sync held the horizon, the socket
+filled up. By then it has been (or is about to be) acked, and the tail may drop it long before the session
+reads on. So whoever is passed over keeps the message itself, until it has read past it:
+
+    judged unstored: m1 m2 m3      room left for one: m1 is sent, the session falls behind at m2
+    owed:            m2 m3         it reads on: rows of the store and what it is owed, in position order
+
+Nothing more is judged unstored for a session that has fallen behind, so what one is owed is at most what
+waited for the horizon at that moment. Bound in all: the writer stores a plain publish instead when `bytes`
+and what waits for the horizon have come to `max_bytes`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from timeline.position import Position
+
+from .message import Message
+from .subscriber import Subscriber
+
+
+class Owed:
+    """Messages by subscriber, in position order. `bytes`: of all of them, one that many are owed once."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._by_subscriber: dict[Subscriber, list[Message]] = {}
+        self._owing: dict[Message, int] = {}
+        """How many are still owed a message."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_subscriber.values()))
+
+    def add(self, subscriber: Subscriber, message: Message) -> None:
+        """The horizon passes a message that is not stored, and the subscriber has no room for it."""
+        self._by_subscriber.setdefault(subscriber, []).append(message)
+        owing = self._owing.get(message, 0)
+        self._owing[message] = owing + 1
+        if not owing:
+            self.bytes += message.size()
+
+    def of(self, subscriber: Subscriber) -> Sequence[Message]:
+        """What the subscriber has still to be sent."""
+        return self._by_subscriber.get(subscriber, ())
+
+    def passed(self, subscriber: Subscriber, read: Position) -> None:
+        """The subscriber has read up to `read`."""
+        messages = self._by_subscriber.get(subscriber)
+        if messages is None:
+            return
+        count = bisect_right(messages, read, key=lambda message: message.position)
+        for message in messages[:count]:
+            self._settle(message)
+        del messages[:count]
+        if not messages:
+            del self._by_subscriber[subscriber]
+
+    def forget(self, subscriber: Subscriber) -> None:
+        """The session is over."""
+        for message in self._by_subscriber.pop(subscriber, ()):
+            self._settle(message)
+
+    def _settle(self, message: Message) -> None:
+        owing = self._owing[message] - 1
+        if owing:
+            self._owing[message] = owing
+        else:
+            del self._owing[message]
+            self.bytes -= message.size()

@@ -1,0 +1,165 @@
+"""Plain publishes that were not stored: what was acked reaches everybody who was there, whatever the room."""
+
+import pytest
+
+import server.dispatch
+from server.mqtt import wire
+from server.mqtt.packets import Ack, Publish
+from tests.mqtt.rig import Peer, Rig, config
+
+
+def _hold_the_horizon(rig: Rig) -> None:
+    """A group is written and its sync takes a while: nothing behind it may be sent."""
+    rig.connected("k").publish("other", "x", 1, pump=False, user_properties=(("deliver-in", "1h"),))
+    assert rig.compose()
+    assert rig.open_groups
+
+
+def _read_all(rig: Rig, peer: Peer) -> list[str]:
+    """What a client gets that acks each message as it comes."""
+    got: list[str] = []
+    for _ in range(10_000):
+        rig.pump()
+        found = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+        peer.inbox.clear()
+        if not found:
+            return got
+        for packet in found:
+            got.append(packet.payload.decode()[:6])
+            if packet.qos:
+                peer.ack(wire.PUBACK, packet.packet_id, pump=False)
+    raise AssertionError("it does not end")
+
+
+def _acked(*peers: Peer) -> int:
+    return sum(isinstance(packet, Ack) and packet.reason == 0 for peer in peers for packet in peer.inbox)
+
+
+def test_a_burst_judged_before_a_sync_reaches_a_session_that_then_has_no_room() -> None:
+    rig = Rig(config(max_entries=16, max_in_flight=10))
+    subscriber, publisher = rig.connected("s"), rig.connected("p", receive_maximum=1_000)
+    subscriber.subscribe("t", qos=1)
+    _hold_the_horizon(rig)
+    for index in range(200):
+        publisher.publish("t", f"{index:06}", 1, pump=False)
+        rig.compose()
+    assert rig.core.dispatch.live == 200
+
+    got = _read_all(rig, subscriber)
+
+    assert _acked(publisher) == 200
+    assert got == [f"{index:06}" for index in range(200)]
+    assert rig.core.owed.bytes == 0
+    assert len(rig.core.owed) == 0
+
+
+def test_large_publishes_of_one_round_reach_a_session_with_little_room() -> None:
+    rig = Rig(config(max_bytes=1 << 20, out_bytes=4_096))
+    subscriber = rig.connected("s")
+    subscriber.subscribe("t", qos=1)
+    publishers = [rig.connected(f"p{index}") for index in range(60)]
+    for index, publisher in enumerate(publishers):
+        publisher.publish("t", f"{index:06}" + "." * 20_000, 1, pump=False)
+
+    got = _read_all(rig, subscriber)
+
+    assert _acked(*publishers) == 60
+    assert sorted(got) == [f"{index:06}" for index in range(60)]
+
+
+def test_what_is_owed_comes_between_what_is_stored_in_the_order_of_the_positions() -> None:
+    rig = Rig(config(max_entries=16, max_in_flight=4, receive_maximum=1_000))
+    subscriber, publisher = rig.connected("s"), rig.connected("p")
+    subscriber.subscribe("#", qos=1)
+    _hold_the_horizon(rig)
+    for index in range(60):
+        # Every third is stored, because it is retained.
+        publisher.publish(f"t{index}", f"{index:06}", 1, retain=index % 3 == 0, pump=False)
+        rig.compose()
+
+    assert _read_all(rig, subscriber) == [f"{index:06}" for index in range(60)]
+
+
+def test_beyond_the_bound_publishes_are_stored_and_qos_0_is_dropped_and_counted() -> None:
+    rig = Rig(config(max_bytes=1 << 16, receive_maximum=1_000))
+    subscriber, publisher = rig.connected("s"), rig.connected("p")
+    subscriber.subscribe("t", qos=1)
+    _hold_the_horizon(rig)
+    for index in range(40):
+        publisher.publish("t", f"{index:06}" + "." * 1_000, 1, pump=False)
+    rig.compose()
+    publisher.publish("t", "zero", 0, pump=False)
+    publisher.publish("nobody", "x", 1, pump=False)
+    rig.compose()
+
+    assert rig.core.dispatch.live_bytes < (1 << 16) + 5_000
+    assert rig.core.dispatch.live < 40
+    assert rig.core.broker.traffic.dropped == 2
+    assert _read_all(rig, subscriber) == [f"{index:06}" for index in range(40)]
+    assert _acked(publisher) == 40
+
+
+def test_a_session_that_ends_is_owed_nothing_more() -> None:
+    rig = Rig(config(max_in_flight=2, receive_maximum=1_000))
+    subscriber, publisher = rig.connected("s"), rig.connected("p")
+    subscriber.subscribe("t", qos=1)
+    _hold_the_horizon(rig)
+    for _ in range(10):
+        publisher.publish("t", "x", 1, pump=False)
+    rig.pump()
+    assert len(rig.core.owed) == 8
+    assert rig.core.owed.bytes > 0
+
+    subscriber.drop()
+
+    assert len(rig.core.owed) == 0
+    assert rig.core.owed.bytes == 0
+
+
+def test_one_message_for_more_sessions_than_a_turn_offers_reaches_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server.dispatch, "TURN_OFFERS", 3)
+    rig = Rig(config())
+    subscribers = [rig.connected(f"s{index}") for index in range(10)]
+    for qos, subscriber in enumerate(subscribers):
+        subscriber.subscribe("t", qos=qos % 3)
+    publisher = rig.connected("p")
+    publisher.publish("t", "first", 1, pump=False)
+    publisher.publish("t", "retained", 1, retain=True, pump=False)
+    rig.compose()
+    rig.settle()
+    rig.core.dispatch.turn()
+    assert sum(not session.session.tailing for session in rig.core.sessions) == 7
+
+    rig.pump()
+
+    for subscriber in subscribers:
+        assert subscriber.take_all() == ["first", "retained"]
+    assert rig.core.owed.bytes == 0
+
+
+def test_a_turn_ends_between_two_messages_when_enough_has_been_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server.dispatch, "TURN_OFFERS", 40)
+    monkeypatch.setattr(server.dispatch, "RUN_MIN", 2)
+    rig = Rig(config())
+    subscribers = [rig.connected(f"s{index}") for index in range(10)]
+    for subscriber in subscribers:
+        subscriber.subscribe("t/#", qos=0)
+    publisher = rig.connected("p", receive_maximum=1_000)
+    publisher.publish("t/x", "warm")
+    for index in range(40):
+        publisher.publish(f"t/{index}", str(index), pump=False)
+    rig.compose()
+    turns = 0
+    while rig.core.dispatch.live:
+        before = rig.core.dispatch.live
+        rig.core.dispatch.turn()
+        turns += 1
+        assert before - rig.core.dispatch.live <= 8
+    assert turns >= 5
+    rig.pump()
+    for subscriber in subscribers:
+        assert subscriber.payloads() == ["warm", *map(str, range(40))]
