@@ -120,6 +120,7 @@ class Core:
             self.retained,
             max_attempts=self.config.sessions.max_attempts,
             bury=lambda subscriber, message, flight: self.broker.bury(subscriber, message, flight),
+            give_up=lambda subscriber, flight: self.broker.give_up(subscriber, flight),
             wall_ms=self.clock.wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
             wake=self._wake,

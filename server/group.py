@@ -1,35 +1,55 @@
 """Shared subscriptions: `$share/group/filter`, whose members divide the messages among them.
 
 A group is a session of its own: it has the read position and what is in flight, and reads on like any
-other. Where a session sends on its link, a group picks the member with the most free window. A member's
-delivery is in flight twice: in the member's session, under the packet id that its client acks, and in the
-group's, so that it comes back when the member leaves. QoS 2 belongs to the member's session alone from
-the moment it is sent (MQTT-4.8.2): it is resent to that client, or to nobody.
+other. Where a session sends on its link, a group picks a member. A member's delivery is a *loan*: in flight
+in the member's session, under the packet id that its client acks, and in the group's, so that it comes back
+when the member leaves or is overdue. Whoever acks it first has done it. QoS 2 belongs to the member's session
+alone from the moment it is sent (MQTT-4.8.2): it is resent to that client, or to nobody.
 
-It lives as long as a session, present or away, holds the subscription.
+**Who is next.** The member that has the least in proportion to what it has *shown* it can take: SHOWN_FIRST
+at first, one more with each ack, its window at most. More than that nobody is given, so that one that has
+stalled, however large its window, keeps that much and no more from the others. Only members that may have
+room are looked at (`ready`), LOOKED_AT of them at a time: a member without room is taken off when it is come
+to, and put back when it acks, drains or connects.
+
+A group lives as long as a session, present or away, holds the subscription.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
-from timeline.session import Flight, Session, Subscription
+from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message
 from .subscriber import GATE_MAX, Secure, Subscriber
 
 KEY_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
+SHOWN_FIRST = 16
+LOOKED_AT = 8
+SWEEPS = 4
+"""Sweeps for overdue messages in each `sessions.ack_timeout`."""
 
 
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("members",)
+    __slots__ = ("held", "members", "present", "ready", "shown", "sweeps")
 
     is_group = True
 
     def __init__(self, session: Session, dirty: set[Subscriber], secure: Secure) -> None:
         super().__init__(session, dirty, secure)
         self.members: dict[Subscriber, Subscription] = {}
+        self.present: set[Subscriber] = set()
+        """Members that are connected."""
+        self.held: dict[Subscriber, int] = {}
+        """Loans by who has them, those who are no members any more too; nobody with none."""
+        self.shown: dict[Subscriber, int] = {}
+        """How much each member has shown that it can take."""
+        self.ready: OrderedDict[Subscriber, None] = OrderedDict()
+        """Members that may have room, the one that waited longest first."""
+        self.sweeps = 0
 
     @property
     def text(self) -> str:
@@ -39,13 +59,27 @@ class Group(Subscriber):
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""
         self.members[member] = subscription
+        self.meet(member)
         self._follow()
 
     def leave(self, member: Subscriber) -> bool:
         """The member gives up the subscription; True if it was the last one."""
         self.members.pop(member, None)
+        self.part(member)
         self._follow()
         return not self.members
+
+    def meet(self, member: Subscriber) -> None:
+        """The member may have room."""
+        if member.link is not None:
+            self.present.add(member)
+            self.ready.setdefault(member)
+
+    def part(self, member: Subscriber) -> None:
+        """The member's connection has ended: the next one has to show anew what it can take."""
+        self.present.discard(member)
+        self.ready.pop(member, None)
+        self.shown.pop(member, None)
 
     def _follow(self) -> None:
         """As persistent as the most persistent member."""
@@ -53,24 +87,22 @@ class Group(Subscriber):
 
     @property
     def is_reachable(self) -> bool:
-        return any(member.link is not None for member in self.members)
+        return bool(self.present)
 
     @property
     def can_resend(self) -> bool:
-        return any(_is_free(member) for member in self.members)
+        return self._next() is not None
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
-        member = self._freest()
+        member = self._next()
         if member is None or not self.session.has_room:
             return False
         own = self.members[member]
         qos = min(message.record.qos, own.qos)
-        group_id = 0
+        flight = None
         if qos == 1:
-            group_id = self.session.take(message.position, message.shard, qos)
-        self.delivered += 1
-        self.dirty.add(self)
-        member.send_shared(message, qos, (own,), (self, group_id), attempt=1)
+            flight = self.session.flights[self.session.take(message.position, message.shard, qos)]
+        self._lend(message, member, own, qos, flight, attempt=1)
         return True
 
     def resend(
@@ -79,56 +111,104 @@ class Group(Subscriber):
         flight: Flight,
         subscriptions: tuple[Subscription, ...],  # noqa: ARG002
     ) -> None:
-        member = self._freest()
+        member = self._next()
         assert member is not None, "the caller has looked for room"
         flight.attempts += 1
-        self.dirty.add(self)
         own = self.members[member]
         qos = min(message.record.qos, own.qos)
         if qos != 1:
             self.session.ack(flight.packet_id)
-        member.send_shared(
-            message, qos, (own,), (self, flight.packet_id if qos == 1 else 0), attempt=flight.attempts
-        )
+        self._lend(message, member, own, qos, flight if qos == 1 else None, attempt=flight.attempts)
 
     def bound(self) -> Iterable[Subscriber]:
         return self.members
 
     def held_by(self, member: Subscriber) -> int:
         """How many of the group's messages the member has in flight."""
-        flights = member.session.flights.values()
-        return sum(isinstance(flight.group, tuple) and flight.group[0] is self for flight in flights)
+        return self.held.get(member, 0)
 
-    def acked(self, group_id: int) -> None:
-        """A member's client has the message."""
-        if group_id:
-            self.session.ack(group_id)
-            self.dirty.add(self)
+    def returned(self, member: Subscriber, loan: Loan, *, is_acked: bool) -> None:
+        """The member has the message no more in flight: it has acked it, or left without."""
+        held = self.held.get(member, 0) - 1
+        if held > 0:
+            self.held[member] = held
+        else:
+            self.held.pop(member, None)
+        flight = loan.flight
+        is_here = flight is not None and self.session.flights.get(flight.packet_id) is flight
+        if is_acked:
+            shown = self.shown.get(member, SHOWN_FIRST)
+            self.shown[member] = min(shown + 1, member.session.window)
+            if is_here and flight is not None:
+                self.session.ack(flight.packet_id)
+                self.dirty.add(self)
+        elif is_here and flight is not None and not loan.is_overdue:
+            self.give_back(flight)
 
-    def give_back(self, group_id: int) -> None:
-        """A member left without having acked: somebody else gets it, first."""
-        flight = self.session.flights.get(group_id)
-        if flight is None or flight in self.resends:
-            return
-        self.resends.append(flight)
-        self.resends = type(self.resends)(sorted(self.resends, key=lambda f: f.position))
+    def give_back(self, flight: Flight) -> None:
+        """Somebody else gets it, before anything new, in the order of the positions."""
+        self.session.resends.add(flight, flight.position)
 
-    def _freest(self) -> Subscriber | None:
-        """The member with the most free window; None if nobody has room."""
-        best, most = None, 0
-        for member in self.members:
-            free = member.session.window - len(member.session.flights)
-            if free > most and _is_free(member):
-                best, most = member, free
-        if best is not None and len(self.members) > 1:
+    def take_overdue(self, member: Subscriber) -> None:
+        """Give back what the member has had for longer than SWEEPS sweeps. O(overdue + its own flights).
+
+        It keeps the packet id, and may still finish the message.
+        """
+        text = self.text
+        for flight in member.session.flights.values():
+            loan = flight.loan
+            if loan is None or loan.flight is None or loan.is_overdue or loan.share != text:
+                continue
+            if self.sweeps - loan.since <= SWEEPS:
+                return  # the first one that is not: flights are in the order in which they were sent
+            loan.is_overdue = True
+            if self.session.flights.get(loan.flight.packet_id) is loan.flight:
+                self.give_back(loan.flight)
+
+    def _lend(
+        self,
+        message: Message,
+        member: Subscriber,
+        own: Subscription,
+        qos: int,
+        flight: Flight | None,
+        *,
+        attempt: int,
+    ) -> None:
+        self.delivered += 1
+        self.dirty.add(self)
+        loan = None
+        if qos:
+            loan = Loan(self.text, flight, self.sweeps)
+            self.held[member] = self.held.get(member, 0) + 1
+        member.send_shared(message, qos, (own,), loan, attempt=attempt)
+
+    def _next(self) -> Subscriber | None:
+        """Who gets the next message; None if nobody has room."""
+        best, least = None, 1.0
+        full: list[Subscriber] = []
+        looked = 0
+        for member in self.ready:
+            share = self.held.get(member, 0) / min(self.shown.get(member, SHOWN_FIRST), member.session.window)
+            if share >= 1.0 or not _is_free(member):
+                full.append(member)
+                continue
+            looked += 1
+            if share < least:
+                best, least = member, share
+            if looked >= LOOKED_AT or not share:
+                break
+        for member in full:
+            del self.ready[member]
+        if best is not None:
             # Among equals the one that waited longest is next.
-            self.members[best] = self.members.pop(best)
+            self.ready.move_to_end(best)
         return best
 
 
 def _is_free(member: Subscriber) -> bool:
     """Whether a member can be sent one more message: its own unacked ones go first."""
     link, session = member.link, member.session
-    if link is None or not link.has_room or member.resends:
+    if link is None or not link.has_room or session.resends:
         return False
     return len(member.gate) < GATE_MAX and session.has_room

@@ -31,7 +31,7 @@ from timeline.retention import passed_slices
 
 from .app import App
 from .expiring import expire
-from .mqtt.groups import SWEEPS
+from .group import SWEEPS
 from .mqtt.sys_topics import sys_records
 from .overfull import Overfull
 from .version import server_version

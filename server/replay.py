@@ -10,6 +10,7 @@ the tail, checked and joined without a pause in between.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from enum import Enum, auto
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -19,10 +20,9 @@ from shards.read import Reader, Row
 from shards.record import decode, encode, is_stub, topic_of
 from timeline.horizon import Horizon
 from timeline.position import Position
-from timeline.session import Flight, Subscription
+from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
-from .group import Group
 from .message import Message
 from .mqtt.router import Router
 from .owed import Owed
@@ -32,6 +32,16 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
+
+
+class Progress(Enum):
+    """How far a part of a turn has come."""
+
+    DONE = auto()
+    MORE = auto()
+    """The turn's budget is used up: the rest in the next one."""
+    BLOCKED = auto()
+    """There is no room: the next ack, or the socket, wakes the subscriber."""
 
 
 class Replay:
@@ -48,12 +58,13 @@ class Replay:
         *,
         max_attempts: int,
         bury: Callable[[Subscriber, Message, Flight], bool],
+        give_up: Callable[[Subscriber, Flight], None],
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
         wake: Callable[[], None],
     ) -> None:
         """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never); it ends
-        its flight, or says False: not now."""
+        its flight, or says False: not now. `give_up`: ends a flight that cannot be sent again."""
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
@@ -62,6 +73,7 @@ class Replay:
         self._retained = retained
         self._max_attempts = max_attempts
         self._bury = bury
+        self._give_up = give_up
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self._wake = wake
@@ -103,33 +115,36 @@ class Replay:
         """The session has a connection again: what was in flight goes first, in order."""
         session = subscriber.session
         session.fall_behind(self._horizon.position)
-        subscriber.resends = deque(session.flights.values())
-        if subscriber.resends or not session.join(self._horizon.position):
+        session.resends = Resends(session.flights.values())
+        if session.resends or not session.join(self._horizon.position):
             self.wake(subscriber)
 
-    def _resend(self, subscriber: Subscriber) -> bool:
-        """Send again as much as the window takes; True when nothing is left to be sent again."""
-        flights = subscriber.session.flights
-        # What the client has acked meanwhile it had from its last connection.
-        resends = deque(f for f in subscriber.resends if flights.get(f.packet_id) is f)
-        subscriber.resends = resends
-        while resends:
+    def _resend(self, subscriber: Subscriber) -> Progress:
+        """Send again as much as the window takes, and no more than a turn's worth."""
+        resends = subscriber.session.resends
+        for _ in range(TURN_ROWS):
+            if not resends:
+                return Progress.DONE
             if not subscriber.can_resend:
-                return False
-            flight = resends.popleft()
-            subscriber.dirty.add(subscriber)
-            if flight.phase:
-                subscriber.release(flight)
-                continue
-            message = self._in_flight(flight)
-            if message is None or self._is_over(message, flight):
-                self._forget(subscriber, flight, message)
-                continue
-            if self._max_attempts and flight.attempts >= self._max_attempts:
-                if not self._bury(subscriber, message, flight):
-                    resends.appendleft(flight)
-                    return False
-                continue
+                return Progress.BLOCKED
+            flight = resends.first()
+            if not self._send_again(subscriber, flight):
+                return Progress.BLOCKED
+            resends.discard(flight.packet_id)
+        return Progress.MORE if resends else Progress.DONE
+
+    def _send_again(self, subscriber: Subscriber, flight: Flight) -> bool:
+        """Send a flight again or end it; False: it cannot be ended now."""
+        subscriber.dirty.add(subscriber)
+        if flight.phase:
+            subscriber.release(flight)
+            return True
+        message = self._in_flight(flight)
+        if message is None or self._is_over(message, flight):
+            self._forget(subscriber, flight, message)
+        elif self._max_attempts and flight.attempts >= self._max_attempts:
+            return self._bury(subscriber, message, flight)
+        else:
             subscriber.resend(message, flight, self._asked(subscriber, message, flight))
         return True
 
@@ -139,14 +154,14 @@ class Replay:
 
     def _forget(self, subscriber: Subscriber, flight: Flight, message: Message | None) -> None:
         """End a flight that cannot be sent again."""
-        subscriber.session.ack(flight.packet_id)
+        self._give_up(subscriber, flight)
         if message is None and flight.shard >= 0 and flight.position < self._reader.directory.floor:
             self.flights_lost += 1
 
     def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:
         """The subscriptions that a flight is due to: its group's, or the session's own that match."""
-        if isinstance(flight.group, tuple) and isinstance(flight.group[0], Group):
-            own = flight.group[0].members.get(subscriber)
+        if flight.loan is not None:
+            own = subscriber.session.subscriptions.get(flight.loan.share)
             return () if own is None else (own,)
         return self._router.route(message.record.topic).get(subscriber, ())
 
@@ -178,11 +193,13 @@ class Replay:
         """Read a stretch; True if there is more and room for it."""
         session, horizon = subscriber.session, self._horizon.position
         lost = self.flights_lost
-        is_resent = self._resend(subscriber)
+        resent = self._resend(subscriber)
         if self.flights_lost > lost:
             gone = self.flights_lost - lost
             log.warning("%s: retention has dropped %d messages in flight", session.client_id, gone)
-        if not is_resent or not self._send_retained(subscriber):
+        if resent is not Progress.DONE:
+            return resent is Progress.MORE
+        if not self._send_retained(subscriber):
             return False
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
             session.read = self._reader.directory.floor

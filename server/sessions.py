@@ -9,7 +9,7 @@ when its connection ends. A tailing session to which nothing was sent is not wri
 position that is a little old only means a few rows to pass over after a start.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -29,10 +29,9 @@ from shards.tables import (
 from timeline.filters import SHARE_PREFIX
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position
-from timeline.session import Flight, Session, Subscription
+from timeline.session import Flight, Loan, Session, Subscription
 
 from .clock import Clock
-from .group import KEY_PREFIX
 from .mqtt.router import Router
 from .owed import Owed
 from .subscriber import Subscriber, Will
@@ -114,17 +113,29 @@ class Sessions:
         if cursor is not None:
             _resume(subscriber.session, cursor_row_of(cursor))
 
-    def drop_group(self, group: Subscriber) -> None:
-        """Nobody holds the shared subscription any more."""
+    def drop_group(self, group: Subscriber, heirs: Iterable[Subscriber]) -> None:
+        """Nobody holds the shared subscription any more; what it had in flight is its `heirs`' own.
+
+        That has to be stored with, or before, the end of the group's row, or a kill in between loses it.
+        """
         self.dirty.discard(group)
         key = group.session.client_id.encode()
-        self.submit(lambda commit: commit.row(Table.CURSORS, key, None), lambda is_durable: None)
+        stored = [heir for heir in heirs if heir.session.is_persistent]
+
+        def decide(commit: Commit) -> None:
+            for heir in stored:
+                if self._by_id.get(heir.session.client_id) is heir:
+                    self.store(commit, heir)
+            commit.row(Table.CURSORS, key, None)
+
+        self.submit(decide, lambda is_durable: None)
 
     def mark_all(self) -> None:
         for subscriber in self._by_id.values():
-            subscriber.stored_at = 0.0
             subscriber.stored_changes = -1
-            self.dirty.add(subscriber)
+            for one in (subscriber, *subscriber.groups.values()):
+                one.stored_at = 0.0
+                self.dirty.add(one)
 
     def mark_idle(self) -> None:
         """Housekeeping: tailing sessions to which nothing was sent for a while, so that they stay near."""
@@ -261,24 +272,17 @@ def _cursor_row(session: Session, horizon: Position) -> bytes:
             f.attempts,
             f.shard,
             f.is_retained,
-            _share_of(f) if f.group is not None else "",
+            f.loan.share if f.loan is not None else "",
         )
         for f in session.flights.values()
         if not f.is_of_group
     ]
-    return encode_row(CursorRow(keys.place(session.read_at(horizon)), flights))
-
-
-def _share_of(flight: Flight) -> str:
-    """What the shared subscription of a flight is called; empty if it has none."""
-    group = flight.group[0] if isinstance(flight.group, tuple) else flight.group
-    if isinstance(group, Subscriber):
-        return group.session.client_id.removeprefix(KEY_PREFIX)
-    return group if isinstance(group, str) else ""
+    return encode_row(CursorRow(keys.place(session.read_at(horizon)), flights, list(session.retired)))
 
 
 def _resume(session: Session, cursor: CursorRow) -> None:
     session.read = keys.place_of(cursor.place)
+    session.retire(cursor.retired)
     session.restore(
         [
             Flight(
@@ -288,7 +292,7 @@ def _resume(session: Session, cursor: CursorRow) -> None:
                 f.qos,
                 f.attempts,
                 f.phase,
-                group=f.share or None,
+                loan=Loan(f.share) if f.share else None,
                 is_retained=f.is_retained,
             )
             for f in cursor.flights

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from shards.record import Record
-from timeline.session import Flight, Session, Subscription
+from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message
 
@@ -74,7 +74,6 @@ class Subscriber:
         "is_stored",
         "left_ms",
         "link",
-        "resends",
         "retained",
         "secure",
         "session",
@@ -105,8 +104,6 @@ class Subscriber:
         """`session.changes` when the subscriptions were last written; -1: not as they are now."""
         self.is_stored = False
         """It has rows on disk."""
-        self.resends: deque[Flight] = deque()
-        """In flight from the last connection, not yet sent on this one."""
         self.retained: deque[tuple[Subscription, bytes]] = deque()
         """Subscriptions whose retained messages are still to be sent, each with the last topic sent."""
         self.gate: deque[Waiting] = deque()
@@ -132,7 +129,7 @@ class Subscriber:
         link, session = self.link, self.session
         if link is None or not link.has_room:
             return False
-        return len(session.flights) - len(self.resends) < session.window
+        return len(session.flights) - len(session.resends) < session.window
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
         """Send a message that these subscriptions match; False if there is no room for it now.
@@ -223,16 +220,19 @@ class Subscriber:
         message: Message,
         qos: int,
         subscriptions: tuple[Subscription, ...],
-        group: tuple[object, int],
+        loan: Loan | None,
         *,
         attempt: int,
     ) -> None:
-        """Send as a member of a group that has chosen this one: its window and link have room."""
+        """Send as a member of a group that has chosen this one: its window and link have room.
+
+        `loan`: None at QoS 0.
+        """
         assert self.link is not None
         packet_id = 0
         if qos:
             packet_id = self.session.take(message.position, message.shard, qos)
-            self.session.flights[packet_id].group = group
+            self.session.flights[packet_id].loan = loan
             self.dirty.add(self)
         self.delivered += 1
         if self.gate or (qos == 2 and self.session.is_persistent):

@@ -92,6 +92,8 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
     place: bytes
     flights: list[FlightRow] = []
+    retired: list[int] = []
+    """Packet ids of QoS 2 exchanges that were given up and that the client has not ended."""
 
 
 _session = msgspec.msgpack.Decoder(SessionRow)

@@ -17,11 +17,16 @@ What is stored (the *cursor*) is the read position and the flights, together: a 
 both and done with, or in flight and sent again first, in order, or ahead and still to come.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from sortedcontainers import SortedDict
 
 from .position import Position
 
 PACKET_ID_MAX = 65_535
+RETIRED_MAX = 1_000
+"""Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
 
 
 @dataclass(slots=True)
@@ -34,18 +39,69 @@ class Flight:
     qos: int
     attempts: int = 1
     phase: int = 0
-    group: object = None
-    """The shared subscription that it belongs to, if any: (group, packet id there; 0: at QoS 2), or just its
-    name before the groups have been restored."""
-    age: int = 0
-    """How many sweeps for unacked messages have seen it."""
+    loan: "Loan | None" = None
+    """It came by a shared subscription."""
     is_retained: bool = False
     """It was sent because of a SUBSCRIBE, and is again so."""
 
     @property
     def is_of_group(self) -> bool:
         """The shared subscription remembers it, and gives it to another when this session is gone."""
-        return isinstance(self.group, tuple) and bool(self.group[1])
+        return self.loan is not None and self.loan.flight is not None
+
+
+@dataclass(slots=True)
+class Loan:
+    """What a member of a shared subscription has in flight on behalf of the group.
+
+    At QoS 1 it is in flight twice: here under the packet id that the client acks, and with the group
+    (`flight`), so that it comes back when the member leaves. At QoS 2 it is the member's alone.
+    """
+
+    share: str
+    """`$share/group/filter`, as it was subscribed to."""
+    flight: Flight | None = None
+    since: int = 0
+    """Which of the group's sweeps for overdue messages came before it."""
+    is_overdue: bool = False
+    """It was not acked in time and is another's too. Whoever acks it first has done it."""
+
+
+class Resends:
+    """Flights that wait to be sent again: by rank, then packet id. Each operation is O(log n)."""
+
+    def __init__(self, flights: Iterable[Flight] = ()) -> None:
+        """`flights`, in their order."""
+        self._ranks: dict[int, int] = {}
+        self._flights: SortedDict[tuple[int, int], Flight] = SortedDict()
+        for rank, flight in enumerate(flights):
+            self.add(flight, rank)
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def __contains__(self, packet_id: int) -> bool:
+        return packet_id in self._ranks
+
+    def add(self, flight: Flight, rank: int) -> None:
+        """Put a flight in its place; one that is here already stays where it is."""
+        if self._ranks.setdefault(flight.packet_id, rank) == rank:
+            self._flights[rank, flight.packet_id] = flight
+
+    def first(self) -> Flight:
+        """The one that is next. There must be one."""
+        flight: Flight = self._flights.peekitem(0)[1]
+        return flight
+
+    def discard(self, packet_id: int) -> None:
+        """It has been sent again, or is acked."""
+        rank = self._ranks.pop(packet_id, None)
+        if rank is not None:
+            del self._flights[rank, packet_id]
+
+    def clear(self) -> None:
+        self._ranks.clear()
+        self._flights.clear()
 
 
 @dataclass(slots=True)
@@ -74,6 +130,12 @@ class Session:
         """By packet id, in the order in which they were first sent."""
         self.received: dict[int, bool] = {}
         """Packet ids of QoS 2 publishes of the client that it has not released; True: durable."""
+        self.resends = Resends()
+        """Of these, what was sent on an earlier connection and not yet on this one."""
+        self.retired: dict[int, None] = {}
+        """Packet ids of QoS 2 messages that were given up before the client had ended the exchange: it may
+        hold the id still, and would take another message under it for the same. The oldest first, at most
+        RETIRED_MAX."""
         self.changes = 0
         """How often its subscriptions have changed: what is stored of them goes with the cursor."""
         self._last_id = 0
@@ -143,11 +205,11 @@ class Session:
 
     def take(self, position: Position, shard: int, qos: int) -> int:
         """Put a message in flight; its packet id. The caller has looked for room."""
-        flights = self.flights
+        flights, retired = self.flights, self.retired
         packet_id = self._last_id
         while True:
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
-            if packet_id not in flights:
+            if packet_id not in flights and packet_id not in retired:
                 break
         self._last_id = packet_id
         flights[packet_id] = Flight(packet_id, position, shard, qos)
@@ -155,15 +217,23 @@ class Session:
 
     def ack(self, packet_id: int) -> Flight | None:
         """The subscriber has it: no longer in flight. None if it was not."""
+        self.resends.discard(packet_id)
         return self.flights.pop(packet_id, None)
 
-    def received_now(self, packet_id: int) -> bool:
-        """The subscriber has said PUBREC: from now on only PUBREL is sent. False if it is not in flight."""
-        flight = self.flights.get(packet_id)
-        if flight is None or flight.qos != 2:
-            return False
-        flight.phase = 1
-        return True
+    def give_up(self, flight: Flight) -> None:
+        """End a flight that the subscriber has not acked and will not be sent again.
+
+        At QoS 2 its packet id stays out of use until the client has ended the exchange, or the session ends.
+        """
+        self.ack(flight.packet_id)
+        if flight.qos == 2:
+            self.retire([flight.packet_id])
+
+    def retire(self, packet_ids: Iterable[int]) -> None:
+        """Keep packet ids out of use; at the bound the oldest one may be used again."""
+        self.retired.update(dict.fromkeys(packet_ids))
+        while len(self.retired) > RETIRED_MAX:
+            del self.retired[next(iter(self.retired))]
 
     def restore(self, flights: list[Flight]) -> None:
         """Take over what was in flight when the cursor was stored."""

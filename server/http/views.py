@@ -239,7 +239,7 @@ def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Se
         ordered = sorted(subscriber.members, key=lambda member: member.session.client_id)
         view["members"] = members = [_member_view(subscriber, member) for member in ordered]
         # Its own flights are those of QoS 1, with what waits for another member among them.
-        view["in_flight"] = len(subscriber.resends) + sum(member["in_flight"] for member in members)
+        view["in_flight"] = len(subscriber.session.resends) + sum(member["in_flight"] for member in members)
     elif subscriber.link is not None:
         view["connected_at"] = time_text(subscriber.connected_ms)
     elif subscriber.left_ms:

@@ -15,7 +15,7 @@ from shards.record import Record, encode
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX
 from timeline.position import MessageId, Position
-from timeline.session import Subscription
+from timeline.session import Flight, Subscription
 
 from ..clock import Clock
 from ..config import Config
@@ -58,12 +58,14 @@ class Broker:
         self.sessions = sessions
         self.router = router
         self.replay = replay
-        self.groups = Groups(sessions, router, lambda: replay)
+        self.groups = Groups(sessions, router, owed, lambda: replay)
         self.node = node
         self.horizon = horizon
         self.traffic = Traffic()
         self._placing = Placing(config, router, dispatch, owed, writer, self.traffic)
-        self.bury = Dead(sessions, self._placing, writer, node=node, read_on=self.read_on).bury
+        self.bury = Dead(
+            sessions, self._placing, writer, node=node, read_on=self.read_on, give_up=self.give_up
+        ).bury
         self._assigned = 0
         self._second = self._connects = 0
         self._dispatch = dispatch
@@ -170,6 +172,12 @@ class Broker:
         if subscriber.groups:
             self.groups.meet(subscriber)
 
+    def give_up(self, subscriber: Subscriber, flight: Flight) -> None:
+        """End a flight that its client has not acked and will not be sent again."""
+        subscriber.session.give_up(flight)
+        if flight.loan is not None:
+            self.groups.ended(subscriber, flight.loan)
+
     def submit(self, decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
         """A request of the server's own; `done` says whether it is durable."""
         try:
@@ -197,7 +205,7 @@ class Broker:
     def _part(self, subscriber: Subscriber) -> None:
         """No connection any more: what was on its way is in flight, the read position stands still."""
         subscriber.link = None
-        subscriber.resends.clear()
+        subscriber.session.resends.clear()
         subscriber.retained.clear()
         subscriber.gate.clear()
         subscriber.session.fall_behind(self.horizon())

@@ -32,7 +32,7 @@ _NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character
 
 
 class Dead:
-    """Where poison messages go. `read_on`: a session has room again."""
+    """Where poison messages go. `read_on`: a session has room again; `give_up`: ends a flight."""
 
     def __init__(
         self,
@@ -42,12 +42,14 @@ class Dead:
         *,
         node: int,
         read_on: Callable[[Subscriber], None],
+        give_up: Callable[[Subscriber, Flight], None],
     ) -> None:
         self._sessions = sessions
         self._placing = placing
         self._writer = writer
         self._node = node
         self._read_on = read_on
+        self._give_up = give_up
 
     def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> bool:
         """Move a message from a session's or group's flights to `$dead`; False: not now, it stays."""
@@ -59,7 +61,7 @@ class Dead:
                 return True  # acked meanwhile
             if not self._placing.place(commit, wish):
                 return False
-            session.ack(flight.packet_id)
+            self._give_up(subscriber, flight)
             if session.is_persistent and self._is_known(subscriber):
                 self._sessions.store(commit, subscriber)
             return True
@@ -74,7 +76,8 @@ class Dead:
                 )
                 self._read_on(subscriber)
             elif session.flights.setdefault(flight.packet_id, flight) is flight:
-                subscriber.resends.append(flight)
+                session.retired.pop(flight.packet_id, None)
+                session.resends.add(flight, flight.position)
 
         try:
             self._writer.submit(decide, done)

@@ -4,26 +4,25 @@ from collections.abc import Callable, Iterator
 
 from timeline.filters import parse_share
 from timeline.position import Position
-from timeline.session import Session, Subscription
+from timeline.session import Loan, Session, Subscription
 
 from ..group import KEY_PREFIX, Group
+from ..owed import Owed
 from ..replay import Replay
 from ..sessions import Sessions
 from ..subscriber import Subscriber
 from .router import Router
 
 GROUP_WINDOW = 65_535
-SWEEPS = 4
-GIVEN_AWAY = -2
-"""The shard number of a flight whose message another member has by now: it is not sent again."""
 
 
 class Groups:
     """Shared subscriptions by the text that was subscribed to, `$share/group/filter`."""
 
-    def __init__(self, sessions: Sessions, router: Router, replay: Callable[[], Replay]) -> None:
+    def __init__(self, sessions: Sessions, router: Router, owed: Owed, replay: Callable[[], Replay]) -> None:
         self._sessions = sessions
         self._router = router
+        self._owed = owed
         self._replay = replay
         self._by_text: dict[str, Group] = {}
         sessions.dropped = self._dropped
@@ -60,8 +59,11 @@ class Groups:
             self.join(member, text, subscription)
         for member in self._sessions:
             for flight in member.session.flights.values():
-                group = self._by_text.get(flight.group) if isinstance(flight.group, str) else None
-                flight.group = (group, 0) if group is not None else None
+                group = self._by_text.get(flight.loan.share) if flight.loan is not None else None
+                if group is None:
+                    flight.loan = None
+                else:
+                    group.held[member] = group.held.get(member, 0) + 1
 
     def join(self, member: Subscriber, text: str, subscription: Subscription) -> bool:
         """Make a session a member; True if it was not one before."""
@@ -76,54 +78,60 @@ class Groups:
 
     def leave(self, member: Subscriber, text: str) -> None:
         """Give the subscription up. What the member has in flight is still its own to finish."""
-        group = member.groups.pop(text, None)
-        if not isinstance(group, Group):
+        group = self._by_text.get(text)
+        if group is None or member.groups.pop(text, None) is None:
             return
         was_persistent = group.session.is_persistent
+        heirs: list[Subscriber] = []
         if group.leave(member):
-            del self._by_text[text]
-            self._router.discard_all(group)
+            heirs = self._close(group)
         else:
             self._pause(group)
         if was_persistent and not group.session.is_persistent:
-            self._sessions.drop_group(group)
+            self._sessions.drop_group(group, heirs)
 
     def part(self, member: Subscriber) -> None:
         """The member's connection has ended: what it has not acked goes to another."""
         touched = {group for group in member.groups.values() if isinstance(group, Group)}
+        for group in touched:
+            group.part(member)
         for flight in list(member.session.flights.values()):
-            if isinstance(flight.group, tuple):
-                group, group_id = flight.group
-                if not group.members:
-                    flight.group = None
-                elif group_id:
-                    member.session.ack(flight.packet_id)
-                    group.give_back(group_id)
-                    touched.add(group)
+            loan = flight.loan
+            if loan is not None and loan.flight is not None:
+                member.session.ack(flight.packet_id)
+                group = self._by_text[loan.share]
+                group.returned(member, loan, is_acked=False)
+                touched.add(group)
         for group in touched:
             self._pause(group)
 
     def meet(self, member: Subscriber) -> None:
         """The member has a connection (again), or room: its groups may have something for it."""
         for group in member.groups.values():
+            assert isinstance(group, Group)
+            group.meet(member)
             self._replay().wake(group)
 
-    def sweep(self) -> None:
-        """Called four times in each `sessions.ack_timeout`: what is unacked for longer goes to another."""
-        for group in self._by_text.values():
-            for member in list(group.members):
-                self._take_overdue(member, group)
-            if group.resends:
-                self._pause(group)
+    def acked(self, member: Subscriber, loan: Loan) -> None:
+        """A member's client has the message, whoever else was given it meanwhile."""
+        group = self._by_text.get(loan.share)
+        if group is not None:
+            group.returned(member, loan, is_acked=True)
 
-    def _take_overdue(self, member: Subscriber, group: Group) -> None:
-        """The packet id stays taken until the slow member acks it or leaves."""
-        for flight in member.session.flights.values():
-            if isinstance(flight.group, tuple) and flight.group[0] is group and flight.qos == 1:
-                flight.age += 1
-                if flight.age > SWEEPS:
-                    group.give_back(flight.group[1])
-                    flight.group, flight.shard = None, GIVEN_AWAY
+    def ended(self, member: Subscriber, loan: Loan) -> None:
+        """A QoS 2 loan is over without an ack: the member holds one less."""
+        group = self._by_text.get(loan.share)
+        if group is not None:
+            group.returned(member, loan, is_acked=False)
+
+    def sweep(self) -> None:
+        """Called SWEEPS times in each `sessions.ack_timeout`: what is unacked for longer goes to another."""
+        for group in self._by_text.values():
+            group.sweeps += 1
+            for member in list(group.held):
+                group.take_overdue(member)
+            if group.session.resends:
+                self._pause(group)
 
     def _dropped(self, member: Subscriber) -> None:
         """Its session is over."""
@@ -138,13 +146,28 @@ class Groups:
             self._sessions.restore_cursor(group)
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
-        group.resends.extend(session.flights.values())
+        for flight in session.flights.values():
+            group.give_back(flight)
         self._by_text[text] = group
         self._router.add(group, session.subscriptions[topic_filter])
         return group
 
+    def _close(self, group: Group) -> list[Subscriber]:
+        """The last member has left: what was lent belongs to those who have it, whom it returns."""
+        text = group.text
+        del self._by_text[text]
+        self._router.discard_all(group)
+        self._owed.forget(group)
+        heirs = list(group.held)
+        for heir in heirs:
+            heir.dirty.add(heir)
+            for flight in heir.session.flights.values():
+                if flight.loan is not None and flight.loan.share == text:
+                    flight.loan = None
+        return heirs
+
     def _pause(self, group: Group) -> None:
         """When nobody is there the group's read position stands still; else somebody else goes on."""
-        if not group.is_reachable or group.resends:
+        if not group.is_reachable or group.session.resends:
             group.session.fall_behind(self._sessions.horizon_position)
         self._replay().wake(group)

@@ -11,7 +11,6 @@ from typing import Protocol
 
 from timeline.session import Flight
 
-from ..group import Group
 from ..subscriber import Subscriber
 from . import wire
 from .broker import Broker
@@ -50,8 +49,10 @@ class Outflow:
         """PUBACK, PUBREC or PUBCOMP. The first lines are the usual case, one for each delivery."""
         flights = subscriber.session.flights
         flight = flights.get(packet.packet_id)
-        if packet.kind == wire.PUBACK and flight is not None and flight.qos == 1 and flight.group is None:
+        if packet.kind == wire.PUBACK and flight is not None and flight.qos == 1 and flight.loan is None:
             del flights[packet.packet_id]
+            if subscriber.session.resends:
+                subscriber.session.resends.discard(packet.packet_id)
             subscriber.dirty.add(subscriber)
             if not subscriber.session.tailing or subscriber.groups:
                 self._broker.read_on(subscriber)
@@ -59,7 +60,8 @@ class Outflow:
         if packet.kind == wire.PUBREC:
             self._on_received(packet, subscriber, flight)
         elif flight is None:
-            return
+            if packet.kind == wire.PUBCOMP:
+                subscriber.session.retired.pop(packet.packet_id, None)
         elif packet.kind != _last_ack(flight):
             self._sink.refuse(Reason.PROTOCOL_ERROR, "an ack of the wrong kind")
         else:
@@ -69,10 +71,8 @@ class Outflow:
         """The client has the message for good, or will never take it."""
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
-        if isinstance(flight.group, tuple):
-            group, group_id = flight.group
-            assert isinstance(group, Group)
-            group.acked(group_id)
+        if flight.loan is not None:
+            self._broker.groups.acked(subscriber, flight.loan)
         if subscriber.groups or not subscriber.session.tailing:
             self._broker.read_on(subscriber)
 
@@ -95,7 +95,9 @@ class Outflow:
         """PUBREC: remember that the message is there, durably, then release it."""
         packet_id = packet.packet_id
         if flight is None:
-            self._put(wire.PUBREL, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            # An exchange that was given up is ended in order; the packet id is free with PUBCOMP.
+            is_retired = packet_id in subscriber.session.retired
+            self._put(wire.PUBREL, packet_id, 0 if is_retired else Reason.PACKET_IDENTIFIER_NOT_FOUND)
             return
         if flight.qos != 2:
             self._sink.refuse(Reason.PROTOCOL_ERROR, "an ack of the wrong kind")

@@ -72,7 +72,7 @@ def test_an_ack_that_comes_first_wins_and_room_is_used_again() -> None:
     rig.connected("p").publish1("t", "good")
     peer = rig.peer()
     peer.connect("a", clean=False, expiry=3_600, receive_maximum=1, pump=False)
-    while rig.core.sessions.get("a").resends or not rig.core.writer.queued:  # type: ignore[union-attr]
+    while rig.core.sessions.get("a").session.resends or not rig.core.writer.queued:  # type: ignore[union-attr]
         assert rig.micro()
     (flight,) = rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
     peer.ack(wire.PUBACK, flight.packet_id)
@@ -103,3 +103,38 @@ def test_while_the_store_fails_it_stays() -> None:
     peer.drop()
     rig.lasting("a")
     assert rig.lasting("grave").take_all() == ["bad"]
+
+
+@pytest.mark.parametrize("how", ["stays", "restart", "crash"])
+def test_the_packet_id_of_a_buried_qos_2_message_is_not_used_before_pubcomp(how: str) -> None:
+    """The client may hold it: another message under it would be taken for the same."""
+    rig = Rig(config(max_attempts=1))
+    peer = rig.lasting("s")
+    peer.subscribe("t", qos=2)
+    rig.connected("p").publish2("t", "one")
+    (first,) = peer.publishes()
+    peer.drop()
+    peer = rig.lasting("s")
+    assert peer.inbox == []
+    if how != "stays":
+        peer.drop()
+        rig.pass_ms(500)
+        getattr(rig, how)()
+        rig.pump()
+        peer = rig.lasting("s")
+    publisher = rig.connected("p")
+    used = set()
+    for _ in range(3):
+        publisher.publish2("t", "two")
+        (packet,) = peer.publishes()
+        used.add(packet.packet_id)
+        peer.inbox.append(packet)
+        peer.take_all()
+    assert first.packet_id not in used
+    # The exchange that was given up is ended by the client: the id is free again.
+    peer.ack(wire.PUBREC, first.packet_id)
+    assert peer.take_ack(wire.PUBREL, first.packet_id).reason == 0
+    peer.ack(wire.PUBCOMP, first.packet_id)
+    subscriber = rig.core.sessions.get("s")
+    assert subscriber is not None
+    assert not subscriber.session.retired

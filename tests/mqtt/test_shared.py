@@ -2,9 +2,13 @@
 
 import pytest
 
+from server.group import KEY_PREFIX, SHOWN_FIRST, Group
 from server.mqtt import wire
-from server.mqtt.packets import Publish
+from server.mqtt.packets import Publish, Unsubscribe
+from shards.errors import StoreFailed
 from tests.mqtt.rig import Peer, Rig, config
+from timeline.position import Position
+from timeline.session import Flight, Session
 
 
 def _members(rig: Rig, *names: str, qos: int = 2, **options: int) -> list[Peer]:
@@ -270,7 +274,7 @@ def test_ack_timeout_gives_it_to_another() -> None:
         rig.core.broker.groups.sweep()
     rig.pump()
     assert b.take_all() == [mine.payload.decode()]
-    # The late ack frees the window, and nothing else.
+    # The late ack frees the window.
     a.ack(wire.PUBACK, mine.packet_id)
     assert a.inbox == []
     _send(rig, "3", "4")
@@ -357,3 +361,193 @@ def test_where_a_group_begins_is_kept_from_its_first_suback_on(survivors: int) -
     rig.crash(survivors)
     rig.pump()
     assert rig.lasting("a").take_all() == ["1"]
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+def test_a_plain_publish_with_a_member_that_dies_goes_to_another(is_lasting: bool) -> None:
+    """Also when nobody's session outlives its connection."""
+    rig = Rig()
+    peers = [rig.lasting(name) if is_lasting else rig.connected(name) for name in ("a", "b")]
+    for peer in peers:
+        peer.subscribe("$share/g/t/#", qos=1)
+    publisher = rig.connected("p")
+    for number in range(6):
+        assert publisher.publish1("t/x", str(number)).reason == 0
+    a, b = peers
+    theirs, others = a.payloads(), b.take_all()
+    a.drop()
+    assert b.take_all() == theirs
+    assert sorted(theirs + others) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_ack_timeout_gives_a_plain_publish_to_another_of_clean_sessions() -> None:
+    rig = Rig()
+    a, b = rig.connected("a"), rig.connected("b")
+    for peer in (a, b):
+        peer.subscribe("$share/g/t/#", qos=1)
+    _send(rig, "1", "2")
+    mine = a.payloads()
+    b.take_all()
+    for _ in range(5):
+        rig.core.broker.groups.sweep()
+    rig.pump()
+    assert b.take_all() == mine
+
+
+def test_a_late_ack_finishes_the_message_before_another_is_given_it() -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b", receive_maximum=1)
+    _send(rig, "1", "2")
+    (mine,), (other,) = a.publishes(), b.publishes()
+    for _ in range(5):
+        rig.core.broker.groups.sweep()
+    rig.pump()
+    # Both are overdue and nobody has room for them.
+    a.ack(wire.PUBACK, mine.packet_id, pump=False)
+    rig.pump()
+    assert [packet.payload for packet in a.publishes()] == [other.payload]
+    b.ack(wire.PUBACK, other.packet_id)
+    a.drop()
+    assert b.inbox == []
+    assert not rig.core.broker.groups.get("$share/g/t/#").session.flights  # type: ignore[union-attr]
+
+
+def test_a_late_ack_counts_when_another_has_the_message_already() -> None:
+    """Whoever once held it may finish it: it is not given to a third, and not buried."""
+    rig = Rig(config(max_attempts=2))
+    grave = rig.connected("grave")
+    grave.subscribe("$dead/#")
+    a, b = _members(rig, "a", "b", receive_maximum=1)
+    _send(rig, "1", "2")
+    (mine,) = a.publishes()
+    b.take_all()
+    for _ in range(5):
+        rig.core.broker.groups.sweep()
+    rig.pump()
+    (again,) = b.publishes()
+    assert again.payload == mine.payload
+    a.ack(wire.PUBACK, mine.packet_id)
+    for _ in range(10):
+        rig.core.broker.groups.sweep()
+    b.drop()
+    rig.pump()
+    assert a.inbox == grave.inbox == []
+    assert not rig.core.broker.groups.get("$share/g/t/#").session.flights  # type: ignore[union-attr]
+
+
+def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take() -> None:
+    rig = Rig()
+    stalled, active = rig.lasting("a"), rig.lasting("b", receive_maximum=64)
+    for peer in (stalled, active):
+        peer.subscribe("$share/g/t", qos=1)
+    publisher = rig.connected("p", receive_maximum=1_000)
+    got = 0
+    for _ in range(9):
+        for number in range(100):
+            publisher.publish("t", str(number), 1, pump=False)
+        rig.pump()
+        while active.inbox:
+            got += len(active.take_all())
+    held = len(stalled.publishes())
+    assert held <= SHOWN_FIRST
+    assert got == 900 - held
+
+
+def test_a_member_that_acks_is_given_up_to_its_window() -> None:
+    rig = Rig()
+    (member,) = _members(rig, "a", receive_maximum=100)
+    _send(rig, *map(str, range(300)))
+    most = 0
+    got: list[str] = []
+    while member.inbox:
+        found = member.publishes()
+        most = max(most, len(found))
+        got += [packet.payload.decode() for packet in found]
+        for packet in found:
+            member.ack(wire.PUBACK, packet.packet_id, pump=False)
+        rig.pump()
+    assert most > SHOWN_FIRST
+    assert got == list(map(str, range(300)))
+
+
+def test_a_qos_2_message_of_a_group_comes_once_over_a_failed_sync_and_a_kill() -> None:
+    """What the failed sync took with it of the group's place is written again, with its members'."""
+    rig = Rig()
+    (member,) = _members(rig, "m")
+    publisher = rig.connected("p")
+    publisher.publish2("t/x", "warm")
+    member.take_all()
+    rig.pass_ms(500)
+    publisher.publish("t/x", "X", 2, pump=False)
+    rig.compose()
+    rig.settle()
+    rig.turn()
+    assert rig.compose()
+    rig.core.writer.fail(StoreFailed("planned"))
+    rig.open_groups.clear()
+    rig.store.survivors = 0
+    assert rig.core.writer.recover()
+    rig.pump()
+    rig.core.broker.submit(lambda commit: None, lambda is_durable: None)
+    rig.pump()
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("m").take_all() == ["X"]
+
+
+@pytest.mark.parametrize("survivors", range(4))
+def test_the_last_member_that_unsubscribes_keeps_what_it_has_over_a_kill(survivors: int) -> None:
+    for steps in range(12):
+        rig = Rig()
+        (member,) = _members(rig, "m", qos=1)
+        _send(rig, "A")
+        assert member.payloads() == ["A"]
+        member.send(Unsubscribe(member.next_id(), ("$share/g/t/#",)), pump=False)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        assert rig.lasting("m").take_all() == ["A"], steps
+
+
+def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b", qos=1)
+    _send(rig, "1", "2")
+    mine = a.payloads()
+    b.take_all()
+    a.unsubscribe("$share/g/t/#")
+    b.unsubscribe("$share/g/t/#")
+    rig.pass_ms(500)
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("a").take_all() == mine
+
+
+def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() -> None:
+    """Counted in comparisons of flights, not in seconds."""
+    group = Group(Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535), set(), _no)
+    flights = [Counted(n + 1, Position(n << 48), 0, 1) for n in range(3_000)]
+    Counted.compared = 0
+    for flight in flights:
+        group.session.flights[flight.packet_id] = flight
+    for flight in flights:
+        group.give_back(flight)
+        group.give_back(flight)
+    assert len(group.session.resends) == 3_000
+    assert Counted.compared < 3_000
+
+
+def _no(_subscriber: object, _opened: object) -> None:
+    raise AssertionError
+
+
+class Counted(Flight):
+    """A flight that counts how often it is compared with another."""
+
+    compared = 0
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return self is other

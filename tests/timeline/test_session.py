@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from timeline.position import Position
-from timeline.session import PACKET_ID_MAX, Flight, Session, Subscription
+from timeline.session import PACKET_ID_MAX, RETIRED_MAX, Flight, Loan, Resends, Session, Subscription
 
 
 def make(window: int = 3, read: int = 100) -> Session:
@@ -71,13 +71,48 @@ def test_restored_flights_keep_their_ids_and_order() -> None:
     assert session.take(Position(101), 0, 1) == 1
 
 
-def test_pubrec_is_for_qos_2_in_flight() -> None:
+def test_the_packet_id_of_a_qos_2_message_that_is_given_up_stays_out_of_use() -> None:
     session = make()
     first, second = session.take(Position(101), 0, 1), session.take(Position(102), 0, 2)
-    assert not session.received_now(first)
-    assert not session.received_now(77)
-    assert session.received_now(second)
-    assert session.flights[second].phase == 1
+    session.give_up(session.flights[first])
+    session.give_up(session.flights[second])
+    assert not session.flights
+    assert list(session.retired) == [second]
+    session.restore([])
+    assert [session.take(Position(103), 0, 1) for _ in range(2)] == [1, 3]
+
+
+def test_the_packet_ids_out_of_use_are_bounded() -> None:
+    session = make()
+    session.retire(range(1, RETIRED_MAX + 3))
+    assert len(session.retired) == RETIRED_MAX
+    assert session.take(Position(101), 0, 1) == 1
+
+
+def test_resends_come_by_rank_each_once() -> None:
+    flights = [Flight(packet_id, Position(200 - packet_id), 0, 1) for packet_id in (7, 3, 5)]
+    resends = Resends(flights)
+    resends.add(flights[0], 99)
+    assert (len(resends), 3 in resends, 4 in resends) == (3, True, False)
+    order = []
+    while resends:
+        order.append(resends.first().packet_id)
+        resends.discard(order[-1])
+    assert order == [7, 3, 5]
+    resends.discard(7)
+    for flight in flights:
+        resends.add(flight, flight.position)
+    assert resends.first().packet_id == 7
+    resends.clear()
+    assert not resends
+
+
+def test_an_acked_flight_is_not_sent_again() -> None:
+    session = make()
+    first = session.take(Position(101), 0, 1)
+    session.resends = Resends(session.flights.values())
+    session.ack(first)
+    assert not session.resends
 
 
 @pytest.mark.parametrize(("expiry_s", "is_persistent"), [(0, False), (1, True)])
@@ -86,11 +121,13 @@ def test_a_session_with_an_expiry_is_persistent(expiry_s: int, is_persistent: bo
     assert session.is_persistent == is_persistent
 
 
-@pytest.mark.parametrize(("group", "is_of_group"), [(None, False), (("g", 0), False), (("g", 7), True)])
-def test_a_flight_of_a_group(group: object, is_of_group: bool) -> None:
+def test_a_flight_of_a_group() -> None:
     flight = Flight(1, Position(101), 0, 1)
-    flight.group = group
-    assert flight.is_of_group == is_of_group
+    assert not flight.is_of_group
+    flight.loan = Loan("$share/g/t")
+    assert not flight.is_of_group
+    flight.loan = Loan("$share/g/t", Flight(7, Position(101), 0, 1))
+    assert flight.is_of_group
 
 
 # -- reading

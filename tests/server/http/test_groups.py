@@ -23,8 +23,8 @@ def _ack_all(server: Running, *names: str) -> None:
         assert member is not None
         for flight in list(member.session.flights.values()):
             member.session.ack(flight.packet_id)
-            assert isinstance(flight.group, tuple)
-            flight.group[0].acked(flight.group[1])
+            assert flight.loan is not None
+            server.app.broker.groups.acked(member, flight.loan)
 
 
 async def test_a_group_stands_among_the_sessions(server: Running) -> None:
