@@ -69,6 +69,7 @@ class Core:
             clock,
             self.sessions,
             max_queued=config.limits.queued,
+            max_bytes=config.limits.queued_bytes,
             wake=wake,
             settled=wake,
         )

@@ -140,6 +140,7 @@ class ServerCollector(Collector):
         yield "messages_pending", "Messages neither dispatched nor cancelled", app.opened.commit.pending
         yield "messages_held", "Messages that wait because the clock was set back", app.opened.commit.held
         yield "writer_queued", "Messages' worth of requests that wait to be written", app.writer.queued
+        yield "writer_queued_bytes", "Bytes of requests that are not answered yet", app.writer.queued_bytes
         yield "store_writable", "Whether the store takes writes", app.writer.broken is None
         yield "wheel_entries", "Messages in the wheel", len(app.wheel)
         yield "wheel_bytes", "Bytes in the wheel", app.wheel.bytes

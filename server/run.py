@@ -67,7 +67,7 @@ class Server:
             return
         http = self.config.http.listen
         self.app.listening += await self._listeners.open()
-        gate = Gate(self.config)
+        gate = Gate(self.config, self.app.writer)
         self._runner = web.AppRunner(build_site(self.app, self.housekeeping, gate), access_log=None)
         await self._runner.setup()
         assert self._runner.server is not None

@@ -16,7 +16,10 @@ When a write or sync fails, all that is open is answered with StoreFailed, the s
 wheel is loaded again from the horizon. While it can only be read, on a full disk, every request is refused
 at once and dispatch goes on.
 
-Bound: `max_queued` messages' worth waiting; beyond it `submit` raises Busy.
+Bounds: `max_queued` messages' worth waiting, and `max_bytes` of requests from their submission until their
+answer leaves, whether they wait or are being synced. What is on its way here (an HTTP body that is being
+read) counts with them. Beyond either `submit` raises Busy; one request is let in however large, so that none
+starves.
 """
 
 import logging
@@ -48,10 +51,12 @@ Entry = tuple[int, bytes | None]
 Decide = Callable[[Commit], Any]
 Done = Callable[[Any], None]
 """Called with the answer, or with the exception that `decide` raised or StoreFailed."""
+Answers = list[tuple[int, Done, Any]]
+"""(bytes of the request, its callback, its answer)."""
 
 
 class Busy(Exception):
-    """The writer's queue is full."""
+    """The writer's queue is full, or the bytes that it holds are as many as may be."""
 
 
 class Cursors(Protocol):
@@ -81,6 +86,7 @@ class Writer:
         cursors: Cursors,
         *,
         max_queued: int,
+        max_bytes: int,
         wake: Callable[[], None],
         settled: Callable[[], None],
     ) -> None:
@@ -90,11 +96,13 @@ class Writer:
         self._clock = clock
         self._cursors = cursors
         self._max_queued = max_queued
+        self._max_bytes = max_bytes
         self._wake = wake
         self._settled = settled
-        self._queue: deque[tuple[int, bool, Decide, Done]] = deque()
+        self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
-        self._open: deque[tuple[Group, list[tuple[Done, Any]]]] = deque()
+        self._bytes = 0
+        self._open: deque[tuple[Group, Answers]] = deque()
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
         self.broken: ShardsError | None = None
@@ -108,24 +116,45 @@ class Writer:
         return self._queued
 
     @property
+    def queued_bytes(self) -> int:
+        """Bytes of requests that wait, are being synced or are on their way here."""
+        return self._bytes
+
+    @property
     def can_compose(self) -> bool:
         """Whether `compose` would find something to do."""
         if not self._queue or self.broken is not None:
             return False
-        return len(self._open) < OPEN_GROUPS or not self._queue[0][1]
+        return len(self._open) < OPEN_GROUPS or not self._queue[0][2]
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits to be written or synced."""
         return not self._queue and not self._open
 
-    def submit(self, decide: Decide, done: Done, *, cost: int = 1, writes: bool = True) -> None:
-        """Queue a request worth `cost` messages. Raises Busy at the bound, StoreFailed while broken."""
+    def enter(self, size: int) -> None:
+        """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
+        if size and self._bytes and self._bytes + size > self._max_bytes:
+            raise Busy(f"{self._bytes} bytes of requests are under way, {self._max_bytes} may be")
+        self._bytes += size
+
+    def leave(self, size: int) -> None:
+        """They are here no more: answered, or submitted with a size of their own."""
+        self._bytes -= size
+
+    def submit(
+        self, decide: Decide, done: Done, *, cost: int = 1, size: int = 0, writes: bool = True
+    ) -> None:
+        """Queue a request worth `cost` messages and `size` bytes, as far as they are not counted elsewhere.
+
+        Raises Busy at either bound, StoreFailed while broken.
+        """
         if self.broken is not None and writes:
             raise StoreFailed(str(self.broken))
         if self._queued + cost > self._max_queued and self._queue:
             raise Busy(f"{self._queued} messages wait to be written, {self._max_queued} may")
-        self._queue.append((cost, writes, decide, done))
+        self.enter(size)
+        self._queue.append((cost, size, writes, decide, done))
         self._queued += cost
         self._wake()
 
@@ -159,8 +188,7 @@ class Writer:
         commit.begin(self._clock.wall_ms())
         answers, writes = self._decide(commit)
         if not writes and commit.is_empty:
-            for done, answer in answers:
-                done(answer)
+            self._answer(answers)
             self._settled()
             return None
         return self._write(commit, answers)
@@ -177,8 +205,7 @@ class Writer:
                 if place <= self._wheel.loaded and place not in gone:
                     item, size = entry(shard, value)
                     self._wheel.add(place, item, size)
-        for done, answer in answers:
-            done(answer)
+        self._answer(answers)
         self._settled()
 
     def fail(self, error: ShardsError) -> None:
@@ -188,8 +215,7 @@ class Writer:
         self._open.clear()
         self.broken = error
         self._opened.horizon.unbounded = True
-        for done, _ in failed:
-            done(error)
+        self._answer([(size, done, error) for size, done, _ in failed])
         self._refuse_queue()
 
     def recover(self) -> bool:
@@ -215,12 +241,12 @@ class Writer:
         self._settled()
         return True
 
-    def _decide(self, commit: Commit) -> tuple[list[tuple[Done, Any]], bool]:
-        answers: list[tuple[Done, Any]] = []
+    def _decide(self, commit: Commit) -> tuple[Answers, bool]:
+        answers: Answers = []
         messages, writes = 0, False
         syncing = len(self._open) >= OPEN_GROUPS
         while self._queue and messages < GROUP_MESSAGES:
-            cost, needs_write, decide, done = self._queue[0]
+            cost, size, needs_write, decide, done = self._queue[0]
             if needs_write and syncing:
                 break
             self._queue.popleft()
@@ -231,10 +257,10 @@ class Writer:
                 answer = decide(commit)
             except (Refused, Corrupt) as error:
                 answer = error
-            answers.append((done, answer))
+            answers.append((size, done, answer))
         return answers, writes
 
-    def _write(self, commit: Commit, answers: list[tuple[Done, Any]]) -> Group | None:
+    def _write(self, commit: Commit, answers: Answers) -> Group | None:
         mono = self._clock.mono()
         commit.running_ms += int((mono - self._mono) * 1000)
         self._mono = mono
@@ -256,5 +282,10 @@ class Writer:
         if self.broken is None:
             return
         queue, self._queue, self._queued = self._queue, deque(), 0
-        for _, _, _, done in queue:
-            done(StoreFailed(str(self.broken)))
+        self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in queue])
+
+    def _answer(self, answers: Answers) -> None:
+        """Give each its answer; its bytes are free by then, as an answer may make the client go on."""
+        self._bytes -= sum([size for size, _, _ in answers])
+        for _, done, answer in answers:
+            done(answer)

@@ -119,20 +119,18 @@ class Desk:
             message = parse_one(body, now_ms, app.config.limits, key)
             if message.spread_ms:
                 return False
-            size = self._gate.enter(len(body))
+            size = self._gate.size(len(body))
         except (RequestError, Problem):
             return False
         draft = draft_of(message, now_ms)
 
         def done(placed: Any) -> None:
-            self._gate.bytes -= size
             answer(self._answer(placed, draft.due_ms, now_ms))
 
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:
-            app.writer.submit(decide, done)
+            app.writer.submit(decide, done, size=size)
         except (Busy, StoreFailed):
-            self._gate.bytes -= size
             return False
         return True
 

@@ -1,46 +1,48 @@
 """How many bytes of request bodies may be in the server at once, all connections together.
 
-`http.max_body` bounds one body; this bounds their sum (`limits.queued_bytes`), from the first byte read
-to the answer. Beyond it a request is refused with 429 before its body is read. A body whose length is not
-announced, or that comes compressed, counts as the largest that may be. One request is let through however
-large, so that none starves.
+`http.max_body` bounds one body; `limits.queued_bytes` bounds the sum of all that is on its way to the writer
+or in it, which the writer counts. Here a body is counted from the first byte read to the answer. Beyond the
+bound a request is refused with 429 before its body is read. A body whose length is not announced, or that
+comes compressed, counts as the largest that may be. One request is let through however large, so that none
+starves.
 """
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from ..config import Config
-from .answers import RETRY_AFTER, Handler
+from ..writer import Busy, Writer
+from .answers import Handler, problem_of_write
 from .problems import Problem
 
 
 class Gate:
-    """A count of bytes under way."""
+    """Bodies are counted before they are read."""
 
-    def __init__(self, config: Config) -> None:
-        self._max_bytes = config.limits.queued_bytes
+    def __init__(self, config: Config, writer: Writer) -> None:
         self._max_body = config.http.max_body
-        self.bytes = 0
+        self._writer = writer
 
     def middleware(self) -> Middleware:
         @web.middleware
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
             if not request.body_exists:
                 return await handler(request)
-            size = self.enter(None if "Content-Encoding" in request.headers else request.content_length)
+            size = self.size(None if "Content-Encoding" in request.headers else request.content_length)
+            try:
+                self._writer.enter(size)
+            except Busy as error:
+                raise problem_of_write(error) from None
             try:
                 return await handler(request)
             finally:
-                self.bytes -= size
+                self._writer.leave(size)
 
         return bounded
 
-    def enter(self, length: int | None) -> int:
-        """Count a body of this announced length; the bytes to give back. Raises Problem."""
+    def size(self, length: int | None) -> int:
+        """The bytes that a body of this announced length counts for. Raises Problem if it is too large."""
         size = self._max_body if length is None else length
         if size > self._max_body:
             raise Problem("too-large", f"the body has {size} bytes, http.max_body is {self._max_body}")
-        if self.bytes and self.bytes + size > self._max_bytes:
-            raise Problem("over-quota", f"{self.bytes} bytes of requests are under way", headers=RETRY_AFTER)
-        self.bytes += size
         return size

@@ -158,7 +158,7 @@ class Fronted(TestServer):
     """The HTTP side as it is served: connections begin at the front."""
 
     def __init__(self, app: App) -> None:
-        self.gate = Gate(app.config)
+        self.gate = Gate(app.config, app.writer)
         super().__init__(build_site(app, Housekeeping(app), self.gate))
         self._of = app
 

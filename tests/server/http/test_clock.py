@@ -136,7 +136,8 @@ async def test_a_store_that_fails_stops_the_walk(server: Running) -> None:
 async def real(tmp_path: Path) -> AsyncIterator[TestClient]:  # type: ignore[type-arg]
     app = App(Config(), SystemClock(), RocksStore(tmp_path), fatal=lambda: None)
     await app.start()
-    async with TestClient(TestServer(build_site(app, Housekeeping(app), Gate(app.config)))) as client:
+    site = build_site(app, Housekeeping(app), Gate(app.config, app.writer))
+    async with TestClient(TestServer(site)) as client:
         yield client
     await app.stop()
 

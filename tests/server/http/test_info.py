@@ -85,6 +85,7 @@ EXPECTED = {
     "in_flight": 1,
     "replay_queue": 0,
     "writer_queued": 0,
+    "writer_queued_bytes": 0,
     "store_writable": 1,
     "horizon_behind_seconds": 0,
     "messages_dropped_total": 0,
