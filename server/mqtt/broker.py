@@ -74,7 +74,13 @@ class Broker:
     @property
     def is_congested(self) -> bool:
         """Publishers should be held back: what they send waits in RAM."""
-        return self._dispatch.live > LIVE_MAX // 2 or self._writer.queued * 2 > self.config.limits.queued
+        dispatch, writer, limits = self._dispatch, self._writer, self.config.limits
+        waiting_bytes = writer.queued_bytes + dispatch.live_bytes
+        return (
+            dispatch.live * 2 > LIVE_MAX
+            or writer.queued * 2 > limits.queued
+            or waiting_bytes * 2 > limits.queued_bytes
+        )
 
     def admits(self, now_s: float) -> bool:
         """Whether `limits.connect_rate` leaves room for one more connection in this second."""

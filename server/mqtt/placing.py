@@ -5,9 +5,10 @@ persistent session, a group, or one that is not caught up or has no room, subscr
 when `[replay] filters` asks for it. Any other takes a position like all, so that order holds, and waits for
 the horizon in RAM. (A group, even of clean sessions, replays: what one member leaves unacked is another's.)
 
-Bound: when what waits for the horizon and what is owed (server/owed) have come to `tail.max_bytes`, or to
-LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a QoS 0 one is dropped and
-counted.
+Bounds: `limits.queued` and `limits.queued_bytes` of what waits for the writer; beyond them a publish is
+refused (quota exceeded). When what waits for the horizon and what is owed (server/owed) have come to
+`tail.max_bytes`, or to LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a
+QoS 0 one is dropped and counted.
 """
 
 import logging
@@ -38,6 +39,8 @@ Answer = Callable[[int, int], None]
 """Called with a reason code and, if the message is stored, its id."""
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
+WISH_BYTES = 800
+"""What a publish costs in RAM beside what came of it."""
 
 
 @dataclass(slots=True)
@@ -88,7 +91,11 @@ class Placing:
 
         try:
             self._writer.submit(
-                lambda commit: self._place(commit, wishes), done, cost=len(wishes), writes=writes
+                lambda commit: self._place(commit, wishes),
+                done,
+                cost=len(wishes),
+                size=sum([_size(wish.record) for wish, _ in wishes]),
+                writes=writes,
             )
         except Busy:
             self._answer_all(wishes, Reason.QUOTA_EXCEEDED)
@@ -199,6 +206,11 @@ class Placing:
         for _, answer in wishes:
             if answer is not None:
                 answer(reason, 0)
+
+
+def _size(record: Record) -> int:
+    """Bytes of RAM of a publish that waits for the writer, about."""
+    return WISH_BYTES + len(record.payload) + len(record.topic) + len(record.properties)
 
 
 def _can_replay(subscriber: Subscriber) -> bool:

@@ -163,3 +163,35 @@ def test_a_turn_ends_between_two_messages_when_enough_has_been_offered(
     rig.pump()
     for subscriber in subscribers:
         assert subscriber.payloads() == ["warm", *map(str, range(40))]
+
+
+def test_publishes_that_wait_for_a_sync_are_bounded_in_bytes() -> None:
+    """Publishers are held back at half of `limits.queued_bytes`, and refused at all of it."""
+    rig = Rig(config(queued_bytes=1 << 20, receive_maximum=1_000))
+    rig.lasting("s").subscribe("t", qos=1)
+    publisher = rig.connected("p")
+    assert not rig.core.broker.is_congested
+    for _ in range(30):
+        publisher.publish("t", "." * 20_000, 1, pump=False)
+    assert rig.core.broker.is_congested
+    for _ in range(40):
+        publisher.publish("t", "." * 20_000, 1, pump=False)
+    assert rig.core.writer.queued_bytes <= 1 << 20
+    rig.pump()
+    reasons = [packet.reason for packet in publisher.inbox if isinstance(packet, Ack)]
+    assert len(reasons) == 70
+    assert set(reasons) == {0, 0x97}
+    assert 40 < reasons.count(0) < 55
+    assert rig.core.writer.queued_bytes == 0
+
+
+def test_publishes_that_wait_for_the_horizon_hold_publishers_back_by_their_bytes() -> None:
+    rig = Rig(config(queued_bytes=1 << 20, receive_maximum=1_000))
+    rig.connected("s").subscribe("t", qos=0)
+    publisher = rig.connected("p")
+    _hold_the_horizon(rig)
+    for _ in range(12):
+        publisher.publish("t", "." * 20_000, 0, pump=False)
+        rig.compose()
+    assert rig.core.writer.queued_bytes < 1 << 19
+    assert rig.core.broker.is_congested
