@@ -19,7 +19,6 @@ Never early: a turn reads the wall clock first, and the horizon does not pass wh
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 
 from shards.fate import is_dropped
 from shards.read import Reader
@@ -186,30 +185,29 @@ class Dispatch:
             return len(targets)
         if record.retain:
             self._retain(message)
-        if message.shard < 0 and record.qos:
-            self._give_unstored(message, targets)
+        if (message.shard < 0 and record.qos) or len(targets) > TURN_OFFERS:
+            self._give_or_owe(message, targets)
             return len(targets)
-        given = targets.items() if len(targets) <= TURN_OFFERS else islice(targets.items(), TURN_OFFERS)
-        for subscriber, subscriptions in given:
-            session = subscriber.session
-            if session.tailing and not subscriber.offer(message, subscriptions):
-                self._put_off(subscriber, message)
-        if len(targets) > TURN_OFFERS:
-            for subscriber in islice(targets, TURN_OFFERS, None):
+        for subscriber, subscriptions in targets.items():
+            if subscriber.session.tailing and not subscriber.offer(message, subscriptions):
                 self._put_off(subscriber, message)
         return len(targets)
 
-    def _give_unstored(self, message: Message, targets: Targets) -> None:
-        """Offer a message that is nowhere but here: who has no room for it keeps it."""
-        for index, (subscriber, subscriptions) in enumerate(targets.items()):
-            session = subscriber.session
-            if session.tailing and index < TURN_OFFERS and subscriber.offer(message, subscriptions):
-                continue
-            self._put_off(subscriber, message)
-            for subscription in subscriptions:
-                if subscription.qos:
-                    self._owed.add(subscriber, message)
-                    break
+    def _give_or_owe(self, message: Message, targets: Targets) -> None:
+        """Offer a message to so many at once, or one that is nowhere but here: who has no room keeps it."""
+        is_unstored = message.shard < 0 and message.record.qos > 0
+        offers = 0
+        for subscriber, subscriptions in targets.items():
+            offers += 1
+            if subscriber.session.tailing:
+                if offers <= TURN_OFFERS and subscriber.offer(message, subscriptions):
+                    continue
+                self._put_off(subscriber, message)
+            if is_unstored:
+                for subscription in subscriptions:
+                    if subscription.qos:
+                        self._owed.add(subscriber, message)
+                        break
 
     def _put_off(self, subscriber: Subscriber, message: Message) -> None:
         """The session reads the message, and what comes after it, by itself."""

@@ -34,12 +34,14 @@ SWEEPS = 4
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("held", "members", "present", "ready", "shown", "sweeps")
+    __slots__ = ("held", "members", "present", "ready", "shown", "sweeps", "text")
 
     is_group = True
 
     def __init__(self, session: Session, dirty: set[Subscriber], secure: Secure) -> None:
         super().__init__(session, dirty, secure)
+        self.text = session.client_id.removeprefix(KEY_PREFIX)
+        """The filter as its members subscribe to it: `$share/group/filter`."""
         self.members: dict[Subscriber, Subscription] = {}
         self.present: set[Subscriber] = set()
         """Members that are connected."""
@@ -50,11 +52,6 @@ class Group(Subscriber):
         self.ready: OrderedDict[Subscriber, None] = OrderedDict()
         """Members that may have room, the one that waited longest first."""
         self.sweeps = 0
-
-    @property
-    def text(self) -> str:
-        """The filter as its members subscribe to it: `$share/group/filter`."""
-        return self.session.client_id.removeprefix(KEY_PREFIX)
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""
@@ -137,8 +134,8 @@ class Group(Subscriber):
         flight = loan.flight
         is_here = flight is not None and self.session.flights.get(flight.packet_id) is flight
         if is_acked:
-            shown = self.shown.get(member, SHOWN_FIRST)
-            self.shown[member] = min(shown + 1, member.session.window)
+            shown, window = self.shown.get(member, SHOWN_FIRST), member.session.window
+            self.shown[member] = shown + 1 if shown < window else window
             if is_here and flight is not None:
                 self.session.ack(flight.packet_id)
                 self.dirty.add(self)
@@ -188,8 +185,9 @@ class Group(Subscriber):
         best, least = None, 1.0
         full: list[Subscriber] = []
         looked = 0
+        held, shown = self.held, self.shown
         for member in self.ready:
-            share = self.held.get(member, 0) / min(self.shown.get(member, SHOWN_FIRST), member.session.window)
+            share = held.get(member, 0) / (shown.get(member) or min(SHOWN_FIRST, member.session.window))
             if share >= 1.0 or not _is_free(member):
                 full.append(member)
                 continue
