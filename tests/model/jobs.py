@@ -179,6 +179,10 @@ class Jobs:
         assert job.move is not None
         if self._store.durable < len(self._store.log):
             return
+        if job.move.start_ms << 48 < self._core.directory.floor:
+            # Expired since: a real checkpoint still has the rows, and `switch` refuses what is near.
+            self._end(job)
+            return
         children = [
             {
                 "start_ms": child.start_ms,
