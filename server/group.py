@@ -149,8 +149,10 @@ class Group(Subscriber):
     def take_overdue(self, member: Subscriber) -> None:
         """Give back what the member has had for longer than SWEEPS sweeps. O(overdue + its own flights).
 
-        It keeps the packet id, and may still finish the message.
+        It keeps the packet id, and may still finish the message. While nobody else is there it keeps all.
         """
+        if self.present <= {member}:
+            return
         text = self.text
         for flight in member.session.flights.values():
             loan = flight.loan

@@ -97,11 +97,11 @@ class Groups:
             group.part(member)
         for flight in list(member.session.flights.values()):
             loan = flight.loan
-            if loan is not None and loan.flight is not None:
+            lender = self._by_text.get(loan.share) if loan is not None else None
+            if lender is not None and loan is not None and loan.flight is not None:
                 member.session.ack(flight.packet_id)
-                group = self._by_text[loan.share]
-                group.returned(member, loan, is_acked=False)
-                touched.add(group)
+                lender.returned(member, loan, is_acked=False)
+                touched.add(lender)
         for group in touched:
             self._pause(group)
 
@@ -134,7 +134,11 @@ class Groups:
                 self._pause(group)
 
     def _dropped(self, member: Subscriber) -> None:
-        """Its session is over."""
+        """Its session is over, with what it still has in flight."""
+        for flight in member.session.flights.values():
+            lender = self._by_text.get(flight.loan.share) if flight.loan is not None else None
+            if lender is not None:
+                lender.held.pop(member, None)
         for text in list(member.groups):
             self.leave(member, text)
 

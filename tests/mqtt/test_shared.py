@@ -435,6 +435,37 @@ def test_a_late_ack_counts_when_another_has_the_message_already() -> None:
     assert not rig.core.broker.groups.get("$share/g/t/#").session.flights  # type: ignore[union-attr]
 
 
+def test_an_overdue_message_stays_with_the_only_member_until_another_comes() -> None:
+    rig = Rig()
+    (a,) = _members(rig, "a")
+    _send(rig, "1")
+    (mine,) = a.publishes()
+    for _ in range(12):
+        rig.core.broker.groups.sweep()
+    rig.pump()
+    assert a.inbox == []
+    (b,) = _members(rig, "b")
+    rig.core.broker.groups.sweep()
+    rig.pump()
+    assert b.take_all() == ["1"]
+    a.ack(wire.PUBACK, mine.packet_id)
+    assert not a.is_closed
+
+
+def test_a_session_that_ends_with_qos_2_in_flight_holds_nothing_more() -> None:
+    rig = Rig()
+    clean = rig.connected("c")
+    clean.subscribe("$share/g/t/#", qos=2)
+    (lasting,) = _members(rig, "m")
+    _send(rig, "1", "2", "3", "4", qos=2)
+    group = rig.core.broker.groups.get("$share/g/t/#")
+    assert group is not None
+    assert sorted(group.held.values()) == [2, 2]
+    clean.drop()
+    lasting.take_all()
+    assert group.held == {}
+
+
 def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take() -> None:
     rig = Rig()
     stalled, active = rig.lasting("a"), rig.lasting("b", receive_maximum=64)
