@@ -29,6 +29,14 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
+TURN_COST = 1_000
+"""What a session may spend in a turn on retained messages: one a topic that is looked at, ..."""
+COST_BYTES = 4_096
+"""... one for each so many bytes of it, ..."""
+COST_SENT = 3
+"""... so much for sending it, ..."""
+COST_FILTER = 10
+"""... and so much for each filter. Some 4 ms in all."""
 
 
 class Replay:
@@ -99,7 +107,7 @@ class Replay:
         session = subscriber.session
         session.fall_behind(self._horizon.position)
         subscriber.resends = deque(session.flights.values())
-        if subscriber.resends or not session.join(self._horizon.position):
+        if subscriber.resends or subscriber.asked or not session.join(self._horizon.position):
             self.wake(subscriber)
 
     def _resend(self, subscriber: Subscriber) -> bool:
@@ -152,21 +160,33 @@ class Replay:
             return self._retained.find(flight.position) if flight.shard >= 0 else None
         return None if is_stub(value) else self._message(flight.position, flight.shard, value)
 
-    def _send_retained(self, subscriber: Subscriber) -> bool:
-        """What was retained for new subscriptions; True when all of it has been sent."""
-        while subscriber.retained:
-            subscription, last = subscriber.retained[0]
-            messages, more = self._retained.after(subscription.filter, last)
-            for message in messages:
-                if self._router.is_denied(message.record.topic.decode()):
-                    continue
-                if not subscriber.offer_retained(message, subscription):
-                    return False
-                subscriber.retained[0] = (subscription, message.record.topic)
-            if more is None:
-                subscriber.retained.popleft()
-            else:
-                subscriber.retained[0] = (subscription, more)
+    def _send_retained(self, subscriber: Subscriber) -> bool | None:
+        """What was retained for those who asked: True when all has been sent, None when the turn is over.
+
+        A message that has become retained since is read like any other, and passed over here.
+        """
+        asked, session, left = subscriber.asked, subscriber.session, TURN_COST
+        if subscriber.unanswered:
+            return False
+        while asked:
+            subscription = session.subscriptions[asked.first]
+            left -= COST_FILTER
+            upto = max(session.read, subscription.since)
+            for topic, size, kept in self._retained.walk(subscription.filter, asked.topic, upto):
+                if left <= 0:
+                    return None
+                left -= 1 + size // COST_BYTES
+                if kept is not None and not self._router.is_denied(topic.decode()):
+                    if not subscriber.can_take_retained:
+                        return False
+                    message = self._retained.load(kept)
+                    if message is not None:
+                        left -= COST_SENT
+                        if not subscriber.offer_retained(message, subscription):
+                            return False
+                asked.topic = topic
+                subscriber.dirty.add(subscriber)
+            asked.finish()
         return True
 
     def _read_on(self, subscriber: Subscriber) -> bool:
@@ -177,8 +197,11 @@ class Replay:
         if self.flights_lost > lost:
             gone = self.flights_lost - lost
             log.warning("%s: retention has dropped %d messages in flight", session.client_id, gone)
-        if not is_resent or not self._send_retained(subscriber):
+        if not is_resent:
             return False
+        is_sent = self._send_retained(subscriber)
+        if not is_sent:
+            return is_sent is None
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
             session.read = self._reader.directory.floor
             self.lost += 1

@@ -22,13 +22,15 @@ checked here on the hot path: `match` and `matches` expect what `check_topic` le
 Source: MQTT 5.0, sections 4.7 (topic names and filters) and 4.8.2 (shared subscriptions).
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 TOPIC_BYTES_MAX = 65_535
 SHARE_PREFIX = "$share/"
 _NOT_IN_TOPICS = ((0, "NUL"), (ord("+"), "the wildcard '+'"), (ord("#"), "the wildcard '#'"))
 
+Pick = Callable[[Sequence[str]], object]
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -83,6 +85,39 @@ def matches(filter: str, topic: str) -> bool:
         wanted.pop()
         levels = levels[: len(wanted)]
     return len(wanted) == len(levels) and all(map(_level_fits, wanted, levels))
+
+
+def matcher(filter: str) -> Callable[[str], bool]:
+    """`matches` of one filter for many topics: it is read once, its levels are compared in one call."""
+    wanted = filter.split("/")
+    is_open = wanted[-1] == "#"
+    if is_open:
+        wanted.pop()
+    count, is_wild = len(wanted), filter[0] in "+#"
+    pick, words = _literals(wanted, 0)
+
+    def fits(topic: str) -> bool:
+        levels = topic.split("/")
+        size = len(levels)
+        if size != count and not (is_open and size > count):
+            return False
+        if pick is not None and pick(levels) != words:
+            return False
+        return not (is_wild and topic.startswith("$"))
+
+    return fits
+
+
+def _literals(wanted: Sequence[str], start: int) -> "tuple[Pick | None, object]":
+    """What takes the levels out of a topic that some levels of a filter name, and what they have to be.
+
+    `wanted` stands at level `start` of the topic, which must be as deep. None: they are all `+`.
+    """
+    places = [place for place, level in enumerate(wanted, start) if level != "+"]
+    if not places:
+        return None, None
+    words = [wanted[place - start] for place in places]
+    return itemgetter(*places), words[0] if len(words) == 1 else tuple(words)
 
 
 def _level_fits(wanted: str, level: str) -> bool:

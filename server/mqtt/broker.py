@@ -196,7 +196,7 @@ class Broker:
         """No connection any more: what was on its way is in flight, the read position stands still."""
         subscriber.link = None
         subscriber.resends.clear()
-        subscriber.retained.clear()
+        subscriber.unanswered = 0
         subscriber.gate.clear()
         subscriber.session.fall_behind(self.horizon())
         self.groups.part(subscriber)
@@ -278,13 +278,17 @@ class Broker:
             self.read_on(subscriber)
         return known is None
 
-    def send_retained(self, subscriber: Subscriber, subscriptions: Sequence[Subscription]) -> None:
-        """SUBACK is out: what is retained for these comes next, before anything new."""
-        if subscriptions:
-            subscriber.session.fall_behind(self.horizon())
-            _forget_retained(subscriber, {s.filter for s in subscriptions})
-            subscriber.retained.extend((subscription, b"") for subscription in subscriptions)
-            self.read_on(subscriber)
+    def ask_retained(self, subscriber: Subscriber, subscriptions: Sequence[Subscription]) -> None:
+        """What is retained for these comes next, before anything new, after SUBACK (`send_retained`)."""
+        subscriber.session.fall_behind(self.horizon())
+        subscriber.unanswered += 1
+        for subscription in subscriptions:
+            subscriber.asked.add(subscription)
+
+    def send_retained(self, subscriber: Subscriber) -> None:
+        """SUBACK is out."""
+        subscriber.unanswered -= 1
+        self.read_on(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> bool:
         if not subscriber.session.unsubscribe(topic_filter):
@@ -292,7 +296,7 @@ class Broker:
         if topic_filter in subscriber.groups:
             self.groups.leave(subscriber, topic_filter)
             return True
-        _forget_retained(subscriber, {topic_filter})
+        subscriber.asked.discard(topic_filter)
         self.router.discard(subscriber, topic_filter)
         return True
 
@@ -334,14 +338,6 @@ def _covers(denied: str, topic_filter: str) -> bool:
         if level != "+" and level != theirs[index]:
             return False
     return len(theirs) == len(denied.split("/"))
-
-
-def _forget_retained(subscriber: Subscriber, filters: set[str]) -> None:
-    """What was retained for these filters is not to be sent (on)."""
-    if subscriber.retained:
-        left = [pair for pair in subscriber.retained if pair[0].filter not in filters]
-        subscriber.retained.clear()
-        subscriber.retained.extend(left)
 
 
 def _drop(_: object) -> None:

@@ -221,9 +221,13 @@ class Connection(Sending):
             self.put(Suback(packet.packet_id, taken))
             return
         granted = subscribe(self._broker, subscriber, packet)
-        retained = [subscription for _, subscription in granted if subscription is not None]
+        retained = {one.filter: one for _, one in granted if one is not None}
         answer = Suback(packet.packet_id, tuple(reason for reason, _ in granted))
-        self._put_stored(answer, lambda: self._broker.send_retained(subscriber, retained))
+        if not retained:
+            self._put_stored(answer, lambda: None)
+            return
+        self._broker.ask_retained(subscriber, list(retained.values()))
+        self._put_stored(answer, lambda: self._broker.send_retained(subscriber))
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         if self._is_in_use(packet.packet_id):

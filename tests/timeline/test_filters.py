@@ -12,6 +12,7 @@ from timeline.filters import (
     Trie,
     check_filter,
     check_topic,
+    matcher,
     matches,
     parse_share,
 )
@@ -128,6 +129,11 @@ def test_the_examples_of_the_standard(pattern: str, topic: str, expected: bool) 
     trie: Trie[int, str] = Trie()
     trie.add(pattern, 1, "x")
     assert trie.match(topic) == ([(1, "x")] if expected else [])
+
+
+@given(FILTERS, TOPICS)
+def test_a_matcher_equals_a_comparison(pattern: str, topic: str) -> None:
+    assert matcher(pattern)(topic) is matches(pattern, topic)
 
 
 @given(st.lists(st.tuples(FILTERS, st.integers(0, 3)), max_size=12), TOPICS)
