@@ -77,6 +77,7 @@ class Dispatch:
         self._dispatched = dispatched
         self._retain = retain
         self._live: deque[tuple[Message, Handed | None]] = deque()
+        self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
         self.counts = Counts()
 
     @property
@@ -87,6 +88,10 @@ class Dispatch:
     def add_live(self, message: Message, handed: Handed | None) -> None:
         """A message that is not stored; positions come in rising order."""
         self._live.append((message, handed))
+
+    def add_mark(self, place: Position, passed: Callable[[], None]) -> None:
+        """Call `passed` when the horizon has come to `place`; these come in rising order too."""
+        self._marks.append((place, passed))
 
     def turn(self, limit: int = TURN_MESSAGES) -> bool:
         """Move the horizon as far as it may go, past at most `limit` stored messages.
@@ -106,6 +111,8 @@ class Dispatch:
             self._writer.note_turn(to, wall_ms)
             self._dispatched(len(due))
         horizon.advance(to)
+        while self._marks and self._marks[0][0] <= to:
+            self._marks.popleft()[1]()
         self.counts.turns += 1
         return len(due) >= limit
 

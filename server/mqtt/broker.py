@@ -14,7 +14,7 @@ from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX
-from timeline.position import MessageId, Position
+from timeline.position import MessageId, Position, position
 from timeline.session import Subscription
 
 from ..clock import Clock
@@ -305,6 +305,33 @@ class Broker:
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on."""
         self._placing.publish(wishes)
+
+    def after_publishes(self, then: Callable[[], None]) -> bool:
+        """Call `then` once when all that has been published so far has been handed on, or cannot be.
+
+        False: now, as nothing can be waited for; it is not called.
+        """
+        called = False
+
+        def once() -> None:
+            nonlocal called
+            if not called:
+                called = True
+                then()
+
+        def decide(commit: Commit) -> None:
+            self._dispatch.add_mark(position(commit.horizon.clock_ms, commit.horizon.seq), once)
+
+        def done(answer: object) -> None:
+            if isinstance(answer, Exception):
+                once()
+
+        try:
+            # Without a cost: it waits behind what this client has in the queue already.
+            self._writer.submit(decide, done, cost=0, writes=False)
+        except (Busy, StoreFailed):
+            return False
+        return True
 
     def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
         """The server's own figures: never stored."""
