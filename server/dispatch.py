@@ -94,6 +94,7 @@ class Dispatch:
         """RAM of the plain publishes that wait for the horizon."""
         self._run = TURN_MESSAGES
         """Messages that are passed in one go, by how many sessions got those before."""
+        self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
         self.counts = Counts()
 
     @property
@@ -106,6 +107,10 @@ class Dispatch:
         size = message.size()
         self._live.append((message, handed, size))
         self.live_bytes += size
+
+    def add_mark(self, place: Position, passed: Callable[[], None]) -> None:
+        """Call `passed` when the horizon has come to `place`; these come in rising order too."""
+        self._marks.append((place, passed))
 
     def turn(self, limit: int = TURN_MESSAGES) -> bool:
         """Move the horizon as far as it may go, past at most `limit` stored messages, and `limit` others.
@@ -121,6 +126,8 @@ class Dispatch:
         while True:
             to, count, offered = self._pass_run(end, min(self._run, limit), wall_ms)
             horizon.advance(to)
+            while self._marks and self._marks[0][0] <= to:
+                self._marks.popleft()[1]()
             passed += count
             offers += offered
             if count:

@@ -32,6 +32,14 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
+TURN_COST = 1_000
+"""What a session may spend in a turn on retained messages: one a topic that is looked at, ..."""
+COST_BYTES = 4_096
+"""... one for each so many bytes of it, ..."""
+COST_SENT = 3
+"""... so much for sending it, ..."""
+COST_FILTER = 10
+"""... and so much for each filter. Some 4 ms in all."""
 
 
 class Progress(Enum):
@@ -116,7 +124,7 @@ class Replay:
         session = subscriber.session
         session.fall_behind(self._horizon.position)
         session.resends = Resends(session.flights.values())
-        if session.resends or not session.join(self._horizon.position):
+        if session.resends or subscriber.asked or not session.join(self._horizon.position):
             self.wake(subscriber)
 
     def _resend(self, subscriber: Subscriber) -> Progress:
@@ -172,22 +180,34 @@ class Replay:
             return self._retained.find(flight.position) if flight.shard >= 0 else None
         return None if is_stub(value) else self._message(flight.position, flight.shard, value)
 
-    def _send_retained(self, subscriber: Subscriber) -> bool:
-        """What was retained for new subscriptions; True when all of it has been sent."""
-        while subscriber.retained:
-            subscription, last = subscriber.retained[0]
-            messages, more = self._retained.after(subscription.filter, last)
-            for message in messages:
-                if self._router.is_denied(message.record.topic.decode()):
-                    continue
-                if not subscriber.offer_retained(message, subscription):
-                    return False
-                subscriber.retained[0] = (subscription, message.record.topic)
-            if more is None:
-                subscriber.retained.popleft()
-            else:
-                subscriber.retained[0] = (subscription, more)
-        return True
+    def _send_retained(self, subscriber: Subscriber) -> Progress:
+        """What was retained for those who asked.
+
+        A message that has become retained since is read like any other, and passed over here.
+        """
+        asked, session, left = subscriber.asked, subscriber.session, TURN_COST
+        if subscriber.unanswered:
+            return Progress.BLOCKED
+        while asked:
+            subscription = session.subscriptions[asked.first]
+            left -= COST_FILTER
+            upto = max(session.read, subscription.since)
+            for topic, size, kept in self._retained.walk(subscription.filter, asked.topic, upto):
+                if left <= 0:
+                    return Progress.MORE
+                left -= 1 + size // COST_BYTES
+                if kept is not None and not self._router.is_denied(topic.decode()):
+                    if not subscriber.can_take_retained:
+                        return Progress.BLOCKED
+                    message = self._retained.load(kept)
+                    if message is not None:
+                        left -= COST_SENT
+                        if not subscriber.offer_retained(message, subscription):
+                            return Progress.BLOCKED
+                asked.topic = topic
+                subscriber.dirty.add(subscriber)
+            asked.finish()
+        return Progress.DONE
 
     def _read_on(self, subscriber: Subscriber) -> bool:
         """Read a stretch; True if there is more and room for it."""
@@ -197,10 +217,9 @@ class Replay:
         if self.flights_lost > lost:
             gone = self.flights_lost - lost
             log.warning("%s: retention has dropped %d messages in flight", session.client_id, gone)
-        if resent is not Progress.DONE:
-            return resent is Progress.MORE
-        if not self._send_retained(subscriber):
-            return False
+        progress = self._send_retained(subscriber) if resent is Progress.DONE else resent
+        if progress is not Progress.DONE:
+            return progress is Progress.MORE
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
             session.read = self._reader.directory.floor
             self.lost += 1

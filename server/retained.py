@@ -5,29 +5,35 @@ written with the next group and idempotent (the later position wins), so that di
 after a crash changes nothing. They live in the table `retained` by topic, not in RAM; what is not durable
 yet, and `$SYS`, is laid over it.
 
+Who subscribes walks the table (`walk`), a stretch at a time: rows are looked at one by one and loaded only
+when there is room for them (server/replay).
+
 Bound: `max_topics`; beyond it a new topic's message is delivered but not retained, counted and logged.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
+from operator import itemgetter
+
+from sortedcontainers import SortedDict
 
 from shards import keys
 from shards.commit import Commit
 from shards.record import decode, encode
 from shards.store import Store, Table
-from timeline.filters import matches
+from timeline.filters import matcher
 from timeline.position import Position
 
 from .message import Message
 
 log = logging.getLogger(__name__)
 
-STEP_TOPICS = 2_000
-"""Topics looked at in one step."""
 STEP_BYTES = 16 << 20
 TOPIC_END = b"\xff"
 Submit = Callable[[Callable[[Commit], None], Callable[[bool], None]], None]
+Kept = bytes | Message
+"""A retained message as it lies: the row's value, or what is in RAM."""
 
 
 class Retained:
@@ -37,7 +43,7 @@ class Retained:
         self._store = store
         self._wall_ms = wall_ms
         self._max_topics = max_topics
-        self._fresh: dict[bytes, Message] = {}
+        self._fresh: SortedDict[bytes, Message] = SortedDict()
         """Not durable yet; an empty payload: cleared."""
         self._unwritten: dict[bytes, Message] = {}
         """Of these, what no group has yet, or one that was lost."""
@@ -83,20 +89,28 @@ class Retained:
         """Kept in RAM only (`$SYS`)."""
         self._volatile[message.record.topic] = message
 
-    def after(self, topic_filter: str, last: bytes) -> tuple[list[Message], bytes | None]:
-        """What a filter matches behind topic `last`, in order, and the topic to go on from (None: done)."""
-        prefix = _prefix(topic_filter)
-        found: list[Message] = []
-        now_ms = self._wall_ms()
-        start = max(prefix, last + b"\0" if last else b"")
-        for looked, (topic, message) in enumerate(self._merged(start, prefix + TOPIC_END), 1):
-            if topic > last and matches(topic_filter, topic.decode()):
-                kept = message or self._load(topic)
-                if kept is not None and kept.record.payload and not kept.is_expired(now_ms):
-                    found.append(kept)
-            if looked >= STEP_TOPICS:
-                return found, topic
-        return found, None
+    def walk(
+        self, topic_filter: str, last: bytes, upto: Position
+    ) -> Iterator[tuple[bytes, int, Kept | None]]:
+        """What is retained behind topic `last` where the filter may match: (topic, bytes, what is kept).
+
+        None for a topic that does not match, and for a message later than `upto`, which comes live; `$SYS` is
+        given whatever its position. `load` makes a message of what is kept. To be used up at once: what is
+        written meanwhile may not be seen.
+        """
+        fits = matcher(topic_filter)
+        start, end = _range(topic_filter)
+        for topic, kept in self._merged(max(start, last + b"\0" if last else b""), end):
+            if isinstance(kept, Message):
+                size, place = kept.size(), kept.position if kept.is_stored else upto
+            else:
+                size, place = len(kept), keys.place_of(kept[:12])
+            yield topic, size, kept if place <= upto and fits(topic.decode()) else None
+
+    def load(self, kept: Kept) -> Message | None:
+        """The message, if it is to be sent: not cleared, not expired."""
+        message = kept if isinstance(kept, Message) else self._stored(kept)
+        return message if message.record.payload and not message.is_expired(self._wall_ms()) else None
 
     def find(self, place: Position) -> Message | None:
         """The retained message of a position: for sending it again when its row has expired."""
@@ -131,14 +145,19 @@ class Retained:
                 dropped += 1
         return dropped
 
-    def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Message | None]]:
-        """Topics in order, each once, with the message if it is in RAM."""
-        over = {**self._volatile, **self._fresh}
-        stored = (
-            (topic, None) for topic, _ in self._store.scan(Table.RETAINED, start, end) if topic not in over
-        )
-        laid = ((topic, over[topic]) for topic in sorted(over) if start <= topic < end)
-        yield from merge(stored, laid, key=lambda pair: pair[0])
+    def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Kept]]:
+        """Topics in order, each once, with what is kept of it: in RAM before what is stored."""
+        volatile = sorted(topic for topic in self._volatile if start <= topic < end)
+        laid: list[Iterator[tuple[bytes, int, Kept]]] = [
+            ((topic, 0, self._fresh[topic]) for topic in self._fresh.irange(start, end, (True, False))),
+            ((topic, 1, self._volatile[topic]) for topic in volatile),
+            ((topic, 2, value) for topic, value in self._store.scan(Table.RETAINED, start, end)),
+        ]
+        before = None
+        for topic, _, kept in merge(*laid, key=itemgetter(0, 1)):
+            if topic != before:
+                before = topic
+                yield topic, kept
 
     def _load(self, topic: bytes) -> Message | None:
         value = self._store.get(Table.RETAINED, topic)
@@ -163,10 +182,11 @@ def _value(message: Message) -> bytes:
     return keys.place(message.position) + max(message.shard, 0).to_bytes(2, "big") + encode(message.record)
 
 
-def _prefix(topic_filter: str) -> bytes:
-    """What every topic that the filter matches begins with."""
+def _range(topic_filter: str) -> tuple[bytes, bytes]:
+    """[start, end) of the topics that the filter can match."""
     for index, character in enumerate(topic_filter):
         if character in "+#":
             # `a/#` matches `a` too.
-            return topic_filter[: max(index - 1, 0)].encode()
-    return topic_filter.encode()
+            prefix = topic_filter[: max(index - 1, 0)].encode()
+            return prefix, prefix + TOPIC_END
+    return topic_filter.encode(), topic_filter.encode() + b"\0"

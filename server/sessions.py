@@ -111,7 +111,7 @@ class Sessions:
         """Where a group stood when it was last stored."""
         cursor = self._store.get(Table.CURSORS, subscriber.session.client_id.encode())
         if cursor is not None:
-            _resume(subscriber.session, cursor_row_of(cursor))
+            _resume(subscriber, cursor_row_of(cursor))
 
     def drop_group(self, group: Subscriber, heirs: Iterable[Subscriber]) -> None:
         """Nobody holds the shared subscription any more; what it had in flight is its `heirs`' own.
@@ -211,7 +211,7 @@ class Sessions:
     def _store_cursor(self, commit: Commit, subscriber: Subscriber) -> None:
         session = subscriber.session
         key = session.client_id.encode()
-        commit.row(Table.CURSORS, key, _cursor_row(session, self._horizon.position))
+        commit.row(Table.CURSORS, key, _cursor_row(subscriber, self._horizon.position))
         subscriber.stored_at = self._clock.mono()
         self.dirty.discard(subscriber)
 
@@ -220,7 +220,6 @@ class Sessions:
             key.decode(), read=self._horizon.position, expiry_s=row.expiry_s, window=self._max_in_flight
         )
         subscriber = Subscriber(session, self.dirty, self.secure)
-        self.restore_cursor(subscriber)
         subscriber.is_stored = True
         subscriber.stored_changes = session.changes
         subscriber.left_ms = row.left_ms or self._clock.wall_ms()
@@ -236,10 +235,12 @@ class Sessions:
                 bool(stored.options & NO_LOCAL),
                 bool(stored.options & RETAIN_AS_PUBLISHED),
                 stored.identifier,
+                stored.asked,
             )
             session.subscriptions[stored.filter] = subscription
             if not stored.filter.startswith(SHARE_PREFIX):
                 self._router.add(subscriber, subscription)
+        self.restore_cursor(subscriber)
 
 
 def _session_row(subscriber: Subscriber) -> bytes:
@@ -251,6 +252,7 @@ def _session_row(subscriber: Subscriber) -> bytes:
             keys.place(s.since),
             NO_LOCAL * s.no_local | RETAIN_AS_PUBLISHED * s.retain_as_published,
             s.identifier,
+            s.asked,
         )
         for s in session.subscriptions.values()
     ]
@@ -262,7 +264,8 @@ def _session_row(subscriber: Subscriber) -> bytes:
     return encode_row(row)
 
 
-def _cursor_row(session: Session, horizon: Position) -> bytes:
+def _cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
+    session, asked = subscriber.session, subscriber.asked
     flights = [
         FlightRow(
             f.packet_id,
@@ -277,10 +280,16 @@ def _cursor_row(session: Session, horizon: Position) -> bytes:
         for f in session.flights.values()
         if not f.is_of_group
     ]
-    return encode_row(CursorRow(keys.place(session.read_at(horizon)), flights, list(session.retired)))
+    return encode_row(
+        CursorRow(
+            keys.place(session.read_at(horizon)), flights, asked.done, asked.topic, list(session.retired)
+        )
+    )
 
 
-def _resume(session: Session, cursor: CursorRow) -> None:
+def _resume(subscriber: Subscriber, cursor: CursorRow) -> None:
+    session = subscriber.session
+    subscriber.asked.restore(session.subscriptions.values(), cursor.asked, cursor.topic)
     session.read = keys.place_of(cursor.place)
     session.retire(cursor.retired)
     session.restore(

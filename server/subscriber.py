@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from shards.record import Record
+from timeline.asked import Asked
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message
@@ -64,6 +65,7 @@ class Subscriber:
     """Session and link. `link` is None while the client is away."""
 
     __slots__ = (
+        "asked",
         "connected_ms",
         "delivered",
         "dirty",
@@ -74,11 +76,11 @@ class Subscriber:
         "is_stored",
         "left_ms",
         "link",
-        "retained",
         "secure",
         "session",
         "stored_at",
         "stored_changes",
+        "unanswered",
         "will",
         "will_id",
     )
@@ -104,8 +106,10 @@ class Subscriber:
         """`session.changes` when the subscriptions were last written; -1: not as they are now."""
         self.is_stored = False
         """It has rows on disk."""
-        self.retained: deque[tuple[Subscription, bytes]] = deque()
-        """Subscriptions whose retained messages are still to be sent, each with the last topic sent."""
+        self.asked = Asked()
+        """Subscriptions whose retained messages are still to be sent."""
+        self.unanswered = 0
+        """SUBSCRIBEs that have asked for these and whose SUBACK is not out: nothing new is read before."""
         self.gate: deque[Waiting] = deque()
         self.is_gate_planned = False
         self.groups: dict[str, Subscriber] = {}
@@ -166,11 +170,17 @@ class Subscriber:
                 return True
         return self._send(message, subscriptions, is_retained=False)
 
-    def offer_retained(self, message: Message, subscription: Subscription) -> bool:
-        """Send a retained message to a subscription that is new; False if there is no room for it now."""
+    @property
+    def can_take_retained(self) -> bool:
+        """Whether it is worth while to load a retained message: a window that is full is seen only then."""
         link = self.link
-        if link is None or not link.has_room or len(self.gate) >= GATE_MAX:
-            return False
+        return link is not None and link.has_room and len(self.gate) < GATE_MAX
+
+    def offer_retained(self, message: Message, subscription: Subscription) -> bool:
+        """Send a retained message to a subscription that asked; False if there is no room for it now.
+
+        The caller has looked whether it `can_take_retained`.
+        """
         if subscription.no_local and not self._theirs(message, (subscription,)):
             return True
         return self._send(message, (subscription,), is_retained=True)

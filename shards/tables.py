@@ -57,6 +57,8 @@ class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True, omit_default
     since: bytes
     options: int = 0
     identifier: int = 0
+    asked: int = 0
+    """When it last asked for what is retained, counted per session; 0: never."""
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -92,6 +94,10 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
     place: bytes
     flights: list[FlightRow] = []
+    asked: int = 0
+    """Of what is retained the subscriptions that asked up to this number have been sent all, ..."""
+    topic: bytes = b""
+    """... and the next one all up to this topic."""
     retired: list[int] = []
     """Packet ids of QoS 2 exchanges that were given up and that the client has not ended."""
 

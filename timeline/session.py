@@ -114,6 +114,8 @@ class Subscription:
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int = 0
+    asked: int = 0
+    """When it last asked for what is retained (timeline/asked.py); 0: never."""
 
 
 class Session:
@@ -163,7 +165,7 @@ class Session:
         self.subscriptions[wanted.filter] = wanted
         self.changes += 1
         if known is not None:
-            wanted.since = known.since
+            wanted.since, wanted.asked = known.since, known.asked
             return False
         wanted.since = horizon
         if replay_from is not None and replay_from < horizon:

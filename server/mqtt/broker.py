@@ -14,7 +14,7 @@ from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX
-from timeline.position import MessageId, Position
+from timeline.position import MessageId, Position, position
 from timeline.session import Flight, Subscription
 
 from ..clock import Clock
@@ -212,7 +212,7 @@ class Broker:
         """No connection any more: what was on its way is in flight, the read position stands still."""
         subscriber.link = None
         subscriber.session.resends.clear()
-        subscriber.retained.clear()
+        subscriber.unanswered = 0
         subscriber.gate.clear()
         subscriber.session.fall_behind(self.horizon())
         self.groups.part(subscriber)
@@ -294,13 +294,17 @@ class Broker:
             self.read_on(subscriber)
         return known is None
 
-    def send_retained(self, subscriber: Subscriber, subscriptions: Sequence[Subscription]) -> None:
-        """SUBACK is out: what is retained for these comes next, before anything new."""
-        if subscriptions:
-            subscriber.session.fall_behind(self.horizon())
-            _forget_retained(subscriber, {s.filter for s in subscriptions})
-            subscriber.retained.extend((subscription, b"") for subscription in subscriptions)
-            self.read_on(subscriber)
+    def ask_retained(self, subscriber: Subscriber, subscriptions: Sequence[Subscription]) -> None:
+        """What is retained for these comes next, before anything new, after SUBACK (`send_retained`)."""
+        subscriber.session.fall_behind(self.horizon())
+        subscriber.unanswered += 1
+        for subscription in subscriptions:
+            subscriber.asked.add(subscription)
+
+    def send_retained(self, subscriber: Subscriber) -> None:
+        """SUBACK is out."""
+        subscriber.unanswered -= 1
+        self.read_on(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> bool:
         if not subscriber.session.unsubscribe(topic_filter):
@@ -308,7 +312,7 @@ class Broker:
         if topic_filter in subscriber.groups:
             self.groups.leave(subscriber, topic_filter)
             return True
-        _forget_retained(subscriber, {topic_filter})
+        subscriber.asked.discard(topic_filter)
         self.router.discard(subscriber, topic_filter)
         return True
 
@@ -317,6 +321,33 @@ class Broker:
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on."""
         self._placing.publish(wishes)
+
+    def after_publishes(self, then: Callable[[], None]) -> bool:
+        """Call `then` once when all that has been published so far has been handed on, or cannot be.
+
+        False: now, as nothing can be waited for; it is not called.
+        """
+        called = False
+
+        def once() -> None:
+            nonlocal called
+            if not called:
+                called = True
+                then()
+
+        def decide(commit: Commit) -> None:
+            self._dispatch.add_mark(position(commit.horizon.clock_ms, commit.horizon.seq), once)
+
+        def done(answer: object) -> None:
+            if isinstance(answer, Exception):
+                once()
+
+        try:
+            # Without a cost: it waits behind what this client has in the queue already.
+            self._writer.submit(decide, done, cost=0, writes=False)
+        except (Busy, StoreFailed):
+            return False
+        return True
 
     def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
         """The server's own figures: never stored."""
@@ -350,14 +381,6 @@ def _covers(denied: str, topic_filter: str) -> bool:
         if level != "+" and level != theirs[index]:
             return False
     return len(theirs) == len(denied.split("/"))
-
-
-def _forget_retained(subscriber: Subscriber, filters: set[str]) -> None:
-    """What was retained for these filters is not to be sent (on)."""
-    if subscriber.retained:
-        left = [pair for pair in subscriber.retained if pair[0].filter not in filters]
-        subscriber.retained.clear()
-        subscriber.retained.extend(left)
 
 
 def _drop(_: object) -> None:

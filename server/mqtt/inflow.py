@@ -50,6 +50,8 @@ class Inflow:
         """Packet ids of SUBSCRIBE and UNSUBSCRIBE that wait for their answer."""
         self._unreleased: set[int] = set()
         """Packet ids of QoS 2 that came on this connection: what Receive Maximum counts, with `_acks`."""
+        self.is_settled = True
+        """Nothing was handed over since who looks here has waited for it."""
 
     def fault(self, packet: Publish, session: Session, level: int) -> tuple[Reason, str] | None:
         """What of a publish ends the connection."""
@@ -124,6 +126,7 @@ class Inflow:
         """Hand what has been gathered to the broker, as one request."""
         if self._wishes:
             wishes, self._wishes = self._wishes, []
+            self.is_settled = False
             self._broker.publish(wishes)
 
     def released(self, packet_id: int) -> None:

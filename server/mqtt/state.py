@@ -2,9 +2,11 @@
 
     new --CONNECT--> opening --session durable--> open --DISCONNECT, fault, takeover--> closed
 
-What arrives while a session is being opened waits. Answers to publishes leave in the order of the
-publishes (MQTT-4.6.0), each when its message is durable or handed on: a queue of them is kept, and sent
-from the front as far as it is complete.
+What arrives while a session is being opened waits. A SUBSCRIBE or UNSUBSCRIBE takes effect when what the
+client has published before it has been handed on; until then it waits, and what comes behind it too.
+
+Answers to publishes leave in the order of the publishes (MQTT-4.6.0), each when its message is durable or
+handed on: a queue of them is kept, and sent from the front as far as it is complete.
 
 A fault ends this connection only: at level 5 with a DISCONNECT that names the reason, below by closing.
 
@@ -14,7 +16,8 @@ again before PUBREL.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from timeline.position import MessageId, id_text
 
@@ -59,7 +62,10 @@ class Connection(Sending):
     def __init__(self, broker: Broker, *, peer: str, wake: Callable[[], None]) -> None:
         super().__init__(broker, peer, wake)
         self._decoder = Decoder(broker.config.mqtt.maximum_packet_size)
-        self._held: list[Packet | MqttError] = []
+        self._held: deque[Packet | MqttError] = deque()
+        """What has come and is not handled."""
+        self._waiting: Subscribe | Unsubscribe | None = None
+        """Takes effect when what was published before it has been handed on."""
         self._inflow = Inflow(broker, self._acknowledge)
         self._outflow = Outflow(broker, self)
         self.keep_alive_s = 0
@@ -79,6 +85,8 @@ class Connection(Sending):
 
     def lost(self) -> None:
         """The connection is gone. The session stays if it is persistent."""
+        while self._waiting is not None and not self.is_closed:
+            self._go_on(self._waiting)
         self.is_closed = True
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self:
@@ -96,22 +104,17 @@ class Connection(Sending):
 
     @property
     def is_overfed(self) -> bool:
-        """Too much has come that waits for the session to be opened: read no more for now."""
+        """Too much has come that waits: read no more for now."""
         return len(self._held) > HELD_PACKETS
 
     # -- packets
 
-    def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
-        """Handle packets in order; what comes while the session is being opened waits."""
-        waiting = [*self._held, *packets]
-        self._held = []
-        for index, packet in enumerate(waiting):
-            if self.is_closed:
-                return
-            if self.is_opening:
-                self._held = waiting[index:]
-                break
-            self._handle(packet)
+    def _accept(self, packets: Iterable[Packet | MqttError]) -> None:
+        """Handle packets in order, as far as nothing has to be waited for."""
+        held = self._held
+        held.extend(packets)
+        while held and not (self.is_opening or self.is_closed) and self._waiting is None:
+            self._handle(held.popleft())
         self._inflow.flush()
 
     def _handle(self, packet: Packet | MqttError) -> None:
@@ -130,10 +133,8 @@ class Connection(Sending):
             self._outflow.on_release(packet, self._present())
         elif isinstance(packet, Connect):
             self._on_connect(packet)
-        elif isinstance(packet, Subscribe):
-            self._on_subscribe(packet)
-        elif isinstance(packet, Unsubscribe):
-            self._on_unsubscribe(packet)
+        elif isinstance(packet, Subscribe | Unsubscribe):
+            self._on_filters(packet)
         elif isinstance(packet, Pingreq):
             self.put(Pingresp())
         elif isinstance(packet, Disconnect):
@@ -205,7 +206,7 @@ class Connection(Sending):
             properties = connack_properties(packet, self._broker.config, expiry_s, assigned)
         self.put(Connack(is_present, 0, properties))
         self._broker.resume(subscriber)
-        self._accept([])
+        self._accept(())
 
     def _refuse_connect(self, reason: int) -> None:
         log.info("connect refused: %s, reason 0x%02x", self._peer, reason)
@@ -214,6 +215,31 @@ class Connection(Sending):
 
     # -- SUBSCRIBE, UNSUBSCRIBE
 
+    def _on_filters(self, packet: Subscribe | Unsubscribe) -> None:
+        """At once if the client has published nothing, else when that has been handed on."""
+        if self._inflow.is_settled:
+            self._take_effect(packet)
+            return
+        self._inflow.is_settled = True
+        self._waiting = packet
+        if not self._broker.after_publishes(lambda: self._go_on(packet)):
+            self._waiting = None
+            self._take_effect(packet)
+
+    def _go_on(self, packet: Subscribe | Unsubscribe) -> None:
+        """What was published before it has been handed on; and what came behind it."""
+        if self._waiting is not packet or self.is_closed:
+            return
+        self._waiting = None
+        self._take_effect(packet)
+        self._accept(())
+
+    def _take_effect(self, packet: Subscribe | Unsubscribe) -> None:
+        if isinstance(packet, Subscribe):
+            self._on_subscribe(packet)
+        else:
+            self._on_unsubscribe(packet)
+
     def _on_subscribe(self, packet: Subscribe) -> None:
         subscriber = self._present()
         if self._is_in_use(packet.packet_id):
@@ -221,9 +247,13 @@ class Connection(Sending):
             self.put(Suback(packet.packet_id, taken))
             return
         granted = subscribe(self._broker, subscriber, packet)
-        retained = [subscription for _, subscription in granted if subscription is not None]
+        retained = {one.filter: one for _, one in granted if one is not None}
         answer = Suback(packet.packet_id, tuple(reason for reason, _ in granted))
-        self._put_stored(answer, lambda: self._broker.send_retained(subscriber, retained))
+        if not retained:
+            self._put_stored(answer, lambda: None)
+            return
+        self._broker.ask_retained(subscriber, list(retained.values()))
+        self._put_stored(answer, lambda: self._broker.send_retained(subscriber))
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         if self._is_in_use(packet.packet_id):

@@ -16,17 +16,18 @@ Granted = tuple[int, Subscription | None]
 
 
 def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> list[Granted]:
-    """Take every filter that can be taken, at once."""
+    """Take every filter that can be taken, at once. Of one that is there twice the last options count."""
     properties = packet.properties or Properties()
     try:
         replay_from = _replay_from(properties, broker.clock.wall_ms())
     except TimeError:
         return [(int(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None) for _ in packet.filters]
     identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
-    return [
-        _subscribe_one(broker, subscriber, text, options, identifier, replay_from)
-        for text, options in packet.filters
-    ]
+    granted = {
+        text: _subscribe_one(broker, subscriber, text, options, identifier, replay_from)
+        for text, options in dict(packet.filters).items()
+    }
+    return [granted[text] for text, _ in packet.filters]
 
 
 def unsubscribe(broker: Broker, subscriber: Subscriber, packet: Unsubscribe) -> tuple[int, ...]:

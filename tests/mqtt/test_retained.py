@@ -3,7 +3,7 @@
 import pytest
 
 from server.mqtt import wire
-from server.mqtt.packets import Publish
+from server.mqtt.packets import Ack, Publish, Suback, Subscribe, SubscribeOptions
 from tests.mqtt.rig import Peer, Rig, config
 
 
@@ -238,7 +238,7 @@ def test_asking_again_and_again_piles_up_nothing() -> None:
     peer.inbox.clear()
     for _ in range(50):
         peer.subscribe("t", qos=1)
-    assert len(rig.core.sessions.get("s").retained) <= 1  # type: ignore[union-attr]
+    assert len(rig.core.sessions.get("s").asked) <= 1  # type: ignore[union-attr]
 
 
 def test_the_bound_on_topics() -> None:
@@ -249,3 +249,204 @@ def test_the_bound_on_topics() -> None:
     peer = rig.connected("s")
     peer.subscribe("#")
     assert _retained(peer) == {"a": "a", "b": "b"}
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("how", ["drop", "takeover", "crash"])
+def test_what_is_still_to_be_sent_is_not_forgotten_with_the_connection(how: str, qos: int) -> None:
+    """A subscription that was granted is sent all that was retained for it, in any number of connections."""
+    rig = Rig()
+    publisher = rig.connected("p")
+    for number in range(20):
+        publisher.publish2(f"r/{number:02}", f"{number:02}", retain=True)
+        publisher.publish2(f"q/{number:02}", f"q{number:02}", retain=True)
+    peer = rig.lasting("s", receive_maximum=5)
+    peer.subscribe("r/#", "q/#", qos=qos, handling=1)
+    got: list[str] = []
+    for _ in range(4):
+        got += [p.payload.decode() for p in peer.inbox[:3] if isinstance(p, Publish)]
+        for packet in peer.inbox[:3]:
+            assert isinstance(packet, Publish)
+            peer.ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet.packet_id, pump=False)
+        rig.pump()
+        if qos == 2:
+            for packet in list(peer.inbox):
+                if isinstance(packet, Ack):
+                    peer.ack(wire.PUBCOMP, packet.packet_id, pump=False)
+            rig.pump()
+        if how == "drop":
+            peer.drop()
+        elif how == "crash":
+            rig.crash()
+            rig.pump()
+        peer = rig.lasting("s", receive_maximum=5)
+        assert peer.subscribe("r/#", "q/#", qos=qos, handling=1, pump=False) == ()
+        rig.pump()
+        peer.inbox = [packet for packet in peer.inbox if not isinstance(packet, Suback)]
+    got += peer.take_all()
+    expected = [f"{n:02}" for n in range(20)] + [f"q{n:02}" for n in range(20)]
+    assert list(dict.fromkeys(got)) == expected
+    assert qos == 1 or got == expected
+
+
+def test_an_unsubscribe_forgets_what_is_still_to_be_sent_over_connections() -> None:
+    rig = Rig()
+    publisher = rig.connected("p")
+    for number in range(9):
+        publisher.publish1(f"r/{number}", f"r{number}", retain=True)
+        publisher.publish1(f"q/{number}", f"q{number}", retain=True)
+    peer = rig.lasting("s", receive_maximum=2)
+    peer.subscribe("r/#", "q/#", qos=1)
+    assert [p.payload for p in peer.publishes()] == [b"r0", b"r1"]
+    peer.unsubscribe("r/#")
+    rig.crash()
+    rig.pump()
+    peer = rig.lasting("s")
+    assert peer.take_all() == ["r0", "r1", *(f"q{n}" for n in range(9))]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_wish_for_retained_messages_is_durable_when_suback_leaves(durable: bool) -> None:
+    rig = Rig()
+    rig.connected("p").publish1("t", "x", retain=True)
+    peer = rig.lasting("s")
+    peer.subscribe("t", pump=False)
+    while rig.compose() or (durable and rig.settle()):
+        pass
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("s").take_all() == (["x"] if durable else [])
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_becomes_retained_meanwhile_comes_once_and_as_a_live_one(qos: int) -> None:
+    rig = Rig()
+    publisher = rig.connected("p")
+    for topic in "abc":
+        publisher.publish2(topic, f"old {topic}", retain=True)
+    peer = rig.lasting("s", receive_maximum=1)
+    peer.subscribe("#", qos=2)
+    (first,) = peer.publishes()
+    publisher.publish("c", "new c", qos, retain=True)
+    publisher.publish("d", "new d", qos, retain=True)
+    publisher.publish("b", "", qos, retain=True)
+    peer.inbox.append(first)
+    found = []
+    while peer.inbox:
+        packet = peer.inbox.pop(0)
+        if isinstance(packet, Publish):
+            found.append((packet.payload.decode(), packet.retain))
+            if packet.qos:
+                peer.ack(wire.PUBREC if packet.qos == 2 else wire.PUBACK, packet.packet_id)
+        elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:
+            peer.ack(wire.PUBCOMP, packet.packet_id)
+    assert found == [("old a", True), ("new c", False), ("new d", False), ("", False)]
+
+
+def test_retained_ones_are_asked_for_again_although_they_came_live() -> None:
+    rig = Rig()
+    peer = rig.lasting("s")
+    peer.subscribe("t", qos=1)
+    rig.connected("p").publish1("t", "x", retain=True)
+    assert peer.take_all() == ["x"]
+    peer.subscribe("t", qos=1)
+    (again,) = peer.publishes()
+    assert (again.payload, again.retain) == (b"x", True)
+
+
+def test_nothing_new_is_sent_between_subscribe_and_what_is_retained() -> None:
+    rig = Rig()
+    publisher = rig.connected("p")
+    publisher.publish1("t", "old", retain=True)
+    peer = rig.lasting("s")
+    peer.subscribe("u")
+    peer.subscribe("t", qos=1, pump=False)
+    assert rig.compose()  # SUBSCRIBE's group is being synced
+    for topic in "tu":
+        publisher.publish(topic, f"new {topic}", 1, retain=True, pump=False)
+    rig.pump()
+    suback, *found = peer.inbox
+    assert isinstance(suback, Suback)
+    assert [(p.payload, p.retain) for p in found if isinstance(p, Publish)] == [
+        (b"old", True),
+        (b"new t", False),
+        (b"new u", False),
+    ]
+
+
+def test_a_message_is_loaded_only_when_there_is_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    publisher = rig.connected("p")
+    for number in range(200):
+        publisher.publish1(f"t/{number:03}", "x", retain=True)
+    loaded = []
+    load = rig.core.retained.load
+    monkeypatch.setattr(rig.core.retained, "load", lambda kept: loaded.append(kept) or load(kept))
+    peer = rig.connected("s", receive_maximum=1)
+    peer.subscribe("t/#", qos=1)
+    for number in range(10):
+        assert len(loaded) <= 3 * (number + 1), "one that is sent, and one at each wake with a full window"
+        (packet,) = peer.publishes()
+        peer.ack(wire.PUBACK, packet.packet_id)
+    peer.take_all()
+    peer.subscribe("t/#", qos=0, pump=False)
+    peer.connection.is_blocked = True
+    loaded.clear()
+    rig.pump()
+    assert loaded == []
+
+
+def test_a_turn_looks_at_a_bounded_number_of_topics() -> None:
+    rig = Rig()
+    publisher = rig.connected("p")
+    for start in range(0, 2_500, 500):
+        topics = range(start, start + 500)
+        publisher.send(*[Publish(b"t/%04d" % n, b"x", 1, True, packet_id=n - start + 1) for n in topics])
+    other = rig.connected("o")
+    other.subscribe("u")
+    peer = rig.connected("s")
+    peer.subscribe("+/nothing", "+/0000", pump=False)
+    turns = 0
+    while not rig.core.replay.is_idle:
+        rig.core.replay.turn()
+        turns += 1
+    assert turns >= 5
+    rig.pump()
+    assert [p.topic for p in peer.inbox if isinstance(p, Publish)] == [b"t/0000"]
+    # Another session's turn comes in between.
+    peer.subscribe("+/nothing", pump=False)
+    order: list[str] = []
+    for subscriber in (rig.core.sessions.get("s"), rig.core.sessions.get("o")):
+        assert subscriber is not None
+        subscriber.session.fall_behind(rig.core.horizon.position)
+        rig.core.replay.wake(subscriber)
+    while not rig.core.replay.is_idle:
+        order.append(rig.core.replay._ready[0].session.client_id)
+        rig.core.replay.turn()
+    assert order[:2] == ["s", "o"]
+    assert order[2:] == ["s"] * len(order[2:])
+
+
+def test_large_messages_count_for_more() -> None:
+    rig = Rig()
+    publisher = rig.connected("p")
+    for number in range(40):
+        publisher.publish1(f"t/{number}", b"x" * 250_000, retain=True)
+    peer = rig.connected("s")
+    peer.subscribe("+/nothing", pump=False)
+    turns = 0
+    while not rig.core.replay.is_idle:
+        rig.core.replay.turn()
+        turns += 1
+    assert turns >= 3
+
+
+def test_a_filter_twice_in_one_subscribe_counts_once_with_its_last_options() -> None:
+    rig = Rig()
+    rig.connected("p").publish2("t", "x", retain=True)
+    peer = rig.connected("s")
+    first, last = SubscribeOptions(2), SubscribeOptions(1, False, False, 0)
+    peer.send(Subscribe(9, (("t", first), ("a+", first), ("t", last), ("t", last))))
+    assert peer.take(Suback).reasons == (1, 0x8F, 1, 1)
+    (packet,) = peer.publishes()
+    assert packet.qos == 1

@@ -57,5 +57,6 @@ def test_dispatches(wall_ms: int) -> None:
 def test_sessions_and_cursors() -> None:
     session = tables.SessionRow(60, [tables.SubscriptionRow("a/#", 1, keys.place(END), 3, 9)], 77)
     assert tables.session_of(tables.encode_row(session)) == session
-    cursor = tables.CursorRow(keys.place(END), [tables.FlightRow(1, keys.place(END), 2, 1, 4, 8)])
+    flights = [tables.FlightRow(1, keys.place(END), 2, 1, 4, 8)]
+    cursor = tables.CursorRow(keys.place(END), flights, 7, b"a/b")
     assert tables.cursor_row_of(tables.encode_row(cursor)) == cursor

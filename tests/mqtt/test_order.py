@@ -1,0 +1,134 @@
+"""What a client sends takes effect in the order in which it was sent: publishes before subscriptions."""
+
+import pytest
+
+from server.mqtt import wire
+from server.mqtt.packets import (
+    Ack,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeOptions,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from tests.mqtt.rig import Peer, Rig
+
+RETAINED = Publish(b"t", b"x", 1, True, packet_id=1)
+
+
+def _wants(handling: int = 0, packet_id: int = 2) -> Subscribe:
+    return Subscribe(packet_id, (("t", SubscribeOptions(1, False, False, handling)),))
+
+
+def _came(peer: Peer) -> list[tuple[bytes, bool]]:
+    """Payload and retain flag of the publishes, all acked."""
+    found, peer.inbox = [packet for packet in peer.inbox if isinstance(packet, Publish)], []
+    for packet in found:
+        if packet.qos:
+            peer.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
+    return [(packet.payload, packet.retain) for packet in found]
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_retained_publish_and_then_a_subscribe_in_one_go(level: int, lasting: bool, qos: int) -> None:
+    rig = Rig()
+    peer = rig.lasting("s", level) if lasting else rig.connected("s", level)
+    peer.send(Publish(b"t", b"x", qos, True, packet_id=1 if qos else 0), _wants(), Pingreq())
+    kinds = [type(packet) for packet in peer.inbox if not isinstance(packet, Ack)]
+    assert sorted(kinds, key=str) == sorted([Suback, Publish, Pingresp], key=str)
+    assert kinds.index(Suback) < kinds.index(Publish)
+    assert _came(peer) == [(b"x", True)]
+    assert _came(peer) == []
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_with_retain_handling_2_what_was_published_before_does_not_come(retain: bool) -> None:
+    rig = Rig()
+    for peer in (rig.connected("a"), rig.lasting("b")):
+        peer.send(Publish(b"t", b"before", 1, retain, packet_id=1), _wants(2))
+        peer.send(Publish(b"t", b"again", 1, retain, packet_id=3), _wants(2, 4), pump=False)
+        rig.pump()
+        assert _came(peer) == [(b"again", False)]
+
+
+def test_what_is_published_behind_a_subscribe_comes() -> None:
+    rig = Rig()
+    for peer in (rig.connected("a"), rig.lasting("b")):
+        behind = Publish(b"t", b"behind", 1, packet_id=3)
+        peer.send(RETAINED, _wants(2), behind, Publish(b"t", b"last", 0))
+        assert [payload for payload, _ in _came(peer)] == [b"behind", b"last"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_was_published_before_an_unsubscribe_comes(qos: int) -> None:
+    rig = Rig()
+    for peer in (rig.connected("a"), rig.lasting("b")):
+        peer.subscribe("t")
+        before = Publish(b"t", b"before", qos, packet_id=1 if qos else 0)
+        peer.send(before, Unsubscribe(2, ("t",)), Publish(b"t", b"behind", 0))
+        assert [payload for payload, _ in _came(peer)] == [b"before"]
+
+
+def test_many_of_both_in_one_go_come_each_in_its_place() -> None:
+    rig = Rig()
+    peer = rig.connected("s")
+    packets: list[Packet] = []
+    for number in range(300):
+        packets += [Publish(b"t", b"no %d" % number, 0), _wants(2), Publish(b"t", b"%d" % number, 0)]
+        packets += [Unsubscribe(3, ("t",))]
+    peer.send(*packets, pump=False)
+    assert peer.connection.is_overfed
+    rig.pump()
+    assert not peer.connection.is_overfed
+    assert sum(isinstance(packet, Suback | Unsuback) for packet in peer.inbox) == 600
+    assert [payload for payload, _ in _came(peer)] == [b"%d" % number for number in range(300)]
+
+
+def test_who_has_published_nothing_waits_for_nothing() -> None:
+    rig = Rig()
+    peer = rig.connected("s")
+    peer.publish("t")
+    peer.subscribe("u")
+    peer.send(_wants(), pump=False)
+    peer.deliver()
+    peer.take(Suback)
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_the_store_fails_while_a_subscribe_waits(lasting: bool) -> None:
+    rig = Rig()
+    peer = rig.lasting("s") if lasting else rig.connected("s")
+    rig.store.fail_writes = True
+    peer.send(RETAINED, _wants(), Pingreq(), pump=False)
+    for _ in range(9):
+        rig.compose()
+        rig.turn()
+        rig.deliver()
+    assert peer.is_closed is lasting
+    assert lasting or [type(packet) for packet in peer.inbox[-2:]] == [Suback, Pingresp]
+    # And once more, now that it is known to have failed.
+    peer = rig.connected("other")
+    peer.send(RETAINED, _wants(), Pingreq(), pump=False)
+    rig.deliver()
+    rig.compose()
+    rig.deliver()
+    assert [type(packet) for packet in peer.inbox[-2:]] == [Suback, Pingresp]
+
+
+def test_what_was_sent_before_the_connection_ended_counts() -> None:
+    rig = Rig()
+    watch = rig.connected("w")
+    watch.subscribe("#")
+    peer = rig.lasting("s", will=Will(b"will", b"will"))
+    peer.send(RETAINED, _wants(), Publish(b"u", b"last", 0), Disconnect(), pump=False)
+    peer.drop()
+    assert "t" in rig.core.sessions.get("s").session.subscriptions  # type: ignore[union-attr]
+    assert [payload for payload, _ in _came(watch)] == [b"x", b"last"]

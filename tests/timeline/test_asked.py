@@ -1,0 +1,55 @@
+"""The line of subscriptions that wait for what is retained, beside a plain list, and over restarts."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timeline.asked import Asked
+from timeline.position import Position
+from timeline.session import Subscription
+
+NAMES = st.sampled_from("abcd")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), NAMES),
+        st.tuples(st.just("gone"), NAMES),
+        st.tuples(st.just("sent"), NAMES),
+        st.tuples(st.just("finish"), NAMES),
+        st.tuples(st.just("restart"), NAMES),
+    )
+)
+
+
+@given(STEPS)
+def test_it_is_a_list_without_doubles_and_survives(steps: list[tuple[str, str]]) -> None:
+    asked, line, topic = Asked(), list[str](), b""
+    subscriptions: dict[str, Subscription] = {}
+    for step, name in steps:
+        if step == "ask":
+            topic = b"" if line[:1] == [name] else topic
+            line = [other for other in line if other != name] + [name]
+            subscriptions[name] = Subscription(name, 1, Position(0))
+            asked.add(subscriptions[name])
+        elif step == "gone":
+            topic = b"" if line[:1] == [name] else topic
+            line = [other for other in line if other != name]
+            subscriptions.pop(name, None)
+            asked.discard(name)
+        elif step == "sent" and line:
+            asked.topic = topic = name.encode()
+        elif step == "finish" and line:
+            del line[0]
+            topic = b""
+            asked.finish()
+        elif step == "restart":
+            again = Asked()
+            again.restore(list(subscriptions.values()), asked.done, asked.topic)
+            asked = again
+        assert len(asked) == len(line)
+        assert not line or asked.first == line[0]
+        assert asked.topic == topic
+
+
+def test_rows_of_before_ask_for_nothing() -> None:
+    asked = Asked()
+    asked.restore([Subscription("a", 1, Position(0))], 0, b"")
+    assert (len(asked), asked.done, asked.topic) == (0, 0, b"")
