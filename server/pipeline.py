@@ -286,7 +286,9 @@ class Pipeline:
             return await self.app.ask(decide, cost=cost)
         except Refused as error:
             raise JobRefused(error.why, str(error)) from None
-        except StoreFailed:
+        except Busy:
+            raise
+        except Exception:
             job.is_unsettled = True
             raise
 

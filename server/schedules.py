@@ -92,7 +92,7 @@ class Schedules:
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
         self._asked: set[str] = set()
-        self._is_stale = False
+        self._losses = writer.losses
         self._retry_at = 0.0
         self.load()
 
@@ -107,7 +107,7 @@ class Schedules:
             self._note(key.decode(), schedule_of(value))
         horizon = self._horizon.position
         self._passed = set(takewhile(lambda entry: entry[0] <= horizon, self._due))
-        self._is_stale = False
+        self._losses = self._writer.losses
 
     # -- rounds
 
@@ -119,9 +119,8 @@ class Schedules:
     def step(self) -> None:
         """Ask the writer for what follows the occurrences that the horizon has passed."""
         if self._writer.broken is not None:
-            self._is_stale = True
             return
-        if self._is_stale:
+        if self._losses != self._writer.losses:
             self.load()
         if self._clock.mono() < self._retry_at:
             return
@@ -198,6 +197,8 @@ class Schedules:
         else:
             if old.occurrence is not None and old.occurrence.position <= self._horizon.position:
                 old = self._successor(commit, name, old)
+                # At once: what follows may be refused, and the message is placed.
+                self._write(commit, name, old)
             row, taken_back = without(commit, old)
             row = self._from_now(row)
             row = msgspec.structs.replace(row, timing=timing, record=record, body=body, anchor_ms=now_ms)

@@ -16,6 +16,13 @@ When a write or sync fails, all that is open is answered with StoreFailed, the s
 wheel is loaded again from the horizon. While it can only be read, on a full disk, every request is refused
 at once and dispatch goes on.
 
+One request fails alone. What `decide` raises is its answer; Refused and Corrupt come before it has changed
+anything. When it fails half way, or what it made cannot be put into rows, the group that is being composed
+is *given up*: nothing of it is written, the directory is read again as the groups before have left it, and
+what was decided beside it is answered with StoreFailed. It is not composed again without the one: requests
+have told others of what they decided (a publish that waits for the horizon, a schedule's next place). The
+one is not tried again. A callback that raises is logged.
+
 Bounds: `max_queued` messages' worth waiting, and `max_bytes` of requests from their submission until their
 answer leaves, whether they wait or are being synced. What is on its way here (an HTTP body that is being
 read) counts with them. Beyond either `submit` raises Busy; one request is let in however large, so that none
@@ -30,7 +37,7 @@ from typing import Any, Protocol
 
 from shards.commit import Commit, Group, Refused
 from shards.errors import Corrupt, ShardsError, StoreFailed
-from shards.recover import Opened, reopen_timeline
+from shards.recover import Opened, reopen_timeline, undo_group
 from timeline.position import Position
 from timeline.wheel import Wheel
 
@@ -105,6 +112,10 @@ class Writer:
         self._open: deque[tuple[Group, Answers]] = deque()
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
+        self.losses = 0
+        """Times that something which was decided has not been written: who keeps any of it reads it again."""
+        self.given_up = 0
+        """Groups that one request spoiled."""
         self.broken: ShardsError | None = None
         """Why the store takes no writes at the moment; None when it does."""
         self._is_reading = False
@@ -186,7 +197,10 @@ class Writer:
             return None
         commit = self._opened.commit
         commit.begin(self._clock.wall_ms())
-        answers, writes = self._decide(commit)
+        answers, writes, is_whole = self._decide(commit)
+        if not is_whole or not self._is_countable(commit):
+            self._give_up(answers)
+            return None
         if not writes and commit.is_empty:
             self._answer(answers)
             self._settled()
@@ -211,6 +225,7 @@ class Writer:
     def fail(self, error: ShardsError) -> None:
         """A write or sync failed: nothing that is open became durable for certain."""
         log.error("store failed: %s", error)
+        self.losses += 1
         failed = [answer for _, answers in self._open for answer in answers]
         self._open.clear()
         self.broken = error
@@ -241,11 +256,12 @@ class Writer:
         self._settled()
         return True
 
-    def _decide(self, commit: Commit) -> tuple[Answers, bool]:
+    def _decide(self, commit: Commit) -> tuple[Answers, bool, bool]:
+        """Decide what is queued: the answers, whether they wanted to write, whether all of it is whole."""
         answers: Answers = []
-        messages, writes = 0, False
+        messages, writes, is_whole = 0, False, True
         syncing = len(self._open) >= OPEN_GROUPS
-        while self._queue and messages < GROUP_MESSAGES:
+        while self._queue and messages < GROUP_MESSAGES and is_whole:
             cost, size, needs_write, decide, done = self._queue[0]
             if needs_write and syncing:
                 break
@@ -253,24 +269,61 @@ class Writer:
             self._queued -= cost
             messages += cost
             writes = writes or needs_write
+            mark = commit.mark
             try:
                 answer = decide(commit)
-            except (Refused, Corrupt) as error:
+            except Refused as error:
                 answer = error
+            except Exception as error:
+                answer, is_whole = error, isinstance(error, Corrupt) and commit.mark == mark
+                if not isinstance(error, Corrupt):
+                    log.exception("a request failed in the writer")
             answers.append((size, done, answer))
-        return answers, writes
+        return answers, writes, is_whole
+
+    def _is_countable(self, commit: Commit) -> bool:
+        """Whether what was composed can be counted in rows."""
+        try:
+            commit.count()
+        except Exception:
+            log.exception("a group cannot be written")
+            return False
+        return True
+
+    def _give_up(self, answers: Answers) -> None:
+        """The group that is being composed goes, with all that was decided in it."""
+        self.given_up += 1
+        try:
+            undo_group(self._opened)
+        except ShardsError as error:
+            self._open.append((Group(), answers))
+            self.fail(error)
+            return
+        self.losses += 1
+        self._cursors.mark_all()
+        fellow = StoreFailed("what was to be written with it could not be")
+        log.error("a group of %d requests is given up", len(answers))
+        self._answer(
+            [
+                (size, done, answer if isinstance(answer, Exception) else fellow)
+                for size, done, answer in answers
+            ]
+        )
+        self._settled()
 
     def _write(self, commit: Commit, answers: Answers) -> Group | None:
         mono = self._clock.mono()
         commit.running_ms += int((mono - self._mono) * 1000)
         self._mono = mono
-        self._cursors.write_cursors(commit)
-        commit.dispatched(self._turns)
         try:
+            self._cursors.write_cursors(commit)
+            commit.dispatched(self._turns)
             group = commit.seal()
-        except StoreFailed as error:
+        except Exception as error:
+            if not isinstance(error, ShardsError):
+                log.exception("a group cannot be written")
             self._open.append((Group(), answers))
-            self.fail(error)
+            self.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
             return None
         self._turns = []
         self._open.append((group, answers))
@@ -288,4 +341,7 @@ class Writer:
         """Give each its answer; its bytes are free by then, as an answer may make the client go on."""
         self._bytes -= sum([size for size, _, _ in answers])
         for _, done, answer in answers:
-            done(answer)
+            try:
+                done(answer)
+            except Exception:
+                log.exception("an answer could not be given")

@@ -21,6 +21,7 @@ from timeline.slices import Shard, Slice
 
 from . import borrow, keys
 from .dedupe import Draft, Refused, Replayed, known_keys, woven
+from .errors import Corrupt
 from .group import Caps, Control, Group, Outcome
 from .placing import Placing
 from .read import Found
@@ -151,7 +152,11 @@ class Commit(Placing):
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
 
     def taken(self, key: bytes) -> DedupeRow | None:
-        value = self.get(Table.DEDUPE, key)
+        """The request that has the key. Raises Refused if that cannot be read any more."""
+        try:
+            value = self.get(Table.DEDUPE, key)
+        except Corrupt as error:
+            raise Refused("unreadable", "what was stored under the key cannot be read") from error
         row = dedupe_from(value) if value is not None else None
         return row if row and row.position >= self.directory.floor else None
 
@@ -160,12 +165,13 @@ class Commit(Placing):
     ) -> MessageId:
         """Write a message that has an id already to a new position, and say where it is."""
         record = decode(value)
+        # First, like all that is read: it may be unreadable.
+        taken = self.taken(record.key) if record.key else None
         (row_id,) = self.place([Draft(due_ms, record.topic, value)], [spot])
         self.pending -= 1
         if spot[1] is not None:
             self.settle(value, record.stub)
         self._put(Table.MOVED, keys.message(wanted), keys.message(row_id))
-        taken = self.taken(record.key) if record.key else None
         if taken:
             kept = id_position(row_id) if spot[1] is not None else self._kept(id_position(row_id))
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)

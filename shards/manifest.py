@@ -26,6 +26,8 @@ from .jobs import PieceRow, SourceRow
 from .store import Store
 
 PLACE_DIGITS = 24
+NUMBER_MAX = (1 << 48) - 1
+"""Of rows and bytes; sums of them fit in the rows of shards."""
 KEY_DIGITS = 44
 
 
@@ -97,8 +99,9 @@ def _file_faults(
     if not shares or [s.shard for s in shares] != sorted({s.shard for s in shares} & numbers):
         yield "shards", "must be source shards, at least one, each once, in rising order"
         return
-    if any(not 0 <= s.live <= s.rows or s.rows < 1 or s.bytes < s.rows for s in shares):
+    if any(not 0 <= s.live <= s.rows or s.rows < 1 or not s.rows <= s.bytes <= NUMBER_MAX for s in shares):
         yield "shards", "live, rows and bytes do not fit"
+        return
     if file.rows != sum(share.rows for share in shares):
         yield "rows", f"{file.rows} are not the sum of its shards'"
     if not all(_is_hex(text, PLACE_DIGITS) for s in shares for text in (s.first, s.last)):

@@ -64,6 +64,8 @@ class Placing:
         """Messages in the table `held`. Derived, like `pending`."""
         self.retired: Callable[[bytes, Position], None] = lambda prefix, place: None
         """Told of each row that a cancel or move overwrites: its shard's prefix and its position."""
+        self._counted = pending, 0
+        """`pending` and `held` as the group found them."""
         self.running_ms = 0
         """Server running time over all starts; the writer sets it before `seal`."""
         self._wall_ms = 0
@@ -78,6 +80,7 @@ class Placing:
         """Open a group; `wall_ms` is what the clock shows for all of it."""
         self.horizon.observe(wall_ms)
         self._wall_ms = wall_ms
+        self._counted = self.pending, self.held
         self._group = Group()
         self._batch = self._store.batch()
         self._fresh.clear()
@@ -90,6 +93,15 @@ class Placing:
         """Drop what was composed and every cached slice: the directory is about to be read again."""
         self._quarters.clear()
         self.begin(self._wall_ms)
+
+    def undo(self) -> None:
+        """The group is not going to be written: the counts are as it found them. The rest is `forget`."""
+        self.pending, self.held = self._counted
+
+    @property
+    def mark(self) -> tuple[int, int, int]:
+        """Changes with everything that is composed."""
+        return len(self._batch), len(self._touched), len(self._slices)
 
     @property
     def is_empty(self) -> bool:
@@ -115,13 +127,19 @@ class Placing:
         """Delete every row of a small table with start <= key < end."""
         self._batch.delete_range(table, start, end)
 
-    def seal(self) -> Group:
-        """Write the group: readable now, durable after the caller's sync. Raises StoreFailed."""
-        group = self._group
+    def count(self) -> None:
+        """Put the rows of all shards and slices that were touched. Raises what a wrong number raises."""
         for shard in self._touched.values():
             self._batch.put(Table.SHARDS, shard.prefix, shard_value(shard))
         for piece in self._slices.values():
             self._batch.put(Table.SLICES, keys.slice_key(piece.home), slice_value(piece))
+        self._touched.clear()
+        self._slices.clear()
+
+    def seal(self) -> Group:
+        """Write the group: readable now, durable after the caller's sync. Raises StoreFailed."""
+        self.count()
+        group = self._group
         group.bound_ms = self.horizon.open_group(group.floor)
         cursor = StoredCursor(
             self.horizon.position, group.bound_ms, self.horizon.seq, self.running_ms, self.directory.floor

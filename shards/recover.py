@@ -71,24 +71,34 @@ def reopen_timeline(opened: Opened) -> ShardsError | None:
     """After a failed write or sync: the store comes back with what was durable.
 
     None, or why it can only be read. Raises StoreFailed or Corrupt if not even that. The horizon, a live
-    thing, stays where it is: nothing that it passed can be lost. The directory is read again in place,
-    because others hold it.
+    thing, stays where it is: nothing that it passed can be lost.
     """
     failure = None
     try:
         opened.store.reopen()
     except ShardsError as error:
         failure = error
-    cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
-    fresh = read_directory(opened.store, opened.directory.max_slices)
-    opened.directory.replace(fresh)
-    opened.directory.floor = cursor.floor
-    opened.commit.structures.restore(read_structures(opened.store))
+    cursor = _read_again(opened)
     opened.horizon.drop_groups(cursor.bound_ms)
-    opened.commit.forget()
     opened.commit.pending = count_pending(opened.reader, opened.horizon.position)
     opened.commit.held = sum(1 for _ in opened.reader.held())
     return failure
+
+
+def undo_group(opened: Opened) -> None:
+    """Back to what the sealed groups have left, whatever has been composed since. Raises ShardsError."""
+    opened.commit.undo()
+    _read_again(opened)
+
+
+def _read_again(opened: Opened) -> StoredCursor:
+    """The directory as its rows have it, in place, because others hold it."""
+    cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
+    opened.directory.replace(read_directory(opened.store, opened.directory.max_slices))
+    opened.directory.floor = cursor.floor
+    opened.commit.structures.restore(read_structures(opened.store))
+    opened.commit.forget()
+    return cursor
 
 
 def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:

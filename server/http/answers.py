@@ -79,7 +79,7 @@ def refusal(error: Refused, line: int | None = None) -> Problem:
     """A draft that the writer refused; `line` says which of a batch."""
     if error.why == "over-quota":
         return Problem("over-quota", str(error), headers=RETRY_AFTER)
-    slug = error.why if error.why == "idempotency-mismatch" else "refused"
+    slug = error.why if error.why in ("idempotency-mismatch", "unreadable") else "refused"
     where: dict[str, object] = {} if line is None else {"line": line}
     where |= {"field": FIELD_OF.get(error.why, ""), "detail": str(error)}
     return Problem(slug, str(error), errors=[where])

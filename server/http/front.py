@@ -28,7 +28,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 
 from shards.dedupe import Replayed
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 
 from ..app import App
 from ..writer import Busy
@@ -273,6 +273,9 @@ class Front(asyncio.Protocol):
 def _problem_of(error: Exception) -> Problem:
     if isinstance(error, WRITE_ERRORS):
         return problem_of_write(error)
+    if isinstance(error, Corrupt):
+        log.error("POST %s: %s", PATH, error)
+        return Problem("unreadable")
     log.error("POST %s failed", PATH, exc_info=error)
     return Problem("internal")
 

@@ -24,6 +24,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from shards.errors import Corrupt
+
 from .batches import BatchError, TooMany
 from .requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
 
@@ -53,6 +55,7 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "idempotency-mismatch": (422, "The key was used for another request"),
         "bad-manifest": (422, "The manifest does not fit the job"),
         "over-quota": (429, "A quota is used up"),
+        "unreadable": (500, "What is stored of it cannot be read"),
         "internal": (500, "Something went wrong in the server"),
         "store-unavailable": (503, "The store cannot be written"),
         "not-ready": (503, "The server is not ready"),
@@ -152,6 +155,9 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
             return _of_aiohttp(error)
         case web.RequestPayloadError():
             return _cut(request, Problem("not-readable", "the body is not what its headers say"))
+        case Corrupt():
+            log.error("%s %s: %s", request.method, request.raw_path, error)
+            return Problem("unreadable").response()
     log.error("%s %s failed", request.method, request.raw_path, exc_info=error)
     return Problem("internal").response()
 

@@ -54,7 +54,7 @@ class Traffic:
     refused: int = 0
 
 
-_REFUSALS = {"idempotency-mismatch": Reason.IMPLEMENTATION_SPECIFIC_ERROR}
+_REFUSALS = dict.fromkeys(("idempotency-mismatch", "unreadable"), Reason.IMPLEMENTATION_SPECIFIC_ERROR)
 _UNAVAILABLE = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 

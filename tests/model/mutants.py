@@ -274,7 +274,13 @@ def a_borrowed_shard_goes_with_the_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shards.handover, "_check_parts", lambda *arguments: None)
 
 
+def a_spoilt_group_stays_in_ram(patch: pytest.MonkeyPatch) -> None:
+    """What was composed and is not written does no harm in the directory."""
+    patch.setattr(server.writer, "undo_group", lambda opened: None)
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    a_spoilt_group_stays_in_ram,
     no_floor,
     floor_of_puts_only,
     horizon_at_the_end_of_the_millisecond,

@@ -20,8 +20,8 @@ from timeline.position import END, START, MessageId, Position, at_of, id_positio
 from .fakes import FakeLink
 
 
-class Violation(AssertionError):
-    """A promise that was broken."""
+class Violation(BaseException):
+    """A promise that was broken. Not an Exception: the server goes on after those of its callers."""
 
 
 def need(holds: bool, complaint: str) -> None:

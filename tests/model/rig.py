@@ -7,6 +7,7 @@ of 8 entries, shards of 3 rows, a tail of 4, windows of 2 or 3), so that a few d
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -74,6 +75,8 @@ class Rig:
         self.former: dict[str, Watch] = {}
         """By client, the session that a clean start gives up, until that is durable."""
         self.tags = 0
+        self.spoilt = 0
+        """Requests that have spoilt their group, in the life of this server."""
         self.splits = 0
         """Splits that lives before this one have brought to their end."""
         self.history: list[str] = []
@@ -97,6 +100,21 @@ class Rig:
         due_ms = START_MS + (0, 900, 400_000)[number]
         drafts = [self._draft(f"key{number}", TOPICS[number], due_ms, DEDUPE_KEYS[number])] * times
         self._submit_put(drafts)
+
+    def spoil(self, delay_ms: int, topic: str) -> None:
+        """A request that fails when it has placed half of what it wants."""
+        self.tags += 1
+        message = encode(Record(topic.encode(), f"spoilt{self.tags}".encode(), self.clock.now_ms, 1))
+        dues = (self.clock.now_ms + delay_ms, self.clock.now_ms + 40 * DAY_MS)
+
+        def decide(commit: Commit) -> None:
+            for due_ms in dues:
+                commit.put([Draft(due_ms, topic.encode(), message)])
+            self.spoilt += 1
+            raise ZeroDivisionError
+
+        with suppress(StoreFailed, Busy):
+            self.core.writer.submit(decide, lambda answer: None)
 
     def publish(self, topic: str, qos: int) -> None:
         """A plain publish over MQTT: stored only if somebody can replay it."""
@@ -429,6 +447,7 @@ class Rig:
 
     def _start(self) -> Core:
         core = Core(CONFIG, self.clock, self.store, wake=_nothing)
+        self.spoilt = 0
         oracle = self.oracle
         oracle.written(False)
         oracle.clock_ms = max(self.clock.now_ms, at_of(core.horizon.position))
@@ -483,6 +502,7 @@ class Rig:
         core = self.core
         horizon = core.horizon
         core.wheel.check()
+        need(core.writer.given_up == self.spoilt, "a group was given up")
         need(len(core.wheel) <= CONFIG.wheel.max_entries, "the wheel is over its bound")
         need(len(core.tail) <= CONFIG.tail.max_entries, "the tail is over its bound")
         need(horizon.position <= core.wheel.loaded, "the horizon is beyond what is loaded")
@@ -683,7 +703,6 @@ class Rig:
     def _submit_put(self, drafts: list[Draft]) -> None:
         def done(answer: list[MessageId | Replayed] | Exception) -> None:
             if isinstance(answer, Exception):
-                assert isinstance(answer, Refused | StoreFailed), answer
                 return
             need(len(answer) == len(drafts), "an answer for each message")
             for draft, one in zip(drafts, answer, strict=True):
@@ -695,7 +714,7 @@ class Rig:
     def _submit(self, decide: Callable[[Commit], Any], done: Callable[[Any], None], cost: int = 1) -> bool:
         def checked(answer: Any) -> None:
             if isinstance(answer, Exception) and not isinstance(answer, Refused | StoreFailed):
-                raise answer
+                raise Violation(f"a request failed: {answer!r}") from answer
             done(answer)
 
         try:

@@ -170,6 +170,10 @@ class Machine(RuleBasedStateMachine):
     def job_sweep(self) -> None:
         self.rig.jobs.sweep()
 
+    @rule(delay_ms=delays, topic=topics)
+    def spoil(self, delay_ms: int, topic: str) -> None:
+        self.rig.spoil(delay_ms, topic)
+
     @rule(survivors=st.integers(0, 2), is_write=st.booleans())
     def fail(self, survivors: int, is_write: bool) -> None:
         if is_write:

@@ -77,6 +77,7 @@ def _split_far(rig: Rig, r: Random) -> None:
 
 STEPS: dict[str, tuple[float, Step]] = {
     "put": (12, _put),
+    "spoil": (0.7, lambda rig, r: rig.spoil(_delay(r), r.choice(TOPICS))),
     "put_keyed": (2, lambda rig, r: rig.put_keyed(r.randrange(3), r.choice((1, 1, 2)))),
     "publish": (3, lambda rig, r: rig.publish(r.choice(TOPICS), r.choice((0, 1)))),
     "cancel": (7, lambda rig, r: rig.cancel(_recent(r))),

@@ -12,7 +12,7 @@ from server.config import Config, Limits
 from server.core import Core
 from server.schedules import Schedules
 from shards.commit import Commit, Outcome, Refused
-from shards.errors import ShardsError
+from shards.errors import ShardsError, StoreFailed
 from shards.memory import MemoryStore
 from shards.record import Record, decode, encode, is_stub
 from shards.schedules import ScheduleRow, TimingRow
@@ -223,7 +223,8 @@ def test_anything_at_any_time(seed: int) -> None:
     assert verify_counts(rig.store, rig.core.directory) == []
 
 
-def test_a_failed_sync_reads_the_rows_again() -> None:
+@pytest.mark.parametrize("is_back_at_once", [False, True])
+def test_a_failed_sync_reads_the_rows_again(is_back_at_once: bool) -> None:
     rig = Rig()
     rig.put()
     rig.clock.step(HOUR_MS)
@@ -236,7 +237,8 @@ def test_a_failed_sync_reads_the_rows_again() -> None:
     with pytest.raises(ShardsError) as failed:
         rig.store.flush()
     rig.core.writer.fail(failed.value)
-    rig.core.schedules.step()
+    if not is_back_at_once:
+        rig.core.schedules.step()
     rig.store.fail_flushes = False
     assert rig.core.writer.recover()
     rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
@@ -360,6 +362,46 @@ def test_an_edit_just_before_the_next_occurrence_is_written() -> None:
     core.schedules.step()
     rig.walk(START_MS + 2 * HOUR_MS, HOUR_MS)
     assert [due for due, _ in rig.rows()] == hours(1, 3)
+
+
+@pytest.mark.parametrize("call", ["delete", "pause", "put"])
+def test_a_change_that_was_not_stored_leaves_it_firing(call: str) -> None:
+    """The store is back before the next round, which finds nothing wrong with it."""
+    rig = Rig()
+    rig.put()
+    rig.walk(START_MS + HOUR_MS, HOUR_MS)
+    decide = {
+        "delete": lambda c: rig.schedules.delete(c, "s"),
+        "pause": lambda c: rig.schedules.pause(c, "s"),
+        "put": lambda c: rig.schedules.put(c, "s", timing_with(HOURLY, limit=1), RECORD, b"x"),
+    }[call]
+    rig.core.writer.submit(decide, lambda answer: None)
+    assert rig.core.writer.compose() is not None
+    rig.core.writer.fail(StoreFailed("a sync that failed"))
+    assert rig.core.writer.recover()
+    rig.walk(START_MS + 4 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(1, 4)
+
+
+def test_a_change_that_is_refused_half_way_leaves_one_message_for_each_fire() -> None:
+    """What the old definition owes is written first, then the change is refused: too much is pending."""
+    rig = Rig(replace(Config(), limits=replace(Limits(), pending=1)))
+    rig.put()
+    rig.clock.step(HOUR_MS)
+    core = rig.core
+    for _ in range(4):
+        core.heartbeat()
+        if core.writer.compose() is not None:
+            rig.store.flush()
+            core.writer.settle()
+        core.dispatch.turn()
+        if core.loader.is_behind:
+            core.loader.step()
+    assert rig.fired() == hours(1, 1)
+    with pytest.raises(Refused):
+        rig.put(timing=timing_with(HOURLY, jitter_ms=1))
+    rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
+    assert [due for due, cancelled in rig.rows() if not cancelled] == hours(1, 4)
 
 
 def test_trigger_limit_and_end() -> None:

@@ -8,10 +8,14 @@ import pytest
 from server.config import Config, Limits
 from server.core import Core
 from server.writer import Busy
+from shards import keys
 from shards.commit import Commit, Draft
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 from shards.memory import MemoryStore
-from shards.record import Record, encode
+from shards.record import Record, decode, encode
+from shards.recover import count_pending, read_directory
+from shards.store import Table
+from shards.verify import verify_counts
 from tests.model.fakes import FakeClock
 
 NOW_MS = 1_800_000_000_000
@@ -109,3 +113,123 @@ class TestBytes:
         )
         assert rig.writer.compose() is None
         assert seen == [0, 0]
+
+
+def half(commit: Commit) -> None:
+    """Places a message, opens slices, then fails."""
+    put_one(commit, "half")
+    far_ms = NOW_MS + 90 * 86_400_000
+    commit.put([Draft(far_ms, b"half", encode(Record(b"half", b"x", far_ms, 1)))])
+    raise ZeroDivisionError("a fault of ours")
+
+
+def stored(rig: Rig) -> list[str]:
+    values = [value for _, value in rig.store.scan(Table.MESSAGES, b"", keys.LAST)]
+    return [decode(value).topic.decode() for value in values]
+
+
+def check_counts(rig: Rig) -> None:
+    """RAM is what the rows say."""
+    opened = rig.core.opened
+    fresh = read_directory(rig.store, opened.directory.max_slices)
+    assert verify_counts(rig.store, fresh) == []
+    assert [(p.home, p.count, p.live, p.bytes, sorted(p.shards)) for p in opened.directory] == [
+        (p.home, p.count, p.live, p.bytes, sorted(p.shards)) for p in fresh
+    ]
+    assert opened.commit.pending == count_pending(opened.reader, opened.horizon.position)
+
+
+class TestOneRequest:
+    """One that fails does so alone."""
+
+    def test_that_fails_before_it_changes_anything(self) -> None:
+        rig = Rig()
+        rig.put("a")
+        rig.submit("bad", lambda commit: raised(Corrupt("a row")))
+        rig.put("b")
+        assert rig.writer.compose() is not None
+        rig.sync()
+        assert [(name, type(answer)) for name, answer in rig.answers] == [
+            ("a", list),
+            ("bad", Corrupt),
+            ("b", list),
+        ]
+        assert stored(rig) == ["a", "b"]
+
+    def test_that_fails_half_way_takes_nothing_with_it_but_its_group(self) -> None:
+        rig = Rig()
+        rig.put("before")
+        assert rig.writer.compose() is not None  # being synced all the while
+        rig.put("fellow", 500)
+        rig.submit("bad", half, 500)
+        rig.put("after")
+        assert rig.writer.compose() is None
+        assert [(name, type(answer)) for name, answer in rig.answers] == [
+            ("fellow", StoreFailed),
+            ("bad", ZeroDivisionError),
+        ]
+        assert rig.writer.broken is None
+        assert rig.writer.queued_bytes == 0
+        check_counts(rig)
+        assert rig.writer.compose() is not None
+        rig.sync()
+        rig.sync()
+        assert [(name, type(answer)) for name, answer in rig.answers[2:]] == [
+            ("before", list),
+            ("after", list),
+        ]
+        assert stored(rig) == ["before", "after"]
+        check_counts(rig)
+        assert rig.core.opened.commit.pending == 2
+        assert rig.writer.losses == rig.writer.given_up == 1
+
+    def test_that_cannot_be_counted(self) -> None:
+        rig = Rig()
+        rig.put("before")
+        assert rig.writer.compose() is not None
+        rig.sync()
+        (piece,) = rig.core.directory
+
+        def decide(commit: Commit) -> None:
+            piece.shards[0].bytes = 1 << 70
+            commit.changed([piece], [piece.shards[0]])
+
+        rig.submit("bad", decide)
+        assert rig.writer.compose() is None
+        rig.put("after")
+        assert rig.writer.compose() is not None
+        rig.sync()
+        assert [(name, type(answer)) for name, answer in rig.answers] == [
+            ("before", list),
+            ("bad", StoreFailed),
+            ("after", list),
+        ]
+        check_counts(rig)
+
+    def test_whose_answer_cannot_be_given(self) -> None:
+        rig = Rig()
+        rig.writer.submit(lambda commit: None, lambda answer: raised(ZeroDivisionError()), size=7)
+        rig.put("a")
+        rig.writer.compose()
+        rig.sync()
+        assert [name for name, _ in rig.answers] == ["a"]
+        assert rig.writer.queued_bytes == 0
+
+    def test_of_which_the_rows_of_its_group_cannot_be_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing is known of what was composed then: as after a failed write."""
+        rig = Rig()
+        monkeypatch.setattr(rig.core.sessions, "write_cursors", lambda commit: raised(ZeroDivisionError()))
+        rig.put("a")
+        assert rig.writer.compose() is None
+        monkeypatch.undo()
+        assert isinstance(rig.writer.broken, StoreFailed)
+        assert rig.writer.recover()
+        rig.put("b")
+        assert rig.writer.compose() is not None
+        rig.sync()
+        assert [(name, type(answer)) for name, answer in rig.answers] == [("a", StoreFailed), ("b", list)]
+        check_counts(rig)
+
+
+def raised(error: Exception) -> None:
+    raise error

@@ -381,8 +381,9 @@ def spoil(files: list[dict[str, Any]], out: Path, how: str) -> None:
             share["rows"] += 1
             taken["rows"] -= 1
             taken["live"] -= 1
-        case "live":
-            share["live"] -= 1
+        case "live" | "more bytes than can be":
+            share["live"] -= how == "live"
+            share["bytes"] <<= 60 * (how != "live")
         case "missing child":
             del files[0]
         case "twice":
@@ -412,6 +413,7 @@ HOWS = {
     "missing row": "rows",
     "rows of another shard": "rows",
     "live": None,
+    "more bytes than can be": "shards",
     "missing child": "rows",
     "twice": "name",
     "path": "name",
