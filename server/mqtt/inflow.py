@@ -33,6 +33,7 @@ class PendingAck:
         self.detail = ""
         """Why it was refused."""
         self.message = 0
+        """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
 
 
 class Inflow:
@@ -114,8 +115,10 @@ class Inflow:
                     row = keys.received(session.client_id, packet.packet_id)
                     wish = msgspec.structs.replace(wish, received=row)
 
+            is_told = wish.is_scheduled or bool(wish.key)
+
             def answer(reason: int, message: int) -> None:
-                self._answer(pending, reason, message, session)
+                self._answer(pending, reason, message if is_told else 0, session)
 
         self._wishes.append((wish, answer))
         return None
