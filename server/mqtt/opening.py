@@ -19,11 +19,21 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
     if packet.client_id.startswith(SHARE_PREFIX):
         # Shared subscriptions stand among the sessions under such names.
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
+    longest = config.mqtt.keep_alive_s
+    if longest and packet.level < 5 and not 0 < packet.keep_alive <= longest:
+        # It cannot be told of another keep alive, and would be cut for keeping its own.
+        return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if properties is not None and properties.auth_method is not None:
         return Reason.BAD_AUTHENTICATION_METHOD
     if not config.mqtt.allow_anonymous:
         return Reason.NOT_AUTHORIZED
     return _will_fault(packet, config)
+
+
+def granted_keep_alive_s(packet: Connect, config: Config) -> int:
+    """The keep alive that counts, in seconds; 0: none. Only level 5 can be told of another than its own."""
+    imposed = config.mqtt.keep_alive_s if packet.level == 5 else 0
+    return imposed or packet.keep_alive
 
 
 def read_will(packet: Connect) -> Will | None:

@@ -24,7 +24,14 @@ from .broker import Broker
 from .encode import encode
 from .incoming import PublishRefused
 from .inflow import Inflow, PendingAck
-from .opening import connack_properties, connect_fault, granted_expiry_s, granted_window, read_will
+from .opening import (
+    connack_properties,
+    connect_fault,
+    granted_expiry_s,
+    granted_keep_alive_s,
+    granted_window,
+    read_will,
+)
 from .outflow import Outflow
 from .outgoing import fasti_id
 from .packets import (
@@ -157,7 +164,7 @@ class Connection(Sending):
         broker = self._broker
         self.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
         self.learn(packet)
-        self.keep_alive_s = broker.config.mqtt.keep_alive_s or packet.keep_alive
+        self.keep_alive_s = granted_keep_alive_s(packet, broker.config)
         broker.traffic.connects += 1
         self._open_session(packet)
 

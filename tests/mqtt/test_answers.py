@@ -3,8 +3,8 @@
 import pytest
 
 from server.mqtt import wire
-from server.mqtt.packets import Ack
-from tests.mqtt.rig import Rig
+from server.mqtt.packets import Ack, Will
+from tests.mqtt.rig import Rig, config
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -39,3 +39,48 @@ def test_the_ack_of_a_delayed_or_keyed_one_names_it(
     ack: Ack = peer.take_ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet_id)
     assert ack.properties is not None
     assert len(ack.properties.user("fasti-id") or "") == 32
+
+
+@pytest.mark.parametrize(("asked", "reason"), [(0, 2), (1, 0), (17, 0), (18, 2), (65_535, 2)])
+@pytest.mark.parametrize("level", [3, 4])
+def test_a_client_that_cannot_be_told_of_the_keep_alive(level: int, asked: int, reason: int) -> None:
+    """Its own is kept or refused: it would be cut for one that it does not know."""
+    peer = Rig(config(keep_alive_s=17)).peer(level)
+    assert peer.connect("a", keep_alive=asked).reason == reason
+    assert peer.is_closed == bool(reason)
+    if not reason:
+        assert peer.connection.keep_alive_s == asked
+
+
+@pytest.mark.parametrize("asked", [0, 3, 99])
+def test_a_client_that_can_be_told(asked: int) -> None:
+    """[MQTT-3.1.2-21]"""
+    peer = Rig(config(keep_alive_s=17)).peer()
+    told = peer.connect("a", keep_alive=asked).properties
+    assert told is not None
+    assert (told.server_keep_alive, peer.connection.keep_alive_s) == (17, 17)
+
+
+@pytest.mark.parametrize(
+    ("will", "at_5"),
+    [
+        (Will(b"$SYS/x", b""), 0x90),
+        (Will(b"a/b/c/d", b""), 0x90),
+        (Will(b"w", b"", 2), 0x9B),
+        (Will(b"w", b"", 1, True), 0x9A),
+        (Will(b"w", b"12345"), 0x95),
+    ],
+)
+def test_a_will_that_is_never_taken(will: Will, at_5: int) -> None:
+    """Below level 5 as "not authorized": a client comes back soon to a "server unavailable"."""
+    rig = Rig(config(maximum_qos=1, retain_available=False, max_payload=4, topic_levels=3))
+    assert rig.peer(5).connect("a", will=will).reason == at_5
+    assert rig.peer(4).connect("a", will=will).reason == 5
+
+
+def test_what_may_be_taken_later_is_told_so() -> None:
+    """More sessions than there may be: some other day."""
+    rig = Rig(config(sessions=1))
+    rig.connected("a")
+    assert rig.peer(5).connect("b").reason == 0x97
+    assert rig.peer(4).connect("b").reason == 3
