@@ -54,7 +54,7 @@ class Inflow:
 
     def fault(self, packet: Publish, session: Session, level: int) -> tuple[Reason, str] | None:
         """What of a publish ends the connection."""
-        mqtt, limits = self._broker.config.mqtt, self._broker.config.limits
+        mqtt = self._broker.config.mqtt
         if packet.qos > mqtt.maximum_qos:
             return Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
         if packet.retain and not mqtt.retain_available:
@@ -64,8 +64,6 @@ class Inflow:
             if packet.packet_id in session.received:
                 return None
             return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
-        if len(packet.payload) > limits.max_payload:
-            return Reason.PACKET_TOO_LARGE, "the payload is larger than limits.max_payload"
         return None
 
     def resolve(self, packet: Publish) -> Publish:
@@ -100,7 +98,7 @@ class Inflow:
             limits = broker.config.limits
             now_ms = broker.clock.wall_ms()
             wish = read_publish(packet, session.client_id, now_ms, limits.max_delay_ms, limits.topic_levels)
-            _check_payload(packet)
+            _check_payload(packet, limits.max_payload)
         except PublishRefused as error:
             broker.traffic.refused += 1
             if pending is not None:
@@ -173,6 +171,9 @@ class Inflow:
             self._acknowledge(ready)
 
 
-def _check_payload(packet: Publish) -> None:
+def _check_payload(packet: Publish, bytes_max: int) -> None:
+    if len(packet.payload) > bytes_max:
+        # CONNACK tells how large a packet may be, not how large a payload: no reason to end the connection.
+        raise PublishRefused(Reason.QUOTA_EXCEEDED, "the payload is larger than limits.max_payload")
     if not is_payload_as_said(packet.payload, packet.properties):
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")

@@ -31,10 +31,16 @@ def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> list
 
 def unsubscribe(broker: Broker, subscriber: Subscriber, packet: Unsubscribe) -> tuple[int, ...]:
     """A reason code for each filter."""
-    return tuple(
-        0 if broker.unsubscribe(subscriber, text) else int(Reason.NO_SUBSCRIPTION_EXISTED)
-        for text in packet.filters
-    )
+    return tuple(0 if broker.unsubscribe(subscriber, text) else _absence(text) for text in packet.filters)
+
+
+def _absence(text: str) -> int:
+    """Why there was no subscription to end."""
+    try:
+        parse_share(text)
+    except TopicError:
+        return Reason.TOPIC_FILTER_INVALID
+    return Reason.NO_SUBSCRIPTION_EXISTED
 
 
 def _subscribe_one(

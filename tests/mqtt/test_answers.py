@@ -84,3 +84,51 @@ def test_what_may_be_taken_later_is_told_so() -> None:
     rig.connected("a")
     assert rig.peer(5).connect("b").reason == 0x97
     assert rig.peer(4).connect("b").reason == 3
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("topic", ["t", "$delayed/1/t"])
+def test_a_payload_above_the_limit(topic: str, qos: int, level: int) -> None:
+    """CONNACK told of the size of packets only: the publish is refused, at QoS 0 dropped."""
+    rig = Rig(config(max_payload=4))
+    watch = rig.connected("w")
+    watch.subscribe("t", qos=0)
+    peer = rig.connected("a", level)
+    packet_id = peer.publish(topic, "12345", qos)
+    assert rig.core.broker.traffic.refused == 1
+    if qos and level == 4:
+        assert (peer.is_closed, peer.inbox) == (True, [])
+        peer = rig.connected("a", level)
+    elif qos:
+        assert peer.take_ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet_id).reason == 0x97
+    assert not peer.is_closed
+    peer.publish(topic, "1234", qos, packet_id=packet_id)
+    rig.pass_ms(2_000)
+    assert watch.payloads() == ["1234"]
+
+
+def test_a_refused_qos_2_publish_leaves_its_packet_id_and_receive_maximum_alone() -> None:
+    rig = Rig(config(max_payload=4, receive_maximum=1))
+    peer = rig.lasting("a")
+    for _ in range(5):
+        peer.publish("t", "12345", 2, packet_id=3)
+        assert peer.take_ack(wire.PUBREC, 3).reason == 0x97
+    peer.publish2("t", "1234", packet_id=3)
+    peer.publish("t", "1234", 2, packet_id=3)
+    peer.take_ack(wire.PUBREC, 3)
+    peer.publish("t", "1234", 2, packet_id=4)
+    assert peer.gone_with == 0x93
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_unsubscribe_from_what_is_no_filter(lasting: bool) -> None:
+    rig = Rig()
+    peer = rig.lasting("a") if lasting else rig.connected("a")
+    peer.subscribe("t", "$share/g/t")
+    bad = ("a/#/b", "a+", "$share/g", "$share//a", "$share/+/a", "#/")
+    assert peer.unsubscribe("t", *bad, "a", "$share/g/t") == (0, *[0x8F] * len(bad), 0x11, 0)
+    old = rig.connected("o", 4)
+    old.subscribe("t")
+    assert old.unsubscribe("t", *bad) == ()
+    assert not old.is_closed
