@@ -132,3 +132,16 @@ def test_unsubscribe_from_what_is_no_filter(lasting: bool) -> None:
     old.subscribe("t")
     assert old.unsubscribe("t", *bad) == ()
     assert not old.is_closed
+
+
+def test_packets_of_16_bytes() -> None:
+    rig = Rig(config(maximum_packet_size=16))
+    peer = rig.peer()
+    told = peer.connect("a client id that is longer than that", expiry=60).properties
+    assert told is not None
+    assert told.maximum_packet_size == 16
+    peer.subscribe("t", qos=1)
+    peer.publish1("t", "x" * 8)
+    assert peer.take_all() == ["x" * 8]
+    peer.publish("t", "x" * 9, 1)
+    assert peer.gone_with == 0x95
