@@ -5,7 +5,7 @@ from timeline.filters import SHARE_PREFIX, levels_of
 
 from ..config import Config
 from ..subscriber import Will
-from .incoming import expires_ms, is_payload_as_said
+from .incoming import expires_ms, is_payload_as_said, may_publish
 from .packets import Connect
 from .properties import Properties, forwarded
 from .reasons import Reason
@@ -59,7 +59,7 @@ def _will_fault(packet: Connect, config: Config) -> Reason | None:
     will = packet.will
     if will is None:
         return None
-    if will.topic.startswith(b"$") or levels_of(will.topic) > config.limits.topic_levels:
+    if not may_publish(will.topic) or levels_of(will.topic) > config.limits.topic_levels:
         return Reason.TOPIC_NAME_INVALID
     if will.qos > config.mqtt.maximum_qos:
         return Reason.QOS_NOT_SUPPORTED

@@ -335,7 +335,7 @@ def test_request_problem_information_0_keeps_acks_bare() -> None:
         peer = rig.connected(**options)
         ack = peer.publish1("$delayed/5/t", "x")
         assert (ack.properties is not None) == has
-        refused = peer.publish1("$nowhere/t", "x")
+        refused = peer.publish1("$SYS/t", "x")
         assert refused.reason == 0x90
         assert (refused.properties is not None) == has
 
