@@ -170,5 +170,5 @@ class UnsupportedLevel(MqttError):
 
     @property
     def connack(self) -> bytes:
-        # Bridges set the top bit to say that they are bridges: 0x84 is 3.1.1.
+        # Bridges set the top bit to say that they are bridges.
         return b"\x20\x03\x00\x84\x00" if (self.level & 0x7F) >= 5 else b"\x20\x02\x00\x01"

@@ -53,7 +53,7 @@ from .properties import reason_string
 from .publish import Decoder, ack
 from .reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
 from .sending import Sending
-from .subscribing import subscribe, unsubscribe
+from .subscribing import bridged, subscribe, unsubscribe
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class Connection(Sending):
         self._held: list[Packet | MqttError] = []
         self._inflow = Inflow(broker, self._acknowledge)
         self._outflow = Outflow(broker, self)
+        self._is_bridge = False
         self.keep_alive_s = 0
 
     # -- bytes
@@ -163,6 +164,7 @@ class Connection(Sending):
             return
         broker = self._broker
         self.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
+        self._is_bridge = packet.is_bridge
         self.learn(packet)
         self.keep_alive_s = granted_keep_alive_s(packet, broker.config)
         broker.traffic.connects += 1
@@ -227,7 +229,7 @@ class Connection(Sending):
             taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
             self.put(Suback(packet.packet_id, taken))
             return
-        granted = subscribe(self._broker, subscriber, packet)
+        granted = subscribe(self._broker, subscriber, bridged(packet) if self._is_bridge else packet)
         retained = [subscription for _, subscription in granted if subscription is not None]
         answer = Suback(packet.packet_id, tuple(reason for reason, _ in granted))
         self._put_stored(answer, lambda: self._broker.send_retained(subscriber, retained))

@@ -1,6 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused with its reason."""
 
-from timeline.filters import TopicError, levels_of, parse_share
+import msgspec
+
+from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
 from timeline.position import Position, before
 from timeline.session import Subscription
 
@@ -27,6 +29,23 @@ def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> list
         _subscribe_one(broker, subscriber, text, options, identifier, replay_from)
         for text, options in packet.filters
     ]
+
+
+def bridged(packet: Subscribe) -> Subscribe:
+    """A SUBSCRIBE of a bridge below level 5, with the options that it cannot ask for and counts on.
+
+    Not its own messages, or they would go round between the brokers; and retained ones as such.
+    """
+    filters = tuple(
+        (
+            text,
+            msgspec.structs.replace(
+                options, no_local=not text.startswith(SHARE_PREFIX), retain_as_published=True
+            ),
+        )
+        for text, options in packet.filters
+    )
+    return msgspec.structs.replace(packet, filters=filters)
 
 
 def unsubscribe(broker: Broker, subscriber: Subscriber, packet: Unsubscribe) -> tuple[int, ...]:
