@@ -82,7 +82,14 @@ class Mqtt:
     maximum_qos: int = _key(count(0, 2), 2)
     retain_available: bool = _key(FLAG, True)
     maximum_packet_size: int = _key(size(16, 268_435_455), "1MiB")
+    upgrade_outgoing_qos: bool = _key(FLAG, False)
+    allow_zero_length_clientid: bool = _key(FLAG, True)
     allow_anonymous: bool = _key(FLAG, True)
+
+    @property
+    def qos_floor(self) -> int:
+        """What a message that a client publishes lower counts as."""
+        return self.maximum_qos if self.upgrade_outgoing_qos else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,14 @@ def read_publish(
     return Wish(record, due_ms > 0, record.key, fingerprint)
 
 
+def raised(wish: Wish, qos: int) -> Wish:
+    """The same, as if it had been published at `qos` at least."""
+    record = wish.record
+    if record.qos >= qos:
+        return wish
+    return msgspec.structs.replace(wish, record=msgspec.structs.replace(record, qos=qos))
+
+
 def may_publish(topic: bytes) -> bool:
     """Whether a client may publish to a topic at once, itself or by its will."""
     return not is_reserved(topic) or matches(BRIDGE_STATE, topic.decode())

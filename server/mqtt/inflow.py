@@ -14,7 +14,7 @@ from shards import keys
 from timeline.session import Session
 
 from .broker import Broker
-from .incoming import PublishRefused, Wish, is_payload_as_said, read_publish
+from .incoming import PublishRefused, Wish, is_payload_as_said, raised, read_publish
 from .packets import Publish
 from .placing import Answer
 from .reasons import Reason
@@ -42,6 +42,7 @@ class Inflow:
     def __init__(self, broker: Broker, acknowledge: Callable[[PendingAck], None]) -> None:
         self._broker = broker
         self._acknowledge = acknowledge
+        self._qos_floor = broker.config.mqtt.qos_floor
         self._acks: deque[PendingAck] = deque()
         self._aliases: dict[int, bytes] = {}
         self._wishes: list[tuple[Wish, Answer | None]] = []
@@ -98,6 +99,8 @@ class Inflow:
             limits = broker.config.limits
             now_ms = broker.clock.wall_ms()
             wish = read_publish(packet, session.client_id, now_ms, limits.max_delay_ms, limits.topic_levels)
+            if self._qos_floor:
+                wish = raised(wish, self._qos_floor)
             _check_payload(packet, limits.max_payload)
         except PublishRefused as error:
             broker.traffic.refused += 1

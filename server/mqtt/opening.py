@@ -14,8 +14,11 @@ from .reasons import Reason
 def connect_fault(packet: Connect, config: Config) -> Reason | None:
     """Why a CONNECT is refused; None when it is not."""
     properties = packet.properties
-    if not packet.client_id and packet.level < 5 and not packet.clean_start:
-        return Reason.CLIENT_IDENTIFIER_NOT_VALID
+    if not packet.client_id:
+        if packet.level < 5 and not packet.clean_start:
+            return Reason.CLIENT_IDENTIFIER_NOT_VALID
+        if not config.mqtt.allow_zero_length_clientid:
+            return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if packet.client_id.startswith(SHARE_PREFIX):
         # Shared subscriptions stand among the sessions under such names.
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
@@ -36,8 +39,8 @@ def granted_keep_alive_s(packet: Connect, config: Config) -> int:
     return imposed or packet.keep_alive
 
 
-def read_will(packet: Connect) -> Will | None:
-    """The will of a CONNECT as a record to publish."""
+def read_will(packet: Connect, qos_floor: int) -> Will | None:
+    """The will of a CONNECT as a record to publish, at QoS `qos_floor` if it asks for a lower one."""
     will = packet.will
     if will is None:
         return None
@@ -46,7 +49,7 @@ def read_will(packet: Connect) -> Will | None:
         will.topic,
         will.payload,
         0,
-        will.qos,
+        max(will.qos, qos_floor),
         will.retain,
         expires_ms=expires_ms(properties),
         publisher=packet.client_id.encode()[:255],

@@ -145,3 +145,13 @@ def test_packets_of_16_bytes() -> None:
     assert peer.take_all() == ["x" * 8]
     peer.publish("t", "x" * 9, 1)
     assert peer.gone_with == 0x95
+
+
+@pytest.mark.parametrize(("level", "reason"), [(3, 2), (4, 2), (5, 0x85)])
+@pytest.mark.parametrize("clean", [False, True])
+def test_no_client_id(level: int, reason: int, clean: bool) -> None:
+    rig = Rig(config(allow_zero_length_clientid=False))
+    peer = rig.peer(level)
+    assert peer.connect("", clean=clean).reason == reason
+    assert peer.is_closed
+    assert rig.peer(level).connect("a", clean=clean).reason == 0
