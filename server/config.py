@@ -81,8 +81,15 @@ class Mqtt:
     keep_alive_s: int = _key(SECONDS, 0)
     maximum_qos: int = _key(count(0, 2), 2)
     retain_available: bool = _key(FLAG, True)
-    maximum_packet_size: int = _key(size(1 << 10, 268_435_455), "1MiB")
+    maximum_packet_size: int = _key(size(16, 268_435_455), "1MiB")
+    upgrade_outgoing_qos: bool = _key(FLAG, False)
+    allow_zero_length_clientid: bool = _key(FLAG, True)
     allow_anonymous: bool = _key(FLAG, True)
+
+    @property
+    def qos_floor(self) -> int:
+        """What a message that a client publishes lower counts as."""
+        return self.maximum_qos if self.upgrade_outgoing_qos else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +322,6 @@ def _check_together(config: Config) -> None:
     limits, auth = config.limits, config.auth
     for key, bound in (
         ("http.max_body", config.http.max_body),
-        ("mqtt.maximum_packet_size", config.mqtt.maximum_packet_size),
         ("shards.cap_bytes", config.shards.cap_bytes),
     ):
         if limits.max_payload >= bound:

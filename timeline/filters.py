@@ -3,8 +3,9 @@
 
 A topic is a run of levels cut by `/`; a level may be empty, so `/a` has the levels `` and `a`. In a filter
 the level `+` stands for exactly one level and a last level `#` for any number of levels, none included:
-`a/#` matches `a`, `a/b` and `a/b/c`. A topic that begins with `$` is the server's own and is not matched by
-a filter that begins with a wildcard, so that `#` shows a user the users' messages only.
+`a/#` matches `a`, `a/b` and `a/b/c`. A topic that begins with `$` is not matched by a filter that begins with
+a wildcard, so that `#` shows a user the users' messages only. A few of those are the server's own
+(`RESERVED`); any other is a topic like others.
 
 `matches` compares one filter with one topic. With many filters that costs one comparison each; `Trie` walks
 the levels of the topic instead, through at most two children per node (the level itself and `+`). Levels
@@ -31,6 +32,8 @@ from typing import Generic, TypeVar
 
 TOPIC_BYTES_MAX = 65_535
 SHARE_PREFIX = "$share/"
+RESERVED = frozenset((b"$SYS", b"$share", b"$delayed", b"$dead", b"$queue", b"$control"))
+"""First levels that are the server's own to publish to, or mean something else in a topic or filter."""
 _NOT_IN_TOPICS = ((0, "NUL"), (ord("+"), "the wildcard '+'"), (ord("#"), "the wildcard '#'"))
 
 Pick = Callable[[Sequence[str]], object]
@@ -59,6 +62,11 @@ def check_topic(topic: bytes) -> None:
         topic.decode()
     except UnicodeDecodeError as error:
         raise TopicError(f"a topic must be UTF-8, byte {error.start} is not") from None
+
+
+def is_reserved(topic: bytes) -> bool:
+    """Whether a topic, its first level by itself included, is the server's own."""
+    return topic.startswith(b"$") and topic.partition(b"/")[0] in RESERVED
 
 
 def levels_of(topic: bytes) -> int:

@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from timeline.filters import TopicError, check_topic
+from timeline.filters import TopicError, check_topic, is_reserved
 from timeline.position import BadId, parse_id
 
 from ..config import Limits
@@ -192,14 +192,14 @@ def _id(text: str, keep_ids: bool) -> int:
 
 
 def topic_bytes(topic: str, levels_max: int) -> bytes:
-    """The topic as MQTT sends it. Raises FieldError; topics that begin with `$` are the server's."""
+    """The topic as MQTT sends it. Raises FieldError, also for the server's own."""
     encoded = topic.encode()
     try:
         check_topic(encoded)
     except TopicError as error:
         raise FieldError("topic", str(error)) from None
-    if topic.startswith("$"):
-        raise FieldError("topic", "must not begin with '$', these topics are the server's")
+    if is_reserved(encoded):
+        raise FieldError("topic", f"must not begin with '{topic.partition('/')[0]}', it is the server's own")
     if topic.count("/") >= levels_max:
         raise FieldError("topic", f"has {topic.count('/') + 1} levels, limits.topic_levels is {levels_max}")
     return encoded

@@ -61,7 +61,7 @@ def _connect(packet: Connect, _: int) -> bytes:
     return _frame(
         0x10,
         wire.text(_PROTOCOL_NAMES[packet.level]),
-        bytes((packet.level, flags)),
+        bytes((packet.level | packet.is_bridge << 7, flags)),
         packet.keep_alive.to_bytes(2),
         _section(packet.properties, packet.level),
         wire.text(packet.client_id),

@@ -3,6 +3,9 @@
 Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
 reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
 makes a publish that is sent again the same message.
+
+Reserved topics are the server's, but for one that bridges of mosquitto want: there they say whether they are
+connected, with a retained message and a will.
 """
 
 from hashlib import blake2b
@@ -11,7 +14,7 @@ import msgspec
 
 from shards.fate import AT_ONCE_MS
 from shards.record import Record
-from timeline.filters import TopicError, check_topic, levels_of
+from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
 
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 from .packets import Publish
@@ -19,12 +22,16 @@ from .properties import Properties, forwarded
 from .reasons import Reason
 
 DELAYED = b"$delayed/"
+BRIDGE_STATE = "$SYS/broker/connection/+/state"
 EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
 """What MQTT itself allows."""
 OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key"})
 OWN_PREFIX = "fasti-"
 """What begins so is said by the server, of a delivery: no publisher can say it."""
+
+
+_RESERVED = "the topic is one of the server's own"
 
 
 class PublishRefused(Exception):
@@ -53,7 +60,10 @@ def read_publish(
     topic, due_ms = packet.topic, 0
     properties = packet.properties
     if topic.startswith(b"$"):
-        topic, due_ms = _delayed(topic, now_ms)
+        if topic.startswith(DELAYED):
+            topic, due_ms = _delayed(topic, now_ms)
+        elif not may_publish(topic):
+            raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
     if levels_of(topic) > levels_max:
         detail = f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
@@ -80,6 +90,19 @@ def read_publish(
     )
     fingerprint = _fingerprint(packet) if key else b""
     return Wish(record, due_ms > 0, record.key, fingerprint)
+
+
+def raised(wish: Wish, qos: int) -> Wish:
+    """The same, as if it had been published at `qos` at least."""
+    record = wish.record
+    if record.qos >= qos:
+        return wish
+    return msgspec.structs.replace(wish, record=msgspec.structs.replace(record, qos=qos))
+
+
+def may_publish(topic: bytes) -> bool:
+    """Whether a client may publish to a topic at once, itself or by its will."""
+    return not is_reserved(topic) or matches(BRIDGE_STATE, topic.decode())
 
 
 def expires_ms(properties: Properties | None) -> int:
@@ -110,8 +133,6 @@ def _fingerprint(packet: Publish) -> bytes:
 
 def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
     """Topic and due of `$delayed/{n}/{topic}`."""
-    if not topic.startswith(DELAYED):
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "topics that start with $ are the server's")
     number, _, rest = topic[len(DELAYED) :].partition(b"/")
     if not number.isdigit() or len(number) > 12:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "$delayed/{n}/{topic}: n is whole seconds")
@@ -119,8 +140,8 @@ def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
         check_topic(rest)
     except TopicError as error:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, f"$delayed/{{n}}/{{topic}}: {error}") from error
-    if rest.startswith(b"$"):
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "topics that start with $ are the server's")
+    if is_reserved(rest):
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
     seconds = int(number)
     return rest, seconds * 1000 if seconds >= EPOCH_FROM_S else now_ms + seconds * 1000
 

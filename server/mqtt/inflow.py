@@ -14,7 +14,7 @@ from shards import keys
 from timeline.session import Session
 
 from .broker import Broker
-from .incoming import PublishRefused, Wish, is_payload_as_said, read_publish
+from .incoming import PublishRefused, Wish, is_payload_as_said, raised, read_publish
 from .packets import Publish
 from .placing import Answer
 from .reasons import Reason
@@ -33,6 +33,7 @@ class PendingAck:
         self.detail = ""
         """Why it was refused."""
         self.message = 0
+        """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
 
 
 class Inflow:
@@ -41,6 +42,7 @@ class Inflow:
     def __init__(self, broker: Broker, acknowledge: Callable[[PendingAck], None]) -> None:
         self._broker = broker
         self._acknowledge = acknowledge
+        self._qos_floor = broker.config.mqtt.qos_floor
         self._acks: deque[PendingAck] = deque()
         self._aliases: dict[int, bytes] = {}
         self._wishes: list[tuple[Wish, Answer | None]] = []
@@ -55,7 +57,7 @@ class Inflow:
 
     def fault(self, packet: Publish, session: Session, level: int) -> tuple[Reason, str] | None:
         """What of a publish ends the connection."""
-        mqtt, limits = self._broker.config.mqtt, self._broker.config.limits
+        mqtt = self._broker.config.mqtt
         if packet.qos > mqtt.maximum_qos:
             return Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
         if packet.retain and not mqtt.retain_available:
@@ -65,8 +67,6 @@ class Inflow:
             if packet.packet_id in session.received:
                 return None
             return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
-        if len(packet.payload) > limits.max_payload:
-            return Reason.PACKET_TOO_LARGE, "the payload is larger than limits.max_payload"
         return None
 
     def resolve(self, packet: Publish) -> Publish:
@@ -101,7 +101,9 @@ class Inflow:
             limits = broker.config.limits
             now_ms = broker.clock.wall_ms()
             wish = read_publish(packet, session.client_id, now_ms, limits.max_delay_ms, limits.topic_levels)
-            _check_payload(packet)
+            if self._qos_floor:
+                wish = raised(wish, self._qos_floor)
+            _check_payload(packet, limits.max_payload)
         except PublishRefused as error:
             broker.traffic.refused += 1
             if pending is not None:
@@ -116,8 +118,10 @@ class Inflow:
                     row = keys.received(session.client_id, packet.packet_id)
                     wish = msgspec.structs.replace(wish, received=row)
 
+            is_told = wish.is_scheduled or bool(wish.key)
+
             def answer(reason: int, message: int) -> None:
-                self._answer(pending, reason, message, session)
+                self._answer(pending, reason, message if is_told else 0, session)
 
         self._wishes.append((wish, answer))
         return None
@@ -173,6 +177,9 @@ class Inflow:
             self._acknowledge(ready)
 
 
-def _check_payload(packet: Publish) -> None:
+def _check_payload(packet: Publish, bytes_max: int) -> None:
+    if len(packet.payload) > bytes_max:
+        # CONNACK tells how large a packet may be, not how large a payload: no reason to end the connection.
+        raise PublishRefused(Reason.QUOTA_EXCEEDED, "the payload is larger than limits.max_payload")
     if not is_payload_as_said(packet.payload, packet.properties):
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")

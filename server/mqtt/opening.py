@@ -5,7 +5,7 @@ from timeline.filters import SHARE_PREFIX, levels_of
 
 from ..config import Config
 from ..subscriber import Will
-from .incoming import expires_ms, is_payload_as_said
+from .incoming import expires_ms, is_payload_as_said, may_publish
 from .packets import Connect
 from .properties import Properties, forwarded
 from .reasons import Reason
@@ -14,10 +14,17 @@ from .reasons import Reason
 def connect_fault(packet: Connect, config: Config) -> Reason | None:
     """Why a CONNECT is refused; None when it is not."""
     properties = packet.properties
-    if not packet.client_id and packet.level < 5 and not packet.clean_start:
-        return Reason.CLIENT_IDENTIFIER_NOT_VALID
+    if not packet.client_id:
+        if packet.level < 5 and not packet.clean_start:
+            return Reason.CLIENT_IDENTIFIER_NOT_VALID
+        if not config.mqtt.allow_zero_length_clientid:
+            return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if packet.client_id.startswith(SHARE_PREFIX):
         # Shared subscriptions stand among the sessions under such names.
+        return Reason.CLIENT_IDENTIFIER_NOT_VALID
+    longest = config.mqtt.keep_alive_s
+    if longest and packet.level < 5 and not 0 < packet.keep_alive <= longest:
+        # It cannot be told of another keep alive, and would be cut for keeping its own.
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if properties is not None and properties.auth_method is not None:
         return Reason.BAD_AUTHENTICATION_METHOD
@@ -26,8 +33,14 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
     return _will_fault(packet, config)
 
 
-def read_will(packet: Connect) -> Will | None:
-    """The will of a CONNECT as a record to publish."""
+def granted_keep_alive_s(packet: Connect, config: Config) -> int:
+    """The keep alive that counts, in seconds; 0: none. Only level 5 can be told of another than its own."""
+    imposed = config.mqtt.keep_alive_s if packet.level == 5 else 0
+    return imposed or packet.keep_alive
+
+
+def read_will(packet: Connect, qos_floor: int) -> Will | None:
+    """The will of a CONNECT as a record to publish, at QoS `qos_floor` if it asks for a lower one."""
     will = packet.will
     if will is None:
         return None
@@ -36,7 +49,7 @@ def read_will(packet: Connect) -> Will | None:
         will.topic,
         will.payload,
         0,
-        will.qos,
+        max(will.qos, qos_floor),
         will.retain,
         expires_ms=expires_ms(properties),
         publisher=packet.client_id.encode()[:255],
@@ -49,7 +62,7 @@ def _will_fault(packet: Connect, config: Config) -> Reason | None:
     will = packet.will
     if will is None:
         return None
-    if will.topic.startswith(b"$") or levels_of(will.topic) > config.limits.topic_levels:
+    if not may_publish(will.topic) or levels_of(will.topic) > config.limits.topic_levels:
         return Reason.TOPIC_NAME_INVALID
     if will.qos > config.mqtt.maximum_qos:
         return Reason.QOS_NOT_SUPPORTED

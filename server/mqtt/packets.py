@@ -22,7 +22,10 @@ class Will(msgspec.Struct, frozen=True, gc=False):
 
 
 class Connect(msgspec.Struct, frozen=True, gc=False):
-    """`level` is 3, 4 or 5; `clean_start` is 3.1.1's clean session; `keep_alive` seconds, 0 is off."""
+    """`level` is 3, 4 or 5; `clean_start` is 3.1.1's clean session; `keep_alive` seconds, 0 is off.
+
+    `is_bridge`: the client is a broker and says so, which it can below level 5 only.
+    """
 
     level: int
     client_id: str
@@ -32,6 +35,7 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
     password: bytes | None = None
     will: Will | None = None
     properties: Properties | None = None
+    is_bridge: bool = False
 
 
 class Connack(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,7 @@ this module.
 
 Where the levels differ: properties and reason codes exist only at 5; 3.1 (level 3, "MQIsdp") allows the DUP
 bit on PUBREL, SUBSCRIBE and UNSUBSCRIBE and says nothing of the reserved connect flag and of CONNACK's first
-byte.
+byte. A bridge of mosquitto says so in the top bit of the level: 0x83 and 0x84 are 3 and 4.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .packets import (
 from .properties import Properties, read_properties
 from .wire import Reader
 
-_LEVELS: Final = {("MQIsdp", 3), ("MQTT", 4), ("MQTT", 5)}
+_LEVELS: Final = {("MQIsdp", 3), ("MQTT", 4), ("MQTT", 5), ("MQIsdp", 0x83), ("MQTT", 0x84)}
 _CLIENT_ONLY: Final = frozenset({wire.CONNECT, wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PINGREQ})
 _SERVER_ONLY: Final = frozenset({wire.CONNACK, wire.SUBACK, wire.UNSUBACK, wire.PINGRESP})
 _FLAGS_2: Final = frozenset({wire.PUBREL, wire.SUBSCRIBE, wire.UNSUBSCRIBE})
@@ -97,12 +97,13 @@ def _connect(reader: Reader) -> Connect:
     level = reader.byte("protocol level")
     if (name, level) not in _LEVELS:
         raise reasons.UnsupportedLevel(reader.at - 1 - reader.start, name, level)
-    reader.level = level
+    reader.level = level & 0x7F
     flags = _connect_flags(reader)
     keep_alive = reader.u16("keep alive")
     properties = _properties(reader, wire.CONNECT)
     return Connect(
-        level=level,
+        level=reader.level,
+        is_bridge=level > 0x7F,
         clean_start=flags & 2 == 2,
         keep_alive=keep_alive,
         properties=properties,

@@ -42,6 +42,8 @@ _ACK_KINDS: Final = tuple(
 _FOUR: Final = struct.Struct(">BBBB").unpack_from
 _HEAD_1: Final = struct.Struct(">BBH").pack
 _HEAD_2: Final = struct.Struct(">BBBH").pack
+CONNECT_BYTES: Final = 65_536
+"""A CONNECT may have as many in any case: nobody has told the client yet how large a packet may be."""
 _ACK_FIRST: Final = {wire.PUBACK: 0x40, wire.PUBREC: 0x50, wire.PUBREL: 0x62, wire.PUBCOMP: 0x70}
 
 
@@ -51,7 +53,7 @@ class Decoder:
     `level` is 0 until CONNECT has come (a server's decoder learns it there); given, CONNECT counts as done.
     `role` is our side: a "server" reads what clients send, a "client" (which knows its level) what servers
     send. A packet of more than `max_packet_bytes`, fixed header included, is refused when its length is
-    read; up to that much of an incomplete packet is kept.
+    read; up to that much of an incomplete packet is kept. For CONNECT it is `CONNECT_BYTES` at least.
     """
 
     __slots__ = ("_dead", "_from_server", "_held", "_wanted", "level", "max_packet_bytes")
@@ -165,8 +167,9 @@ class Decoder:
         if not body:
             self._wanted = len(data) - at + 1
             return at
-        if stop - at > self.max_packet_bytes:
-            detail = f"makes {stop - at} bytes, {self.max_packet_bytes} are allowed"
+        limit = self.max_packet_bytes if self.level else max(self.max_packet_bytes, CONNECT_BYTES)
+        if stop - at > limit:
+            detail = f"makes {stop - at} bytes, {limit} are allowed"
             raise PacketTooLarge(wire.NAMES[data[at] >> 4], "remaining length", 1, detail)
         reader = Reader(data, at, body, min(stop, len(data)), self.level, self._from_server)
         if stop > len(data):

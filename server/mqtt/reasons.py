@@ -83,6 +83,12 @@ _RETURNS: Final[dict[int, ConnectReturn]] = {
     Reason.BAD_AUTHENTICATION_METHOD: ConnectReturn.BAD_USER_NAME_OR_PASSWORD,
     Reason.NOT_AUTHORIZED: ConnectReturn.NOT_AUTHORIZED,
     Reason.BANNED: ConnectReturn.NOT_AUTHORIZED,
+    # What this server never takes is not worth coming back for, as "server unavailable" would say.
+    Reason.TOPIC_NAME_INVALID: ConnectReturn.NOT_AUTHORIZED,
+    Reason.PACKET_TOO_LARGE: ConnectReturn.NOT_AUTHORIZED,
+    Reason.PAYLOAD_FORMAT_INVALID: ConnectReturn.NOT_AUTHORIZED,
+    Reason.RETAIN_NOT_SUPPORTED: ConnectReturn.NOT_AUTHORIZED,
+    Reason.QOS_NOT_SUPPORTED: ConnectReturn.NOT_AUTHORIZED,
 }
 
 
@@ -164,5 +170,5 @@ class UnsupportedLevel(MqttError):
 
     @property
     def connack(self) -> bytes:
-        # Bridges set the top bit to say that they are bridges: 0x84 is 3.1.1.
+        # Bridges set the top bit to say that they are bridges.
         return b"\x20\x03\x00\x84\x00" if (self.level & 0x7F) >= 5 else b"\x20\x02\x00\x01"

@@ -27,7 +27,14 @@ from .broker import Broker
 from .encode import encode
 from .incoming import PublishRefused
 from .inflow import Inflow, PendingAck
-from .opening import connack_properties, connect_fault, granted_expiry_s, granted_window, read_will
+from .opening import (
+    connack_properties,
+    connect_fault,
+    granted_expiry_s,
+    granted_keep_alive_s,
+    granted_window,
+    read_will,
+)
 from .outflow import Outflow
 from .outgoing import fasti_id
 from .packets import (
@@ -49,7 +56,7 @@ from .properties import reason_string
 from .publish import Decoder, ack
 from .reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
 from .sending import Sending
-from .subscribing import subscribe, unsubscribe
+from .subscribing import bridged, subscribe, unsubscribe
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +75,7 @@ class Connection(Sending):
         """Takes effect when what was published before it has been handed on."""
         self._inflow = Inflow(broker, self._acknowledge)
         self._outflow = Outflow(broker, self)
+        self._is_bridge = False
         self.keep_alive_s = 0
 
     # -- bytes
@@ -157,8 +165,9 @@ class Connection(Sending):
             return
         broker = self._broker
         self.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
+        self._is_bridge = packet.is_bridge
         self.learn(packet)
-        self.keep_alive_s = broker.config.mqtt.keep_alive_s or packet.keep_alive
+        self.keep_alive_s = granted_keep_alive_s(packet, broker.config)
         broker.traffic.connects += 1
         self._open_session(packet)
 
@@ -178,7 +187,7 @@ class Connection(Sending):
             return
         self.is_opening = True
         self._subscriber = subscriber
-        subscriber.will = read_will(packet)
+        subscriber.will = read_will(packet, broker.config.mqtt.qos_floor)
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False
@@ -246,7 +255,7 @@ class Connection(Sending):
             taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
             self.put(Suback(packet.packet_id, taken))
             return
-        granted = subscribe(self._broker, subscriber, packet)
+        granted = subscribe(self._broker, subscriber, bridged(packet) if self._is_bridge else packet)
         retained = {one.filter: one for _, one in granted if one is not None}
         answer = Suback(packet.packet_id, tuple(reason for reason, _ in granted))
         if not retained:

@@ -1,6 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused with its reason."""
 
-from timeline.filters import TopicError, levels_of, parse_share
+import msgspec
+
+from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
 from timeline.position import Position, before
 from timeline.session import Subscription
 
@@ -30,12 +32,35 @@ def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> list
     return [granted[text] for text, _ in packet.filters]
 
 
+def bridged(packet: Subscribe) -> Subscribe:
+    """A SUBSCRIBE of a bridge below level 5, with the options that it cannot ask for and counts on.
+
+    Not its own messages, or they would go round between the brokers; and retained ones as such.
+    """
+    filters = tuple(
+        (
+            text,
+            msgspec.structs.replace(
+                options, no_local=not text.startswith(SHARE_PREFIX), retain_as_published=True
+            ),
+        )
+        for text, options in packet.filters
+    )
+    return msgspec.structs.replace(packet, filters=filters)
+
+
 def unsubscribe(broker: Broker, subscriber: Subscriber, packet: Unsubscribe) -> tuple[int, ...]:
     """A reason code for each filter."""
-    return tuple(
-        0 if broker.unsubscribe(subscriber, text) else int(Reason.NO_SUBSCRIPTION_EXISTED)
-        for text in packet.filters
-    )
+    return tuple(0 if broker.unsubscribe(subscriber, text) else _absence(text) for text in packet.filters)
+
+
+def _absence(text: str) -> int:
+    """Why there was no subscription to end."""
+    try:
+        parse_share(text)
+    except TopicError:
+        return Reason.TOPIC_FILTER_INVALID
+    return Reason.NO_SUBSCRIPTION_EXISTED
 
 
 def _subscribe_one(

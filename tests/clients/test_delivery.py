@@ -98,7 +98,7 @@ async def test_pubacks_come_in_the_order_of_the_publishes(room: Room, name: str)
     peer = await room.connected()
     ids = []
     for index in range(60):
-        topic = (f"$delayed/600/{name}/x", f"{name}/nobody", "$bad/topic")[index % 3]
+        topic = (f"$delayed/600/{name}/x", f"{name}/nobody", "$SYS/topic")[index % 3]
         ids.append(peer.put(topic, "x"))
     acks = [await peer.take(Ack) for _ in ids]
     assert [ack.packet_id for ack in acks] == ids
@@ -242,3 +242,33 @@ async def test_no_client_is_served_early(room: Room, name: str, web: Http) -> No
         while len(late_ms) < 200:
             await asyncio.sleep(0.02)
     assert min(late_ms) >= 0
+
+
+async def test_a_topic_that_begins_with_a_dollar(room: Room, name: str, level: int, web: Http) -> None:
+    """Over HTTP, by a schedule, plain and delayed: for those who ask for it, and not for `#`."""
+    topic = f"${name}/a"
+    peer, wild = await room.connected(level=level), await room.connected(level=level)
+    await peer.subscribe(f"${name}/#")
+    await wild.subscribe("#", f"+/{name}", "+/a")
+    message = await web.schedule(topic, "http", deliver_in="300ms")
+    await peer.publish(topic, "plain")
+    await peer.publish(f"$delayed/1/{topic}", "delayed")
+    made = await web.call(
+        "PUT", f"/v1/schedules/{name}", {"every": "1h", "topic": topic, "payload": "schedule"}
+    )
+    assert made.status == 201, made.body
+    assert (await web.call("POST", f"/v1/schedules/{name}:trigger")).status == 200
+    assert {(await peer.take(Publish)).payload for _ in range(4)} == {
+        b"http",
+        b"plain",
+        b"delayed",
+        b"schedule",
+    }
+    listed = await web.call("GET", f"/v1/messages?state=dispatched&topic=%24{name}/%23&limit=1000")
+    assert message in [item["id"] for item in listed.body["messages"]]
+    listed = await web.call("GET", "/v1/messages?state=dispatched&topic=%2B/a&limit=1000")
+    assert message not in [item["id"] for item in listed.body["messages"]]
+    assert (await web.call("DELETE", f"/v1/schedules/{name}")).status == 204
+    await wild.publish(f"{name}/end", "end")
+    while (packet := await wild.take(Publish)).payload != b"end":
+        assert not packet.topic.startswith(b"$"), packet

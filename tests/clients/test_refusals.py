@@ -132,8 +132,18 @@ async def test_levels_that_do_not_exist(room: Room) -> None:
 
 async def test_too_large_a_payload(room: Room, name: str, level: int) -> None:
     peer = await room.connected(level=level)
-    peer.put(name, b"x" * (256 * 1024 + 1))
-    await _is_ended(peer, 0x95)
+    """CONNACK did not tell of it: an answer where the level has one, and the connection goes on."""
+    peer.put(name, b"x" * (256 * 1024 + 1), 0)
+    assert await peer.subscribe(name) == (1,)
+    if level == 5:
+        ack = await peer.publish(name, b"x" * (256 * 1024 + 1))
+        assert ack is not None
+        assert ack.reason == 0x97
+        await peer.publish(name, b"x" * 256 * 1024)
+        assert len((await peer.take(Publish)).payload) == 256 * 1024
+    else:
+        peer.put(name, b"x" * (256 * 1024 + 1))
+        await _is_ended(peer, 0x97)
 
 
 async def test_too_large_a_packet(room: Room, name: str, level: int) -> None:

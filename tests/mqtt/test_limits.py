@@ -46,7 +46,7 @@ def test_a_filter_that_is_too_deep(level: int, reason: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("level", "reason"), [(4, 3), (5, 0x90)])
+@pytest.mark.parametrize(("level", "reason"), [(4, 5), (5, 0x90)])
 def test_a_will_to_a_topic_that_is_too_deep(level: int, reason: int) -> None:
     rig = Rig(config(topic_levels=3))
     assert rig.peer(level).connect("a", will=Will(b"a/b/c", b"w")).reason == 0

@@ -223,7 +223,7 @@ def test_nobody_subscribes() -> None:
     assert old.publish1("u").reason == 0
 
 
-@pytest.mark.parametrize("topic", ["$SYS/x", "$delayed/x/t", "$delayed/5", "$dead/a/b", "$other"])
+@pytest.mark.parametrize("topic", ["$SYS/x", "$delayed/x/t", "$delayed/5", "$dead/a/b", "$queue"])
 def test_topics_of_the_server_are_refused(topic: str) -> None:
     rig = Rig()
     peer = rig.connected()

@@ -266,7 +266,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
     other = await _connected(served, "b")
     (link,) = [one for one in served.listeners.links if _name(one) == "a"]
     # Each is refused with a reason string: a hundred bytes for thirty.
-    chunk = encode(Publish(b"$nowhere/topic", b"x", 1, packet_id=7), 5) * 500
+    chunk = encode(Publish(b"$SYS/topic", b"x", 1, packet_id=7), 5) * 500
     sent = 0
     async with asyncio.timeout(60):
         while not link._is_holding:

@@ -15,6 +15,7 @@ from timeline.filters import (
     Trie,
     check_filter,
     check_topic,
+    is_reserved,
     matcher,
     matches,
     parse_share,
@@ -34,6 +35,22 @@ FILTERS = st.builds(
 )
 def test_a_good_topic_passes(topic: bytes) -> None:
     check_topic(topic)
+
+
+@pytest.mark.parametrize("first", [b"$SYS", b"$share", b"$delayed", b"$dead", b"$queue", b"$control"])
+def test_what_is_reserved_is_a_whole_first_level(first: bytes) -> None:
+    for topic in (first, first + b"/", first + b"/a/b"):
+        assert is_reserved(topic)
+    for topic in (
+        first[:-1],
+        first + b"x",
+        first + b"x/a",
+        b"a/" + first,
+        b"/" + first,
+        first[1:],
+        first.swapcase(),
+    ):
+        assert not is_reserved(topic)
 
 
 @pytest.mark.parametrize(

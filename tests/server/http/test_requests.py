@@ -106,13 +106,20 @@ def test_a_due_time_is_resolved(fields: dict[str, Any], due_ms: int) -> None:
     assert parse_one(body(**fields), NOW, LIMITS).due_ms == due_ms
 
 
+@pytest.mark.parametrize("topic", ["$", "$foo", "$foo/a/b", "$sys/a", "$SYSTEM/a", "$/a"])
+def test_topics_that_begin_with_a_dollar_are_like_others(topic: str) -> None:
+    assert parse_one(body(topic=topic), NOW, LIMITS).topic == topic.encode()
+
+
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
         ({"topic": ""}, "topic", "empty"),
         ({"topic": "a/+"}, "topic", "wildcard"),
         ({"topic": "a\0"}, "topic", "NUL"),
-        ({"topic": "$SYS/x"}, "topic", "'$'"),
+        ({"topic": "$SYS/x"}, "topic", "'$SYS', it is the server's own"),
+        ({"topic": "$delayed/5/x"}, "topic", "'$delayed'"),
+        ({"topic": "$SYS/broker/connection/a/state"}, "topic", "'$SYS'"),
         ({"topic": "a" * 65_536}, "topic", "65536"),
         ({"topic": "/" * 128}, "topic", "129 levels"),
         ({"topic": 1}, "topic", "Expected `str`"),

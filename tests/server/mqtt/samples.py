@@ -154,6 +154,7 @@ def connects(level: int) -> st.SearchStrategy[Connect]:
         keep_alive=u16,
         will=st.none() | will,
         properties=properties("connect", level),
+        is_bridge=st.booleans() if level < 5 else st.just(False),
     )
 
 

@@ -302,3 +302,15 @@ def test_ack_with_properties() -> None:
 def test_disconnect_short_forms() -> None:
     for raw in (b"\xe0\x00", b"\xe0\x01\x00", b"\xe0\x02\x00\x00"):
         assert Decoder(LIMIT, 5).feed(raw) == [Disconnect()]
+
+
+def test_connect_comes_before_anybody_has_told_a_limit() -> None:
+    """It has a bound of its own, and what follows the server's."""
+    connect = Connect(4, "c" * 1_000)
+    decoder = Decoder(16)
+    assert decoder.feed(encode(connect, 4)) == [connect]
+    assert decoder.feed(encode(Publish(b"t", b"x" * 11), 4)) == [Publish(b"t", b"x" * 11)]
+    with pytest.raises(PacketTooLarge, match="makes 17 bytes, 16 are allowed"):
+        decoder.feed(encode(Publish(b"t", b"x" * 12), 4))
+    with pytest.raises(PacketTooLarge, match="65536 are allowed"):
+        Decoder(16).feed(b"\x10\x80\x80\x04")

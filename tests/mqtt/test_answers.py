@@ -1,0 +1,157 @@
+"""What the answers say: bare acks, refusals by level, and settings that only an answer can tell of."""
+
+import pytest
+
+from server.mqtt import wire
+from server.mqtt.packets import Ack, Will
+from tests.mqtt.rig import Rig, config
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("watched", [False, True])
+def test_the_ack_of_a_plain_publish_is_bare(qos: int, retain: bool, watched: bool) -> None:
+    """[MQTT-3.4.2.1]: stored or not, 2 bytes behind the fixed header when there is nothing to say."""
+    rig = Rig()
+    watch = rig.lasting("w") if watched else rig.connected("w")
+    watch.subscribe("t")
+    peer = rig.lasting("a")
+    peer.raw.clear()
+    packet_id = peer.publish("t", "x", qos, retain=retain)
+    kind = b"\x40" if qos == 1 else b"\x50"
+    assert peer.raw == [kind + b"\x02" + packet_id.to_bytes(2)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    ("topic", "users"),
+    [
+        ("$delayed/5/t", ()),
+        ("t", (("deliver-in", "5s"),)),
+        ("t", (("idempotency-key", "k"),)),
+    ],
+)
+def test_the_ack_of_a_delayed_or_keyed_one_names_it(
+    topic: str, users: tuple[tuple[str, str], ...], qos: int
+) -> None:
+    peer = Rig().lasting("a")
+    packet_id = peer.publish(topic, "x", qos, user_properties=users)
+    ack: Ack = peer.take_ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet_id)
+    assert ack.properties is not None
+    assert len(ack.properties.user("fasti-id") or "") == 32
+
+
+@pytest.mark.parametrize(("asked", "reason"), [(0, 2), (1, 0), (17, 0), (18, 2), (65_535, 2)])
+@pytest.mark.parametrize("level", [3, 4])
+def test_a_client_that_cannot_be_told_of_the_keep_alive(level: int, asked: int, reason: int) -> None:
+    """Its own is kept or refused: it would be cut for one that it does not know."""
+    peer = Rig(config(keep_alive_s=17)).peer(level)
+    assert peer.connect("a", keep_alive=asked).reason == reason
+    assert peer.is_closed == bool(reason)
+    if not reason:
+        assert peer.connection.keep_alive_s == asked
+
+
+@pytest.mark.parametrize("asked", [0, 3, 99])
+def test_a_client_that_can_be_told(asked: int) -> None:
+    """[MQTT-3.1.2-21]"""
+    peer = Rig(config(keep_alive_s=17)).peer()
+    told = peer.connect("a", keep_alive=asked).properties
+    assert told is not None
+    assert (told.server_keep_alive, peer.connection.keep_alive_s) == (17, 17)
+
+
+@pytest.mark.parametrize(
+    ("will", "at_5"),
+    [
+        (Will(b"$SYS/x", b""), 0x90),
+        (Will(b"a/b/c/d", b""), 0x90),
+        (Will(b"w", b"", 2), 0x9B),
+        (Will(b"w", b"", 1, True), 0x9A),
+        (Will(b"w", b"12345"), 0x95),
+    ],
+)
+def test_a_will_that_is_never_taken(will: Will, at_5: int) -> None:
+    """Below level 5 as "not authorized": a client comes back soon to a "server unavailable"."""
+    rig = Rig(config(maximum_qos=1, retain_available=False, max_payload=4, topic_levels=3))
+    assert rig.peer(5).connect("a", will=will).reason == at_5
+    assert rig.peer(4).connect("a", will=will).reason == 5
+
+
+def test_what_may_be_taken_later_is_told_so() -> None:
+    """More sessions than there may be: some other day."""
+    rig = Rig(config(sessions=1))
+    rig.connected("a")
+    assert rig.peer(5).connect("b").reason == 0x97
+    assert rig.peer(4).connect("b").reason == 3
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("topic", ["t", "$delayed/1/t"])
+def test_a_payload_above_the_limit(topic: str, qos: int, level: int) -> None:
+    """CONNACK told of the size of packets only: the publish is refused, at QoS 0 dropped."""
+    rig = Rig(config(max_payload=4))
+    watch = rig.connected("w")
+    watch.subscribe("t", qos=0)
+    peer = rig.connected("a", level)
+    packet_id = peer.publish(topic, "12345", qos)
+    assert rig.core.broker.traffic.refused == 1
+    if qos and level == 4:
+        assert (peer.is_closed, peer.inbox) == (True, [])
+        peer = rig.connected("a", level)
+    elif qos:
+        assert peer.take_ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet_id).reason == 0x97
+    assert not peer.is_closed
+    peer.publish(topic, "1234", qos, packet_id=packet_id)
+    rig.pass_ms(2_000)
+    assert watch.payloads() == ["1234"]
+
+
+def test_a_refused_qos_2_publish_leaves_its_packet_id_and_receive_maximum_alone() -> None:
+    rig = Rig(config(max_payload=4, receive_maximum=1))
+    peer = rig.lasting("a")
+    for _ in range(5):
+        peer.publish("t", "12345", 2, packet_id=3)
+        assert peer.take_ack(wire.PUBREC, 3).reason == 0x97
+    peer.publish2("t", "1234", packet_id=3)
+    peer.publish("t", "1234", 2, packet_id=3)
+    peer.take_ack(wire.PUBREC, 3)
+    peer.publish("t", "1234", 2, packet_id=4)
+    assert peer.gone_with == 0x93
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_unsubscribe_from_what_is_no_filter(lasting: bool) -> None:
+    rig = Rig()
+    peer = rig.lasting("a") if lasting else rig.connected("a")
+    peer.subscribe("t", "$share/g/t")
+    bad = ("a/#/b", "a+", "$share/g", "$share//a", "$share/+/a", "#/")
+    assert peer.unsubscribe("t", *bad, "a", "$share/g/t") == (0, *[0x8F] * len(bad), 0x11, 0)
+    old = rig.connected("o", 4)
+    old.subscribe("t")
+    assert old.unsubscribe("t", *bad) == ()
+    assert not old.is_closed
+
+
+def test_packets_of_16_bytes() -> None:
+    rig = Rig(config(maximum_packet_size=16))
+    peer = rig.peer()
+    told = peer.connect("a client id that is longer than that", expiry=60).properties
+    assert told is not None
+    assert told.maximum_packet_size == 16
+    peer.subscribe("t", qos=1)
+    peer.publish1("t", "x" * 8)
+    assert peer.take_all() == ["x" * 8]
+    peer.publish("t", "x" * 9, 1)
+    assert peer.gone_with == 0x95
+
+
+@pytest.mark.parametrize(("level", "reason"), [(3, 2), (4, 2), (5, 0x85)])
+@pytest.mark.parametrize("clean", [False, True])
+def test_no_client_id(level: int, reason: int, clean: bool) -> None:
+    rig = Rig(config(allow_zero_length_clientid=False))
+    peer = rig.peer(level)
+    assert peer.connect("", clean=clean).reason == reason
+    assert peer.is_closed
+    assert rig.peer(level).connect("a", clean=clean).reason == 0
