@@ -35,7 +35,7 @@ from typing import Self
 from weakref import WeakSet
 
 from .delivery import Delivery
-from .errors import Unreachable
+from .errors import BadArgument, Unreachable
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, Target
 from .transport import Retry
@@ -55,6 +55,24 @@ class Wish:
     max_in_flight: int = DEFAULT_IN_FLIGHT
     expiry_s: int = NEVER
 
+    def __post_init__(self) -> None:
+        """Raises BadArgument for what would silently come to mean something else on the wire."""
+        _check_text("topic_filter", self.topic_filter)
+        if self.session is not None:
+            _check_text("session", self.session)
+        if self.group is not None:
+            _check_text("group", self.group)
+            if any(sign in self.group for sign in "/+#"):
+                raise BadArgument("group", f"must not contain '/', '+' or '#': {self.group!r}")
+            if self.topic_filter.startswith("$share/"):
+                raise BadArgument("topic_filter", "names a group already; give group= or $share/, not both")
+        if self.qos not in (0, 1, 2):
+            raise BadArgument("qos", f"must be 0, 1 or 2, not {self.qos!r}")
+        if not 1 <= self.max_in_flight <= 0xFFFF:
+            raise BadArgument("max_in_flight", f"must be 1 to 65,535, not {self.max_in_flight}")
+        if self.expiry_s < 0:
+            raise BadArgument("expiry", "must not be negative")
+
     def target(self, host: str, port: int, password: str | None) -> Target:
         """The connection that goes with it."""
         return Target(
@@ -70,6 +88,20 @@ class Wish:
     @property
     def wire_filter(self) -> str:
         return self.topic_filter if self.group is None else f"$share/{self.group}/{self.topic_filter}"
+
+
+def _check_text(argument: str, text: str) -> None:
+    """What MQTT can say: 1 to 65,535 bytes of UTF-8 without NUL."""
+    if not text:
+        raise BadArgument(argument, "must not be empty")
+    if "\0" in text:
+        raise BadArgument(argument, "must not contain NUL")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise BadArgument(argument, "is no text that UTF-8 can say") from None
+    if size > 0xFFFF:
+        raise BadArgument(argument, f"has {size:,} bytes, more than 65,535")
 
 
 class Ledger:

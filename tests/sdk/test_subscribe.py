@@ -16,7 +16,7 @@ from paho.mqtt.properties import Properties
 import fasti
 from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import Incoming
-from fasti.subscribe import Ledger
+from fasti.subscribe import Ledger, Wish
 from tests.sdk.conftest import QUICK, Broker, free_port, until
 from tests.sdk.fake import Fake
 
@@ -196,6 +196,42 @@ async def test_qos_2_unacked_comes_again_to_the_next_process(broker: Broker, c: 
         await take(aiter(s), 1, ack=False)
     async with c.subscribe("t/#", session="worker", qos=2) as s:
         assert await take(aiter(s), 1) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "bad"),
+    [
+        ("group", ""),
+        ("group", "a/b"),
+        ("group", "a+"),
+        ("group", "#"),
+        ("group", "a\0"),
+        ("group", "g" * 70_000),
+        ("session", ""),
+        ("session", "a\0b"),
+        ("session", "\ud800"),
+        ("topic_filter", ""),
+        ("qos", 3),
+        ("max_in_flight", 0),
+        ("expiry", timedelta(seconds=-2)),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(argument: str, bad: object) -> None:
+    given: dict[str, object] = {"topic_filter": "q", argument: bad}
+    for client in (fasti.Client(), fasti.sync.Client()):
+        with pytest.raises(fasti.BadArgument, match=f"^{argument} ") as refused:
+            client.subscribe(**given)  # type: ignore[arg-type]
+        assert refused.value.argument == argument
+        assert isinstance(refused.value, ValueError)
+        if isinstance(client, fasti.sync.Client):
+            client.close()
+
+
+def test_a_group_is_said_once() -> None:
+    with pytest.raises(fasti.BadArgument, match="topic_filter"):
+        fasti.Client().subscribe("$share/a/b", group="c")
+    assert Wish("$share/a/b").wire_filter == "$share/a/b"
+    assert Wish("b", session="s", group="a").wire_filter == "$share/a/b"
 
 
 async def test_unreachable_at_first() -> None:
