@@ -15,7 +15,7 @@ from . import sync
 from .admin import Info, Session, Shard, Slice
 from .client import Client
 from .delivery import Delivery
-from .errors import AlreadyDispatched, Error, NotFound, Problem, Refused, Unreachable
+from .errors import AlreadyDispatched, BadArgument, Error, NotFound, Problem, Refused, Unreachable
 from .jobs import Job
 from .messages import Message
 from .ranges import BulkResult
@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyDispatched",
+    "BadArgument",
     "BulkResult",
     "Client",
     "Delivery",

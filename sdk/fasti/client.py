@@ -7,6 +7,7 @@ state that a second client would not have, and belongs to the event loop it is f
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -117,10 +118,9 @@ class Client:
         several subscribers share the messages. `replay_from`: where a new subscription starts, an instant
         or how far back. `max_in_flight`: most messages handed over and not acked. Errors come from the
         loop: Unreachable if the first connection fails, Refused when the server says no, with its
-        `reason_code`.
+        `reason_code`. Raises BadArgument (a ValueError) for what cannot be meant, say an empty name or a
+        group with `/`, `+` or `#` in it.
         """
-        if not 1 <= max_in_flight <= 0xFFFF:
-            raise ValueError(f"max_in_flight must be 1 to 65,535, not {max_in_flight}")
         wish = Wish(
             topic_filter=topic_filter,
             qos=qos,
@@ -128,7 +128,7 @@ class Client:
             group=group,
             replay_from=None if replay_from is None else moment(replay_from),
             max_in_flight=max_in_flight,
-            expiry_s=NEVER if expiry is None else min(NEVER, int(expiry.total_seconds())),
+            expiry_s=NEVER if expiry is None else min(NEVER, math.ceil(expiry.total_seconds())),
         )
         return Subscription(wish, self._find_target, self._retry, self._subscriptions)
 

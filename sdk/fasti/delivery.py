@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -94,17 +94,25 @@ class Delivery(Received):
 
     __slots__ = ("_ack", "_acked")
 
-    def __init__(self, incoming: Incoming, ack: Callable[[Incoming], bool]) -> None:
+    def __init__(self, incoming: Incoming, ack: Callable[[Incoming], Awaitable[bool]]) -> None:
         super().__init__(incoming)
         self._ack = ack
         self._acked: bool | None = None
 
     async def ack(self) -> bool:
-        """Say that the message is done with; the server will not send it to this session again.
+        """Say that the message is done with; the server will not send it to this session or group again.
 
-        False: the connection it came on is gone, so that the ack could not be sent, and the server delivers
-        it again after the reconnect (if there is a session). Calling twice does no harm.
+        True: the ack has been written to the connection that the message came on. It waits while the server
+        does not read. False: that connection is gone, or the subscription closed; with a session, or another
+        member in the group, the message is delivered again. The first answer stays, at a second call too.
+
+        At QoS 2 in a session True is also said when the connection was lost: the message comes again under
+        its packet id, is recognised, not handed out a second time, and acked then, as long as this
+        subscription lives. At QoS 0 nothing is acked and nothing comes again: True.
+
+        The server makes an ack durable a little later (QoS 1): if it is killed meanwhile, the message can
+        come again after a True.
         """
         if self._acked is None:
-            self._acked = self._ack(self._incoming)
+            self._acked = await self._ack(self._incoming)
         return self._acked

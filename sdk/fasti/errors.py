@@ -6,6 +6,8 @@
       Refused             any other no: of HTTP (problem+json) or of MQTT (a reason code)
       Unreachable         no answer, after the retries
 
+    BadArgument (a ValueError, no Error: nothing was sent) names the argument that cannot be meant.
+
 The server says why in `application/problem+json` with a stable `type` of the form `/problems/<slug>`; code
 should branch on `slug`, people should read `detail`.
 """
@@ -62,6 +64,14 @@ class Error(Exception):
     def errors(self) -> tuple[Mapping[str, Any], ...]:
         """`{"line", "field", "detail"}` for each refused part of the body."""
         return self.problem.errors
+
+
+class BadArgument(ValueError):
+    """A call that cannot be meant as it stands; `argument` is the name of what is wrong in it."""
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(f"{argument} {problem}")
+        self.argument = argument
 
 
 class NotFound(Error):

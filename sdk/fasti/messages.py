@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, Coalescer
-from .errors import AlreadyDispatched
+from .errors import AlreadyDispatched, NotFound
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .transport import Transport, quoted
 from .wire import (
@@ -35,7 +35,11 @@ PAGE_MAX = 1_000
 
 @dataclass(slots=True)
 class Message:
-    """A scheduled message. `raw` is the server's last object for it, `payload` what it carries (if known)."""
+    """A scheduled message. `raw` is the server's last object for it, `payload` what it carries (if known).
+
+    `replayed`: this `schedule()` made nothing new, the message was there under its key; `state` says what has
+    become of it since.
+    """
 
     id: str
     topic: str
@@ -43,6 +47,7 @@ class Message:
     state: str
     raw: Mapping[str, Any] = field(repr=False)
     _calls: Messages = field(repr=False, compare=False)
+    replayed: bool = False
 
     @property
     def payload(self) -> Any:
@@ -116,7 +121,8 @@ class Messages:
 
         `payload`: bytes and str go as they are, anything else as JSON. `key` makes the call idempotent over
         processes (the same key with another message is Refused); without one, a key of our own making covers
-        the retries. Concurrent calls of one event-loop turn share a request.
+        the retries. `replayed` of the answer says that the key was known, `state` what has become of its
+        message, also "cancelled". Concurrent calls of one event-loop turn share a request.
         """
         new = NewMessage(
             topic=topic,
@@ -134,6 +140,8 @@ class Messages:
         )
         body = new.body()
         answer = await self._coalescer.submit(dumps(body), body["key"])
+        if answer.get("replayed") is True and "state" not in answer:
+            answer = await self._looked_up(answer)
         return self._handle({**body, **answer})
 
     async def schedule_many(
@@ -266,6 +274,14 @@ class Messages:
         """Wait for what is still being sent."""
         await self._coalescer.close()
 
+    async def _looked_up(self, answer: Json) -> Json:
+        """A batch tells of a message that was there under its key no more than the id."""
+        try:
+            found = await self._transport.call("GET", _path(answer["id"]))
+        except NotFound:
+            return answer
+        return {**found.object(), **answer}
+
     def _handle(self, said: Json) -> Message:
         at = said.get("deliver_at")
         known = isinstance(at, str) and "id" in said and "state" in said
@@ -277,6 +293,7 @@ class Messages:
             state=said.get("state", "pending"),
             raw=said,
             _calls=self,
+            replayed=said.get("replayed") is True,
         )
 
 

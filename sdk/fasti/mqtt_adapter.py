@@ -15,8 +15,10 @@ Why private access is needed at all:
   close first waits for the answer to a PINGREQ, which the server reads after the acks.
 - aiomqtt asks the loop to watch a file descriptor some time later, when it may be closed or another's. Here
   the socket is asked at that moment.
-- Speed: aiomqtt reads one packet per turn of the loop, and paho makes a write, a wake-up and two changes of
-  the selector of every ack. Here a turn reads what has come, and its acks go out as one write.
+- paho queues an ack and forgets it. Here an ack is written at once and watched until the socket has all of
+  it, so that `ack()` can say whether it went out.
+- Speed: aiomqtt reads one packet per turn of the loop, and paho makes a wake-up and two changes of the
+  selector of every ack. Here a turn reads what has come, and an ack is one write.
 
 A connection that ended says so through `receive()`, once what had arrived before is taken.
 """
@@ -25,10 +27,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import aiomqtt
 from paho.mqtt.client import Client as Paho
@@ -39,11 +43,11 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from .mqtt_values import STAY_AWAY, Ended, Incoming, Target, refused, refused_connect
+from .mqtt_values import STAY_AWAY, Ended, Incoming, OutPacket, Target, refused, refused_connect
 
 _SETTLE_S = 2.0
 _BURST = 256
-_PUBACK = 0x40
+_HUNG_UP = getattr(select, "POLLRDHUP", 0)  # beside POLLHUP and POLLERR, which are always told
 _ACK = {1: b"\x40\x02", 2: b"\x50\x02"}
 
 
@@ -76,13 +80,15 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._withheld: list[int] = []
-        self._acks = bytearray()
+        self._is_closing = False
+        self._poll: select.poll | None = None
+        self._wrote = asyncio.Event()
         self._hook()
 
     @property
     def is_open(self) -> bool:
-        """Whether an ack can still go out."""
-        return self._ended is None
+        """Whether an ack can still go out. paho knows of an end before the loop tells us."""
+        return self._ended is None and not self._is_closing and self._paho.socket() is not None
 
     async def open(self) -> None:
         """Connect. Raises Unreachable (worth another try) or Refused (not)."""
@@ -96,6 +102,9 @@ class Connection:
             self._drop_socket()
             raise
         self._is_entered = True
+        if hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(cast("socket.socket", self._paho.socket()), _HUNG_UP)
         self._mqtt._disconnected.add_done_callback(self._on_end)
 
     async def subscribe(self, topic_filter: str, qos: int, user_properties: list[tuple[str, str]]) -> None:
@@ -125,24 +134,39 @@ class Connection:
             await self._news.wait()
         return self._arrived.popleft()
 
-    def ack(self, incoming: Incoming) -> bool:
-        """PUBACK or PUBREC. False if the connection is over: then the server will send the message again."""
-        if self._ended is not None:
-            return False
-        if incoming.qos:
-            if not self._acks:
-                self._loop.call_soon(self._flush)
-            self._acks += _ACK[incoming.qos] + incoming.mid.to_bytes(2, "big")
+    def send_ack(self, incoming: Incoming) -> None:
+        """PUBACK or PUBREC, written as far as the socket takes it; only once, and nothing if it cannot be."""
+        if incoming.ack is None and self.is_open and not self._is_hung_up():
+            incoming.ack = _out_packet(_ACK[incoming.qos] + incoming.mid.to_bytes(2, "big"))
+            self._paho._out_packet.append(incoming.ack)
             self._settled = False
-        return True
+            self._write()
+
+    async def ack(self, incoming: Incoming) -> bool:
+        """PUBACK or PUBREC. True: the socket has taken it. False: the connection ended before."""
+        self.send_ack(incoming)
+        while incoming.ack is not None and incoming.ack["to_process"]:
+            if self._paho.socket() is None:
+                return False
+            self._wrote.clear()
+            await self._wrote.wait()
+        return incoming.ack is not None
 
     async def close(self) -> None:
-        """See the acks through, DISCONNECT, close the socket."""
+        """See the acks through, DISCONNECT, close the socket. From here on no further ack goes out."""
+        self._is_closing = True
         await self._settle()
         if self._is_entered:
             with contextlib.suppress(aiomqtt.MqttError, OSError):
                 await self._mqtt.__aexit__(None, None, None)
         self._drop_socket()
+
+    def _is_hung_up(self) -> bool:
+        """Whether the peer has closed, which the loop may not have seen yet, say behind a slow user's code.
+
+        The socket would take an ack even so, and throw it away.
+        """
+        return self._poll is not None and bool(self._poll.poll(0))
 
     def _watch(self, _client: Paho, _userdata: Any, sock: Any) -> None:
         """paho wants to write: from the loop, or from the thread that connects."""
@@ -161,12 +185,7 @@ class Connection:
         except Exception as error:
             if not self._mqtt._disconnected.done():
                 self._mqtt._disconnected.set_exception(error)
-
-    def _flush(self) -> None:
-        """All acks of one loop turn, as one write."""
-        if self._acks and self._ended is None:
-            self._paho._packet_queue(_PUBACK, bytes(self._acks), 0, 1)
-        self._acks.clear()
+        self._wrote.set()
 
     def _read(self) -> MQTTErrorCode:
         """paho's `loop_read`, for more than a packet at a time."""
@@ -185,7 +204,6 @@ class Connection:
         """Wait until the server has read every ack, but not for long."""
         if self._settled or self._ended is not None:
             return
-        self._flush()
         self._pong.clear()
         self._paho._send_pingreq()
         with contextlib.suppress(TimeoutError):
@@ -265,13 +283,28 @@ class Connection:
         self._ended = Ended(str(error or "closed"), refused("DISCONNECT", code) if final else None)
         self._news.set()
         self._pong.set()
+        self._wrote.set()
 
     def _drop_socket(self) -> None:
         """For the ways out on which paho leaves its socket open."""
         if self._paho.socket() is not None:
             self._paho._sock_close()
+        self._wrote.set()
         if self._mqtt._misc_task is not None:
             self._mqtt._misc_task.cancel()
+
+
+def _out_packet(packet: bytes) -> OutPacket:
+    """One of paho's outgoing packets; `to_process` counts down to 0 as the socket takes it."""
+    return {
+        "command": packet[0],
+        "mid": 0,
+        "qos": 1,
+        "pos": 0,
+        "to_process": len(packet),
+        "packet": packet,
+        "info": None,
+    }
 
 
 def _connect_properties(target: Target) -> Properties:

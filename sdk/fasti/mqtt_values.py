@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import aiomqtt
 from paho.mqtt.reasoncodes import ReasonCode
@@ -38,9 +38,21 @@ class Target:
     timeout_s: float = 10.0
 
 
+class OutPacket(TypedDict):
+    """A packet on its way out, as paho keeps it."""
+
+    command: int
+    mid: int
+    qos: int
+    pos: int
+    to_process: int
+    packet: bytes | bytearray
+    info: Any
+
+
 @dataclass(slots=True, eq=False)
 class Incoming:
-    """One PUBLISH as it came. `connection` is the one that an ack must go out on."""
+    """One PUBLISH as it came. An ack must go out on `connection`; `ack` is the one that did or will."""
 
     topic: str
     payload: bytes
@@ -51,6 +63,25 @@ class Incoming:
     properties: tuple[tuple[str, str], ...]
     content_type: str | None
     connection: Connection
+    ack: OutPacket | None = None
+
+    def adopt(self, connection: Connection) -> None:
+        """It came again: what was said of it on an earlier connection is void."""
+        self.connection, self.ack = connection, None
+
+    def is_again(self, earlier: Incoming) -> bool:
+        """Whether this, under the same packet id, is the message that came earlier.
+
+        The same packet id alone does not say so: another process may have had the session in between. Equal
+        content of a plain message does neither ("tick"): there DUP has to say it.
+        """
+        ids = _message_id(self), _message_id(earlier)
+        alike = (self.topic, self.payload) == (earlier.topic, earlier.payload) and ids[0] == ids[1]
+        return alike and (self.dup or ids[0] is not None)
+
+
+def _message_id(incoming: Incoming) -> str | None:
+    return dict(incoming.properties).get("fasti-id")
 
 
 class Ended(Exception):

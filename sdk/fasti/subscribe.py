@@ -11,14 +11,16 @@ deliveries and fills no memory. That bound is the protocol's and does not cover 
 With a session, this happens to a message when its connection goes:
 
 - Waiting here, not yet in the loop's hands: dropped here, the server sends it again.
-- In the loop's hands at QoS 1: `ack()` gives False, the server sends it again as attempt 2.
+- In the loop's hands at QoS 1: `ack()` gives False, the server sends it again as attempt 2. An ack never
+  goes out on another connection than its message came on, where the packet id may name another message.
 - In the loop's hands at QoS 2: the server sends it again, it is recognised and not handed out twice; the
   ack goes out on the new connection, or is kept until there is one.
 - Acked at QoS 2 with the ack lost: recognised, acked again, not handed out twice.
 
-Without a session the server forgets us with the connection: what waits here is still handed out, what
-becomes due while the connection is down is missed. If the server lost the session (`session_present` is 0),
-it will send nothing again, so what waits here is handed out too.
+Without a session the server forgets us with the connection: what waits here is still handed out, its `ack()`
+gives False (of a group, the server gives it to another member as well: at least once), and what becomes due
+while the connection is down is missed. If the server lost the session (`session_present` is 0), it will send
+nothing again, so what waits here is handed out too.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import Self
 from weakref import WeakSet
 
 from .delivery import Delivery
-from .errors import Unreachable
+from .errors import BadArgument, Unreachable
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, Target
 from .transport import Retry
@@ -53,6 +55,24 @@ class Wish:
     max_in_flight: int = DEFAULT_IN_FLIGHT
     expiry_s: int = NEVER
 
+    def __post_init__(self) -> None:
+        """Raises BadArgument for what would silently come to mean something else on the wire."""
+        _check_text("topic_filter", self.topic_filter)
+        if self.session is not None:
+            _check_text("session", self.session)
+        if self.group is not None:
+            _check_text("group", self.group)
+            if any(sign in self.group for sign in "/+#"):
+                raise BadArgument("group", f"must not contain '/', '+' or '#': {self.group!r}")
+            if self.topic_filter.startswith("$share/"):
+                raise BadArgument("topic_filter", "names a group already; give group= or $share/, not both")
+        if self.qos not in (0, 1, 2):
+            raise BadArgument("qos", f"must be 0, 1 or 2, not {self.qos!r}")
+        if not 1 <= self.max_in_flight <= 0xFFFF:
+            raise BadArgument("max_in_flight", f"must be 1 to 65,535, not {self.max_in_flight}")
+        if self.expiry_s < 0:
+            raise BadArgument("expiry", "must not be negative")
+
     def target(self, host: str, port: int, password: str | None) -> Target:
         """The connection that goes with it."""
         return Target(
@@ -70,40 +90,58 @@ class Wish:
         return self.topic_filter if self.group is None else f"$share/{self.group}/{self.topic_filter}"
 
 
+def _check_text(argument: str, text: str) -> None:
+    """What MQTT can say: 1 to 65,535 bytes of UTF-8 without NUL."""
+    if not text:
+        raise BadArgument(argument, "must not be empty")
+    if "\0" in text:
+        raise BadArgument(argument, "must not contain NUL")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise BadArgument(argument, "is no text that UTF-8 can say") from None
+    if size > 0xFFFF:
+        raise BadArgument(argument, f"has {size:,} bytes, more than 65,535")
+
+
 class Ledger:
     """QoS 2 packet ids between PUBLISH and PUBREL: who has the message, and was it acked?
 
     It lives as long as the subscription, over its connections, as MQTT asks of a receiver's session state.
+    An id names a message only together with what the message is: see `Incoming.is_again`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps: bool) -> None:
+        """`keeps`: the server has a session, so that what was acked in vain can be acked again."""
+        self._keeps = keeps
         self._held: dict[int, Incoming] = {}
-        self._acked: set[int] = set()
+        self._acked: dict[int, Incoming] = {}
 
     def is_new(self, incoming: Incoming) -> bool:
         """Note a message about to be handed out; False if it was before (then it is dealt with here)."""
-        if incoming.mid in self._acked:
-            incoming.connection.ack(incoming)
+        earlier = self._held.get(incoming.mid) or self._acked.get(incoming.mid)
+        if earlier is not None and incoming.is_again(earlier):
+            earlier.adopt(incoming.connection)
+            if incoming.mid in self._acked:
+                earlier.connection.send_ack(earlier)
             return False
-        held = self._held.get(incoming.mid)
-        if held is not None:
-            held.connection = incoming.connection
-            return False
+        self._acked.pop(incoming.mid, None)
         self._held[incoming.mid] = incoming
         return True
 
-    def ack(self, incoming: Incoming) -> bool:
-        """True even without a connection: the ack is kept and sent when the message comes again."""
-        if self._held.get(incoming.mid) is not incoming:
-            return False  # of a session that the server has lost since
-        del self._held[incoming.mid]
-        self._acked.add(incoming.mid)
-        incoming.connection.ack(incoming)
-        return True
+    async def ack(self, incoming: Incoming) -> bool:
+        """True: the ack went out, or is kept and goes out when the message comes again."""
+        mid = incoming.mid
+        if self._held.get(mid) is incoming:
+            del self._held[mid]
+            self._acked[mid] = incoming
+        elif self._acked.get(mid) is not incoming:
+            return False  # of a session that the server has lost since, or another message's id by now
+        return await incoming.connection.ack(incoming) or (self._keeps and self._acked.get(mid) is incoming)
 
     def release(self, mid: int) -> None:
         """PUBREL came: the packet id is free again."""
-        self._acked.discard(mid)
+        self._acked.pop(mid, None)
 
     def clear(self) -> None:
         self._held.clear()
@@ -135,7 +173,7 @@ class Subscription:
         self._attempts = 0
         self._established = 0
         self._fruitless = 0  # connections in a row that brought no message
-        self._ledger = Ledger()
+        self._ledger = Ledger(keeps=wish.session is not None)
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
         self._orphans: deque[Incoming] = deque()  # of an ended connection, nobody sends them again
         self._connecting = asyncio.Lock()
@@ -160,7 +198,7 @@ class Subscription:
             except Ended as ended:
                 await self._end(connection)
                 if ended.error is not None and not self._closed:
-                    self._closed = True
+                    self._shut()
                     raise ended.error from ended
                 continue
             self._fruitless = 0
@@ -181,19 +219,26 @@ class Subscription:
 
     async def aclose(self) -> None:
         """Disconnect for good, after the acks given so far are sent. A loop that waits for messages ends."""
-        self._closed = True
+        self._shut()
         if self._connection is not None:
             await self._end(self._connection)
+
+    def _shut(self) -> None:
+        self._closed = True
+        self._ledger.clear()
 
     def __del__(self) -> None:
         connection = getattr(self, "_connection", None)
         if connection is not None:
             connection.abandon()
 
-    def _ack(self, incoming: Incoming) -> bool:
-        if incoming.qos == 2:
-            return self._ledger.ack(incoming)
-        return incoming.connection.ack(incoming)
+    async def _ack(self, incoming: Incoming) -> bool:
+        match incoming.qos:
+            case 0:
+                return True
+            case 1:
+                return await incoming.connection.ack(incoming)
+        return await self._ledger.ack(incoming)
 
     async def _connected(self) -> Connection:
         """The connection; made if there is none. Raises Refused, and Unreachable if there never was one."""

@@ -38,6 +38,14 @@ class Message:
         return self._inner.state
 
     @property
+    def replayed(self) -> bool:
+        return self._inner.replayed
+
+    @property
+    def schedule(self) -> str | None:
+        return self._inner.schedule
+
+    @property
     def payload(self) -> Any:
         return self._inner.payload
 

@@ -8,7 +8,7 @@ This is the way in for many messages, hence one list of drafts, one request to t
 and an answer put together by one join: beside parsing and commit it takes about 1.5 µs a message.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,8 @@ from .requests import FieldError, Item, ParsedMessage
 from .scalars import FLAG
 
 Result = Placed | Refused | FieldError
+_NEW = b'{"id":"%032x"}'
+_REPLAYED = b'{"id":"%032x","replayed":true}'
 
 
 class Batch:
@@ -81,7 +83,7 @@ class Batch:
         app.metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
-        return raw_answer(b'{"results":[' + b",".join([_result(result) for result in results]) + b"]}")
+        return raw_answer(b'{"results":[' + b",".join(_said(results)) + b"]}")
 
     async def _submit(
         self, messages: Sequence[ParsedMessage], now_ms: int, decide: Callable[..., Any]
@@ -120,13 +122,18 @@ def _fresh(placed: Sequence[Placed], drafts: Sequence[Draft]) -> int:
     return len({p for p in placed if isinstance(p, int)})
 
 
-def _result(result: Result) -> bytes:
-    if isinstance(result, int):
-        return b'{"id":"%032x"}' % result
-    if isinstance(result, Replayed):
-        return b'{"id":"%032x"}' % result.id
-    problem = refusal(result) if isinstance(result, Refused) else problem_of(result)
-    return b'{"problem":' + problem.to_bytes() + b"}"
+def _said(results: Sequence[Result]) -> Iterator[bytes]:
+    """What became of each item. The second one of a key is there under it as one of an earlier request is."""
+    seen: set[int] = set()
+    for result in results:
+        if isinstance(result, int):
+            yield (_REPLAYED if result in seen else _NEW) % result
+            seen.add(result)
+        elif isinstance(result, Replayed):
+            yield _REPLAYED % result.id
+        else:
+            problem = refusal(result) if isinstance(result, Refused) else problem_of(result)
+            yield b'{"problem":' + problem.to_bytes() + b"}"
 
 
 def _line(body: bytes, content_type: str, index: int, count: int) -> int:

@@ -47,9 +47,10 @@ class Accepted(TypedDict):
 
 
 class Result(TypedDict, total=False):
-    """What became of one item: one of the two."""
+    """What became of one item: its id or a problem; `replayed`: it was there under its key."""
 
     id: Id
+    replayed: Literal[True]
     problem: Problem
 
 

@@ -59,6 +59,7 @@ class Fake:
     def __init__(self) -> None:
         self.messages: dict[str, Json] = {}
         self.keys: dict[str, str] = {}
+        self.gone: set[str] = set()
         self.faults: list[Any] = []
         self.requests: list[tuple[str, str]] = []
         self.headers: list[Json] = []
@@ -152,7 +153,8 @@ class Fake:
         key = request.headers["Idempotency-Key"]
         assert body.pop("key") == key
         seen = key in self.keys
-        return web.json_response(self.add(body, key), status=200 if seen else 201)
+        headers = {"Idempotent-Replayed": "true"} if seen else {}
+        return web.json_response(self.add(body, key), status=200 if seen else 201, headers=headers)
 
     async def batch(self, request: web.Request) -> web.Response:
         items = [json.loads(line) for line in (await request.text()).splitlines()]
@@ -168,7 +170,9 @@ class Fake:
     def one(self, item: Json) -> Json:
         if "#" in item["topic"]:
             return {"problem": {"type": "/problems/bad-message", "status": 422, "detail": "no wildcards"}}
-        return {"id": self.add(item, item.pop("key"))["id"]}
+        key = item.pop("key")
+        said = {"replayed": True} if key in self.keys else {}
+        return {"id": self.add(item, key)["id"], **said}
 
     async def list(self, request: web.Request) -> web.Response:
         query = request.query
@@ -183,8 +187,10 @@ class Fake:
         return web.json_response(answer)
 
     async def get(self, request: web.Request) -> web.Response:
-        message = self.messages.get(request.match_info["id"])
-        return problem(404, "not-found") if message is None else web.json_response(message)
+        name = request.match_info["id"]
+        if name not in self.messages or name in self.gone:
+            return problem(404, "not-found")
+        return web.json_response(self.messages[name])
 
     async def explain(self, request: web.Request) -> web.Response:
         return web.json_response({"shard": 1})

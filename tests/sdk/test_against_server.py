@@ -191,6 +191,14 @@ async def test_the_same_key_alone_and_in_a_batch(c: fasti.Client) -> None:
         c.messages.schedule("a", "x", at=FAR, key="k"), c.messages.schedule("b", "x", at=FAR)
     )
     assert batched.id == alone.id
+    assert (alone.replayed, batched.replayed, batched.state) == (False, True, "pending")
+    assert (await c.messages.schedule("a", "x", at=FAR, key="k")).replayed
+    assert await alone.cancel()
+    batched, other = await asyncio.gather(
+        c.messages.schedule("a", "x", at=FAR, key="k"), c.messages.schedule("c", "x", at=FAR)
+    )
+    assert (batched.replayed, batched.state) == (True, "cancelled"), "nobody will get it"
+    assert (other.replayed, other.state) == (False, "pending")
     with pytest.raises(fasti.Refused):
         await c.messages.schedule("a", "another", at=FAR, key="k")
 
@@ -235,6 +243,28 @@ async def test_the_server_goes_and_comes_back(server: Server, c: fasti.Client, k
             got += [d.text() for d in await take(s, 1)]
         assert got in (["2"], ["1", "2"]), "an ack is not synced by itself: a killed server may send 1 again"
         assert s.connections == 2
+
+
+@pytest.mark.parametrize("group", [None, "workers"])
+async def test_an_ack_over_a_lost_connection_is_none(
+    server: Server, c: fasti.Client, group: str | None
+) -> None:
+    async with c.subscribe("s/#", session="worker", group=group) as s:
+        await c.messages.schedule("s/1", "1")
+        async with asyncio.timeout(60):
+            first = await anext(s)
+        server.stop(kill=True)
+        assert not await first.ack(), "also at once, before the loop has seen it"
+        await asyncio.to_thread(server.start)
+        [again] = await take(s, 1)
+        assert again.id == first.id
+        assert not await first.ack(), "the first answer stays"
+        assert await again.ack()
+        await quiet(s)
+    async with c.subscribe("s/#", session="worker", group=group) as s:
+        await quiet(s)
+    assert not await first.ack()
+    assert await again.ack()
 
 
 async def test_refusals_name_their_reason(c: fasti.Client) -> None:

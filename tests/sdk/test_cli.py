@@ -65,6 +65,9 @@ async def test_message_life(url: str, fake: Fake) -> None:
     at = ("--url", url)
     made = json.loads(await ok("message", "schedule", "a/b", "hello", "--in", "PT30S", "-o", "json", *at))
     assert made["deliver_at"] == "2030-01-01T00:00:30.000Z"
+    keyed = ("message", "schedule", "a/k", "-k", "k", "--at", "2031-01-01T00:00Z", "-o", "json", *at)
+    assert [json.loads(await ok(*keyed)).get("replayed") for _ in range(2)] == [None, True]
+    del fake.messages[fake.keys["k"]]
     out = await ok(
         *at, "message", "schedule", "a/c", '{"a": [1]}', "--json", "-H", "x=y", "--at", "2031-01-01T00:00Z"
     )
@@ -214,3 +217,10 @@ async def test_profile_option(url: str, fake: Fake, write: Callable[[str], None]
     await ok("server", "status", "--profile", "here")
     assert fake.headers[-1]["Authorization"] == "Bearer secret"
     assert (await fasti_cli("server", "status", "--profile", "there"))[0] == 2
+
+
+@pytest.mark.parametrize("wrong", [("--group", "a/b"), ("--group", ""), ("--session", ""), ("--group", "a#")])
+async def test_a_name_that_cannot_be_meant_is_wrong_usage(wrong: tuple[str, str]) -> None:
+    code, out, err = await fasti_cli("subscribe", "q", *wrong, "--mqtt", "127.0.0.1:1")
+    assert (code, out) == (2, "")
+    assert wrong[0].removeprefix("--") in err

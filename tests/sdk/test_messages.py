@@ -187,6 +187,29 @@ async def test_schedule_many_of_nothing_and_of_nonsense(client: fasti.Client, fa
     assert not fake.requests
 
 
+async def test_a_known_key_says_so(client: fasti.Client, fake: Fake) -> None:
+    first = await client.messages.schedule("a", "x", at=AT, key="k")
+    again = await client.messages.schedule("a", "x", at=AT, key="k")
+    assert (first.replayed, again.replayed, again.id, again.state) == (False, True, first.id, "pending")
+    assert await first.cancel()
+    again, new = await asyncio.gather(
+        client.messages.schedule("a", "x", at=AT, key="k"), client.messages.schedule("b", "x", at=AT)
+    )
+    assert fake.requests[-2] == ("POST", "/v1/messages:batch?each=true")
+    assert (again.replayed, again.id, again.state) == (True, first.id, "cancelled")
+    assert (new.replayed, new.state) == (False, "pending")
+    assert (await client.messages.schedule("a", "x", at=AT, key="k")).state == "cancelled"
+
+
+async def test_a_known_key_of_a_message_that_is_gone(client: fasti.Client, fake: Fake) -> None:
+    first = await client.messages.schedule("a", "x", at=AT, key="k")
+    fake.gone.add(first.id)
+    again, _ = await asyncio.gather(
+        client.messages.schedule("a", "x", at=AT, key="k"), client.messages.schedule("b", "x", at=AT)
+    )
+    assert (again.replayed, again.id) == (True, first.id)
+
+
 async def test_list_and_count(client: fasti.Client, fake: Fake) -> None:
     await client.messages.schedule_many(drafts(25))
     await client.messages.cancel(next(iter(fake.messages)))

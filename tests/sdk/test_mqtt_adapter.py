@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -15,6 +17,7 @@ from tests.sdk.scripted import (
     PINGRESP,
     PUBACK,
     PUBCOMP,
+    PUBLISH,
     PUBREC,
     PUBREL,
     Act,
@@ -241,3 +244,235 @@ async def test_a_close_sees_the_acks_through() -> None:
         async with c.subscribe("t") as s:
             await (await anext(s)).ack()
         assert heard[:3] == [PUBACK, PINGREQ, PINGRESP], "only then comes the end"
+
+
+async def serve_one(peer: Peer, heard: list[tuple[int, bytes]], *, qos: int = 1) -> None:
+    """Give one message, hear what is said until the end."""
+    await peer.welcome()
+    await peer.subscribed(code=qos)
+    peer.publish(1, b"x", qos=qos)
+    while True:
+        heard.append(await peer.read())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_an_ack_is_said_once(qos: int) -> None:
+    heard: list[tuple[int, bytes]] = []
+    async with Script(lambda peer: serve_one(peer, heard, qos=qos)) as script, client(script) as c:
+        async with c.subscribe("t", session="audit", qos=qos) as s:
+            d = await anext(s)
+            assert await asyncio.gather(d.ack(), d.ack(), d.ack()) == [True] * 3
+            assert await d.ack()
+        assert await d.ack(), "it was acked, and still is"
+        await until(lambda: bool(heard) and heard[-1][0] == DISCONNECT)
+    assert [first for first, _ in heard] == [PUBACK if qos == 1 else PUBREC, DISCONNECT]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_an_ack_after_the_close_is_none(qos: int) -> None:
+    heard: list[tuple[int, bytes]] = []
+    async with Script(lambda peer: serve_one(peer, heard, qos=qos)) as script, client(script) as c:
+        async with c.subscribe("t", session="audit", qos=qos) as s:
+            d = await anext(s)
+        assert not await d.ack()
+        await until(lambda: bool(heard) and heard[-1][0] == DISCONNECT)
+    assert [first for first, _ in heard] == [DISCONNECT]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_an_ack_while_it_closes_is_none(qos: int) -> None:
+    heard: list[int] = []
+    is_closing, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def act(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.subscribed(code=qos)
+        peer.publish(1, b"1", qos=qos)
+        peer.publish(2, b"2", qos=qos)
+        while True:
+            heard.append((await peer.read(answer_pings=False))[0])
+            if heard[-1] == PINGREQ:
+                is_closing.set()
+                await may_go_on.wait()
+                peer.send(PINGRESP, b"")
+
+    async with Script(act) as script, client(script) as c:
+        s = c.subscribe("t", session="audit", qos=qos)
+        one, two = await anext(s), await anext(s)
+        assert await one.ack()
+        closing = asyncio.create_task(s.aclose())
+        await is_closing.wait()
+        assert not await two.ack(), "nobody would wait until it is read"
+        may_go_on.set()
+        await closing
+        await until(lambda: heard[-1] == DISCONNECT)
+    assert heard == [PUBACK if qos == 1 else PUBREC, PINGREQ, DISCONNECT]
+
+
+async def test_an_ack_that_the_peer_can_no_longer_read_is_none() -> None:
+    """The loop was held up by a user's code, so that it has not seen the end of the connection."""
+    gone = threading.Event()
+
+    async def act(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.subscribed()
+        peer.publish(1, b"1")
+        peer.publish(2, b"2")
+        await asyncio.to_thread(held.wait)
+        peer.cut()
+        await asyncio.sleep(0.05)
+        gone.set()
+
+    def serve() -> None:
+        async def main() -> None:
+            async with Script(act, rest) as script:
+                ports.append(script.port)
+                ready.set()
+                await asyncio.to_thread(done.wait)
+
+        asyncio.run(main())
+
+    held, ready, done = threading.Event(), threading.Event(), threading.Event()
+    ports: list[int] = []
+    peer = threading.Thread(target=serve)
+    peer.start()
+    ready.wait(60)
+    try:
+        async with fasti.Client(mqtt=f"127.0.0.1:{ports[0]}", retry=QUICK) as c:
+            s = c.subscribe("t", session="audit")
+            one = await anext(s)
+            held.set()
+            gone.wait(60)
+            assert not await one.ack()
+            assert not await one.ack()
+            await s.aclose()
+    finally:
+        done.set()
+        await asyncio.to_thread(peer.join)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_an_ack_waits_until_the_socket_has_taken_it(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[int, bytes]] = []
+    async with Script(lambda peer: serve_one(peer, heard)) as script, client(script) as c:
+        s = c.subscribe("t", session="audit")
+        d = await anext(s)
+        assert s._connection is not None
+        paho = s._connection._paho
+        send = paho._sock_send
+
+        def one_byte(data: bytes) -> int:
+            if sent:
+                raise BlockingIOError
+            sent.append(data[0])
+            return send(data[:1])
+
+        sent: list[int] = []
+        monkeypatch.setattr(paho, "_sock_send", one_byte)
+        first, second = asyncio.create_task(d.ack()), asyncio.create_task(d.ack())
+        await asyncio.sleep(0.05)
+        first.cancel()
+        await asyncio.sleep(0.05)
+        assert not second.done(), "the socket has one byte of it"
+        if ends:
+            paho._sock_close()
+            await s.aclose()
+        else:
+            monkeypatch.undo()
+        assert await second is not ends
+        assert await d.ack() is not ends
+        await s.aclose()
+    assert heard[:1] == ([] if ends else [(PUBACK, b"\x00\x01")])
+
+
+async def test_at_qos_2_without_a_session_an_ack_is_not_kept() -> None:
+    async def act(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.subscribed(code=2)
+        peer.publish(1, b"x", qos=2)
+        await asyncio.sleep(0.1)
+
+    async with Script(act) as script, client(script) as c:
+        s = c.subscribe("t", qos=2)
+        d = await anext(s)
+        await until(lambda: s._connection is None or not s._connection.is_open)
+        assert not await d.ack()
+        await s.aclose()
+
+
+async def test_at_qos_0_there_is_nothing_to_ack() -> None:
+    async def act(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.subscribed()
+        peer.send(PUBLISH, b"\x00\x01t\x00x")
+        await asyncio.sleep(0.1)
+
+    async with Script(act) as script, client(script) as c:
+        s = c.subscribe("t", session="audit")
+        d = await anext(s)
+        await until(lambda: s._connection is None or not s._connection.is_open)
+        assert (d.qos, await d.ack()) == (0, True), "it does not come again"
+        await s.aclose()
+        assert await d.ack()
+
+
+async def test_an_old_packet_id_acks_nothing_on_a_new_connection() -> None:
+    heard: list[tuple[int, int, bytes]] = []
+
+    async def act(peer: Peer) -> None:
+        number = script.connections
+        await peer.welcome(session_present=number > 1)
+        await peer.subscribed(code=2)
+        # in between another process had the session: the packet id is another message's now
+        peer.publish(7, b"old" if number == 1 else b"new", qos=2)
+        if number == 1:
+            await asyncio.sleep(0.1)
+            return
+        while True:
+            heard.append((number, *await peer.read()))
+
+    script = Script(act)
+    async with script, client(script) as c, c.subscribe("t", session="audit", qos=2) as s:
+        old = await anext(s)
+        await until(lambda: s._connection is None or not s._connection.is_open)
+        new = await anext(s)
+        assert new.text() == "new", "it is not taken for the old one"
+        assert not await old.ack()
+        await asyncio.sleep(0.05)
+        assert not heard
+        assert await new.ack()
+        await until(lambda: bool(heard))
+    assert heard[0] == (2, PUBREC, b"\x00\x07")
+
+
+@pytest.mark.parametrize("session_present", [False, True])
+async def test_what_waited_here_is_not_handled_twice(session_present: bool) -> None:
+    async def act(peer: Peer) -> None:
+        number = script.connections
+        await peer.welcome(session_present=session_present and number > 1)
+        await peer.subscribed()
+        for mid in (1, 2):
+            if number == 1 or session_present:
+                peer.publish(mid, b"%d" % mid, dup=number > 1)
+        if number == 1:
+            await asyncio.sleep(0.1)
+            return
+        peer.publish(3, b"3")
+        await rest(peer)
+
+    script = Script(act)
+    async with script, client(script) as c, c.subscribe("t", session="audit") as s:
+        first = await anext(s)
+        await until(lambda: s._connection is None or not s._connection.is_open)
+        assert not await first.ack()
+        got = [d async for d in _first(s, 3 if session_present else 2)]
+        texts = ["1", "2", "3"] if session_present else ["2", "3"]
+        assert [d.text() for d in got] == texts, "of 2, which waited here, one copy"
+        assert [await d.ack() for d in got] == ([True] * 3 if session_present else [False, True])
+
+
+async def _first(deliveries: fasti.Subscription, count: int) -> AsyncIterator[fasti.Delivery]:
+    for _ in range(count):
+        yield await anext(deliveries)

@@ -16,7 +16,7 @@ from paho.mqtt.properties import Properties
 import fasti
 from fasti.mqtt_adapter import Connection
 from fasti.mqtt_values import Incoming
-from fasti.subscribe import Ledger
+from fasti.subscribe import Ledger, Wish
 from tests.sdk.conftest import QUICK, Broker, free_port, until
 from tests.sdk.fake import Fake
 
@@ -198,6 +198,42 @@ async def test_qos_2_unacked_comes_again_to_the_next_process(broker: Broker, c: 
         assert await take(aiter(s), 1) == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("argument", "bad"),
+    [
+        ("group", ""),
+        ("group", "a/b"),
+        ("group", "a+"),
+        ("group", "#"),
+        ("group", "a\0"),
+        ("group", "g" * 70_000),
+        ("session", ""),
+        ("session", "a\0b"),
+        ("session", "\ud800"),
+        ("topic_filter", ""),
+        ("qos", 3),
+        ("max_in_flight", 0),
+        ("expiry", timedelta(seconds=-2)),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(argument: str, bad: object) -> None:
+    given: dict[str, object] = {"topic_filter": "q", argument: bad}
+    for client in (fasti.Client(), fasti.sync.Client()):
+        with pytest.raises(fasti.BadArgument, match=f"^{argument} ") as refused:
+            client.subscribe(**given)  # type: ignore[arg-type]
+        assert refused.value.argument == argument
+        assert isinstance(refused.value, ValueError)
+        if isinstance(client, fasti.sync.Client):
+            client.close()
+
+
+def test_a_group_is_said_once() -> None:
+    with pytest.raises(fasti.BadArgument, match="topic_filter"):
+        fasti.Client().subscribe("$share/a/b", group="c")
+    assert Wish("$share/a/b").wire_filter == "$share/a/b"
+    assert Wish("b", session="s", group="a").wire_filter == "$share/a/b"
+
+
 async def test_unreachable_at_first() -> None:
     async with fasti.Client(mqtt=f"127.0.0.1:{free_port()}", retry=QUICK) as lone:
         with pytest.raises(fasti.Unreachable):
@@ -261,30 +297,82 @@ async def test_a_thousand(broker: Broker, c: fasti.Client) -> None:
         await publishing
 
 
-def test_ledger() -> None:
+class Wire(Connection):
+    """A connection of which only the acks are looked at; `up`: whether it takes them."""
+
+    def __init__(self, number: int, sent: list[tuple[int, int]], *, up: bool = True) -> None:
+        self.number, self.sent, self.up = number, sent, up
+
+    def send_ack(self, incoming: Incoming) -> None:
+        self.sent.append((self.number, incoming.mid))
+
+    async def ack(self, incoming: Incoming) -> bool:
+        if self.up:
+            self.send_ack(incoming)
+        return self.up
+
+
+def came(mid: int, wire: Wire, text: str = "", *, dup: bool = False, name: str = "") -> Incoming:
+    said = (("fasti-id", name),) if name else ()
+    return Incoming("t", text.encode(), 2, mid, dup, False, said, None, wire)
+
+
+async def test_ledger() -> None:
     sent: list[tuple[int, int]] = []
-
-    class Wire(Connection):
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def ack(self, incoming: Incoming) -> bool:
-            sent.append((self.number, incoming.mid))
-            return True
-
-    def came(mid: int, number: int) -> Incoming:
-        return Incoming("t", b"", 2, mid, False, False, (), None, Wire(number))
-
-    ledger = Ledger()
-    first, second = came(1, 1), came(2, 1)
+    one, two = Wire(1, sent), Wire(2, sent)
+    ledger = Ledger(keeps=True)
+    first, second = came(1, one), came(2, one)
     assert ledger.is_new(first)
     assert ledger.is_new(second)
-    assert ledger.ack(first)
-    assert not ledger.is_new(came(1, 2)), "its PUBREC was lost: said again at once"
-    assert not ledger.is_new(came(2, 2)), "in the user's hands: adopted by the new connection"
-    assert ledger.ack(second)
+    assert await ledger.ack(first)
+    assert not ledger.is_new(came(1, two, dup=True)), "its PUBREC was lost: said again at once"
+    assert not ledger.is_new(came(2, two, dup=True)), "in the user's hands: adopted by the new connection"
+    assert await ledger.ack(second)
     assert sent == [(1, 1), (2, 1), (2, 2)]
     ledger.release(1)
-    assert ledger.is_new(came(1, 2)), "the packet id means another message now"
+    assert ledger.is_new(came(1, two)), "the packet id means another message now"
     ledger.clear()
-    assert not ledger.ack(second)
+    assert not await ledger.ack(second)
+
+
+@pytest.mark.parametrize("acked", [False, True])
+async def test_a_packet_id_of_another_message_is_not_mistaken(acked: bool) -> None:
+    sent: list[tuple[int, int]] = []
+    down, up = Wire(1, sent, up=False), Wire(2, sent)
+    for said, again in (
+        (came(1, up, "b"), True),  # another message
+        (came(1, up, "b", dup=True), True),  # another one that another process has seen before
+        (came(1, up, "a"), True),  # a second one of the same content
+        (came(1, up, "a", name="f" * 32, dup=True), True),
+        (came(1, up, "a", dup=True), False),
+    ):
+        sent.clear()
+        ledger = Ledger(keeps=True)
+        old = came(1, down, "a")
+        assert ledger.is_new(old)
+        if acked:
+            assert await ledger.ack(old), "kept for when it comes again"
+        assert ledger.is_new(said) is again
+        if again:
+            assert sent == [], "nothing was said of the new one"
+            assert not await ledger.ack(old), "the old one will not come any more under this id"
+            assert sent == []
+            assert await ledger.ack(said)
+        else:
+            assert await ledger.ack(old)
+        assert sent == [(2, 1)] * (1 if again or not acked else 2)
+
+
+async def test_the_id_of_a_message_tells_it_without_dup() -> None:
+    sent: list[tuple[int, int]] = []
+    ledger = Ledger(keeps=True)
+    assert ledger.is_new(came(1, Wire(1, sent), "a", name="f" * 32))
+    assert not ledger.is_new(came(1, Wire(2, sent), "a", name="f" * 32))
+    assert ledger.is_new(came(1, Wire(2, sent), "a", name="e" * 32))
+
+
+async def test_without_a_session_nothing_is_kept() -> None:
+    ledger = Ledger(keeps=False)
+    message = came(1, Wire(1, [], up=False))
+    assert ledger.is_new(message)
+    assert not await ledger.ack(message)

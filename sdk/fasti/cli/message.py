@@ -68,7 +68,8 @@ def schedule(
             headers=headers_of(header or []),
             content_type=content_type,
         )
-        out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state})
+        replayed = {"replayed": True} if made.replayed else {}
+        out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
 
     run(context, work)
 
