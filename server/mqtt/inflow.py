@@ -11,13 +11,16 @@ from collections.abc import Callable
 import msgspec
 
 from shards import keys
-from timeline.session import Session
+from timeline.session import PACKET_ID_MAX, Session
 
 from .broker import Broker
 from .incoming import PublishRefused, Wish, is_payload_as_said, raised, read_publish
 from .packets import Publish
 from .placing import Answer
 from .reasons import Reason
+
+ALIAS_BYTES = 2_048
+"""How long the topics that stand behind aliases may be, on the average of `mqtt.topic_alias_maximum`."""
 
 
 class PendingAck:
@@ -45,13 +48,14 @@ class Inflow:
         self._qos_floor = broker.config.mqtt.qos_floor
         self._acks: deque[PendingAck] = deque()
         self._aliases: dict[int, bytes] = {}
+        self._alias_bytes = 0
         self._wishes: list[tuple[Wish, Answer | None]] = []
         self._waiting: dict[int, PendingAck] = {}
         """`_acks` by packet id."""
         self.asked: set[int] = set()
         """Packet ids of SUBSCRIBE and UNSUBSCRIBE that wait for their answer."""
         self._unreleased: set[int] = set()
-        """Packet ids of QoS 2 that came on this connection: what Receive Maximum counts, with `_acks`."""
+        """Packet ids of QoS 2 that were answered here: what Receive Maximum counts, with `_acks`."""
         self.is_settled = True
         """Nothing was handed over since who looks here has waited for it."""
 
@@ -62,21 +66,35 @@ class Inflow:
             return Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
         if packet.retain and not mqtt.retain_available:
             return Reason.RETAIN_NOT_SUPPORTED, "a retained message"
-        unfinished = len(self._acks) + len(self._unreleased)
-        if unfinished >= mqtt.receive_maximum and packet.qos and level == 5:
-            if packet.packet_id in session.received:
-                return None
-            return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
+        if packet.qos:
+            unanswered = len(self._acks)
+            if level < 5:
+                is_too_much = unanswered >= PACKET_ID_MAX
+            elif packet.packet_id in session.received:
+                # It counts already, unless its answer is on its way again.
+                is_too_much = unanswered >= mqtt.receive_maximum
+            else:
+                is_too_much = unanswered + len(self._unreleased) >= mqtt.receive_maximum
+            if is_too_much:
+                return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
         return None
 
     def resolve(self, packet: Publish) -> Publish:
-        """Put the topic in the place of its alias. Raises PublishRefused when the alias is not one."""
+        """Put the topic in the place of its alias.
+
+        Raises PublishRefused for what ends the connection: an alias that is none, topics too long to be kept.
+        """
         alias = packet.properties.topic_alias if packet.properties is not None else None
         if alias is None:
             return packet
-        if alias > self._broker.config.mqtt.topic_alias_maximum:
+        aliases_max = self._broker.config.mqtt.topic_alias_maximum
+        if alias > aliases_max:
             raise PublishRefused(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is above the maximum")
         if packet.topic:
+            self._alias_bytes += len(packet.topic) - len(self._aliases.get(alias, b""))
+            if self._alias_bytes > ALIAS_BYTES * aliases_max:
+                detail = f"the topics behind the aliases have {self._alias_bytes} bytes"
+                raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
             self._aliases[alias] = packet.topic
             return packet
         topic = self._aliases.get(alias)
@@ -167,13 +185,14 @@ class Inflow:
                 session.received.pop(pending.packet_id, None)
             elif pending.packet_id in session.received:
                 session.received[pending.packet_id] = True
-                self._unreleased.add(pending.packet_id)
         pending.is_ready, pending.reason, pending.message = True, reason, message
         acks, waiting = self._acks, self._waiting
         while acks and acks[0].is_ready:
             ready = acks.popleft()
             if waiting.get(ready.packet_id) is ready:
                 del waiting[ready.packet_id]
+            if ready.qos == 2 and session.received.get(ready.packet_id):
+                self._unreleased.add(ready.packet_id)
             self._acknowledge(ready)
 
 

@@ -18,12 +18,14 @@ from .publish import publish_parts, with_dup
 Parts = tuple[bytes, bytes]
 ALIASES_MAX = 256
 """Topics of a connection that get an alias, if its client takes as many: the first ones."""
+ALIAS_BYTES = 65_536
+"""And how many bytes these may have together."""
 
 
 class Shape:
     """How one connection wants its deliveries: level, largest packet, topic aliases."""
 
-    __slots__ = ("_aliases", "_aliases_max", "_level", "_max_packet", "_node")
+    __slots__ = ("_alias_room", "_aliases", "_aliases_max", "_level", "_max_packet", "_node")
 
     def __init__(self, level: int, node: int, max_packet: int, aliases_max: int) -> None:
         self._level = level
@@ -31,6 +33,7 @@ class Shape:
         self._max_packet = max_packet
         self._aliases_max = min(aliases_max, ALIASES_MAX)
         self._aliases: dict[bytes, int] = {}
+        self._alias_room = ALIAS_BYTES
 
     def parts(
         self,
@@ -49,9 +52,16 @@ class Shape:
         size = len(found[0]) + len(found[1]) + (2 if qos else 0)
         if self._max_packet and size > self._max_packet:
             return None
-        if self._aliases_max and len(self._aliases) < self._aliases_max:
-            self._aliases.setdefault(message.record.topic, len(self._aliases) + 1)
+        if self._aliases_max:
+            topic = message.record.topic
+            if topic not in self._aliases and self._is_to_alias(topic):
+                self._aliases[topic] = len(self._aliases) + 1
+                self._alias_room -= len(topic)
         return found
+
+    def _is_to_alias(self, topic: bytes) -> bool:
+        """Whether there is room to keep an alias for one more topic."""
+        return len(self._aliases) < self._aliases_max and len(topic) <= self._alias_room
 
     def _special(
         self,
@@ -74,7 +84,7 @@ class Shape:
             if alias:
                 topic = b""
                 properties += topic_alias(alias)
-            elif len(self._aliases) < self._aliases_max:
+            elif self._is_to_alias(topic):
                 properties += topic_alias(len(self._aliases) + 1)
         head, tail = publish_parts(self._level, topic, record.payload, qos, retain, False, properties)
         return (with_dup(head) if is_dup and qos else head), tail

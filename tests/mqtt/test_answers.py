@@ -3,7 +3,8 @@
 import pytest
 
 from server.mqtt import wire
-from server.mqtt.packets import Ack, Will
+from server.mqtt.encode import encode
+from server.mqtt.packets import Ack, Publish, Will
 from tests.mqtt.rig import Rig, config
 
 
@@ -155,3 +156,75 @@ def test_no_client_id(level: int, reason: int, clean: bool) -> None:
     assert peer.connect("", clean=clean).reason == reason
     assert peer.is_closed
     assert rig.peer(level).connect("a", clean=clean).reason == 0
+
+
+def test_what_waits_for_an_answer_counts_once() -> None:
+    """QoS 2 that has been handed on, behind one that waits for its sync: [MQTT-3.3.4-9]."""
+    rig = Rig(config(receive_maximum=4))
+    peer = rig.connected("a")
+    peer.publish("$delayed/60/t", "x", 1, packet_id=1, pump=False)
+    for packet_id in (2, 3):
+        peer.publish("t", "x", 2, packet_id=packet_id, pump=False)
+    rig.compose()
+    for _ in range(5):
+        rig.turn()
+    peer.publish("t", "x", 2, packet_id=4, pump=False)
+    rig.pump()
+    assert [packet.packet_id for packet in peer.inbox] == [1, 2, 3, 4]  # type: ignore[union-attr]
+    peer.inbox.clear()
+    peer.publish("t", "x", 2, packet_id=5)
+    assert peer.take_ack(wire.PUBREC, 5).reason < 0x80
+    peer.publish("t", "x", 2, packet_id=6)
+    assert peer.gone_with == 0x93
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_the_same_packet_again_and_again(level: int) -> None:
+    """Each is answered, behind what is not: that queue has a bound too."""
+    rig = Rig(config(receive_maximum=10))
+    peer = rig.connected("a", level)
+    peer.publish("t", "x", 2, packet_id=2)
+    peer.inbox.clear()
+    peer.publish("$delayed/60/t", "x", 1, packet_id=1, pump=False)
+    again = encode(Publish(b"t", b"x", 2, dup=True, packet_id=2), level)
+    peer.send_bytes(again * 9, pump=False)
+    rig.pump()
+    assert len(peer.inbox) == 10
+    peer.inbox.clear()
+    peer.publish("$delayed/60/t", "x", 1, packet_id=1, pump=False)
+    peer.send_bytes(again * 70_000, pump=False)
+    rig.pump()
+    assert peer.is_closed
+    assert peer.gone_with == (0x93 if level == 5 else None)
+
+
+def test_topics_behind_aliases_have_a_bound_in_bytes() -> None:
+    """Room for one as long as there can be, or for short ones behind each alias; an alias may get another."""
+    rig = Rig(config(topic_alias_maximum=32, topic_levels=65_535))
+    peer = rig.connected("a")
+    for n in range(100):
+        peer.publish(f"{n:02}".ljust(65_535, "x"), topic_alias=7)
+    peer.publish("short", topic_alias=7)
+    for n in range(64):
+        peer.publish(f"{n:02}".ljust(2_048, "x"), topic_alias=n % 32 + 1)
+    assert not peer.is_closed
+    peer.publish("y" * 2_049, topic_alias=7)
+    assert peer.gone_with == 0x97
+
+
+@pytest.mark.parametrize(("size", "count"), [(100, 256), (1_000, 65), (60_000, 1)])
+def test_aliases_that_the_server_gives_have_one(size: int, count: int) -> None:
+    rig = Rig()
+    watch = rig.connected("w", topic_alias_maximum=65_535)
+    watch.subscribe("#", qos=0)
+    peer = rig.connected("p")
+    for _ in range(2):
+        for n in range(300):
+            peer.publish(f"{n:03}".ljust(size, "x"))
+    found = watch.publishes()
+    assert len(found) == 600
+    named = {p.properties.topic_alias: p.topic for p in found if p.properties and p.topic}
+    assert len(named) == count
+    again = [p for p in found[300:] if not p.topic]
+    assert len(again) == count
+    assert all(p.properties and p.properties.topic_alias in named for p in again)
