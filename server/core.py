@@ -22,6 +22,7 @@ from .loader import Loader
 from .message import Message
 from .mqtt.broker import Broker
 from .mqtt.router import Router
+from .quota import Quota
 from .replay import Replay
 from .retained import Retained
 from .schedules import Schedules
@@ -51,12 +52,13 @@ class Core:
         start, wheel, tail = self.horizon.position, config.wheel, config.tail
         self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
-        self.router = Router(config.mqtt.deny_subscribe)
+        self.router = Router(config.mqtt.deny_subscribe, max_bytes=config.limits.route_cache_bytes)
         self.sessions = Sessions(
             store,
             self.horizon,
             self.router,
             clock,
+            quota=Quota(config.limits),
             max_sessions=config.limits.sessions,
             max_in_flight=config.sessions.max_in_flight,
         )

@@ -34,6 +34,7 @@ from timeline.session import Flight, Session, Subscription
 from .clock import Clock
 from .group import KEY_PREFIX
 from .mqtt.router import Router
+from .quota import Quota
 from .subscriber import Subscriber, Will
 
 CURSOR_INTERVAL_S = 0.1
@@ -55,6 +56,7 @@ class Sessions:
         router: Router,
         clock: Clock,
         *,
+        quota: Quota,
         max_sessions: int,
         max_in_flight: int,
     ) -> None:
@@ -62,6 +64,7 @@ class Sessions:
         self._horizon = horizon
         self._router = router
         self._clock = clock
+        self.quota = quota
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
         self._by_id: dict[str, Subscriber] = {}
@@ -103,6 +106,7 @@ class Sessions:
         self.dirty.discard(subscriber)
         if self._by_id.get(client_id) is subscriber:
             del self._by_id[client_id]
+            self.quota.discard(subscriber.session.subscriptions)
 
     def restore_cursor(self, subscriber: Subscriber) -> None:
         """Where a group stood when it was last stored."""
@@ -223,6 +227,8 @@ class Sessions:
                 stored.asked,
             )
             session.subscriptions[stored.filter] = subscription
+            session.filter_bytes += len(stored.filter.encode())
+            self.quota.add(stored.filter)
             if not stored.filter.startswith(SHARE_PREFIX):
                 self._router.add(subscriber, subscription)
         self.restore_cursor(subscriber)
