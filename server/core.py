@@ -23,6 +23,7 @@ from .message import Message
 from .mqtt.broker import Broker
 from .mqtt.router import Router
 from .owed import Owed
+from .quota import Quota
 from .replay import Replay
 from .retained import Retained
 from .schedules import Schedules
@@ -52,7 +53,7 @@ class Core:
         start, wheel, tail = self.horizon.position, config.wheel, config.tail
         self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
-        self.router = Router(config.mqtt.deny_subscribe)
+        self.router = Router(config.mqtt.deny_subscribe, max_bytes=config.limits.route_cache_bytes)
         self.owed = Owed(max_bytes=tail.max_bytes)
         self.sessions = Sessions(
             store,
@@ -60,6 +61,7 @@ class Core:
             self.router,
             self.owed,
             clock,
+            quota=Quota(config.limits),
             max_sessions=config.limits.sessions,
             max_in_flight=config.sessions.max_in_flight,
         )

@@ -126,6 +126,8 @@ class ServerCollector(Collector):
         yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
         refused = self._app.retained.refused
         yield "retained_refused", "Messages not retained: as many topics as limits.retained have one", refused
+        refused = self._app.sessions.quota.refused
+        yield "subscriptions_refused", "Subscriptions refused: one of the limits on them is reached", refused
 
     def _traffic(self) -> Iterator[tuple[str, str, float]]:
         traffic = self._app.broker.traffic
@@ -150,7 +152,10 @@ class ServerCollector(Collector):
         yield "slices", "Slices in the directory", len(app.directory)
         yield "jobs_open", "Open pipeline jobs", app.pipeline.open
         yield "retained", "Topics with a retained message", app.retained.count
-        yield "subscriptions", "Subscriptions of all sessions", len(app.router)
+        quota = app.sessions.quota
+        yield "subscriptions", "Subscriptions of all sessions", quota.count
+        yield "subscription_bytes", "Bytes of their filters", quota.bytes
+        yield "route_cache_bytes", "Bytes of the cache of who gets which topic", app.router.cached_bytes
         behind_ms = max(0, app.clock.wall_ms() - (app.horizon.position >> 48))
         yield "horizon_behind_seconds", "How far dispatch is behind the clock", behind_ms / 1_000
 

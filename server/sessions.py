@@ -34,6 +34,7 @@ from timeline.session import Flight, Loan, Session, Subscription
 from .clock import Clock
 from .mqtt.router import Router
 from .owed import Owed
+from .quota import Quota
 from .subscriber import Subscriber, Will
 
 CURSOR_INTERVAL_S = 0.1
@@ -56,6 +57,7 @@ class Sessions:
         owed: Owed,
         clock: Clock,
         *,
+        quota: Quota,
         max_sessions: int,
         max_in_flight: int,
     ) -> None:
@@ -64,6 +66,7 @@ class Sessions:
         self._router = router
         self._owed = owed
         self._clock = clock
+        self.quota = quota
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
         self._by_id: dict[str, Subscriber] = {}
@@ -106,6 +109,7 @@ class Sessions:
         self.dirty.discard(subscriber)
         if self._by_id.get(client_id) is subscriber:
             del self._by_id[client_id]
+            self.quota.discard(subscriber.session.subscriptions)
 
     def restore_cursor(self, subscriber: Subscriber) -> None:
         """Where a group stood when it was last stored."""
@@ -238,6 +242,8 @@ class Sessions:
                 stored.asked,
             )
             session.subscriptions[stored.filter] = subscription
+            session.filter_bytes += len(stored.filter.encode())
+            self.quota.add(stored.filter)
             if not stored.filter.startswith(SHARE_PREFIX):
                 self._router.add(subscriber, subscription)
         self.restore_cursor(subscriber)

@@ -128,6 +128,8 @@ class Session:
         self.read = read
         self.tailing = False
         self.subscriptions: dict[str, Subscription] = {}
+        self.filter_bytes = 0
+        """Size of their filters."""
         self.flights: dict[int, Flight] = {}
         """By packet id, in the order in which they were first sent."""
         self.received: dict[int, bool] = {}
@@ -167,6 +169,7 @@ class Session:
         if known is not None:
             wanted.since, wanted.asked = known.since, known.asked
             return False
+        self.filter_bytes += len(wanted.filter.encode())
         wanted.since = horizon
         if replay_from is not None and replay_from < horizon:
             self.rewind(wanted, replay_from, horizon)
@@ -188,7 +191,10 @@ class Session:
 
     def unsubscribe(self, topic_filter: str) -> bool:
         self.changes += 1
-        return self.subscriptions.pop(topic_filter, None) is not None
+        if self.subscriptions.pop(topic_filter, None) is None:
+            return False
+        self.filter_bytes -= len(topic_filter.encode())
+        return True
 
     # -- reading
 

@@ -13,7 +13,12 @@ every message in it matches it, so a reader may skip each shard whose structure 
 Structure 0 is "anything" and is always read: it takes messages while little has been learned
 (`LEARN_TOPICS`), beyond `max_structures` structures, and in slices that are not busy.
 
-Bounded: `max_structures` patterns, `NODES_MAX` nodes, `CACHE_TOPICS` remembered topics (dropped whole).
+Which structures a filter overlaps is found a level at a time: for each level and word, a number whose bits
+are the structures that have it there. A filter of 128 levels is at its end after the nine that there are.
+
+Bounded: `max_structures` patterns of PATTERN_BYTES in all, beyond which a topic goes to structure 0;
+NODES_MAX nodes, where a long level counts as several, beyond which a level is `+`; CACHE_BYTES of remembered
+topics and as many of remembered filters, each dropped whole.
 """
 
 from collections.abc import Iterable
@@ -23,7 +28,12 @@ FANOUT = 24
 LEVELS_MAX = 8
 LEARN_TOPICS = 1_000
 NODES_MAX = 50_000
-CACHE_TOPICS = 50_000
+NODE_BYTES = 64
+"""A level of so many bytes counts as one node, of twice as many as two."""
+PATTERN_BYTES = 4 << 20
+CACHE_BYTES = 8 << 20
+CACHE_OVERHEAD = 150
+"""Bytes of a remembered topic beside its own."""
 
 
 class _Node:
@@ -57,11 +67,18 @@ class Structures:
         self._root = _Node()
         self._nodes = 0
         self._seen = LEARN_TOPICS if patterns else 0
+        self._pattern_bytes = 0
+        self._named: dict[tuple[int, str], int] = {}
+        """Level and word (`+` and `#` too) -> the structures that have it there, as bits."""
+        self._deep: dict[int, int] = {}
+        """Level -> those that have it, but for a `#`."""
+        self._ending: dict[int, int] = {}
+        """Number of levels -> those that have so many and no `#`."""
         self._by_topic: dict[bytes, int] = {}
-        self._by_filter: dict[str, frozenset[int]] = {}
+        self._by_filter: dict[str, int] = {}
+        self._topic_bytes = self._filter_bytes = 0
         for number, pattern in patterns.items():
-            self._patterns[number] = pattern
-            self._numbers[pattern] = number
+            self._add(number, pattern)
             self._learn(pattern.split("/"))
 
     def place(self, topic: bytes) -> tuple[int, str | None]:
@@ -74,37 +91,76 @@ class Structures:
         if self._seen < LEARN_TOPICS:
             return ANYTHING, None
         number = self._numbers.get(pattern)
-        is_new = number is None and len(self._patterns) < self.max_structures
+        is_new = (
+            number is None
+            and len(self._patterns) < self.max_structures
+            and self._pattern_bytes + len(pattern) <= PATTERN_BYTES
+        )
         if is_new:
             number = 1 + max(self._patterns, default=0)
-            self._patterns[number] = pattern
-            self._numbers[pattern] = number
-            self._by_filter.clear()
+            self._add(number, pattern)
         self._remember(topic, number or ANYTHING)
         return number or ANYTHING, pattern if is_new else None
 
     def overlapping(self, filters: Iterable[str]) -> set[int]:
         """The structures that can hold a topic that one of the filters matches, 0 among them."""
-        found = {ANYTHING}
+        bits = 1 << ANYTHING
         for topic_filter in filters:
-            numbers = self._by_filter.get(topic_filter)
-            if numbers is None:
-                numbers = self._overlapping(topic_filter)
-            found |= numbers
+            known = self._by_filter.get(topic_filter)
+            bits |= self._overlapping(topic_filter) if known is None else known
+        digits, found = f"{bits:b}"[::-1], {ANYTHING}
+        at = digits.find("1", 1)
+        while at > 0:
+            found.add(at)
+            at = digits.find("1", at + 1)
         return found
 
-    def _overlapping(self, topic_filter: str) -> frozenset[int]:
-        levels = topic_filter.split("/")
-        numbers = frozenset(n for n, pattern in self._patterns.items() if overlap(pattern.split("/"), levels))
-        if len(self._by_filter) >= CACHE_TOPICS:
-            self._by_filter.clear()
-        self._by_filter[topic_filter] = numbers
-        return numbers
+    def _overlapping(self, topic_filter: str) -> int:
+        bits = self._find(topic_filter.split("/"))
+        size = len(topic_filter) + bits.bit_length() // 8 + CACHE_OVERHEAD
+        if self._filter_bytes + size > CACHE_BYTES:
+            self._by_filter, self._filter_bytes = {}, 0
+        self._by_filter[topic_filter] = bits
+        self._filter_bytes += size
+        return bits
+
+    def _find(self, levels: list[str]) -> int:
+        """The structures that `overlap` a filter, as bits: those that are sure, and those still in step."""
+        found, left = 0, -1
+        for place, level in enumerate(levels):
+            found |= left & self._named.get((place, "#"), 0)
+            if level == "#":
+                left &= self._deep.get(place, 0) | self._ending.get(place, 0)
+                return found | left
+            if level == "+":
+                left &= self._deep.get(place, 0)
+            else:
+                left &= self._named.get((place, level), 0) | self._named.get((place, "+"), 0)
+            if not left:
+                return found
+        count = len(levels)
+        return found | left & (self._named.get((count, "#"), 0) | self._ending.get(count, 0))
+
+    def _add(self, number: int, pattern: str) -> None:
+        """A structure is known from now on."""
+        self._patterns[number] = pattern
+        self._numbers[pattern] = number
+        self._pattern_bytes += len(pattern)
+        levels, bit = pattern.split("/"), 1 << number
+        for place, level in enumerate(levels):
+            self._named[place, level] = self._named.get((place, level), 0) | bit
+            if level != "#":
+                self._deep[place] = self._deep.get(place, 0) | bit
+        if levels[-1] != "#":
+            self._ending[len(levels)] = self._ending.get(len(levels), 0) | bit
+        self._by_filter, self._filter_bytes = {}, 0
 
     def _remember(self, topic: bytes, number: int) -> None:
-        if len(self._by_topic) >= CACHE_TOPICS:
-            self._by_topic.clear()
+        size = len(topic) + CACHE_OVERHEAD
+        if self._topic_bytes + size > CACHE_BYTES:
+            self._by_topic, self._topic_bytes = {}, 0
         self._by_topic[topic] = number
+        self._topic_bytes += size
 
     def _learn(self, levels: list[str]) -> list[str]:
         """Enter a topic (or a pattern) into the tree; its pattern, level by level."""
@@ -124,13 +180,14 @@ class Structures:
             return "+"
         if level in node.children:
             return level
-        if level != "+" and len(node.children) < FANOUT and self._nodes < NODES_MAX:
+        cost = 1 + len(level) // NODE_BYTES
+        if level != "+" and len(node.children) < FANOUT and self._nodes + cost <= NODES_MAX:
             node.children[level] = _Node()
-            self._nodes += 1
+            self._nodes += cost
             return level
         node.any = self._merged(list(node.children.values()))
         node.children = {}
-        self._by_topic.clear()
+        self._by_topic, self._topic_bytes = {}, 0
         return "+"
 
     def _merged(self, nodes: list[_Node]) -> _Node:
@@ -150,7 +207,10 @@ class Structures:
 
 
 def overlap(pattern: list[str], levels: list[str]) -> bool:
-    """Whether some topic is matched by both: `+` is one level, a final `#` any number of them."""
+    """Whether some topic is matched by both: `+` is one level, a final `#` any number of them.
+
+    What `overlapping` says of all structures, of one.
+    """
     for index in range(max(len(pattern), len(levels))):
         mine = pattern[index] if index < len(pattern) else None
         theirs = levels[index] if index < len(levels) else None

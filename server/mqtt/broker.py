@@ -265,21 +265,23 @@ class Broker:
         limits = self.config.limits
         if any(_covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
             return Reason.NOT_AUTHORIZED
-        known = subscriber.session.subscriptions
-        if text not in known and len(known) >= limits.subscriptions_per_session:
-            return Reason.QUOTA_EXCEEDED
         if (
             topic_filter in ("#", "+/#")
             and subscriber.session.is_persistent
             and not limits.hash_on_persistent
         ):
             return Reason.NOT_AUTHORIZED
+        session = subscriber.session
+        if text not in session.subscriptions and not self.sessions.quota.admits(session, text):
+            return Reason.QUOTA_EXCEEDED
         return None
 
     def subscribe(self, subscriber: Subscriber, wanted: Subscription, replay_from: Position | None) -> bool:
         """Add or replace; takes effect at once. True if the filter is new to the session."""
         if replay_from is not None:
             replay_from = max(replay_from, self.replay.floor)
+        if wanted.filter not in subscriber.session.subscriptions:
+            self.sessions.quota.add(wanted.filter)
         if wanted.filter.startswith(SHARE_PREFIX):
             subscriber.session.subscribe(wanted, self.horizon())
             if replay_from is not None and wanted.filter not in self.groups:
@@ -309,6 +311,7 @@ class Broker:
     def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> bool:
         if not subscriber.session.unsubscribe(topic_filter):
             return False
+        self.sessions.quota.discard((topic_filter,))
         if topic_filter in subscriber.groups:
             self.groups.leave(subscriber, topic_filter)
             return True

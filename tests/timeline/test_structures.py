@@ -90,7 +90,7 @@ def test_what_is_restored_is_known() -> None:
 
 
 def test_caches_are_dropped_at_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CACHE_TOPICS", 3)
+    monkeypatch.setattr(module, "CACHE_BYTES", 3 * (module.CACHE_OVERHEAD + 2))
     structures = learned()
     for name in "abcdefgh":
         structures.place(name.encode())
@@ -100,6 +100,43 @@ def test_caches_are_dropped_at_their_bound(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(structures._by_topic) <= 3
     assert len(structures._by_filter) <= 3
     assert structures.overlapping(["a"]) == {ANYTHING, 1}
+
+
+def test_long_topics_and_filters_fill_the_caches_sooner() -> None:
+    structures = learned()
+    for number in range(1_000):
+        structures.place(b"%d/" % number + b"x" * 60_000)
+        structures.overlapping([f"{number}/{'x' * 60_000}"])
+    kept = [*structures._by_topic, *structures._by_filter]
+    assert sum(map(len, kept)) <= 2 * module.CACHE_BYTES
+
+
+def test_long_levels_are_many_nodes_and_patterns_are_bounded_in_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "NODES_MAX", 10)
+    structures = learned()
+    assert pattern_of(structures, "short/" + "x" * 2_000) == "short/+"
+    monkeypatch.setattr(module, "PATTERN_BYTES", len("short/+") + 3)
+    assert structures.place(b"abcd") == (ANYTHING, None)
+    assert structures.place(b"abc") == (2, "abc")
+
+
+@given(st.lists(topics, max_size=30), st.lists(filters, min_size=1, max_size=5), st.integers(1, 6))
+def test_overlapping_equals_a_comparison_each(stream: list[str], wanted: list[str], fanout: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "FANOUT", fanout)
+        patch.setattr(module, "LEVELS_MAX", 3)
+        structures = learned()
+        for topic in stream:
+            structures.place(topic.encode())
+    for topic_filter in [*wanted, *stream, "#"]:
+        expected = {
+            number
+            for number in range(1, len(structures) + 1)
+            if overlap(structures.pattern(number).split("/"), topic_filter.split("/"))
+        }
+        assert structures.overlapping([topic_filter]) == {ANYTHING} | expected
 
 
 def test_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
