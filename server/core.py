@@ -96,7 +96,7 @@ class Core:
             node=NODE,
             horizon=lambda: self.horizon.position,
         )
-        self.sessions.submit, self.sessions.sealing = self.broker.submit, self.retained.write
+        self.sessions.submit, self.sessions.sealing = self.writer.submit, self.retained.write
         self._held_from: float = 0.0
         self.sessions.load()
         self.broker.restore()
@@ -120,8 +120,9 @@ class Core:
         )
 
     def heartbeat(self) -> None:
-        """Keep the durable bound ahead of the clock."""
+        """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
         self.horizon.observe(self.clock.wall_ms())
+        self.sessions.step()
         if self.horizon.needs_heartbeat and self.writer.is_idle and self.writer.broken is None:
             self.writer.submit(lambda commit: None, lambda answer: None)
 

@@ -67,8 +67,10 @@ class Subscriber:
         "connected_ms",
         "delivered",
         "dirty",
+        "even_at",
         "gate",
         "groups",
+        "is_entangled",
         "is_gate_planned",
         "is_ready",
         "is_stored",
@@ -105,6 +107,10 @@ class Subscriber:
         """`session.changes` when the subscriptions were last written; -1: not as they are now."""
         self.is_stored = False
         """It has rows on disk."""
+        self.even_at = 0.0
+        """When what was written of it will be paid for, s of monotonic time."""
+        self.is_entangled = False
+        """Its cursor is next written together with those of its shared subscriptions."""
         self.resends: deque[Flight] = deque()
         """In flight from the last connection, not yet sent on this one."""
         self.retained: deque[tuple[Subscription, bytes]] = deque()
@@ -234,6 +240,8 @@ class Subscriber:
             packet_id = self.session.take(message.position, message.shard, qos)
             self.session.flights[packet_id].group = group
             self.dirty.add(self)
+            if qos == 2:
+                self.is_entangled = True
         self.delivered += 1
         if self.gate or (qos == 2 and self.session.is_persistent):
             self.gate.append((message, qos, packet_id, subscriptions, False))
@@ -278,6 +286,8 @@ class Subscriber:
         self.secure(self, opened)
 
 
-Secure = Callable[[Subscriber, Callable[[int], None]], None]
-"""Makes a cursor durable, then calls back with how many waited at the gate when it was written (< 0: the
-store has failed)."""
+Secured = Callable[[int], None]
+"""Told that a cursor is durable, and how many deliveries waited at the gate when it was written; -1: the
+store has failed."""
+Secure = Callable[[Subscriber, Secured], None]
+"""Makes a cursor durable, then calls back."""

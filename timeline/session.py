@@ -26,7 +26,10 @@ PACKET_ID_MAX = 65_535
 
 @dataclass(slots=True)
 class Flight:
-    """A message that was sent and is not acked. `phase` is 1 once a QoS 2 message is known to be there."""
+    """A message that was sent and is not acked.
+
+    `phase` of a QoS 2 message: 1 once it is known to be there, 2 when that is durable.
+    """
 
     packet_id: int
     position: Position
@@ -95,14 +98,15 @@ class Session:
     def subscribe(self, wanted: Subscription, horizon: Position, replay_from: Position | None = None) -> bool:
         """Add or replace a subscription; True if its filter is new.
 
-        A filter that is there already keeps its `since`.
+        A filter that is there already keeps its `since`; sent again as it was, it changes nothing.
         """
         known = self.subscriptions.get(wanted.filter)
         self.subscriptions[wanted.filter] = wanted
-        self.changes += 1
         if known is not None:
             wanted.since = known.since
+            self.changes += wanted != known
             return False
+        self.changes += 1
         wanted.since = horizon
         if replay_from is not None and replay_from < horizon:
             self.rewind(wanted, replay_from, horizon)
@@ -123,8 +127,9 @@ class Session:
         self.changes += 1
 
     def unsubscribe(self, topic_filter: str) -> bool:
-        self.changes += 1
-        return self.subscriptions.pop(topic_filter, None) is not None
+        is_known = self.subscriptions.pop(topic_filter, None) is not None
+        self.changes += is_known
+        return is_known
 
     # -- reading
 
@@ -162,7 +167,7 @@ class Session:
         flight = self.flights.get(packet_id)
         if flight is None or flight.qos != 2:
             return False
-        flight.phase = 1
+        flight.phase = max(flight.phase, 1)
         return True
 
     def restore(self, flights: list[Flight]) -> None:

@@ -88,7 +88,8 @@ class Broker:
         for subscriber in list(self.sessions):
             if subscriber.will is not None:
                 self._publish_will(subscriber, at_once=False)
-                self.store(subscriber, _ignore)
+                subscriber.stored_changes = -1
+                self.sessions.secure(subscriber, _drop)
 
     def take_id(self) -> int:
         """A number for a client id of the server's own making, unique over restarts."""
@@ -105,7 +106,7 @@ class Broker:
         """
         known = self.sessions.get(client_id)
         is_present = (
-            known is not None and known.session.is_persistent and not clean and not self._is_over(known)
+            known is not None and known.session.is_persistent and not clean and not self.is_over(known)
         )
         if known is not None:
             self._displace(known, is_resumed=is_present)
@@ -120,8 +121,31 @@ class Broker:
             log.warning("connect refused: %s", error)
             return None, False
         fresh.link = link
-        fresh.is_stored = known is not None and known.is_stored
         return fresh, False
+
+    def begin(self, subscriber: Subscriber, done: Callable[[bool], None], *, is_new: bool) -> None:
+        """Store what `claim` gave; `done` says whether it is durable, and CONNACK may leave.
+
+        Of a session that ends with its connection it is that nothing is stored under its name. One that
+        cannot be stored has not been opened: no will of its client counts, and a new one goes with the link.
+        """
+        session = subscriber.session
+
+        def begun(waiting: int) -> None:
+            if waiting < 0:
+                subscriber.will = None
+                if is_new:
+                    session.expiry_s = 0
+            done(waiting >= 0)
+
+        if session.is_persistent:
+            subscriber.stored_changes = -1
+            self.sessions.begin(subscriber, begun, is_new=is_new)
+        elif self.sessions.is_stored(session.client_id):
+            subscriber.is_stored = False
+            self.sessions.begin(subscriber, begun, is_new=True)
+        else:
+            done(True)
 
     def resume(self, subscriber: Subscriber) -> None:
         """CONNACK is out: send what was in flight, then read on."""
@@ -136,31 +160,26 @@ class Broker:
         if not session.is_persistent:
             self._publish_will(subscriber, at_once=True)
             self.sessions.drop(subscriber)
-            if subscriber.is_stored:
-                self.erase(session.client_id, _ignore)
             return
         subscriber.left_ms = self.clock.wall_ms()
         self._publish_will(subscriber, at_once=False)
-        self.store(subscriber, _ignore)
+        subscriber.stored_changes = -1
+        self.sessions.secure(subscriber, _drop)
 
-    def store(self, subscriber: Subscriber, done: Callable[[bool], None], *, is_new: bool = False) -> None:
-        """Make the session durable as it is now; `done` says whether it is.
+    def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:
+        """Make the session durable as it is by then; `done` says whether it is."""
+        self.sessions.secure(subscriber, lambda waiting: done(waiting >= 0))
 
-        `is_new`: nothing stays of an earlier session of that client.
-        """
-        subscriber.is_stored = True
-
-        def decide(commit: Commit) -> None:
-            if is_new:
-                self.sessions.erase(commit, subscriber.session.client_id)
-            if self.sessions.get(subscriber.session.client_id) is subscriber:
-                self.sessions.store(commit, subscriber)
-
-        self.submit(decide, done)
-
-    def erase(self, client_id: str, done: Callable[[bool], None]) -> None:
-        """Drop a session's rows."""
-        self.submit(lambda commit: self.sessions.erase(commit, client_id), done)
+    def end_expired(self, subscribers: Sequence[Subscriber]) -> int:
+        """In the writer: end those of these sessions that are over by now; how many."""
+        ended = 0
+        for subscriber in subscribers:
+            client_id = subscriber.session.client_id
+            if self.sessions.get(client_id) is subscriber and self.is_over(subscriber):
+                self.sessions.drop(subscriber)
+                log.info("session %s expired", client_id)
+                ended += 1
+        return ended
 
     def read_on(self, subscriber: Subscriber) -> None:
         """The session, or a group that it is a member of, may have room again."""
@@ -199,10 +218,11 @@ class Broker:
         subscriber.retained.clear()
         subscriber.gate.clear()
         subscriber.session.fall_behind(self.horizon())
+        subscriber.is_entangled = bool(subscriber.groups)
         self.groups.part(subscriber)
 
     def discard(self, subscriber: Subscriber, reason: Reason) -> None:
-        """End a session, whatever it is doing; its rows are the caller's."""
+        """End a session, whatever it is doing."""
         link = subscriber.link
         self._part(subscriber)
         if link is not None:
@@ -213,7 +233,7 @@ class Broker:
             self.submit(lambda commit: _drop(commit.move(wanted, 0)), _ignore)
         self.sessions.drop(subscriber)
 
-    def _is_over(self, subscriber: Subscriber) -> bool:
+    def is_over(self, subscriber: Subscriber) -> bool:
         """Its expiry has come, housekeeping has not."""
         if subscriber.link is not None:
             return False
@@ -268,7 +288,10 @@ class Broker:
             subscriber.session.subscribe(wanted, self.horizon())
             if replay_from is not None and wanted.filter not in self.groups:
                 wanted.since = min(wanted.since, replay_from)
-            return self.groups.join(subscriber, wanted.filter, wanted)
+            is_new = self.groups.join(subscriber, wanted.filter, wanted)
+            subscriber.is_entangled = True
+            self.sessions.dirty.add(subscriber.groups[wanted.filter])
+            return is_new
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
             self.router.discard(subscriber, wanted.filter)
