@@ -123,6 +123,7 @@ class Core:
         """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
         self.horizon.observe(self.clock.wall_ms())
         self.sessions.step()
+        self.broker.wills.step()
         if self.horizon.needs_heartbeat and self.writer.is_idle and self.writer.broken is None:
             self.writer.submit(lambda commit: None, lambda answer: None)
 

@@ -33,7 +33,7 @@ def session_row(subscriber: Subscriber) -> bytes:
     ]
     will_id = keys.message(MessageId(subscriber.will_id)) if subscriber.will_id else b""
     row = SessionRow(session.expiry_s, rows, subscriber.left_ms, will_id)
-    will = subscriber.will
+    will = subscriber.will or subscriber.unplaced
     if will is not None:
         row = msgspec.structs.replace(row, will=encode(will.record), will_delay_s=will.delay_s)
     return encode_row(row)

@@ -82,6 +82,7 @@ class Subscriber:
         "session",
         "stored_at",
         "stored_changes",
+        "unplaced",
         "will",
         "will_id",
     )
@@ -121,6 +122,8 @@ class Subscriber:
         """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
         self.will: Will | None = None
         """What to publish if the connection ends without a word."""
+        self.unplaced: Will | None = None
+        """A will that is to be published at once and has no place yet: stored until it has."""
         self.will_id = 0
         """The delayed will that waits on the timeline, while the client is away."""
         self.left_ms = 0

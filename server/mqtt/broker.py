@@ -6,15 +6,13 @@ One object for all connections. It holds no state of its own beside who is conne
 import logging
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from shards import keys
-from shards.commit import Commit, Draft, Replayed
+from shards.commit import Commit
 from shards.errors import StoreFailed
-from shards.record import Record, encode
+from shards.record import Record
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX
-from timeline.position import MessageId, Position
+from timeline.position import Position
 from timeline.session import Subscription
 
 from ..clock import Clock
@@ -31,6 +29,7 @@ from .incoming import Wish
 from .placing import LIVE_MAX, Answer, Placing, Traffic
 from .reasons import Reason
 from .router import Router
+from .wills import Wills
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +61,7 @@ class Broker:
         self.traffic = Traffic()
         self._placing = Placing(config, router, dispatch, writer, self.traffic)
         self.bury = Dead(sessions, self._placing, writer, node=node, read_on=self.read_on).bury
+        self.wills = Wills(sessions, self._placing, writer, clock, config.limits)
         self._assigned = 0
         self._second = self._connects = 0
         self._dispatch = dispatch
@@ -87,7 +87,7 @@ class Broker:
         self.groups.restore()
         for subscriber in list(self.sessions):
             if subscriber.will is not None:
-                self._publish_will(subscriber, at_once=False)
+                self.wills.publish(subscriber, at_once=False)
                 subscriber.stored_changes = -1
                 self.sessions.secure(subscriber, _drop)
 
@@ -158,11 +158,11 @@ class Broker:
         session = subscriber.session
         self._part(subscriber)
         if not session.is_persistent:
-            self._publish_will(subscriber, at_once=True)
+            self.wills.publish(subscriber, at_once=True)
             self.sessions.drop(subscriber)
             return
         subscriber.left_ms = self.clock.wall_ms()
-        self._publish_will(subscriber, at_once=False)
+        self.wills.publish(subscriber, at_once=False)
         subscriber.stored_changes = -1
         self.sessions.secure(subscriber, _drop)
 
@@ -200,16 +200,11 @@ class Broker:
         if known.link is not None:
             known.link.close(Reason.SESSION_TAKEN_OVER)
             self._part(known)
-        # It may also be a will that is on its way to the timeline: that does not go on (`_publish_will`).
+        # It may also be a will that is on its way to the timeline: that does not go on (`Wills`).
         if known.will is not None and not (is_resumed and known.will.delay_s):
-            self._publish_will(known, at_once=True)
+            self.wills.publish(known, at_once=True)
         known.will = None
-        if known.will_id:
-            wanted, known.will_id = MessageId(known.will_id), 0
-            if is_resumed:
-                self.submit(lambda commit: _drop(commit.cancel(wanted)), _ignore)
-            else:
-                self.submit(lambda commit: _drop(commit.move(wanted, 0)), _ignore)
+        self.wills.recall(known, at_once=not is_resumed)
 
     def _part(self, subscriber: Subscriber) -> None:
         """No connection any more: what was on its way is in flight, the read position stands still."""
@@ -227,10 +222,8 @@ class Broker:
         self._part(subscriber)
         if link is not None:
             link.close(reason)
-        self._publish_will(subscriber, at_once=True)
-        if subscriber.will_id:
-            wanted, subscriber.will_id = MessageId(subscriber.will_id), 0
-            self.submit(lambda commit: _drop(commit.move(wanted, 0)), _ignore)
+        self.wills.publish(subscriber, at_once=True)
+        self.wills.recall(subscriber, at_once=True)
         self.sessions.drop(subscriber)
 
     def is_over(self, subscriber: Subscriber) -> bool:
@@ -238,29 +231,6 @@ class Broker:
         if subscriber.link is not None:
             return False
         return self.clock.wall_ms() >= subscriber.left_ms + subscriber.session.expiry_s * 1000
-
-    def _publish_will(self, subscriber: Subscriber, *, at_once: bool) -> None:
-        """The connection ended without a word: publish its will, now or on the timeline."""
-        will = subscriber.will
-        if will is None:
-            return
-        delay_s = 0 if at_once else min(will.delay_s, subscriber.session.expiry_s)
-        if not delay_s:
-            subscriber.will = None
-            self.publish([(Wish(will.record, False, b"", b""), None)])
-            return
-        due_ms = self.clock.wall_ms() + delay_s * 1000
-        record = msgspec.structs.replace(will.record, due_ms=due_ms)
-
-        def decide(commit: Commit) -> None:
-            if subscriber.will is not will:
-                return  # the client has come back
-            subscriber.will = None
-            (placed,) = commit.put([Draft(due_ms, record.topic, encode(record))])
-            subscriber.will_id = placed.id if isinstance(placed, Replayed) else placed
-            self.sessions.store(commit, subscriber)
-
-        self.submit(decide, _ignore)
 
     # -- subscriptions
 
@@ -369,7 +339,3 @@ def _forget_retained(subscriber: Subscriber, filters: set[str]) -> None:
 
 def _drop(_: object) -> None:
     """An answer that nobody waits for."""
-
-
-def _ignore(_: bool) -> None:
-    """The next group, or the next heartbeat, says it again."""
