@@ -59,6 +59,7 @@ class Core:
             clock,
             max_sessions=config.limits.sessions,
             max_in_flight=config.sessions.max_in_flight,
+            gate_bytes=config.limits.out_bytes,
         )
         self.writer = Writer(
             self.opened,

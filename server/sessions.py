@@ -76,6 +76,7 @@ class Sessions:
         *,
         max_sessions: int,
         max_in_flight: int,
+        gate_bytes: int,
     ) -> None:
         self._store = store
         self._horizon = horizon
@@ -83,6 +84,7 @@ class Sessions:
         self._clock = clock
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
+        self._gate_bytes = gate_bytes
         self._by_id: dict[str, Subscriber] = {}
         self.dirty: set[Subscriber] = set()
         self._ended: dict[str, bool] = {}
@@ -123,7 +125,7 @@ class Sessions:
         if len(self._by_id) >= self._max_sessions:
             raise TooManySessions(f"{self._max_sessions} sessions exist, as many as limits.sessions allows")
         session = Session(client_id, read=self._horizon.position, expiry_s=expiry_s, window=window)
-        subscriber = Subscriber(session, self.dirty, self.secure)
+        subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
         self._by_id[client_id] = subscriber
         return subscriber
 
@@ -383,7 +385,7 @@ class Sessions:
         session = Session(
             key.decode(), read=self._horizon.position, expiry_s=row.expiry_s, window=self._max_in_flight
         )
-        subscriber = Subscriber(session, self.dirty, self.secure)
+        subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
         self.restore_cursor(subscriber)
         subscriber.is_stored = True
         subscriber.stored_changes = session.changes

@@ -26,7 +26,7 @@ class Will(msgspec.Struct, frozen=True):
 
 STORE_FAILED = 0x83
 GATE_MAX = 1_000
-"""Deliveries that may wait for a sync; beyond it the session falls behind."""
+"""Deliveries that may wait for a sync; beyond it, or `limits.out_bytes` of them, the session falls behind."""
 
 
 Waiting = tuple[Message, int, int, tuple[Subscription, ...], bool]
@@ -69,6 +69,8 @@ class Subscriber:
         "dirty",
         "even_at",
         "gate",
+        "gate_bytes",
+        "gate_bytes_max",
         "groups",
         "is_entangled",
         "is_gate_planned",
@@ -94,6 +96,7 @@ class Subscriber:
         session: Session,
         dirty: "set[Subscriber]",
         secure: "Secure",
+        gate_bytes_max: int = 1 << 20,
     ) -> None:
         self.session = session
         self.dirty = dirty
@@ -117,6 +120,9 @@ class Subscriber:
         self.retained: deque[tuple[Subscription, bytes]] = deque()
         """Subscriptions whose retained messages are still to be sent, each with the last topic sent."""
         self.gate: deque[Waiting] = deque()
+        self.gate_bytes = 0
+        self.gate_bytes_max = gate_bytes_max
+        """From so many on the gate is full."""
         self.is_gate_planned = False
         self.groups: dict[str, Subscriber] = {}
         """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
@@ -134,6 +140,11 @@ class Subscriber:
     def is_reachable(self) -> bool:
         """Somebody could be sent something."""
         return self.link is not None
+
+    @property
+    def is_gate_full(self) -> bool:
+        """Nothing more may wait for a sync; whoever is told so comes back when something was sent."""
+        return len(self.gate) >= GATE_MAX or self.gate_bytes >= self.gate_bytes_max
 
     @property
     def can_resend(self) -> bool:
@@ -170,7 +181,7 @@ class Subscriber:
         return True
 
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
-        if len(self.gate) >= GATE_MAX:
+        if self.is_gate_full:
             return False
         if subscriptions[0].no_local or len(subscriptions) > 1:
             subscriptions = self._theirs(message, subscriptions)
@@ -181,7 +192,7 @@ class Subscriber:
     def offer_retained(self, message: Message, subscription: Subscription) -> bool:
         """Send a retained message to a subscription that is new; False if there is no room for it now."""
         link = self.link
-        if link is None or not link.has_room or len(self.gate) >= GATE_MAX:
+        if link is None or not link.has_room or self.is_gate_full:
             return False
         if subscription.no_local and not self._theirs(message, (subscription,)):
             return True
@@ -217,8 +228,7 @@ class Subscriber:
         self.delivered += 1
         self.dirty.add(self)
         if self.gate or (qos == 2 and session.is_persistent):
-            self.gate.append((message, qos, packet_id, subscriptions, is_retained))
-            self._plan_gate()
+            self._wait(message, qos, packet_id, subscriptions, is_retained)
             return True
         assert self.link is not None
         if is_retained:
@@ -247,8 +257,7 @@ class Subscriber:
                 self.is_entangled = True
         self.delivered += 1
         if self.gate or (qos == 2 and self.session.is_persistent):
-            self.gate.append((message, qos, packet_id, subscriptions, False))
-            self._plan_gate()
+            self._wait(message, qos, packet_id, subscriptions, False)
         elif attempt > 1:
             self.link.send(message, qos, packet_id, subscriptions, attempt, False, True)
         else:
@@ -263,6 +272,24 @@ class Subscriber:
         if message.record.publisher != self.session.client_id.encode()[:255]:
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)
+
+    def _wait(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        is_retained: bool,
+    ) -> None:
+        """Put a delivery at the gate."""
+        self.gate.append((message, qos, packet_id, subscriptions, is_retained))
+        self.gate_bytes += message.record.size
+        self._plan_gate()
+
+    def shut_gate(self) -> None:
+        """The connection has ended: what waited is in flight, and is sent again on the next one."""
+        self.gate.clear()
+        self.gate_bytes = 0
 
     def _plan_gate(self) -> None:
         """Have the cursor made durable, then open the gate for what waited when it was written."""
@@ -282,6 +309,7 @@ class Subscriber:
                 return
             for _ in range(min(waiting, len(self.gate))):
                 message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()
+                self.gate_bytes -= message.record.size
                 link.send(message, qos, packet_id, subscriptions, 1, is_retained)
             if self.gate:
                 self._plan_gate()

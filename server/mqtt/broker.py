@@ -211,7 +211,7 @@ class Broker:
         subscriber.link = None
         subscriber.resends.clear()
         subscriber.retained.clear()
-        subscriber.gate.clear()
+        subscriber.shut_gate()
         subscriber.session.fall_behind(self.horizon())
         subscriber.is_entangled = bool(subscriber.groups)
         self.groups.part(subscriber)

@@ -54,8 +54,7 @@ class Leaving:
 
     @property
     def size(self) -> int:
-        record = self.will.record
-        return OVERHEAD_BYTES + len(record.payload) + len(record.topic) + len(record.properties)
+        return OVERHEAD_BYTES + self.will.record.size
 
 
 class Wills:

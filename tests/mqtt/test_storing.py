@@ -182,6 +182,37 @@ def test_a_full_queue_makes_nobody_fail() -> None:
     assert peer.take(Suback).reasons == (2,)
 
 
+@pytest.mark.parametrize("filter_", ["t", "$share/g/t"])
+def test_what_waits_for_a_sync_is_bounded_in_bytes(filter_: str) -> None:
+    """QoS 2 to a session that was away: read from the store as fast as it is sent, not all at once."""
+    rig = Rig(config(out_bytes=100_000))
+    peer = rig.lasting("s")
+    peer.subscribe(filter_)
+    peer.drop()
+    publisher = rig.connected("p", level=4)
+    for number in range(40):
+        publisher.publish("t", f"{number:02}" + "." * 20_000, 2, pump=False)
+    rig.pump()
+    peer = rig.peer()
+    peer.connect("s", clean=False, expiry=LONG_S, pump=False)
+    subscriber = _session(rig, "s")
+    most = 0
+    while rig.micro():
+        waiting = sum(len(one[0].record.payload) for one in subscriber.gate)
+        assert waiting <= subscriber.gate_bytes
+        most = max(most, waiting)
+    assert 100_000 < most < 125_000
+    assert subscriber.gate_bytes == 0
+    peer.inbox.pop(0)
+    assert [int(payload[:2]) for payload in peer.take_all()] == list(range(40))
+    # What is at the gate when the connection ends is counted no more.
+    publisher.publish("t", "x" * 20_000, 2, pump=False)
+    while not subscriber.gate:
+        rig.micro()
+    peer.drop(pump=False)
+    assert subscriber.gate_bytes == 0
+
+
 # -- in turns
 
 
