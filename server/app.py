@@ -68,7 +68,7 @@ class App(Core):
         """Finish the group commit, store every cursor, close the store."""
         self.is_ready = False
         await self.pipeline.stop()
-        self.sessions.mark_all()
+        self.sessions.finish()
         if not self._is_dead:
             try:
                 async with asyncio.timeout(STOP_S):
@@ -178,7 +178,9 @@ class App(Core):
         if self._timer is not None:
             self._timer.cancel()
         next_ms = self.wheel.next_ms()
-        delay = WAIT_S if next_ms is None else min(WAIT_S, max(0.0, self.clock.until(next_ms)))
+        delay = min(WAIT_S, self.sessions.wait_s())
+        if next_ms is not None:
+            delay = min(delay, max(0.0, self.clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:
             delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
         self._timer = self._loop.call_later(delay, self.plan)

@@ -64,6 +64,7 @@ class Core:
             quota=Quota(config.limits),
             max_sessions=config.limits.sessions,
             max_in_flight=config.sessions.max_in_flight,
+            gate_bytes=config.limits.out_bytes,
         )
         self.writer = Writer(
             self.opened,
@@ -104,7 +105,7 @@ class Core:
             node=NODE,
             horizon=lambda: self.horizon.position,
         )
-        self.sessions.submit, self.sessions.sealing = self.broker.submit, self.retained.write
+        self.sessions.submit, self.sessions.sealing = self.writer.submit, self.retained.write
         self._held_from: float = 0.0
         self.sessions.load()
         self.broker.restore()
@@ -130,8 +131,10 @@ class Core:
         )
 
     def heartbeat(self) -> None:
-        """Keep the durable bound ahead of the clock."""
+        """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
         self.horizon.observe(self.clock.wall_ms())
+        self.sessions.step()
+        self.broker.wills.step()
         if self.horizon.needs_heartbeat and self.writer.is_idle and self.writer.broken is None:
             self.writer.submit(lambda commit: None, lambda answer: None)
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message
-from .subscriber import GATE_MAX, Secure, Subscriber
+from .subscriber import Secure, Subscriber
 
 KEY_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
@@ -211,4 +211,4 @@ def _is_free(member: Subscriber) -> bool:
     link, session = member.link, member.session
     if link is None or not link.has_room or session.resends:
         return False
-    return len(member.gate) < GATE_MAX and session.has_room
+    return not member.is_gate_full and session.has_room

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC
-from functools import partial
 from itertools import islice
 from types import MappingProxyType
 
@@ -42,6 +41,7 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 30
 SYS_INTERVAL_S = 10
 SWEEP_ROWS = 5_000
+EXPIRE_SESSIONS = 500
 LEASES_INTERVAL_S = 5
 LAUNCH_INTERVAL_S = 60
 
@@ -126,15 +126,12 @@ class Housekeeping:
             log.info("expired %d slices up to %d", len(plan), plan[-1].end_ms)
 
     async def _expire_sessions(self) -> None:
-        app = self._app
-        now_ms = app.clock.wall_ms()
-        for subscriber in list(app.sessions):
-            session = subscriber.session
-            if subscriber.link is None and now_ms >= subscriber.left_ms + session.expiry_s * 1000:
-                app.sessions.drop(subscriber)
-                client_id = session.client_id
-                await app.ask(partial(app.sessions.erase, client_id=client_id))
-                log.info("session %s expired", client_id)
+        """End sessions a step at a time; the writer looks again at each, as its client may be back."""
+        broker = self._app.broker
+        over = [subscriber for subscriber in self._app.sessions if broker.is_over(subscriber)]
+        for start in range(0, len(over), EXPIRE_SESSIONS):
+            step = over[start : start + EXPIRE_SESSIONS]
+            await self._app.ask(lambda _, step=step: broker.end_expired(step), cost=len(step))  # type: ignore[misc]
 
     async def _sweep(self, table: Table) -> None:
         """Delete a step's worth of rows that count as absent; the next step goes on from there."""

@@ -135,6 +135,7 @@ class ServerCollector(Collector):
         yield "publishes_received", "Publishes received over MQTT", traffic.received
         yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
         yield "messages_delivered", "Messages sent to subscribers", traffic.sent
+        yield "wills_lost", "Wills given up, as too many could not be placed", self._app.broker.wills.lost
         yield "messages_dropped", "Deliveries dropped: larger than the subscriber takes", traffic.dropped
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:

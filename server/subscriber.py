@@ -27,7 +27,7 @@ class Will(msgspec.Struct, frozen=True):
 
 STORE_FAILED = 0x83
 GATE_MAX = 1_000
-"""Deliveries that may wait for a sync; beyond it the session falls behind."""
+"""Deliveries that may wait for a sync; beyond it, or `limits.out_bytes` of them, the session falls behind."""
 
 
 Waiting = tuple[Message, int, int, tuple[Subscription, ...], bool]
@@ -69,8 +69,12 @@ class Subscriber:
         "connected_ms",
         "delivered",
         "dirty",
+        "even_at",
         "gate",
+        "gate_bytes",
+        "gate_bytes_max",
         "groups",
+        "is_entangled",
         "is_gate_planned",
         "is_ready",
         "is_stored",
@@ -81,6 +85,7 @@ class Subscriber:
         "stored_at",
         "stored_changes",
         "unanswered",
+        "unplaced",
         "will",
         "will_id",
     )
@@ -92,6 +97,7 @@ class Subscriber:
         session: Session,
         dirty: "set[Subscriber]",
         secure: "Secure",
+        gate_bytes_max: int = 1 << 20,
     ) -> None:
         self.session = session
         self.dirty = dirty
@@ -110,12 +116,21 @@ class Subscriber:
         """Subscriptions whose retained messages are still to be sent."""
         self.unanswered = 0
         """SUBSCRIBEs that have asked for these and whose SUBACK is not out: nothing new is read before."""
+        self.even_at = 0.0
+        """When what was written of it will be paid for, s of monotonic time."""
+        self.is_entangled = False
+        """Its cursor is next written together with those of its shared subscriptions."""
         self.gate: deque[Waiting] = deque()
+        self.gate_bytes = 0
+        self.gate_bytes_max = gate_bytes_max
+        """From so many on the gate is full."""
         self.is_gate_planned = False
         self.groups: dict[str, Subscriber] = {}
         """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
         self.will: Will | None = None
         """What to publish if the connection ends without a word."""
+        self.unplaced: Will | None = None
+        """A will that is to be published at once and has no place yet: stored until it has."""
         self.will_id = 0
         """The delayed will that waits on the timeline, while the client is away."""
         self.left_ms = 0
@@ -126,6 +141,11 @@ class Subscriber:
     def is_reachable(self) -> bool:
         """Somebody could be sent something."""
         return self.link is not None
+
+    @property
+    def is_gate_full(self) -> bool:
+        """Nothing more may wait for a sync; whoever is told so comes back when something was sent."""
+        return len(self.gate) >= GATE_MAX or self.gate_bytes >= self.gate_bytes_max
 
     @property
     def can_resend(self) -> bool:
@@ -162,7 +182,7 @@ class Subscriber:
         return True
 
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
-        if len(self.gate) >= GATE_MAX:
+        if self.is_gate_full:
             return False
         if subscriptions[0].no_local or len(subscriptions) > 1:
             subscriptions = self._theirs(message, subscriptions)
@@ -174,7 +194,7 @@ class Subscriber:
     def can_take_retained(self) -> bool:
         """Whether it is worth while to load a retained message: a window that is full is seen only then."""
         link = self.link
-        return link is not None and link.has_room and len(self.gate) < GATE_MAX
+        return link is not None and link.has_room and not self.is_gate_full
 
     def offer_retained(self, message: Message, subscription: Subscription) -> bool:
         """Send a retained message to a subscription that asked; False if there is no room for it now.
@@ -215,8 +235,7 @@ class Subscriber:
         self.delivered += 1
         self.dirty.add(self)
         if self.gate or (qos == 2 and session.is_persistent):
-            self.gate.append((message, qos, packet_id, subscriptions, is_retained))
-            self._plan_gate()
+            self._wait(message, qos, packet_id, subscriptions, is_retained)
             return True
         assert self.link is not None
         if is_retained:
@@ -244,10 +263,11 @@ class Subscriber:
             packet_id = self.session.take(message.position, message.shard, qos)
             self.session.flights[packet_id].loan = loan
             self.dirty.add(self)
+            if qos == 2:
+                self.is_entangled = True
         self.delivered += 1
         if self.gate or (qos == 2 and self.session.is_persistent):
-            self.gate.append((message, qos, packet_id, subscriptions, False))
-            self._plan_gate()
+            self._wait(message, qos, packet_id, subscriptions, False)
         elif attempt > 1:
             self.link.send(message, qos, packet_id, subscriptions, attempt, False, True)
         else:
@@ -262,6 +282,24 @@ class Subscriber:
         if message.record.publisher != self.session.client_id.encode()[:255]:
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)
+
+    def _wait(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        is_retained: bool,
+    ) -> None:
+        """Put a delivery at the gate."""
+        self.gate.append((message, qos, packet_id, subscriptions, is_retained))
+        self.gate_bytes += message.record.size
+        self._plan_gate()
+
+    def shut_gate(self) -> None:
+        """The connection has ended: what waited is in flight, and is sent again on the next one."""
+        self.gate.clear()
+        self.gate_bytes = 0
 
     def _plan_gate(self) -> None:
         """Have the cursor made durable, then open the gate for what waited when it was written."""
@@ -281,6 +319,7 @@ class Subscriber:
                 return
             for _ in range(min(waiting, len(self.gate))):
                 message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()
+                self.gate_bytes -= message.record.size
                 link.send(message, qos, packet_id, subscriptions, 1, is_retained)
             if self.gate:
                 self._plan_gate()
@@ -288,6 +327,8 @@ class Subscriber:
         self.secure(self, opened)
 
 
-Secure = Callable[[Subscriber, Callable[[int], None]], None]
-"""Makes a cursor durable, then calls back with how many waited at the gate when it was written (< 0: the
-store has failed)."""
+Secured = Callable[[int], None]
+"""Told that a cursor is durable, and how many deliveries waited at the gate when it was written; -1: the
+store has failed."""
+Secure = Callable[[Subscriber, Secured], None]
+"""Makes a cursor durable, then calls back."""

@@ -69,7 +69,8 @@ class Busy(Exception):
 class Cursors(Protocol):
     """Who knows what sessions want stored with the next group."""
 
-    def write_cursors(self, commit: Commit) -> None: ...
+    def write_cursors(self, commit: Commit) -> Done:
+        """Called with each group before it is sealed; what it gives, when that is durable or has failed."""
 
     def mark_all(self) -> None:
         """Nothing of what was written may have survived: all of it again."""
@@ -316,7 +317,7 @@ class Writer:
         commit.running_ms += int((mono - self._mono) * 1000)
         self._mono = mono
         try:
-            self._cursors.write_cursors(commit)
+            answers.append((0, self._cursors.write_cursors(commit), None))
             commit.dispatched(self._turns)
             group = commit.seal()
         except Exception as error:

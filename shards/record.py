@@ -75,6 +75,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     when_ms: int = 0
     schedule: bytes = b""
 
+    @property
+    def size(self) -> int:
+        """Bytes that go to a subscriber, about."""
+        return len(self.topic) + len(self.properties) + len(self.payload)
+
 
 def encode(record: Record) -> bytes:
     """The stored form. Lengths are the caller's to have checked: topic and key 65,535 and 16 bytes,

@@ -31,7 +31,10 @@ RETIRED_MAX = 1_000
 
 @dataclass(slots=True)
 class Flight:
-    """A message that was sent and is not acked. `phase` is 1 once a QoS 2 message is known to be there."""
+    """A message that was sent and is not acked.
+
+    `phase` of a QoS 2 message: 1 once it is known to be there, 2 when that is durable.
+    """
 
     packet_id: int
     position: Position
@@ -161,14 +164,15 @@ class Session:
     def subscribe(self, wanted: Subscription, horizon: Position, replay_from: Position | None = None) -> bool:
         """Add or replace a subscription; True if its filter is new.
 
-        A filter that is there already keeps its `since`.
+        A filter that is there already keeps its `since`; sent again as it was, it changes nothing.
         """
         known = self.subscriptions.get(wanted.filter)
         self.subscriptions[wanted.filter] = wanted
-        self.changes += 1
         if known is not None:
             wanted.since, wanted.asked = known.since, known.asked
+            self.changes += wanted != known
             return False
+        self.changes += 1
         self.filter_bytes += len(wanted.filter.encode())
         wanted.since = horizon
         if replay_from is not None and replay_from < horizon:
@@ -190,9 +194,9 @@ class Session:
         self.changes += 1
 
     def unsubscribe(self, topic_filter: str) -> bool:
-        self.changes += 1
         if self.subscriptions.pop(topic_filter, None) is None:
             return False
+        self.changes += 1
         self.filter_bytes -= len(topic_filter.encode())
         return True
 

@@ -18,7 +18,6 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.record import is_stub, topic_of
-from shards.store import Table
 from timeline.position import Position, at_of, before
 
 from ..app import App
@@ -89,19 +88,18 @@ class SessionRoutes:
 
     @described("Forget a session", Gives(204), problems=("not-found", "wrong-state", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
-        """Close its connection, forget it, erase its rows: all decided in the writer, or none."""
+        """Close its connection, forget it, erase its rows, in the writer: with the group of this request."""
         app, name = self._app, request.match_info["client_id"]
         if app.broker.groups.get(name) is not None:
             raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
-        is_stored = app.reader.get(Table.SESSIONS, name.encode()) is not None
-        if app.sessions.get(name) is None and not is_stored:
+        if app.sessions.get(name) is None and not app.sessions.is_stored(name):
             raise _unknown(name)
 
-        def forget(commit: Commit) -> None:
+        def forget(_: Commit) -> None:
             subscriber = app.sessions.get(name)
             if subscriber is not None:
                 app.broker.discard(subscriber, Reason.ADMINISTRATIVE_ACTION)
-            app.sessions.erase(commit, name)
+            app.sessions.erase(name)
 
         await ask(app, forget)
         return web.Response(status=204)

@@ -6,15 +6,13 @@ One object for all connections. It holds no state of its own beside who is conne
 import logging
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from shards import keys
-from shards.commit import Commit, Draft, Replayed
+from shards.commit import Commit
 from shards.errors import StoreFailed
-from shards.record import Record, encode
+from shards.record import Record
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX
-from timeline.position import MessageId, Position, position
+from timeline.position import Position, position
 from timeline.session import Flight, Subscription
 
 from ..clock import Clock
@@ -32,6 +30,7 @@ from .incoming import Wish
 from .placing import LIVE_MAX, Answer, Placing, Traffic
 from .reasons import Reason
 from .router import Router
+from .wills import Wills
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +65,7 @@ class Broker:
         self.bury = Dead(
             sessions, self._placing, writer, node=node, read_on=self.read_on, give_up=self.give_up
         ).bury
+        self.wills = Wills(sessions, self._placing, writer, clock, config.limits)
         self._assigned = 0
         self._second = self._connects = 0
         self._dispatch = dispatch
@@ -97,8 +97,9 @@ class Broker:
         self.groups.restore()
         for subscriber in list(self.sessions):
             if subscriber.will is not None:
-                self._publish_will(subscriber, at_once=False)
-                self.store(subscriber, _ignore)
+                self.wills.publish(subscriber, at_once=False)
+                subscriber.stored_changes = -1
+                self.sessions.secure(subscriber, _drop)
 
     def take_id(self) -> int:
         """A number for a client id of the server's own making, unique over restarts."""
@@ -115,7 +116,7 @@ class Broker:
         """
         known = self.sessions.get(client_id)
         is_present = (
-            known is not None and known.session.is_persistent and not clean and not self._is_over(known)
+            known is not None and known.session.is_persistent and not clean and not self.is_over(known)
         )
         if known is not None:
             self._displace(known, is_resumed=is_present)
@@ -130,8 +131,31 @@ class Broker:
             log.warning("connect refused: %s", error)
             return None, False
         fresh.link = link
-        fresh.is_stored = known is not None and known.is_stored
         return fresh, False
+
+    def begin(self, subscriber: Subscriber, done: Callable[[bool], None], *, is_new: bool) -> None:
+        """Store what `claim` gave; `done` says whether it is durable, and CONNACK may leave.
+
+        Of a session that ends with its connection it is that nothing is stored under its name. One that
+        cannot be stored has not been opened: no will of its client counts, and a new one goes with the link.
+        """
+        session = subscriber.session
+
+        def begun(waiting: int) -> None:
+            if waiting < 0:
+                subscriber.will = None
+                if is_new:
+                    session.expiry_s = 0
+            done(waiting >= 0)
+
+        if session.is_persistent:
+            subscriber.stored_changes = -1
+            self.sessions.begin(subscriber, begun, is_new=is_new)
+        elif self.sessions.is_stored(session.client_id):
+            subscriber.is_stored = False
+            self.sessions.begin(subscriber, begun, is_new=True)
+        else:
+            done(True)
 
     def resume(self, subscriber: Subscriber) -> None:
         """CONNACK is out: send what was in flight, then read on."""
@@ -144,33 +168,28 @@ class Broker:
         session = subscriber.session
         self._part(subscriber)
         if not session.is_persistent:
-            self._publish_will(subscriber, at_once=True)
+            self.wills.publish(subscriber, at_once=True)
             self.sessions.drop(subscriber)
-            if subscriber.is_stored:
-                self.erase(session.client_id, _ignore)
             return
         subscriber.left_ms = self.clock.wall_ms()
-        self._publish_will(subscriber, at_once=False)
-        self.store(subscriber, _ignore)
+        self.wills.publish(subscriber, at_once=False)
+        subscriber.stored_changes = -1
+        self.sessions.secure(subscriber, _drop)
 
-    def store(self, subscriber: Subscriber, done: Callable[[bool], None], *, is_new: bool = False) -> None:
-        """Make the session durable as it is now; `done` says whether it is.
+    def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:
+        """Make the session durable as it is by then; `done` says whether it is."""
+        self.sessions.secure(subscriber, lambda waiting: done(waiting >= 0))
 
-        `is_new`: nothing stays of an earlier session of that client.
-        """
-        subscriber.is_stored = True
-
-        def decide(commit: Commit) -> None:
-            if is_new:
-                self.sessions.erase(commit, subscriber.session.client_id)
-            if self.sessions.get(subscriber.session.client_id) is subscriber:
-                self.sessions.store(commit, subscriber)
-
-        self.submit(decide, done)
-
-    def erase(self, client_id: str, done: Callable[[bool], None]) -> None:
-        """Drop a session's rows."""
-        self.submit(lambda commit: self.sessions.erase(commit, client_id), done)
+    def end_expired(self, subscribers: Sequence[Subscriber]) -> int:
+        """In the writer: end those of these sessions that are over by now; how many."""
+        ended = 0
+        for subscriber in subscribers:
+            client_id = subscriber.session.client_id
+            if self.sessions.get(client_id) is subscriber and self.is_over(subscriber):
+                self.sessions.drop(subscriber)
+                log.info("session %s expired", client_id)
+                ended += 1
+        return ended
 
     def read_on(self, subscriber: Subscriber) -> None:
         """The session, or a group that it is a member of, may have room again."""
@@ -197,66 +216,37 @@ class Broker:
         if known.link is not None:
             known.link.close(Reason.SESSION_TAKEN_OVER)
             self._part(known)
-        # It may also be a will that is on its way to the timeline: that does not go on (`_publish_will`).
+        # It may also be a will that is on its way to the timeline: that does not go on (`Wills`).
         if known.will is not None and not (is_resumed and known.will.delay_s):
-            self._publish_will(known, at_once=True)
+            self.wills.publish(known, at_once=True)
         known.will = None
-        if known.will_id:
-            wanted, known.will_id = MessageId(known.will_id), 0
-            if is_resumed:
-                self.submit(lambda commit: _drop(commit.cancel(wanted)), _ignore)
-            else:
-                self.submit(lambda commit: _drop(commit.move(wanted, 0)), _ignore)
+        self.wills.recall(known, at_once=not is_resumed)
 
     def _part(self, subscriber: Subscriber) -> None:
         """No connection any more: what was on its way is in flight, the read position stands still."""
         subscriber.link = None
         subscriber.session.resends.clear()
         subscriber.unanswered = 0
-        subscriber.gate.clear()
+        subscriber.shut_gate()
         subscriber.session.fall_behind(self.horizon())
+        subscriber.is_entangled = bool(subscriber.groups)
         self.groups.part(subscriber)
 
     def discard(self, subscriber: Subscriber, reason: Reason) -> None:
-        """End a session, whatever it is doing; its rows are the caller's."""
+        """End a session, whatever it is doing."""
         link = subscriber.link
         self._part(subscriber)
         if link is not None:
             link.close(reason)
-        self._publish_will(subscriber, at_once=True)
-        if subscriber.will_id:
-            wanted, subscriber.will_id = MessageId(subscriber.will_id), 0
-            self.submit(lambda commit: _drop(commit.move(wanted, 0)), _ignore)
+        self.wills.publish(subscriber, at_once=True)
+        self.wills.recall(subscriber, at_once=True)
         self.sessions.drop(subscriber)
 
-    def _is_over(self, subscriber: Subscriber) -> bool:
+    def is_over(self, subscriber: Subscriber) -> bool:
         """Its expiry has come, housekeeping has not."""
         if subscriber.link is not None:
             return False
         return self.clock.wall_ms() >= subscriber.left_ms + subscriber.session.expiry_s * 1000
-
-    def _publish_will(self, subscriber: Subscriber, *, at_once: bool) -> None:
-        """The connection ended without a word: publish its will, now or on the timeline."""
-        will = subscriber.will
-        if will is None:
-            return
-        delay_s = 0 if at_once else min(will.delay_s, subscriber.session.expiry_s)
-        if not delay_s:
-            subscriber.will = None
-            self.publish([(Wish(will.record, False, b"", b""), None)])
-            return
-        due_ms = self.clock.wall_ms() + delay_s * 1000
-        record = msgspec.structs.replace(will.record, due_ms=due_ms)
-
-        def decide(commit: Commit) -> None:
-            if subscriber.will is not will:
-                return  # the client has come back
-            subscriber.will = None
-            (placed,) = commit.put([Draft(due_ms, record.topic, encode(record))])
-            subscriber.will_id = placed.id if isinstance(placed, Replayed) else placed
-            self.sessions.store(commit, subscriber)
-
-        self.submit(decide, _ignore)
 
     # -- subscriptions
 
@@ -286,7 +276,10 @@ class Broker:
             subscriber.session.subscribe(wanted, self.horizon())
             if replay_from is not None and wanted.filter not in self.groups:
                 wanted.since = min(wanted.since, replay_from)
-            return self.groups.join(subscriber, wanted.filter, wanted)
+            is_new = self.groups.join(subscriber, wanted.filter, wanted)
+            subscriber.is_entangled = True
+            self.sessions.dirty.add(subscriber.groups[wanted.filter])
+            return is_new
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
             self.router.discard(subscriber, wanted.filter)
@@ -388,7 +381,3 @@ def _covers(denied: str, topic_filter: str) -> bool:
 
 def _drop(_: object) -> None:
     """An answer that nobody waits for."""
-
-
-def _ignore(_: bool) -> None:
-    """The next group, or the next heartbeat, says it again."""

@@ -59,7 +59,7 @@ class Dead:
         def decide(commit: Commit) -> bool:
             if session.flights.get(flight.packet_id) is not flight:
                 return True  # acked meanwhile
-            if not self._placing.place(commit, wish):
+            if self._placing.place(commit, wish) is None:
                 return False
             self._give_up(subscriber, flight)
             if session.is_persistent and self._is_known(subscriber):

@@ -105,13 +105,15 @@ class Outflow:
         if packet.reason >= 0x80:
             self.finish(subscriber, flight)
             return
-        flight.phase = 1
-        if not subscriber.session.is_persistent:
+        if flight.phase == 2 or not subscriber.session.is_persistent:
+            flight.phase = 2
             self._put(wire.PUBREL, packet_id)
             return
+        flight.phase = 1
 
         def stored(waiting: int) -> None:
             if waiting >= 0:
+                flight.phase = 2
                 self._put(wire.PUBREL, packet_id)
             else:
                 self._sink.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)

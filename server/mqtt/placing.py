@@ -21,7 +21,7 @@ from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Table
 from timeline.filters import matches
-from timeline.position import at_of, position
+from timeline.position import MessageId, at_of, position
 
 from ..config import Config
 from ..dispatch import Dispatch
@@ -80,7 +80,7 @@ class Placing:
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on."""
         self.traffic.received += len(wishes)
-        writes = any(wish.received or self._is_to_store(wish, is_full=False) for wish, _ in wishes)
+        writes = any(wish.received or self.is_to_store(wish, is_full=False) for wish, _ in wishes)
 
         def done(placed: object) -> None:
             if isinstance(placed, list):
@@ -102,19 +102,24 @@ class Placing:
         except StoreFailed:
             self._answer_all(wishes, _UNAVAILABLE)
 
-    def place(self, commit: Commit, wish: Wish) -> bool:
-        """In the writer: give one of the server's own a position; False if it is refused."""
+    def place(self, commit: Commit, wish: Wish, due_ms: int = 0) -> MessageId | None:
+        """In the writer: give one of the server's own a position, on the timeline if `due_ms` says so.
+
+        Its id, 0 if it is not stored; None if it is refused, which `limits.pending` does not do: that is for
+        what clients ask for.
+        """
         is_full = self._is_full()
-        if not self._is_to_store(wish, is_full=is_full):
+        if not due_ms and not self.is_to_store(wish, is_full=is_full):
             self._place_live(commit, wish, None, is_full=is_full)
-            return True
+            return MessageId(0)
+        draft = Draft(due_ms or wish.record.due_ms, wish.record.topic, encode(wish.record))
         try:
-            commit.put([Draft(wish.record.due_ms, wish.record.topic, encode(wish.record))])
+            (placed,) = commit.place([draft], commit.reserve([draft]))
         except Refused as error:
             self.traffic.refused += 1
             log.warning("publish of the server refused: %s", error)
-            return False
-        return True
+            return None
+        return placed
 
     def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
         """The server's own figures: handed to who subscribes now, `note`d for who will, never stored."""
@@ -136,7 +141,7 @@ class Placing:
         # Asked once for all that one client has sent in one go: what they are more is little.
         is_full = self._is_full()
         for wish, answer in wishes:
-            if not self._is_to_store(wish, is_full=is_full):
+            if not self.is_to_store(wish, is_full=is_full):
                 self._place_live(commit, wish, answer if not wish.received else None, is_full=is_full)
                 if wish.received and answer is not None:
                     commit.row(Table.RECEIVED, wish.received, b"")
@@ -177,7 +182,7 @@ class Placing:
 
         self._dispatch.add_live(message, handed)
 
-    def _is_to_store(self, wish: Wish, *, is_full: bool) -> bool:
+    def is_to_store(self, wish: Wish, *, is_full: bool = False) -> bool:
         """Persist only what somebody can replay; what is delayed or keyed, always."""
         record = wish.record
         if wish.is_scheduled or wish.key or record.retain:

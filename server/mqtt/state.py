@@ -112,8 +112,9 @@ class Connection(Sending):
 
     @property
     def is_overfed(self) -> bool:
-        """Too much has come that waits: read no more for now."""
-        return len(self._held) > HELD_PACKETS
+        """Too much has come that waits for the session to be opened or stored: read no more for now."""
+        asking = self._broker.sessions.asks(self._subscriber) if self._subscriber is not None else 0
+        return len(self._held) + asking > HELD_PACKETS
 
     # -- packets
 
@@ -200,12 +201,7 @@ class Connection(Sending):
             else:
                 self._opened(subscriber, is_present, packet)
 
-        if expiry_s:
-            broker.store(subscriber, opened, is_new=not is_present)
-        elif subscriber.is_stored:
-            broker.erase(self.client_id, opened)
-        else:
-            opened(True)
+        broker.begin(subscriber, opened, is_new=not is_present)
 
     def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
         properties = None

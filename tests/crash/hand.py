@@ -28,13 +28,13 @@ Taken = Callable[["HandLink", Message, int, int], None]
 
 
 class HandClock:
-    """Wall time is set; monotonic time elapses a quarter of a second a look, so that no cursor waits."""
+    """Wall time is set; monotonic time elapses a quarter of a second a round, so that no cursor waits."""
 
     is_simulated = False
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self._mono = 0.0
+        self.mono_s = 0.0
 
     def wall_ms(self) -> int:
         return self.now_ms
@@ -43,8 +43,7 @@ class HandClock:
         return (at_ms - self.now_ms) / 1000
 
     def mono(self) -> float:
-        self._mono += 0.25
-        return self._mono
+        return self.mono_s
 
 
 class HandLink:
@@ -93,6 +92,7 @@ class Hand:
     def round(self) -> None:
         """One turn of the server's loop."""
         core, reached = self.core, self.reached
+        self.clock.mono_s += 0.25
         core.heartbeat()
         group = core.writer.compose()
         reached("composed")

@@ -217,7 +217,7 @@ def the_tail_covers_all(patch: pytest.MonkeyPatch) -> None:
 
 def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
     """A cursor is stored without what was in flight."""
-    naive = server.sessions._cursor_row
+    naive = server.sessions.cursor_row
 
     def forgetful(session: Session, horizon: Position) -> bytes:
         flights, session.flights = session.flights, {}
@@ -226,7 +226,7 @@ def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
         finally:
             session.flights = flights
 
-    patch.setattr(server.sessions, "_cursor_row", forgetful)
+    patch.setattr(server.sessions, "cursor_row", forgetful)
 
 
 def stubs_are_deleted(patch: pytest.MonkeyPatch) -> None:

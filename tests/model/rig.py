@@ -288,12 +288,7 @@ class Rig:
                 self.oracle.watches[client_id].held.clear()
             self.core.broker.resume(subscriber)
 
-        if is_persistent:
-            self.core.broker.store(subscriber, opened)
-        elif subscriber.is_stored:
-            self.core.broker.erase(client_id, opened)
-        else:
-            opened(True)
+        self.core.broker.begin(subscriber, opened, is_new=not is_present)
 
     def disconnect(self, client_id: str) -> None:
         """The client's socket closes; the server is told by `bury`."""
@@ -466,7 +461,7 @@ class Rig:
         for client_id in CLIENTS:
             subscriber = core.sessions.get(client_id)
             former = self.former.pop(client_id, None)
-            if former is not None and (subscriber is None or subscriber.session.subscriptions):
+            if former is not None and subscriber is not None and subscriber.session.subscriptions:
                 former.held, former.done_once = {}, set()
                 oracle.watches[client_id] = former
             watch = oracle.watches.get(client_id)

@@ -371,7 +371,7 @@ class Rig:
         for peer in list(self.peers):
             peer.connection.close(0x8B)
         self.pump()
-        self.core.sessions.mark_all()
+        self.core.sessions.finish()
         self.core.broker.submit(lambda commit: None, lambda durable: None)
         self.pump()
         self.crash()

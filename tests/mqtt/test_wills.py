@@ -1,9 +1,17 @@
 """Wills: [MQTT-3.1.2-7] to [MQTT-3.1.2-16], [MQTT-3.1.3-9], [MQTT-3.14.4-3]."""
 
+from contextlib import suppress
+from dataclasses import replace
+
 import pytest
 
+from server.config import Config, Slices
 from server.mqtt.packets import Will
-from tests.mqtt.rig import Peer, Rig, props
+from server.writer import Busy
+from shards.errors import StoreFailed
+from shards.record import decode
+from tests.mqtt.rig import Peer, Rig, config, props
+from timeline.position import START, Position
 
 WILL = Will(b"w", b"gone", 1)
 
@@ -210,3 +218,164 @@ def test_a_will_of_a_session_that_ends_with_its_connection_dies_with_the_server(
     rig.crash()
     rig.pump()
     assert rig.lasting("watch").inbox == []
+
+
+# -- a will has to come out
+
+
+def _fill(rig: Rig) -> None:
+    with suppress(Busy):
+        for _ in range(10):
+            rig.core.writer.submit(lambda _: None, lambda _: None)
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+def test_what_clients_may_have_pending_is_not_for_wills(delay: int) -> None:
+    rig = Rig(config(pending=1))
+    watch = _watch(rig)
+    rig.connected("p").publish1("$delayed/99999/x")
+    rig.lasting("a", will=_delayed(delay)).drop()
+    rig.pass_ms(delay * 1_000 + 1_000)
+    assert watch.take_all() == ["gone"]
+
+
+@pytest.mark.parametrize("kind", ["clean", "persistent", "delayed"])
+@pytest.mark.parametrize("why", ["queue", "broken", "unsynced", "directory"])
+def test_a_will_that_is_refused_comes_out_later(kind: str, why: str) -> None:
+    rig = Rig(replace(config(queued=5), slices=Slices(max=16)) if why != "broken" else Config())
+    watch = _watch(rig)
+    will = _delayed(5) if kind == "delayed" else WILL
+    peer = rig.connected("a", will=will) if kind == "clean" else rig.lasting("a", will=will)
+    directory = rig.core.directory
+    if why == "queue":
+        _fill(rig)
+    elif why == "directory":
+        most, directory.max_slices = directory.max_slices, len(directory)
+        rig.clock.now_ms += 3_600_000  # no slice is open for now
+        watch.drop()
+    elif why == "broken":
+        rig.core.writer.fail(StoreFailed("told to"))
+        rig.store.fail_writes = True
+    peer.drop(pump=False)
+    if why == "unsynced":
+        rig.compose()
+        rig.open_groups.clear()
+        rig.core.writer.fail(StoreFailed("the sync failed"))
+    rig.pump()
+    if why in ("broken", "unsynced"):
+        rig.store.fail_writes = False
+        assert rig.core.writer.recover()
+    if why == "directory":
+        rig.pass_ms(3_000)
+        directory.max_slices = most
+    rig.pass_ms(8_000)
+    if why == "directory":
+        watch = rig.lasting("watch")
+    assert watch.take_all() == ["gone"], "once"
+    rig.pass_ms(20_000)
+    assert watch.inbox == []
+    assert len(rig.core.broker.wills) == 0
+    rig.crash()
+    rig.pass_ms(20_000)
+    assert rig.lasting("watch").take_all() == []
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+def test_a_stored_will_without_a_place_survives_a_kill(delay: int) -> None:
+    rig = Rig()
+    _watch(rig)
+    peer = rig.lasting("a", will=_delayed(delay))
+    rig.core.writer.fail(StoreFailed("told to"))
+    rig.store.fail_writes = True
+    peer.drop()
+    assert len(rig.core.broker.wills) == 1
+    rig.store.fail_writes = False
+    rig.crash()
+    rig.pass_ms(10_000)
+    assert rig.lasting("watch").take_all() == ["gone"]
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_a_will_in_a_group_that_failed_comes_once(survivors: int) -> None:
+    """The store comes back with the group in it, or without."""
+    rig = Rig()
+    watch = _watch(rig)
+    peer = rig.lasting("a", will=Will(b"w", b"gone", 2, properties=props(will_delay=5)))
+    peer.drop(pump=False)
+    rig.compose()
+    rig.open_groups.clear()
+    rig.store.survivors = survivors
+    rig.core.writer.fail(StoreFailed("the sync failed"))
+    assert rig.core.writer.recover()
+    rig.pass_ms(10_000)
+    assert watch.take_all() == ["gone"]
+
+
+def test_a_client_that_returns_takes_back_a_will_that_waits() -> None:
+    rig = Rig(config(queued=5))
+    watch = _watch(rig)
+    peer = rig.lasting("a", will=_delayed(5))
+    _fill(rig)
+    peer.drop(pump=False)
+    rig.core.writer._max_queued = 100
+    again = rig.lasting("a")
+    rig.pass_ms(10_000)
+    assert watch.inbox == []
+    # And one that waits on the timeline, when there is no room to cancel it at once.
+    again.disconnect()
+    rig.lasting("a", will=_delayed(5)).drop()
+    rig.core.writer._max_queued = 5
+    _fill(rig)
+    rig.core.broker.wills.recall(rig.core.sessions.get("a"), at_once=False)  # type: ignore[arg-type]
+    rig.pass_ms(10_000)
+    assert watch.inbox == []
+
+
+def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
+    rig = Rig(config(connections=3))
+    watch = _watch(rig)
+    peers = [rig.connected(f"c{number}", will=Will(b"w", b"%d" % number, 1)) for number in range(5)]
+    rig.core.writer.fail(StoreFailed("told to"))
+    rig.store.fail_writes = True
+    for peer in peers:
+        peer.drop()
+    assert (len(rig.core.broker.wills), rig.core.broker.wills.lost) == (3, 2)
+    rig.store.fail_writes = False
+    assert rig.core.writer.recover()
+    rig.pass_ms(3_000)
+    assert watch.take_all() == ["0", "1", "2"]
+    rig = Rig(config(queued_bytes=1 << 16))
+    peers = [rig.lasting(f"c{number}", will=Will(b"w", b"." * 30_000, 1)) for number in range(4)]
+    rig.core.writer.fail(StoreFailed("told to"))
+    rig.store.fail_writes = True
+    for peer in peers:
+        peer.drop()
+    assert (len(rig.core.broker.wills), rig.core.broker.wills.lost) == (2, 2)
+
+
+def test_a_will_does_not_overtake_what_its_client_sent_before() -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    peer = rig.connected("a", will=Will(b"w", b"offline", 1))
+    peer.publish("w", "online", 1, pump=False)
+    peer.drop()
+    assert watch.take_all() == ["online", "offline"]
+
+
+def test_a_delayed_will_is_a_plain_publish_for_its_receivers() -> None:
+    """It waits on the timeline, where it can be listed and cancelled, and was not scheduled by anybody."""
+    rig = Rig()
+    watch = _watch(rig)
+    given = props(will_delay=5, message_expiry=60, content_type="t")
+    rig.lasting("a", will=Will(b"w", b"gone", 1, properties=given)).drop()
+    (row,) = rig.core.reader.read(START, Position(1 << 95))
+    assert row[0] >> 48 == rig.clock.now_ms + 5_000
+    assert decode(row[2]).due_ms == 0
+    rig.restart()
+    watch = rig.lasting("watch")
+    rig.pass_ms(6_000)
+    (packet,) = watch.publishes()
+    assert packet.properties == props(message_expiry=60, content_type="t")
+    watch.drop()
+    (packet,) = rig.lasting("watch").publishes()
+    assert (packet.dup, packet.properties) == (True, props(message_expiry=59, content_type="t"))

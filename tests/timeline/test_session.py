@@ -218,10 +218,14 @@ def test_everything_can_be_read_again() -> None:
 
 
 def test_changes_of_subscriptions_are_counted() -> None:
+    """What is sent again as it was, and the end of what was not there, change nothing."""
     session = make()
     subscribe(session, "a", 100)
     after_first = session.changes
     subscribe(session, "a", 200)
+    assert not session.unsubscribe("b")
+    assert session.changes == after_first
+    session.subscribe(Subscription("a", 2, Position(300)), Position(300))
     after_second = session.changes
     session.unsubscribe("a")
     assert 0 < after_first < after_second < session.changes

@@ -88,6 +88,7 @@ EXPECTED = {
     "writer_queued_bytes": 0,
     "store_writable": 1,
     "horizon_behind_seconds": 0,
+    "wills_lost_total": 0,
     "messages_dropped_total": 0,
 }
 

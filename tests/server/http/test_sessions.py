@@ -122,11 +122,14 @@ async def test_a_forgotten_session_stays_forgotten_after_a_restart(
         assert [s["client_id"] for s in body["sessions"]] == ["stays"]
 
 
-async def test_a_session_that_only_the_disk_knows_can_be_erased(server: Running) -> None:
+async def test_a_session_that_is_dropped_leaves_no_rows(server: Running) -> None:
     subscriber, _ = await server.connect("c", "#")
+    assert server.app.reader.get(Table.SESSIONS, b"c") is not None
     server.app.sessions.drop(subscriber)
-    await server.call("DELETE", f"{SESSIONS}/c", status=204)
+    await server.app.quiet()
     assert server.app.reader.get(Table.SESSIONS, b"c") is None
+    assert server.app.reader.get(Table.CURSORS, b"c") is None
+    await server.call("DELETE", f"{SESSIONS}/c", status=404)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Sessions as rows and back: what the tables `sessions` and `cursors` hold of one.
+
+A session's row is what its client asked for; the cursor is where it stands, written again and again: the read
+position and what is in flight, in order.
+"""
+
+import msgspec
+
+from shards import keys
+from shards.record import encode
+from shards.tables import CursorRow, FlightRow, SessionRow, SubscriptionRow, encode_row
+from timeline.position import POSITION_BYTES, MessageId, Position
+from timeline.session import Flight, Loan, Subscription
+
+from .subscriber import Subscriber
+
+NO_LOCAL, RETAIN_AS_PUBLISHED = 1, 2
+
+
+def session_row(subscriber: Subscriber) -> bytes:
+    """What a session is, apart from where it stands."""
+    session = subscriber.session
+    rows = [
+        SubscriptionRow(
+            s.filter,
+            s.qos,
+            keys.place(s.since),
+            NO_LOCAL * s.no_local | RETAIN_AS_PUBLISHED * s.retain_as_published,
+            s.identifier,
+            s.asked,
+        )
+        for s in session.subscriptions.values()
+    ]
+    will_id = keys.message(MessageId(subscriber.will_id)) if subscriber.will_id else b""
+    row = SessionRow(session.expiry_s, rows, subscriber.left_ms, will_id)
+    will = subscriber.will or subscriber.unplaced
+    if will is not None:
+        row = msgspec.structs.replace(row, will=encode(will.record), will_delay_s=will.delay_s)
+    return encode_row(row)
+
+
+def subscription_of(row: SubscriptionRow) -> Subscription:
+    return Subscription(
+        row.filter,
+        row.qos,
+        keys.place_of(row.since),
+        bool(row.options & NO_LOCAL),
+        bool(row.options & RETAIN_AS_PUBLISHED),
+        row.identifier,
+        row.asked,
+    )
+
+
+def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
+    """Written for speed: the usual flight as what of its row differs from the defaults, in 0.13 µs."""
+    session, asked = subscriber.session, subscriber.asked
+    rows: list[tuple[int, bytes] | FlightRow] = []
+    for flight in session.flights.values():
+        place = flight.position.to_bytes(POSITION_BYTES, "big")
+        if (
+            flight.qos == 1
+            and flight.loan is None
+            and flight.attempts == 1
+            and not flight.shard
+            and not flight.is_retained
+        ):
+            rows.append((flight.packet_id, place))
+        elif not flight.is_of_group:
+            rows.append(
+                FlightRow(
+                    flight.packet_id,
+                    place,
+                    flight.qos,
+                    min(flight.phase, 1),
+                    flight.attempts,
+                    flight.shard,
+                    flight.is_retained,
+                    flight.loan.share if flight.loan is not None else "",
+                )
+            )
+    place = keys.place(session.read_at(horizon))
+    return encode_row((place, rows, asked.done, asked.topic, list(session.retired)))
+
+
+def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
+    """Let a session stand where its cursor says."""
+    session = subscriber.session
+    subscriber.asked.restore(session.subscriptions.values(), cursor.asked, cursor.topic)
+    session.retire(cursor.retired)
+    session.read = keys.place_of(cursor.place)
+    session.restore(
+        [
+            Flight(
+                f.packet_id,
+                keys.place_of(f.place),
+                f.shard,
+                f.qos,
+                f.attempts,
+                2 if f.phase else 0,
+                loan=Loan(f.share) if f.share else None,
+                is_retained=f.is_retained,
+            )
+            for f in cursor.flights
+        ]
+    )

@@ -1,0 +1,441 @@
+"""What sessions have written of themselves: as little as says it, never before it is so, in turns."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from server.jobs import Housekeeping
+from server.mqtt import wire
+from server.mqtt.packets import Ack, Suback, Subscribe, SubscribeOptions
+from server.sessions import ASKED_COST, BURST_S, LAZY_COST, OWN_BYTES_PER_S, ROW_COST
+from server.subscriber import Subscriber
+from server.writer import Busy
+from shards import keys
+from shards.errors import StoreFailed
+from shards.memory import MemoryBatch
+from shards.store import Table
+from tests.mqtt.rig import LONG_S, Peer, Rig, config
+from timeline.position import Position
+
+
+def _rows(rig: Rig, table: Table, since: int = 0) -> Iterator[tuple[bytes, bytes | None]]:
+    for batch in rig.store.log[since:]:
+        assert isinstance(batch, MemoryBatch)
+        yield from ((key, value) for found, key, value, _ in batch.changes if found is table)
+
+
+def _bytes(rig: Rig, since: int) -> int:
+    return sum(len(value or b"") for batch in rig.store.log[since:] for _, _, value, _ in batch.changes)
+
+
+def _session(rig: Rig, client_id: str) -> Subscriber:
+    found = rig.core.sessions.get(client_id)
+    assert found is not None
+    return found
+
+
+def _at_qos_2(rig: Rig, count: int) -> Peer:
+    """A persistent session with so many messages in flight."""
+    peer = rig.lasting("s")
+    peer.subscribe("t", qos=2)
+    publisher = rig.connected("p", level=4)
+    for _ in range(count):
+        publisher.publish("t", "x", 2, pump=False)
+    rig.pump()
+    assert len(peer.publishes()) == count
+    rig.pass_ms(1_000)
+    return peer
+
+
+def _write_all(rig: Rig) -> None:
+    while rig.compose() or rig.settle():
+        pass
+
+
+def test_a_pubrec_that_comes_again_writes_nothing() -> None:
+    rig = Rig()
+    peer = _at_qos_2(rig, 3)
+    peer.ack(wire.PUBREC, 1)
+    assert peer.take_ack(wire.PUBREL, 1)
+    mark = len(rig.store.log)
+    for _ in range(50):
+        peer.ack(wire.PUBREC, 1, pump=False)
+    assert not rig.compose()
+    rig.pump()
+    assert [packet.packet_id for packet in peer.inbox if isinstance(packet, Ack)] == [1] * 50
+    assert not list(_rows(rig, Table.CURSORS, mark))
+
+
+def test_a_pubrec_that_comes_again_waits_for_the_first() -> None:
+    rig = Rig()
+    peer = _at_qos_2(rig, 2)
+    peer.ack(wire.PUBREC, 1, pump=False)
+    assert rig.compose()
+    peer.ack(wire.PUBREC, 1, pump=False)
+    peer.ack(wire.PUBREC, 2, pump=False)
+    peer.deliver()
+    assert peer.inbox == [], "nothing is durable"
+    rig.settle()
+    peer.deliver()
+    assert [packet.packet_id for packet in peer.inbox] == [1]
+    rig.pump()
+    assert sorted(packet.packet_id for packet in peer.inbox) == [1, 1, 2]
+
+
+def test_what_a_session_asks_for_meanwhile_shares_a_group() -> None:
+    """A flood of PUBRECs and SUBSCRIBEs: a cursor and a row for each group, not for each packet."""
+    rig = Rig()
+    peer = _at_qos_2(rig, 500)
+    mark = len(rig.store.log)
+    for number in range(1, 501):
+        peer.ack(wire.PUBREC, number, pump=False)
+        peer.send(Subscribe(1_000 + number, ((f"f/{number}", SubscribeOptions(1)),)), pump=False)
+    rig.pump()
+    assert sum(isinstance(packet, Suback) for packet in peer.inbox) == 500
+    assert sum(isinstance(packet, Ack) for packet in peer.inbox) == 500
+    assert len(list(_rows(rig, Table.CURSORS, mark))) <= 2
+    assert len(list(_rows(rig, Table.SESSIONS, mark))) <= 2
+    rig.crash()
+    assert len(_session(rig, "s").session.subscriptions) == 501
+    assert all(flight.phase for flight in _session(rig, "s").session.flights.values())
+
+
+def test_a_session_that_drips_writes_at_its_own_pace() -> None:
+    """One SUBSCRIBE at a time on a session with a row of 100 KB: the burst, then its bytes a second."""
+    rig = Rig()
+    peer = rig.lasting("s")
+    wanted = tuple((f"{number:04}" + "x" * 1_000, SubscribeOptions(1)) for number in range(100))
+    peer.send(Subscribe(1, wanted))
+    peer.inbox.clear()
+    mark = len(rig.store.log)
+    answered = 0
+    for number in range(200):
+        peer.send(Subscribe(2 + number, (("one more", SubscribeOptions(number % 2)),)))
+        answered += len(peer.inbox)
+        peer.inbox.clear()
+    burst = int(BURST_S * OWN_BYTES_PER_S)
+    assert answered < 200
+    assert burst // 2 < _bytes(rig, mark) < burst + 200_000
+    rig.pass_ms(1_000)
+    assert len(peer.inbox) + answered == 200, "it only had to wait"
+    assert _bytes(rig, mark) < burst + 1_100 * OWN_BYTES_PER_S // 1_000
+    assert rig.core.sessions.wait_s() == float("inf")
+
+
+def test_one_who_floods_is_read_no_more_until_it_has_been_answered() -> None:
+    rig = Rig()
+    peer = rig.lasting("s", level=4)
+    for number in range(101):
+        peer.send(Subscribe(1 + number, (("a", SubscribeOptions(1)),)), pump=False)
+    assert peer.connection.is_overfed
+    rig.pump()
+    assert not peer.connection.is_overfed
+
+
+def test_nobody_is_answered_before_it_is_durable() -> None:
+    rig = Rig()
+    peer = rig.lasting("s")
+    peer.subscribe("a", pump=False)
+    rig.compose()
+    peer.subscribe("b", pump=False)
+    peer.deliver()
+    assert peer.inbox == []
+    rig.settle()
+    peer.deliver()
+    assert [packet.packet_id for packet in peer.inbox] == [1]
+    rig.crash()
+    assert list(_session(rig, "s").session.subscriptions) == ["a"]
+
+
+def test_who_waits_is_told_when_the_store_has_failed() -> None:
+    rig = Rig()
+    peer, other = rig.lasting("s"), rig.lasting("o")
+    peer.subscribe("a", pump=False)
+    rig.store.fail_writes = True
+    rig.pump()
+    assert peer.is_closed
+    other.subscribe("b", pump=False)
+    rig.pump()
+    assert other.is_closed, "asked for while the store was broken"
+    rig.store.fail_writes = False
+    assert rig.core.writer.recover()
+    rig.pump()
+    assert rig.lasting("s").subscribe("a") == (2,)
+
+
+def _fill(rig: Rig) -> None:
+    with suppress(Busy):
+        for _ in range(10):
+            rig.core.writer.submit(lambda _: None, lambda _: None)
+
+
+def test_a_full_queue_makes_nobody_fail() -> None:
+    rig = Rig(config(queued=5))
+    peer = rig.lasting("s")
+    _fill(rig)
+    peer.subscribe("a", pump=False)
+    rig.pump()
+    assert peer.take(Suback).reasons == (2,)
+
+
+@pytest.mark.parametrize("filter_", ["t", "$share/g/t"])
+def test_what_waits_for_a_sync_is_bounded_in_bytes(filter_: str) -> None:
+    """QoS 2 to a session that was away: read from the store as fast as it is sent, not all at once."""
+    rig = Rig(config(out_bytes=100_000))
+    peer = rig.lasting("s")
+    peer.subscribe(filter_)
+    peer.drop()
+    publisher = rig.connected("p", level=4)
+    for number in range(40):
+        publisher.publish("t", f"{number:02}" + "." * 20_000, 2, pump=False)
+    rig.pump()
+    peer = rig.peer()
+    peer.connect("s", clean=False, expiry=LONG_S, pump=False)
+    subscriber = _session(rig, "s")
+    most = 0
+    while rig.micro():
+        waiting = sum(len(one[0].record.payload) for one in subscriber.gate)
+        assert waiting <= subscriber.gate_bytes
+        most = max(most, waiting)
+    assert 100_000 < most < 125_000
+    assert subscriber.gate_bytes == 0
+    peer.inbox.pop(0)
+    assert [int(payload[:2]) for payload in peer.take_all()] == list(range(40))
+    # What is at the gate when the connection ends is counted no more.
+    publisher.publish("t", "x" * 20_000, 2, pump=False)
+    while not subscriber.gate:
+        rig.micro()
+    peer.drop(pump=False)
+    assert subscriber.gate_bytes == 0
+
+
+# -- in turns
+
+
+def _busy(rig: Rig, sessions: int, flights: int) -> list[Subscriber]:
+    """Sessions with much in flight, all behind on disk."""
+    made = []
+    for number in range(sessions):
+        subscriber = rig.core.sessions.open(f"s{number}", expiry_s=LONG_S, window=65_535)
+        for place in range(flights):
+            subscriber.session.take(Position(place + 1), 0, 1)
+        rig.core.sessions.dirty.add(subscriber)
+        made.append(subscriber)
+    return made
+
+
+def _group(rig: Rig) -> None:
+    rig.core.writer.submit(lambda _: None, lambda _: None)
+    rig.compose()
+    rig.settle()
+
+
+def test_cursors_that_nobody_waits_for_go_in_turns() -> None:
+    rig = Rig()
+    made = _busy(rig, 40, 1_000)
+    rig.clock.now_ms += 200
+    written = []
+    for _ in range(100):
+        mark = len(rig.store.log)
+        _group(rig)
+        written.append([key for key, _ in _rows(rig, Table.CURSORS, mark)])
+        assert len(written[-1]) <= LAZY_COST // 1_000 + 1
+        rig.core.sessions.dirty.update(made[:20])  # the first half is always behind
+        if sum(map(len, written)) >= 40:
+            break
+    assert sorted(key for group in written for key in group) == sorted(
+        one.session.client_id.encode() for one in made
+    ), "everybody once before anybody twice"
+
+
+class _SlowClock:
+    """Every look at it takes a ms."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.looks = 0
+
+    def mono(self) -> float:
+        self.looks += 1
+        return self._rig.clock.mono() + self.looks / 1_000
+
+
+def test_they_take_a_tenth_of_the_time() -> None:
+    rig = Rig()
+    rig.pass_ms(200)
+    _busy(rig, 40, 1_000)
+    clock: Any = _SlowClock(rig)
+    rig.core.sessions._clock = clock
+    groups = with_cursors = 0
+    while rig.core.sessions.dirty and groups < 2_000:
+        mark = len(rig.store.log)
+        _group(rig)
+        groups += 1
+        with_cursors += bool(list(_rows(rig, Table.CURSORS, mark)))
+    assert not rig.core.sessions.dirty
+    assert groups > 3 * with_cursors
+
+
+def test_who_is_waited_for_goes_in_turns_too() -> None:
+    rig = Rig()
+    told: list[int] = []
+    for one in _busy(rig, 80, 1_000):
+        rig.core.sessions.secure(one, told.append)
+    _group(rig)
+    assert len(told) == -(-ASKED_COST // (1_000 + 2 * ROW_COST))
+    rig.pump()
+    assert told == [0] * 80
+
+
+def test_a_server_that_stops_writes_all_of_them() -> None:
+    rig = Rig()
+    _busy(rig, 40, 1_000)
+    rig.restart()
+    assert sum(len(one.session.flights) for one in rig.core.sessions) == 40_000
+
+
+def test_a_shared_subscription_does_not_drag_everybody_along() -> None:
+    """At QoS 1 the group remembers alone; at QoS 2 the member is written with it."""
+    rig = Rig()
+    members = [rig.lasting(name) for name in "abc"]
+    for member in members:
+        member.subscribe("$share/g/t")
+    publisher = rig.connected("p")
+    rig.pass_ms(1_000)
+    for number in range(3):
+        publisher.publish1("t", str(number))
+    rig.core.sessions.dirty.update(_session(rig, name) for name in "abc")
+    members[0].inbox.clear()
+    mark = len(rig.store.log)
+    members[0].subscribe("x")
+    assert {key for key, _ in _rows(rig, Table.CURSORS, mark)} == {b"a"}
+    mark = len(rig.store.log)
+    publisher.publish2("t", "2")
+    assert {key for key, _ in _rows(rig, Table.CURSORS, mark)} >= {b"\0share/$share/g/t"}
+
+
+# -- sessions that are over
+
+
+def _stored(rig: Rig, client_id: str) -> list[bytes]:
+    name = client_id.encode()
+    found = [name for table in (Table.SESSIONS, Table.CURSORS) if rig.store.get(table, name) is not None]
+    return found + [key for key, _ in rig.store.scan(Table.RECEIVED, *keys.received_range(client_id))]
+
+
+def test_housekeeping_ends_no_session_that_has_begun_anew() -> None:
+    """A session runs out, and its client is back while housekeeping waits for the writer."""
+    rig = Rig()
+    rig.lasting("gone", expiry=1).disconnect()
+    first = rig.lasting("b", expiry=1)
+    first.subscribe("t")
+    first.disconnect()
+    rig.pass_ms(5_000)
+    back: list[Peer] = []
+
+    async def ask(decide: Any, *, cost: int = 1) -> None:
+        if not back:
+            back.append(rig.lasting("b"))
+            back[0].subscribe("t")
+        rig.core.writer.submit(decide, lambda _: None, cost=cost)
+        rig.pump()
+
+    housekeeping = Housekeeping.__new__(Housekeeping)
+    app: Any = SimpleNamespace(sessions=rig.core.sessions, broker=rig.core.broker, ask=ask)
+    housekeeping._app = app
+    asyncio.run(housekeeping._expire_sessions())
+    assert [one.session.client_id for one in rig.core.sessions] == ["b"]
+    assert _stored(rig, "gone") == []
+    rig.crash()
+    assert list(_session(rig, "b").session.subscriptions) == ["t"]
+
+
+@pytest.mark.parametrize("how", ["busy", "broken", "unsynced"])
+def test_a_session_that_has_ended_does_not_come_back(how: str) -> None:
+    """Its rows go with a later group when they could not at once."""
+    rig = Rig(config(queued=5))
+    peer = rig.lasting("s")
+    peer.subscribe("t")
+    if how == "busy":
+        _fill(rig)
+        peer.send_bytes(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00", pump=False)  # DISCONNECT, expiry 0
+        peer.drop()
+    else:
+        peer.send_bytes(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00", pump=False)
+        rig.store.fail_writes = how == "broken"
+        peer.drop(pump=False)
+        rig.compose()
+        if how == "unsynced":
+            rig.open_groups.clear()
+            rig.core.writer.fail(StoreFailed("the sync failed"))
+        rig.store.fail_writes = False
+        assert rig.core.writer.recover()
+    rig.pass_ms(3_000)
+    assert rig.core.sessions.get("s") is None
+    assert _stored(rig, "s") == []
+    rig.crash()
+    assert rig.core.sessions.get("s") is None
+
+
+def test_a_new_session_is_not_erased_with_the_old_one() -> None:
+    """The old one's rows could not go when it ended; the new one is there when they can."""
+    rig = Rig()
+    peer = rig.lasting("s")
+    peer.subscribe("old")
+    peer.send_bytes(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00", pump=False)
+    peer.drop(pump=False)
+    rig.compose()
+    rig.open_groups.clear()
+    rig.core.writer.fail(StoreFailed("the sync failed"))
+    assert rig.core.writer.recover()
+    again = rig.lasting("s")
+    again.subscribe("new")
+    again.publish("t", "x", 2)
+    rig.pass_ms(3_000)
+    assert len(_stored(rig, "s")) == 3
+    rig.crash()
+    assert list(_session(rig, "s").session.subscriptions) == ["new"]
+    assert _session(rig, "s").session.received
+
+
+def test_a_clean_start_waits_for_the_end_of_what_was_stored() -> None:
+    rig = Rig()
+    rig.lasting("s").drop()
+    peer = rig.peer()
+    peer.connect("s", clean=True, pump=False)
+    rig.compose()
+    peer.deliver()
+    assert peer.inbox == [], "a kill now would bring the old session back"
+    rig.pump()
+    assert len(peer.inbox) == 1
+    assert _stored(rig, "s") == []
+    rig.connected("never stored", clean=True)
+
+
+def test_a_session_that_could_not_be_stored_was_never_opened() -> None:
+    rig = Rig()
+    peer = rig.peer()
+    rig.store.fail_writes = True
+    peer.connect("s", clean=False, expiry=LONG_S, pump=False)
+    rig.pump()
+    assert peer.is_closed
+    rig.store.fail_writes = False
+    assert rig.core.writer.recover()
+    rig.pass_ms(1_000)
+    assert rig.core.sessions.get("s") is None
+    assert _stored(rig, "s") == []
+
+
+def test_packet_ids_of_no_session_go_at_start() -> None:
+    """Placed behind the end of a session, by what its client had sent before."""
+    rig = Rig()
+    row = keys.received("s", 7)
+    rig.core.writer.submit(lambda commit: commit.row(Table.RECEIVED, row, b""), lambda _: None)
+    rig.pump()
+    rig.crash()
+    rig.pass_ms(2_000)
+    assert _stored(rig, "s") == []
