@@ -29,6 +29,8 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
+TURN_RESENDS = 250
+"""Messages that are sent again in a turn: some 5 ms."""
 TURN_COST = 1_000
 """What a session may spend in a turn on retained messages: one a topic that is looked at, ..."""
 COST_BYTES = 4_096
@@ -110,15 +112,19 @@ class Replay:
         if subscriber.resends or subscriber.asked or not session.join(self._horizon.position):
             self.wake(subscriber)
 
-    def _resend(self, subscriber: Subscriber) -> bool:
-        """Send again as much as the window takes; True when nothing is left to be sent again."""
+    def _resend(self, subscriber: Subscriber) -> bool | None:
+        """Send again as much as the window takes: True when nothing is left, None when the turn is over."""
         flights = subscriber.session.flights
         # What the client has acked meanwhile it had from its last connection.
         resends = deque(f for f in subscriber.resends if flights.get(f.packet_id) is f)
         subscriber.resends = resends
+        left = TURN_RESENDS
         while resends:
             if not subscriber.can_resend:
                 return False
+            if not left:
+                return None
+            left -= 1
             flight = resends.popleft()
             subscriber.dirty.add(subscriber)
             if flight.phase:
@@ -198,7 +204,7 @@ class Replay:
             gone = self.flights_lost - lost
             log.warning("%s: retention has dropped %d messages in flight", session.client_id, gone)
         if not is_resent:
-            return False
+            return is_resent is None
         is_sent = self._send_retained(subscriber)
         if not is_sent:
             return is_sent is None
