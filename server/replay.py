@@ -32,6 +32,8 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
+TURN_RESENDS = 250
+"""Messages that are sent again in a turn: some 5 ms."""
 TURN_COST = 1_000
 """What a session may spend in a turn on retained messages: one a topic that is looked at, ..."""
 COST_BYTES = 4_096
@@ -130,7 +132,7 @@ class Replay:
     def _resend(self, subscriber: Subscriber) -> Progress:
         """Send again as much as the window takes, and no more than a turn's worth."""
         resends = subscriber.session.resends
-        for _ in range(TURN_ROWS):
+        for _ in range(TURN_RESENDS):
             if not resends:
                 return Progress.DONE
             if not subscriber.can_resend:

@@ -5,6 +5,9 @@ written with the next group and idempotent (the later position wins), so that di
 after a crash changes nothing. They live in the table `retained` by topic, not in RAM; what is not durable
 yet, and `$SYS`, is laid over it.
 
+What is sent again is looked for by position, when its row on the timeline has expired: for each message a
+second row of the table says which topic's it is. A store of before is given these rows at its first start.
+
 Who subscribes walks the table (`walk`), a stretch at a time: rows are looked at one by one and loaded only
 when there is room for them (server/replay).
 
@@ -13,6 +16,7 @@ Bound: `max_topics`; beyond it a new topic's message is delivered but not retain
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from heapq import merge
 from operator import itemgetter
 
@@ -20,8 +24,10 @@ from sortedcontainers import SortedDict
 
 from shards import keys
 from shards.commit import Commit
+from shards.errors import StoreFailed
 from shards.record import decode, encode
 from shards.store import Store, Table
+from shards.tables import META_RETAINED
 from timeline.filters import matcher
 from timeline.position import Position
 
@@ -30,7 +36,9 @@ from .message import Message
 log = logging.getLogger(__name__)
 
 STEP_BYTES = 16 << 20
+INDEX_ROWS = 1_000
 TOPIC_END = b"\xff"
+"""Behind every topic, which is UTF-8, and before the rows by position."""
 Submit = Callable[[Callable[[Commit], None], Callable[[bool], None]], None]
 Kept = bytes | Message
 """A retained message as it lies: the row's value, or what is in RAM."""
@@ -50,6 +58,9 @@ class Retained:
         self._volatile: dict[bytes, Message] = {}
         self.count = sum(1 for _ in store.scan(Table.RETAINED, b"", TOPIC_END))
         self.refused = 0
+        if store.get(Table.META, META_RETAINED) is None:
+            with suppress(StoreFailed):
+                self._index()
 
     def note(self, message: Message, submit: Submit) -> None:
         """A message with the retain flag has fired."""
@@ -83,7 +94,14 @@ class Retained:
         that the horizon has passed these messages."""
         unwritten, self._unwritten = self._unwritten, {}
         for topic, message in unwritten.items():
-            commit.row(Table.RETAINED, topic, _value(message) if message.record.payload else None)
+            before = commit.get(Table.RETAINED, topic)
+            if before is not None:
+                commit.row(Table.RETAINED, _at(before), None)
+            if message.record.payload:
+                commit.row(Table.RETAINED, topic, _value(message))
+                commit.row(Table.RETAINED, keys.retained_at(message.position), topic)
+            else:
+                commit.row(Table.RETAINED, topic, None)
 
     def note_volatile(self, message: Message) -> None:
         """Kept in RAM only (`$SYS`)."""
@@ -114,10 +132,9 @@ class Retained:
 
     def find(self, place: Position) -> Message | None:
         """The retained message of a position: for sending it again when its row has expired."""
-        for topic, value in self._store.scan(Table.RETAINED, b"", TOPIC_END):
-            if keys.place_of(value[:12]) == place:
-                return self._load(topic)
-        return None
+        topic = self._store.get(Table.RETAINED, keys.retained_at(place))
+        value = None if topic is None else self._store.get(Table.RETAINED, topic)
+        return self._stored(value) if value is not None and keys.place_of(value[:12]) == place else None
 
     def sweep(self, start: bytes, rows: int) -> tuple[list[bytes], bytes]:
         """Topics from `start` on whose stored message has expired, and where to go on (empty: at the end).
@@ -142,6 +159,7 @@ class Retained:
             value = self._store.get(Table.RETAINED, topic)
             if topic not in self._fresh and value is not None and self._stored(value).is_expired(now_ms):
                 commit.row(Table.RETAINED, topic, None)
+                commit.row(Table.RETAINED, _at(value), None)
                 dropped += 1
         return dropped
 
@@ -159,11 +177,16 @@ class Retained:
                 before = topic
                 yield topic, kept
 
-    def _load(self, topic: bytes) -> Message | None:
-        value = self._store.get(Table.RETAINED, topic)
-        if value is None:
-            return None
-        return self._stored(value)
+    def _index(self) -> None:
+        """Write the rows by position of a store that has none yet."""
+        batch = self._store.batch()
+        for topic, value in self._store.scan(Table.RETAINED, b"", TOPIC_END):
+            batch.put(Table.RETAINED, _at(value), topic)
+            if len(batch) >= INDEX_ROWS:
+                self._store.write(batch)
+                batch = self._store.batch()
+        batch.put(Table.META, META_RETAINED, b"")
+        self._store.write(batch)
 
     def _stored(self, value: bytes) -> Message:
         place, shard = keys.place_of(value[:12]), int.from_bytes(value[12:14], "big")
@@ -176,6 +199,11 @@ class Retained:
             return fresh.position if fresh.record.payload else None
         value = self._store.get(Table.RETAINED, topic)
         return None if value is None else keys.place_of(value[:12])
+
+
+def _at(value: bytes) -> bytes:
+    """The key by position of a row."""
+    return keys.retained_at(keys.place_of(value[:12]))
 
 
 def _value(message: Message) -> bytes:

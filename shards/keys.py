@@ -10,6 +10,7 @@
     structures   number (2)                                                          2
     received     client id, UTF-8 · 0 · packet id (2)
     sessions, cursors, schedules, retained: the name or topic, UTF-8
+    retained by position   0xff · at (6) · seq (6), behind every topic              13
 
 A shard's first ten bytes are `Shard.prefix`, a position's twelve are `place(position)`.
 """
@@ -74,6 +75,11 @@ def structure(number: int) -> bytes:
 
 def received(client_id: str, packet_id: int) -> bytes:
     return client_id.encode() + b"\0" + packet_id.to_bytes(2, "big")
+
+
+def retained_at(position: Position) -> bytes:
+    """The row of `retained` that says which topic's message stands at a position."""
+    return b"\xff" + place(position)
 
 
 def received_range(client_id: str) -> tuple[bytes, bytes]:

@@ -5,6 +5,7 @@ slices    end ms (8) · running seconds when passed, +1, 0: not yet (8) ·
           then for each borrowed shard: start (6) · generation (2) · shard (2) · structure (2)
 meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) · floor (12)
           "format": the format version, ASCII digits · "zones": version of the time zone database, text
+          "retained": empty, there when `retained` is indexed by position
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
 moved     the id that names the row now (16)
 dispatches  wall ms of the dispatch turn (8)
@@ -24,6 +25,7 @@ FORMAT_VERSION = 1
 META_CURSOR = b"cursor"
 META_FORMAT = b"format"
 META_ZONES = b"zones"
+META_RETAINED = b"retained"
 
 _SHARD = Struct(">HIIQ12s12s")
 _SLICE = Struct(">QQ")

@@ -219,10 +219,11 @@ def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
     """A cursor is stored without what was in flight."""
     naive = server.sessions.cursor_row
 
-    def forgetful(session: Session, horizon: Position) -> bytes:
+    def forgetful(subscriber: Subscriber, horizon: Position) -> bytes:
+        session = subscriber.session
         flights, session.flights = session.flights, {}
         try:
-            return naive(session, horizon)
+            return naive(subscriber, horizon)
         finally:
             session.flights = flights
 

@@ -5,10 +5,11 @@ from functools import partial
 
 import pytest
 
-from server.mqtt.packets import Publish
+from server.mqtt.packets import Connack, Connect, Publish
 from server.replay import TURN_ROWS
 from shards.commit import Commit
-from tests.mqtt.rig import Peer, Rig, config
+from shards.store import Table
+from tests.mqtt.rig import LONG_S, Peer, Rig, config, props
 from timeline.retention import expired_slices, passed_slices
 
 QUARTER_MS = 900_000
@@ -184,3 +185,72 @@ def test_a_stretch_longer_than_a_turn_over_slices() -> None:
     _forgotten_tail(rig)
     peer = _lasting(rig, "s", receive_maximum=65_535)
     assert peer.payloads() == ["first", *[str(n) for n in range(count)], "last"]
+
+
+@pytest.mark.parametrize("store", ["as it is", "of before"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_retained_ones_in_flight_are_found_without_a_scan(
+    qos: int, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows on the timeline have expired; which topic a position belongs to is looked up."""
+    rig = Rig()
+    publisher = rig.connected("p")
+    for number in range(40):
+        publisher.publish2(f"r/{number:02}", f"{number:02}", retain=True)
+    for replaced in ("r/01", "r/02"):
+        publisher.publish2(replaced, "early", retain=True)
+        publisher.publish2(replaced, "again", retain=True)
+    publisher.publish1("r/03", "", retain=True)
+    peer = _lasting(rig, "s")
+    peer.subscribe("r/#", qos=qos)
+    assert len(peer.payloads()) == 39
+    peer.drop()
+    # One of them is replaced while it is in flight, one is cleared: they are not there any more.
+    publisher = rig.connected("p")
+    publisher.publish2("r/04", "new", retain=True)
+    publisher.publish2("r/05", "", retain=True)
+    _pass(rig, 7)
+    _expire(rig, keep=2)
+    rows = dict(rig.store.scan(Table.RETAINED, b"\xff", b"\xff" * 14))
+    assert len(rows) == rig.core.retained.count == 38
+    if store == "of before":
+        batch = rig.store.batch()
+        for key in rows:
+            batch.delete(Table.RETAINED, key)
+        batch.delete(Table.META, b"retained")
+        rig.store.write(batch)
+        rig.store.flush()
+    rig.crash()
+    rig.pump()
+    assert dict(rig.store.scan(Table.RETAINED, b"\xff", b"\xff" * 14)) == rows
+    scanned: list[Table] = []
+    scan = rig.store.scan
+    monkeypatch.setattr(rig.store, "scan", lambda table, *span: scanned.append(table) or scan(table, *span))
+    peer = _lasting(rig, "s")
+    found = peer.publishes()
+    expected = ["00", "again", "again", *(f"{n:02}" for n in range(6, 40))]
+    assert [packet.payload.decode() for packet in found if packet.dup] == expected
+    assert all(packet.retain for packet in found if packet.dup)
+    assert Table.RETAINED not in scanned
+
+
+def test_sending_again_is_done_in_turns() -> None:
+    rig = Rig()
+    peer = _lasting(rig, "s")
+    peer.subscribe("t", qos=1)
+    publisher = rig.connected("p")
+    publisher.send(*[Publish(b"t", b"%d" % n, 1, packet_id=n + 1) for n in range(600)])
+    assert len(peer.publishes()) == 600
+    peer.drop()
+    peer = rig.peer()
+    peer.send(Connect(5, "s", clean_start=False, properties=props(session_expiry=LONG_S)), pump=False)
+    while rig.compose() or rig.settle():
+        pass
+    sent = []
+    while not rig.core.replay.is_idle:
+        rig.core.replay.turn()
+        rig.deliver()
+        sent.append(sum(isinstance(packet, Publish) for packet in peer.inbox))
+    assert sent[:3] == [250, 500, 600]
+    peer.take(Connack)
+    assert peer.payloads() == [str(n) for n in range(600)]
