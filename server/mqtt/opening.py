@@ -39,7 +39,7 @@ def granted_keep_alive_s(packet: Connect, config: Config) -> int:
     return imposed or packet.keep_alive
 
 
-def read_will(packet: Connect, qos_floor: int) -> Will | None:
+def read_will(packet: Connect, client_id: str, qos_floor: int) -> Will | None:
     """The will of a CONNECT as a record to publish, at QoS `qos_floor` if it asks for a lower one."""
     will = packet.will
     if will is None:
@@ -52,7 +52,7 @@ def read_will(packet: Connect, qos_floor: int) -> Will | None:
         max(will.qos, qos_floor),
         will.retain,
         expires_ms=expires_ms(properties),
-        publisher=packet.client_id.encode()[:255],
+        publisher=client_id.encode()[:255],
         properties=forwarded(properties),
     )
     return Will(record, (properties.will_delay or 0) if properties is not None else 0)

@@ -188,7 +188,7 @@ class Connection(Sending):
             return
         self.is_opening = True
         self._subscriber = subscriber
-        subscriber.will = read_will(packet, broker.config.mqtt.qos_floor)
+        subscriber.will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False

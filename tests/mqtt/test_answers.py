@@ -228,3 +228,28 @@ def test_aliases_that_the_server_gives_have_one(size: int, count: int) -> None:
     again = [p for p in found[300:] if not p.topic]
     assert len(again) == count
     assert all(p.properties and p.properties.topic_alias in named for p in again)
+
+
+def test_more_user_properties_than_there_may_be() -> None:
+    many = (("", ""),) * 10_001
+    rig = Rig()
+    assert rig.peer().connect("a", user_properties=many).reason == 0x97
+    peer = rig.connected("a")
+    assert peer.publish1("t", user_properties=many[1:]).reason == 0x10
+    peer.publish("t", "x", 1, user_properties=many)
+    assert peer.gone_with == 0x97
+
+
+def test_a_will_under_an_id_of_the_server_s_making_is_its_own() -> None:
+    """No local holds for it as for the client's other messages."""
+    rig = Rig()
+    peer = rig.peer()
+    connack = peer.connect("", expiry=60, will=Will(b"t", b"gone", 1))
+    assert connack.properties is not None
+    peer.subscribe("t", qos=1, no_local=True)
+    watch = rig.connected("w")
+    watch.subscribe("t", qos=1)
+    peer.drop()
+    assert watch.take_all() == ["gone"]
+    again = rig.lasting(connack.properties.assigned_client_id or "")
+    assert again.take_all() == []
