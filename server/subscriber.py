@@ -77,6 +77,7 @@ class Subscriber:
         "is_ready",
         "is_stored",
         "left_ms",
+        "left_running_ms",
         "link",
         "resends",
         "retained",
@@ -132,7 +133,8 @@ class Subscriber:
         """A will that is to be published at once and has no place yet: stored until it has."""
         self.will_id = 0
         """The delayed will that waits on the timeline, while the client is away."""
-        self.left_ms = 0
+        self.left_ms = self.left_running_ms = 0
+        """When its last connection ended, by the wall clock and in running time; 0: it is there."""
         self.connected_ms = 0
         self.delivered = 0
 
