@@ -34,7 +34,7 @@ from shards.store import Store, Table
 from shards.tables import SessionRow, cursor_row_of, session_of
 from timeline.filters import SHARE_PREFIX
 from timeline.horizon import Horizon
-from timeline.position import Position
+from timeline.position import SEQ_BITS, Position
 from timeline.session import Session
 
 from .clock import Clock
@@ -409,6 +409,11 @@ class Sessions:
             subscriber.left_running_ms = row.left_running_ms
         else:
             self.dirty.add(subscriber)
+        if row.doubt:
+            subscriber.doubt = keys.place_of(row.doubt)
+        if not row.left_ms:
+            # It was connected when the server was killed: dispatch may have come as far as the bound.
+            subscriber.doubt = Position(self._horizon.bound_ms << SEQ_BITS | self._horizon.seq)
         subscriber.left_ms = row.left_ms or subscriber.left_ms
         subscriber.will_id = keys.message_of(row.will_id) if row.will_id else 0
         if row.will:

@@ -73,6 +73,8 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     will_delay_s: int = 0
     left_running_ms: int = 0
     """Running time of the server when its connection ended, from which its expiry counts; 0: not known."""
+    doubt: bytes = b""
+    """Position: the client may have had what is due before its ms and was placed up to its seq."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
