@@ -65,6 +65,7 @@ class Core:
             max_sessions=config.limits.sessions,
             max_in_flight=config.sessions.max_in_flight,
             gate_bytes=config.limits.out_bytes,
+            running_ms=lambda: self.writer.running_ms,
         )
         self.writer = Writer(
             self.opened,

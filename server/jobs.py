@@ -7,8 +7,8 @@
     expired;
   - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
 
-Retention counts server running time, so a server that was down for a month drops nothing that it has not
-had the time to deliver.
+Retention and session expiry count server running time, so a server that was down for a month drops nothing
+that it has not had the time to deliver, and nobody for whom it has not been there.
 """
 
 import asyncio
@@ -127,8 +127,8 @@ class Housekeeping:
 
     async def _expire_sessions(self) -> None:
         """End sessions a step at a time; the writer looks again at each, as its client may be back."""
-        broker = self._app.broker
-        over = [subscriber for subscriber in self._app.sessions if broker.is_over(subscriber)]
+        broker, sessions = self._app.broker, self._app.sessions
+        over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
         for start in range(0, len(over), EXPIRE_SESSIONS):
             step = over[start : start + EXPIRE_SESSIONS]
             await self._app.ask(lambda _, step=step: broker.end_expired(step), cost=len(step))  # type: ignore[misc]

@@ -32,7 +32,14 @@ def session_row(subscriber: Subscriber) -> bytes:
         for s in session.subscriptions.values()
     ]
     will_id = keys.message(MessageId(subscriber.will_id)) if subscriber.will_id else b""
-    row = SessionRow(session.expiry_s, rows, subscriber.left_ms, will_id)
+    row = SessionRow(
+        session.expiry_s,
+        rows,
+        subscriber.left_ms,
+        will_id,
+        left_running_ms=subscriber.left_running_ms,
+        doubt=keys.place(subscriber.doubt) if subscriber.doubt else b"",
+    )
     will = subscriber.will or subscriber.unplaced
     if will is not None:
         row = msgspec.structs.replace(row, will=encode(will.record), will_delay_s=will.delay_s)

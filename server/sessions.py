@@ -34,7 +34,7 @@ from shards.store import Store, Table
 from shards.tables import SessionRow, cursor_row_of, session_of
 from timeline.filters import SHARE_PREFIX
 from timeline.horizon import Horizon
-from timeline.position import Position
+from timeline.position import SEQ_BITS, Position
 from timeline.session import Session
 
 from .clock import Clock
@@ -81,7 +81,9 @@ class Sessions:
         max_sessions: int,
         max_in_flight: int,
         gate_bytes: int,
+        running_ms: Callable[[], int],
     ) -> None:
+        """`running_ms`: running time of the server over all starts."""
         self._store = store
         self._horizon = horizon
         self._router = router
@@ -91,6 +93,7 @@ class Sessions:
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
         self._gate_bytes = gate_bytes
+        self._running_ms = running_ms
         self._by_id: dict[str, Subscriber] = {}
         self.dirty: set[Subscriber] = set()
         self._ended: dict[str, bool] = {}
@@ -136,6 +139,18 @@ class Sessions:
         subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
         self._by_id[client_id] = subscriber
         return subscriber
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Its connection has ended: its expiry begins to count."""
+        subscriber.left_ms, subscriber.left_running_ms = self._clock.wall_ms(), max(1, self._running_ms())
+
+    def is_over(self, subscriber: Subscriber) -> bool:
+        """Its expiry has come, whether it has been dropped or not.
+
+        It counts running time: what came while the server was down, it has had no time to take.
+        """
+        passed_ms = self._running_ms() - subscriber.left_running_ms
+        return subscriber.link is None and passed_ms >= subscriber.session.expiry_s * 1000
 
     def drop(self, subscriber: Subscriber) -> None:
         """Forget a session: in RAM at once, its rows with the next group."""
@@ -408,8 +423,18 @@ class Sessions:
         )
         subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
         subscriber.is_stored = True
-        subscriber.stored_changes = session.changes
-        subscriber.left_ms = row.left_ms or self._clock.wall_ms()
+        self.leave(subscriber)
+        if row.left_running_ms:
+            subscriber.stored_changes = session.changes
+            subscriber.left_running_ms = row.left_running_ms
+        else:
+            self.dirty.add(subscriber)
+        if row.doubt:
+            subscriber.doubt = keys.place_of(row.doubt)
+        if not row.left_ms:
+            # It was connected when the server was killed: dispatch may have come as far as the bound.
+            subscriber.doubt = Position(self._horizon.bound_ms << SEQ_BITS | self._horizon.seq)
+        subscriber.left_ms = row.left_ms or subscriber.left_ms
         subscriber.will_id = keys.message_of(row.will_id) if row.will_id else 0
         if row.will:
             subscriber.will = Will(decode(row.will), row.will_delay_s)

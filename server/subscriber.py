@@ -13,6 +13,7 @@ import msgspec
 
 from shards.record import Record
 from timeline.asked import Asked
+from timeline.position import Position, at_of, seq_of
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message
@@ -26,6 +27,8 @@ class Will(msgspec.Struct, frozen=True):
 
 
 STORE_FAILED = 0x83
+PERHAPS = 0
+"""Which attempt a delivery is that the client may have had before the server was killed: sent with DUP."""
 GATE_MAX = 1_000
 """Deliveries that may wait for a sync; beyond it, or `limits.out_bytes` of them, the session falls behind."""
 
@@ -54,8 +57,8 @@ class Link(Protocol):
         is_retained: bool = False,
         is_first: bool = False,
     ) -> None:
-        """`is_retained`: sent because of a SUBSCRIBE, not because it was just published. `is_first`: to
-        this client for the first time, whatever the attempt."""
+        """`attempt`: counted from 1, or PERHAPS. `is_retained`: sent because of a SUBSCRIBE, not because it
+        was just published. `is_first`: to this client for the first time, whatever the attempt."""
 
     def release(self, packet_id: int) -> None:
         """Send PUBREL: the subscriber has said that the message is there."""
@@ -69,6 +72,7 @@ class Subscriber:
         "connected_ms",
         "delivered",
         "dirty",
+        "doubt",
         "even_at",
         "gate",
         "gate_bytes",
@@ -79,6 +83,7 @@ class Subscriber:
         "is_ready",
         "is_stored",
         "left_ms",
+        "left_running_ms",
         "link",
         "secure",
         "session",
@@ -133,7 +138,11 @@ class Subscriber:
         """A will that is to be published at once and has no place yet: stored until it has."""
         self.will_id = 0
         """The delayed will that waits on the timeline, while the client is away."""
-        self.left_ms = 0
+        self.left_ms = self.left_running_ms = 0
+        """When its last connection ended, by the wall clock and in running time; 0: it is there."""
+        self.doubt = Position(0)
+        """What the client may have had before the server was killed: due before its ms, placed up to its seq.
+        0: nothing. At QoS 1 only: at QoS 2 the gate knows."""
         self.connected_ms = 0
         self.delivered = 0
 
@@ -168,7 +177,7 @@ class Subscriber:
         qos = message.record.qos
         if first.qos < qos:
             qos = first.qos
-        if qos == 2 or self.gate or first.no_local or len(subscriptions) > 1:
+        if qos == 2 or self.gate or first.no_local or len(subscriptions) > 1 or self.doubt:
             return self._offer_peculiar(message, subscriptions)
         packet_id = 0
         if qos:
@@ -184,6 +193,8 @@ class Subscriber:
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
         if self.is_gate_full:
             return False
+        if self.doubt and at_of(message.position) >= at_of(self.doubt) and not self.groups:
+            self.doubt = Position(0)
         if subscriptions[0].no_local or len(subscriptions) > 1:
             subscriptions = self._theirs(message, subscriptions)
             if not subscriptions:
@@ -241,7 +252,7 @@ class Subscriber:
         if is_retained:
             self.link.send(message, qos, packet_id, subscriptions, 1, True)
         else:
-            self.link.send(message, qos, packet_id, subscriptions, 1)
+            self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
         return True
 
     def send_shared(
@@ -269,9 +280,17 @@ class Subscriber:
         if self.gate or (qos == 2 and self.session.is_persistent):
             self._wait(message, qos, packet_id, subscriptions, False)
         elif attempt > 1:
-            self.link.send(message, qos, packet_id, subscriptions, attempt, False, True)
+            is_first = self._attempt(message, qos) != PERHAPS
+            self.link.send(message, qos, packet_id, subscriptions, attempt, False, is_first)
         else:
-            self.link.send(message, qos, packet_id, subscriptions, 1)
+            self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
+
+    def _attempt(self, message: Message, qos: int) -> int:
+        """Of something that is not known to have been sent before: 1 or PERHAPS."""
+        doubt, place = self.doubt, message.position
+        if qos != 1 or at_of(place) >= at_of(doubt) or seq_of(place) > seq_of(doubt):
+            return 1
+        return PERHAPS
 
     def bound(self) -> "Iterable[Subscriber]":
         """Whose cursors go with this one's: its groups, or a group's members."""
@@ -320,7 +339,8 @@ class Subscriber:
             for _ in range(min(waiting, len(self.gate))):
                 message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()
                 self.gate_bytes -= message.record.size
-                link.send(message, qos, packet_id, subscriptions, 1, is_retained)
+                attempt = 1 if is_retained else self._attempt(message, qos)
+                link.send(message, qos, packet_id, subscriptions, attempt, is_retained)
             if self.gate:
                 self._plan_gate()
 

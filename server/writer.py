@@ -140,6 +140,11 @@ class Writer:
         return len(self._open) < OPEN_GROUPS or not self._queue[0][2]
 
     @property
+    def running_ms(self) -> int:
+        """Running time of the server over all starts."""
+        return self._opened.commit.running_ms + self._passed_ms()
+
+    @property
     def is_idle(self) -> bool:
         """Nothing waits to be written or synced."""
         return not self._queue and not self._open
@@ -313,9 +318,9 @@ class Writer:
         self._settled()
 
     def _write(self, commit: Commit, answers: Answers) -> Group | None:
-        mono = self._clock.mono()
-        commit.running_ms += int((mono - self._mono) * 1000)
-        self._mono = mono
+        passed_ms = self._passed_ms()
+        commit.running_ms += passed_ms
+        self._mono += passed_ms / 1000  # the rest counts with the next group
         try:
             answers.append((0, self._cursors.write_cursors(commit), None))
             commit.dispatched(self._turns)
@@ -331,6 +336,10 @@ class Writer:
         for place in group.gone:
             self._wheel.cancel(place)
         return group
+
+    def _passed_ms(self) -> int:
+        """Running time since it was last noted."""
+        return int((self._clock.mono() - self._mono) * 1000)
 
     def _refuse_queue(self) -> None:
         if self.broken is None:

@@ -69,12 +69,16 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     expiry_s: int
     subscriptions: list[SubscriptionRow]
     left_ms: int = 0
-    """When its connection ended, wall ms; 0: it has not."""
+    """When its connection ended, wall ms, for people; 0: it has not."""
     will_id: bytes = b""
     """The delayed will that is to be cancelled when the client returns."""
     will: bytes = b""
     """Record of the will of a client that is connected: published if the server starts again without it."""
     will_delay_s: int = 0
+    left_running_ms: int = 0
+    """Running time of the server when its connection ended, from which its expiry counts; 0: not known."""
+    doubt: bytes = b""
+    """Position: the client may have had what is due before its ms and was placed up to its seq."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

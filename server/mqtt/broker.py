@@ -116,13 +116,16 @@ class Broker:
         """
         known = self.sessions.get(client_id)
         is_present = (
-            known is not None and known.session.is_persistent and not clean and not self.is_over(known)
+            known is not None
+            and known.session.is_persistent
+            and not clean
+            and not self.sessions.is_over(known)
         )
         if known is not None:
             self._displace(known, is_resumed=is_present)
             if is_present:
                 known.session.expiry_s, known.session.window = expiry_s, window
-                known.link, known.left_ms = link, 0
+                known.link, known.left_ms, known.left_running_ms = link, 0, 0
                 return known, True
             self.sessions.drop(known)
         try:
@@ -171,7 +174,7 @@ class Broker:
             self.wills.publish(subscriber, at_once=True)
             self.sessions.drop(subscriber)
             return
-        subscriber.left_ms = self.clock.wall_ms()
+        self.sessions.leave(subscriber)
         self.wills.publish(subscriber, at_once=False)
         subscriber.stored_changes = -1
         self.sessions.secure(subscriber, _drop)
@@ -185,7 +188,7 @@ class Broker:
         ended = 0
         for subscriber in subscribers:
             client_id = subscriber.session.client_id
-            if self.sessions.get(client_id) is subscriber and self.is_over(subscriber):
+            if self.sessions.get(client_id) is subscriber and self.sessions.is_over(subscriber):
                 self.sessions.drop(subscriber)
                 log.info("session %s expired", client_id)
                 ended += 1
@@ -241,12 +244,6 @@ class Broker:
         self.wills.publish(subscriber, at_once=True)
         self.wills.recall(subscriber, at_once=True)
         self.sessions.drop(subscriber)
-
-    def is_over(self, subscriber: Subscriber) -> bool:
-        """Its expiry has come, housekeeping has not."""
-        if subscriber.link is not None:
-            return False
-        return self.clock.wall_ms() >= subscriber.left_ms + subscriber.session.expiry_s * 1000
 
     # -- subscriptions
 

@@ -45,7 +45,7 @@ class Shape:
         is_dup: bool,
     ) -> Parts | None:
         """(head, tail) of a delivery; None if it is larger than the client takes."""
-        if self._aliases_max or attempt > 1 or any(s.identifier for s in subscriptions):
+        if self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions):
             found = self._special(message, qos, retain, subscriptions, attempt, is_dup)
         else:
             found = parts(message, self._level, qos, retain, self._node)

@@ -88,7 +88,7 @@ class Sending:
         if attempt == 1 and self._is_plain and len(subscriptions) == 1 and not subscriptions[0].identifier:
             head, tail = parts(message, self.level, qos, retain, self._broker.node)
         else:
-            is_dup = attempt > 1 and not is_first
+            is_dup = attempt != 1 and not is_first
             found = self._shape.parts(message, qos, retain, subscriptions, attempt, is_dup)
             if found is None:
                 self._broker.traffic.dropped += 1

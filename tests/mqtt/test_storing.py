@@ -18,6 +18,7 @@ from shards import keys
 from shards.errors import StoreFailed
 from shards.memory import MemoryBatch
 from shards.store import Table
+from shards.tables import encode_row, session_of
 from tests.mqtt.rig import LONG_S, Peer, Rig, config
 from timeline.position import Position
 
@@ -319,6 +320,61 @@ def test_a_shared_subscription_does_not_drag_everybody_along() -> None:
 
 
 # -- sessions that are over
+
+
+def _away_for_2_h_of_downtime(rig: Rig) -> None:
+    rig.crash()
+    rig.clock.now_ms += 2 * LONG_S * 1_000
+    rig.core = rig._core()
+    rig.pump()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_downtime_does_not_count_for_expiry(was_there: bool) -> None:
+    rig = Rig()
+    peer = rig.lasting("s", expiry=LONG_S)
+    if not was_there:
+        peer.disconnect()
+        rig.pass_ms(1_000 * LONG_S // 2)
+    _away_for_2_h_of_downtime(rig)
+    peer = rig.peer()
+    assert peer.connect("s", clean=False, expiry=LONG_S).session_present
+    peer.disconnect()
+    rig.crash()
+    rig.pass_ms(1_000 * LONG_S - 10_000)
+    _away_for_2_h_of_downtime(rig)
+    rig.pass_ms(5_000)
+    assert not rig.core.sessions.is_over(_session(rig, "s"))
+    rig.pass_ms(10_000)
+    assert rig.core.sessions.is_over(_session(rig, "s"))
+    assert not rig.peer().connect("s", clean=False, expiry=LONG_S).session_present
+
+
+def test_a_row_of_an_older_server_counts_from_the_start() -> None:
+    rig = Rig()
+    rig.lasting("s", expiry=60).disconnect()
+    row = session_of(rig.store.get(Table.SESSIONS, b"s") or b"")
+    assert row.left_running_ms
+    old = encode_row([row.expiry_s, row.subscriptions, row.left_ms])
+    rig.core.writer.submit(lambda commit: commit.row(Table.SESSIONS, b"s", old), lambda _: None)
+    rig.pass_ms(30_000)
+    rig.crash()
+    rig.pass_ms(50_000)
+    assert not rig.core.sessions.is_over(_session(rig, "s"))
+    rig.pass_ms(20_000)
+    assert rig.core.sessions.is_over(_session(rig, "s"))
+
+
+def test_running_time_passes_however_small_the_groups_are() -> None:
+    rig = Rig()
+    started_ms = rig.core.opened.commit.running_ms
+    clock: Any = SimpleNamespace(mono=lambda: rig.clock.now_ms / 1_000 + ticks * 0.0015)
+    ticks = 0
+    rig.core.writer._clock, wall = clock, rig.clock.wall_ms
+    clock.wall_ms = wall
+    for ticks in range(1, 1_001):  # noqa: B007
+        _group(rig)
+    assert rig.core.opened.commit.running_ms - started_ms in (1_499, 1_500)
 
 
 def _stored(rig: Rig, client_id: str) -> list[bytes]:
