@@ -47,6 +47,7 @@ from timeline.slices import Home, Slice
 
 from . import jobfolder
 from .launch import Launcher
+from .leavings import Leavings
 from .writer import Busy, Decide
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class Job:
     """Rows that a split's slice holds of shards that others borrow too, by number."""
     counted: dict[bytes, Counts] = field(default_factory=dict)
     """What the slices of an expiry hold of borrowed shards."""
+    epoch: int = 0
+    """Of the directory that this was counted by."""
     move: Move | None = None
     is_busy: bool = False
     is_unsettled: bool = False
@@ -120,6 +123,7 @@ class Pipeline:
         """Open jobs of the server's last life that still have to be given up."""
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pipeline")
         self._tasks: set[asyncio.Task[None]] = set()
+        self.leavings = Leavings(app, self.in_thread)
         app.opened.commit.retired = self.notes.note
 
     # -- the server's side
@@ -131,9 +135,11 @@ class Pipeline:
         self._left = [row for row in rows if row.state not in ENDED]
         await self.in_thread(partial(jobfolder.remove, self.folder))
         await self.sweep()
+        self.later(self.leavings.sweep())
 
     async def stop(self) -> None:
         """End the child and what runs in threads. Open jobs are given up at the next start."""
+        self.leavings.stop()
         await self.launcher.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown()

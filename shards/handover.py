@@ -200,9 +200,11 @@ def switch(commit: Commit, move: Move, files: Sequence[MovedFile], nearest: Posi
         commit.changed([piece], shards)
     for number, shard in borrowed.items():
         if next(borrowers(commit.directory, shard), None) is None:
-            commit.drop_shard(shard)
+            commit.forget_shard(shard)
+            commit.clear(Table.MESSAGES, *keys.shard_range(shard.prefix))
         else:
-            lessen(commit, shard, move.start_ms, move.end_ms, parts[number])
+            lessen(commit, shard, parts[number])
+            commit.clear(Table.MESSAGES, *keys.span_range(shard.prefix, move.start_ms, move.end_ms))
 
 
 def _part(made: Sequence[Sequence[Shard]], number: int) -> Counts:

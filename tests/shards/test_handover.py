@@ -11,6 +11,7 @@ from shards import handover, keys
 from shards.borrow import borrowers, counted_key, counting, span_counts
 from shards.commit import Commit, Refused
 from shards.handover import Move, Notes
+from shards.leavings import clear, left
 from shards.manifest import MovedFile, manifest_faults, prefix_of
 from shards.memory import MemoryStore, write_table
 from shards.recover import Opened, count_pending, read_directory
@@ -192,6 +193,12 @@ def test_expiry_takes_a_part_of_what_is_borrowed(split: Split) -> None:
     assert list(borrowers(split.opened.directory, shard)) == [second, third]
     group(split.opened).expire([second, third])
     split.seal()
+    assert [keys.shard_of(start)[1] for start, _ in left(split.store) if len(start) == 10] == [0, 1, 2, 3]
+    commit = group(split.opened)
+    for start, end in list(left(split.store)):
+        clear(commit, start, end)
+    split.seal()
+    assert list(left(split.store)) == []
     for table in (Table.MESSAGES, Table.SHARDS, Table.SLICES):
         assert list(split.store.scan(table, b"", keys.LAST)) == []
 
