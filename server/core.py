@@ -26,7 +26,7 @@ from .replay import Replay
 from .retained import Retained
 from .schedules import Schedules
 from .sessions import Sessions
-from .writer import Entry, Writer
+from .writer import Busy, Entry, Writer
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Core:
             max_queued=config.limits.queued,
             wake=wake,
             settled=wake,
+            recovered=self._recovered,
         )
         self.schedules = self._schedules(store)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
@@ -98,6 +99,7 @@ class Core:
         )
         self.sessions.submit, self.sessions.sealing = self.broker.submit, self.retained.write
         self._held_from: float = 0.0
+        self._is_releasing = False
         self.sessions.load()
         self.broker.restore()
 
@@ -140,6 +142,11 @@ class Core:
             and not self._due_held(1)
         )
 
+    def _recovered(self) -> None:
+        """The store is back, perhaps without what was decided last."""
+        self.schedules.load()
+        self.retained.recount()
+
     def _dispatched(self, count: int) -> None:
         self.opened.commit.pending -= count
 
@@ -153,7 +160,7 @@ class Core:
 
     def release_held(self) -> None:
         """The clock was set back and has come back: held messages whose due it shows go on."""
-        if self.writer.broken is not None or not self.writer.is_idle or self.clock.mono() < self._held_from:
+        if self.writer.broken is not None or self._is_releasing or self.clock.mono() < self._held_from:
             return
         due = self._due_held(HELD_STEP)
 
@@ -162,12 +169,17 @@ class Core:
                 commit.release(place)
 
         def released(answer: object) -> None:
+            self._is_releasing = False
             if isinstance(answer, Exception):
                 log.warning("held messages wait on: %s", answer)
                 self._held_from = self.clock.mono() + HELD_RETRY_S
 
         if due:
-            self.writer.submit(release, released, cost=len(due))
+            self._is_releasing = True
+            try:
+                self.writer.submit(release, released, cost=len(due))
+            except Busy:
+                self._is_releasing = False
 
 
 def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:

@@ -147,4 +147,4 @@ class Housekeeping:
         retained = self._app.retained
         topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
         if topics:
-            retained.count -= await self._app.ask(lambda commit: retained.drop_expired(commit, topics))
+            await self._app.ask(lambda commit: retained.drop_expired(commit, topics))

@@ -83,8 +83,10 @@ class Writer:
         max_queued: int,
         wake: Callable[[], None],
         settled: Callable[[], None],
+        recovered: Callable[[], None],
     ) -> None:
-        """`wake`: something waits for `compose`; `settled`: something new may be due."""
+        """`wake`: something waits for `compose`; `settled`: something new may be due; `recovered`: the store
+        is back, and what RAM keeps of its rows, noted when it was decided, has to be read again."""
         self._opened = opened
         self._wheel = wheel
         self._clock = clock
@@ -92,6 +94,7 @@ class Writer:
         self._max_queued = max_queued
         self._wake = wake
         self._settled = settled
+        self._recovered = recovered
         self._queue: deque[tuple[int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._open: deque[tuple[Group, list[tuple[Done, Any]]]] = deque()
@@ -198,6 +201,8 @@ class Writer:
             return True
         try:
             failure = reopen_timeline(self._opened)
+            if failure is None:
+                self._recovered()
         except ShardsError as error:
             log.warning("store cannot be read: %s", error)
             return False
