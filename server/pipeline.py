@@ -94,6 +94,8 @@ class Job:
     epoch: int = 0
     """Of the directory that this was counted by."""
     move: Move | None = None
+    is_ingested: bool = False
+    """Files have been taken in that are not the children's yet."""
     is_busy: bool = False
     is_unsettled: bool = False
     progress: tuple[int, int] | None = None

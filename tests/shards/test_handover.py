@@ -18,7 +18,7 @@ from shards.recover import Opened, count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.mover import move as plain_move
-from timeline.position import START, MessageId, Position, before
+from timeline.position import START, MessageId, Position, before, id_position
 from timeline.slices import DAY_MS, Home, Slice
 
 from .timelines import CAPS, NOW, draft, group, open_at, put, sync, texts
@@ -167,6 +167,19 @@ def test_a_stub_of_a_group_that_failed_is_not_replayed(split: Split) -> None:
     split.notes.note(move.prefixes[0], Position(FAR << 48 | 1))
     split.switch(move, files)
     split.check(ALL)
+
+
+def test_a_stub_that_was_lost_and_is_made_again(split: Split) -> None:
+    """Lost with its group before a step of the replay, made again between that and the switch."""
+    move = split.begin(FAR, FAR + 4_000)
+    files = split.copy(move)
+    split.notes.note(move.prefixes[0], id_position(split.ids[1]))
+    assert len(move.noted) == 1
+    assert handover.replay(group(split.opened), move, 1_000) == 0
+    split.seal()
+    split.cancel(1)
+    split.switch(move, files)
+    split.check(ALL.replace("1 2", "- 2", 1))
 
 
 def test_one_child_after_the_other(split: Split) -> None:
