@@ -47,9 +47,10 @@ class Accepted(TypedDict):
 
 
 class Result(TypedDict, total=False):
-    """What became of one item: one of the two."""
+    """What became of one item: id or problem; with its state if its key was known."""
 
     id: Id
+    state: State
     problem: Problem
 
 
