@@ -28,7 +28,7 @@ from .replay import Replay
 from .retained import Retained
 from .schedules import Schedules
 from .sessions import Sessions
-from .writer import Entry, Writer
+from .writer import Busy, Entry, Writer
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class Core:
             max_bytes=config.limits.queued_bytes,
             wake=wake,
             settled=wake,
+            recovered=self._recovered,
         )
         self.schedules = self._schedules(store)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
@@ -108,6 +109,7 @@ class Core:
         )
         self.sessions.submit, self.sessions.sealing = self.writer.submit, self.retained.write
         self._held_from: float = 0.0
+        self._is_releasing = False
         self.sessions.load()
         self.broker.restore()
 
@@ -154,6 +156,11 @@ class Core:
             and not self._due_held(1)
         )
 
+    def _recovered(self) -> None:
+        """The store is back, perhaps without what was decided last."""
+        self.schedules.load()
+        self.retained.recount()
+
     def _dispatched(self, count: int) -> None:
         self.opened.commit.pending -= count
 
@@ -167,7 +174,7 @@ class Core:
 
     def release_held(self) -> None:
         """The clock was set back and has come back: held messages whose due it shows go on."""
-        if self.writer.broken is not None or not self.writer.is_idle or self.clock.mono() < self._held_from:
+        if self.writer.broken is not None or self._is_releasing or self.clock.mono() < self._held_from:
             return
         due = self._due_held(HELD_STEP)
 
@@ -176,12 +183,17 @@ class Core:
                 commit.release(place)
 
         def released(answer: object) -> None:
+            self._is_releasing = False
             if isinstance(answer, Exception):
                 log.warning("held messages wait on: %s", answer)
                 self._held_from = self.clock.mono() + HELD_RETRY_S
 
         if due:
-            self.writer.submit(release, released, cost=len(due))
+            self._is_releasing = True
+            try:
+                self.writer.submit(release, released, cost=len(due))
+            except Busy:
+                self._is_releasing = False
 
 
 def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:

@@ -49,9 +49,12 @@ class Density:
         `is_abandoned`: nobody waits for it.
         """
         structures = self._app.reader.structures.overlapping((topic,)) if topic else None
-        for row in self._app.reader.held():
-            if self._low <= row[0] < self._end and wanted(row):
-                self._add(row[0], 1)
+        if self._app.opened.commit.held:
+            # Behind the horizon, all of them, and pending.
+            start = before(self._start_ms)
+            for row in self._app.reader.held():
+                if start <= row[0] < self._end and wanted(row):
+                    self._add(row[0], 1)
         for number, start, end in self._by_numbers(structures, is_exact=not topic):
             await self._read(number, start, end, wanted, is_abandoned)
         return self.counts

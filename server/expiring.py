@@ -7,12 +7,11 @@ oldest. Without an archive, and if the server is to expire by itself, housekeepi
 (server/jobs.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 
-from shards import keys
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
 from shards.dedupe import Refused
@@ -21,7 +20,7 @@ from shards.manifest import Fault
 from timeline.slices import Slice
 
 from . import jobfolder
-from .pipeline import Job, JobRefused, Pipeline, homes
+from .pipeline import Job, JobRefused, Pipeline
 
 
 class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,9 +39,10 @@ async def create(pipeline: Pipeline, run: str) -> Job:
     if not pieces:
         raise JobRefused("nothing-to-expire", "no slice is behind retention")
     job = pipeline.create(EXPIRE, run, ARCHIVING, pieces)
+    count = _counting(pipeline, job, pieces)
 
     def prepare() -> None:
-        job.counted |= borrowed_counts(pipeline, pieces)
+        count()
         job.row.slices = [
             _whole(row, piece, job.counted) for row, piece in zip(job.row.slices, pieces, strict=True)
         ]
@@ -57,18 +57,33 @@ async def commit(pipeline: Pipeline, job_id: str, token: str, said: Sequence[Dro
         if faults:
             raise JobRefused("bad-manifest", "the manifest does not fit", faults)
 
-        def decide(commit: Commit) -> JobRow:
+        def decide(commit: Commit) -> JobRow | None:
             pieces = pipeline.expired()[: len(job.row.slices)]
             if [piece.home for piece in pieces] != [piece.home for piece in job.row.slices]:
                 raise Refused("wrong-state", "the slices are not the oldest ones any more")
+            if job.epoch != pipeline.app.directory.epoch:
+                return None
             commit.expire(pieces, job.counted)
             return pipeline.done_row(commit, job, sum(one.rows for one in said))
 
-        row: JobRow = await pipeline.ask(job, decide)
+        row: JobRow | None = await pipeline.ask(job, decide)
+        while row is None:
+            # The directory was read anew since it was counted.
+            await pipeline.prepared(job, _counting(pipeline, job, pipeline.expired()[: len(said)]))
+            row = await pipeline.ask(job, decide)
         await pipeline.closed(job, row)
-        dropped = homes(row) | {piece.home for piece in row.slices}
-        pipeline.later(pipeline.compact([keys.slice_range(home) for home in dropped]))
+        pipeline.later(pipeline.leavings.sweep())
     return row
+
+
+def _counting(pipeline: Pipeline, job: Job, pieces: Sequence[Slice]) -> Callable[[], None]:
+    """What finds out, in a thread, what the slices of a job hold of borrowed shards."""
+    epoch = pipeline.app.directory.epoch
+
+    def count() -> None:
+        job.counted, job.epoch = borrowed_counts(pipeline, pieces), epoch
+
+    return count
 
 
 def borrowed_counts(pipeline: Pipeline, pieces: Sequence[Slice]) -> dict[bytes, Counts]:
@@ -78,14 +93,20 @@ def borrowed_counts(pipeline: Pipeline, pieces: Sequence[Slice]) -> dict[bytes, 
 
 
 async def expire(pipeline: Pipeline) -> list[Slice]:
-    """Drop what is behind retention without a job. Raises StoreFailed, Busy."""
-    plan = pipeline.expired()
-    if plan:
-        counted = await pipeline.in_thread(partial(borrowed_counts, pipeline, plan))
-        await pipeline.app.ask(lambda commit: commit.expire(plan, counted))
-        borrowed = {shard.home for piece in plan for shard in piece.borrowed.values()}
-        await pipeline.compact([keys.slice_range(home) for home in {p.home for p in plan} | borrowed])
-    return plan
+    """Drop what is behind retention without a job; what was dropped. Raises StoreFailed, Busy.
+
+    It is counted outside of the writer, so it is chosen again in there: what a job has dropped meanwhile is
+    not there any more, and of a directory that was read anew nothing has been counted: the next call does it.
+    """
+    directory, chosen = pipeline.app.directory, pipeline.expired()
+    if not chosen:
+        return []
+    epoch = directory.epoch
+    counted = await pipeline.in_thread(partial(borrowed_counts, pipeline, chosen))
+    gone: list[Slice] = await pipeline.app.ask(
+        lambda commit: commit.expire(chosen, counted) if directory.epoch == epoch else []
+    )
+    return gone
 
 
 def _whole(row: PieceRow, piece: Slice, counted: dict[bytes, Counts]) -> PieceRow:

@@ -3,7 +3,7 @@
   - seal: note the running time at which the horizon passed a slice, from which its retention counts;
   - expire: drop slices whose retention is over, oldest first, and give their space back;
   - sessions: drop those whose expiry has come; write the cursors of idle ones;
-  - sweep: delete dedupe and moved rows whose message has been dropped, and retained messages that have
+  - sweep: forget what dropped slices had given away (server/leavings.py), and retained messages that have
     expired;
   - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
 
@@ -15,17 +15,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC
-from itertools import islice
 from types import MappingProxyType
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from shards import keys
 from shards.commit import Commit
 from shards.errors import ShardsError
-from shards.store import Table
-from shards.tables import dedupe_from
-from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
 from timeline.retention import passed_slices
 
 from .app import App
@@ -56,7 +51,6 @@ class Housekeeping:
     def __init__(self, app: App) -> None:
         self._app = app
         self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=LATE_IS_FINE)
-        self._sweep_from: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
         self._sweep_topic = b""
         self._running = asyncio.Lock()
         self._started_s = app.clock.mono()
@@ -66,6 +60,7 @@ class Housekeeping:
     def start(self) -> None:
         every: list[tuple[Callable[[], object], float]] = [
             (self._run_logged, INTERVAL_S),
+            (self._forget_logged, INTERVAL_S),
             (self.tell_figures, SYS_INTERVAL_S),
             (self._app.pipeline.sweep, LEASES_INTERVAL_S),
             (self.overfull.look, LAUNCH_INTERVAL_S),
@@ -91,6 +86,7 @@ class Housekeeping:
         """Everything once, never twice at a time. Raises what the store raises."""
         async with self._running:
             await self._run_all()
+        await self._forget()
 
     async def _run_all(self) -> None:
         await self._seal()
@@ -98,25 +94,35 @@ class Housekeeping:
             await self._expire()
         await self._expire_sessions()
         self._app.sessions.mark_idle()
-        for table in (Table.DEDUPE, Table.MOVED):
-            await self._sweep(table)
         await self._sweep_retained()
 
     async def _run_logged(self) -> None:
         try:
-            await self.run_due()
+            async with self._running:
+                await self._run_all()
         except (ShardsError, Busy) as error:
             log.warning("housekeeping put off: %s", error)
 
+    async def _forget(self) -> None:
+        leavings = self._app.pipeline.leavings
+        await leavings.sweep()
+        await leavings.walk()
+
+    async def _forget_logged(self) -> None:
+        """By itself: what expires under a great load takes minutes."""
+        try:
+            await self._forget()
+        except (ShardsError, Busy) as error:
+            log.warning("what has expired is forgotten later: %s", error)
+
     async def _seal(self) -> None:
         app = self._app
-        passed = passed_slices(app.directory, app.horizon.position)
 
         def seal(commit: Commit) -> None:
-            for piece in passed:
+            for piece in passed_slices(app.directory, app.horizon.position):
                 commit.passed(piece)
 
-        if passed:
+        if passed_slices(app.directory, app.horizon.position):
             await app.ask(seal)
 
     async def _expire(self) -> None:
@@ -133,32 +139,9 @@ class Housekeeping:
             step = over[start : start + EXPIRE_SESSIONS]
             await self._app.ask(lambda _, step=step: broker.end_expired(step), cost=len(step))  # type: ignore[misc]
 
-    async def _sweep(self, table: Table) -> None:
-        """Delete a step's worth of rows that count as absent; the next step goes on from there."""
-        app = self._app
-        floor = app.directory.floor
-        scan = app.opened.store.scan(table, self._sweep_from[table], keys.LAST)
-        looked = list(islice(scan, SWEEP_ROWS))
-        rows = [key for key, value in looked if _place(table, value) < floor]
-        self._sweep_from[table] = looked[-1][0] if len(looked) == SWEEP_ROWS else b""
-
-        def sweep(commit: Commit) -> None:
-            for key in rows:
-                commit.row(table, key, None)
-
-        if rows:
-            await app.ask(sweep)
-
     async def _sweep_retained(self) -> None:
         """Delete a step's worth of retained messages that have expired, so that they count no more."""
         retained = self._app.retained
         topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
         if topics:
-            retained.count -= await self._app.ask(lambda commit: retained.drop_expired(commit, topics))
-
-
-def _place(table: Table, value: bytes) -> Position:
-    if table is Table.DEDUPE:
-        return dedupe_from(value).position
-    row = keys.message_of(value)
-    return END if id_shard(row) == HELD_SHARD else id_position(row)
+            await self._app.ask(lambda commit: retained.drop_expired(commit, topics))

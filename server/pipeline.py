@@ -47,6 +47,7 @@ from timeline.slices import Home, Slice
 
 from . import jobfolder
 from .launch import Launcher
+from .leavings import Leavings
 from .writer import Busy, Decide
 
 if TYPE_CHECKING:
@@ -90,7 +91,11 @@ class Job:
     """Rows that a split's slice holds of shards that others borrow too, by number."""
     counted: dict[bytes, Counts] = field(default_factory=dict)
     """What the slices of an expiry hold of borrowed shards."""
+    epoch: int = 0
+    """Of the directory that this was counted by."""
     move: Move | None = None
+    is_ingested: bool = False
+    """Files have been taken in that are not the children's yet."""
     is_busy: bool = False
     is_unsettled: bool = False
     progress: tuple[int, int] | None = None
@@ -120,6 +125,7 @@ class Pipeline:
         """Open jobs of the server's last life that still have to be given up."""
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pipeline")
         self._tasks: set[asyncio.Task[None]] = set()
+        self.leavings = Leavings(app, self.in_thread)
         app.opened.commit.retired = self.notes.note
 
     # -- the server's side
@@ -131,9 +137,11 @@ class Pipeline:
         self._left = [row for row in rows if row.state not in ENDED]
         await self.in_thread(partial(jobfolder.remove, self.folder))
         await self.sweep()
+        self.later(self.leavings.sweep())
 
     async def stop(self) -> None:
         """End the child and what runs in threads. Open jobs are given up at the next start."""
+        self.leavings.stop()
         await self.launcher.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown()

@@ -56,11 +56,19 @@ class Retained:
         self._unwritten: dict[bytes, Message] = {}
         """Of these, what no group has yet, or one that was lost."""
         self._volatile: dict[bytes, Message] = {}
-        self.count = sum(1 for _ in store.scan(Table.RETAINED, b"", TOPIC_END))
+        self.count = 0
+        """Topics that have one. Noted when it is decided, so counted again when a group was lost."""
         self.refused = 0
         if store.get(Table.META, META_RETAINED) is None:
             with suppress(StoreFailed):
                 self._index()
+        self.recount()
+
+    def recount(self) -> None:
+        """What is stored, with what is not durable yet laid over it."""
+        stored = (topic for topic, _ in self._store.scan(Table.RETAINED, b"", TOPIC_END))
+        self.count = sum(1 for topic in stored if topic not in self._fresh)
+        self.count += sum(1 for message in self._fresh.values() if message.record.payload)
 
     def note(self, message: Message, submit: Submit) -> None:
         """A message with the retain flag has fired."""
@@ -153,7 +161,7 @@ class Retained:
         return expired, b""
 
     def drop_expired(self, commit: Commit, topics: Iterable[bytes]) -> int:
-        """In the writer: delete the rows of those that are still expired; how many."""
+        """In the writer: delete the rows of those that are still expired, they count no more; how many."""
         now_ms, dropped = self._wall_ms(), 0
         for topic in topics:
             value = self._store.get(Table.RETAINED, topic)
@@ -161,6 +169,7 @@ class Retained:
                 commit.row(Table.RETAINED, topic, None)
                 commit.row(Table.RETAINED, _at(value), None)
                 dropped += 1
+        self.count -= dropped
         return dropped
 
     def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Kept]]:

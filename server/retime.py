@@ -16,8 +16,9 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import TZPATH
@@ -25,11 +26,12 @@ from zoneinfo import TZPATH
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.group import Outcome
+from shards.read import Row
 from shards.record import decode, has_zone, is_stub
 from shards.recover import Opened
 from shards.store import Store, Table
 from shards.tables import META_ZONES
-from timeline.position import END, MessageId, Position, id_text, message_id, seq_of
+from timeline.position import END, START, MessageId, Position, id_text, message_id, seq_of
 
 from .retime_schedules import SchedulesReport, retime_schedules
 from .times import TimeError, format_ms, parse_deliver_at
@@ -120,7 +122,7 @@ def retime(opened: Opened, wall_ms: int, told: Callable[[str], None]) -> Report:
     """
     report = Report()
     as_of = opened.horizon.seq
-    start: Position | None = Position(opened.horizon.position + 1)
+    start: Position | None = START
     while start is not None:
         changes, start = _step(opened, start, as_of, report, told)
         if changes:
@@ -154,10 +156,12 @@ def _step(
     return changes, None
 
 
-def _rows(opened: Opened, start: Position) -> Iterator[tuple[Position, int, bytes]]:
-    """Held ones first: they are before all others."""
-    held = [row for row in opened.reader.held() if row[0] >= start] if opened.commit.held else []
-    return chain(held, opened.reader.read(start, END))
+def _rows(opened: Opened, start: Position) -> Iterator[Row]:
+    """What is pending from `start` on: what the horizon has not passed, and what is held."""
+    rows = opened.reader.read(max(start, Position(opened.horizon.position + 1)), END)
+    if not opened.commit.held:
+        return rows
+    return merge((row for row in opened.reader.held() if row[0] >= start), rows, key=itemgetter(0))
 
 
 def _move(

@@ -28,6 +28,7 @@ from shards.schedules import (
     Occurrence,
     ScheduleRow,
     TimingRow,
+    has_passed,
     is_untouched,
     place,
     schedule_of,
@@ -90,7 +91,7 @@ def _follow(commit: Commit, name: str, row: ScheduleRow, wall_ms: int, report: S
     if timing != row.timing:
         row = msgspec.structs.replace(row, timing=timing)
         write_schedule(commit, name, row)
-    if occurrence is None or occurrence.position <= commit.horizon.position:
+    if occurrence is None or has_passed(commit, occurrence, wall_ms):
         return ""
     if not is_untouched(commit, occurrence):
         return ""

@@ -6,11 +6,16 @@ message (delivered, cancelled, moved to another time), a request in the writer w
 the row that names it, if the row still names the one before. After a start the rows are read, and those that
 the horizon had passed are asked for at once. So nothing hangs on a timer, and nothing is written twice.
 
-What was noted in RAM when it was decided may be lost with its group; after the store has failed all rows are
-read again. Bounds: `max_schedules`, and 100 requests to a round.
+An occurrence that was written while the clock was set back waits in the table `held`; its successor is
+written when the wall clock has reached its due and it has left that table. So there is never more than one
+that is written and not yet dispatched, whatever the clock does, and a change takes it back.
+
+What was noted in RAM when it was decided may be lost with its group; whenever the store has failed and is
+back all rows are read again. Bounds: `max_schedules`, and 100 requests to a round.
 """
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice, takewhile
 from typing import cast
@@ -25,6 +30,7 @@ from shards.schedules import (
     ScheduleRow,
     TimingRow,
     draft_at,
+    has_passed,
     is_untouched,
     place,
     read_schedule,
@@ -36,7 +42,7 @@ from shards.store import Store, Table
 from timeline.cron import Cron, parse_cron
 from timeline.fires import GRACE_MS, Every, Gap, Misfire, Overlap, Plan, Progress, following, local_of
 from timeline.horizon import Horizon
-from timeline.position import MessageId, Position, at_of
+from timeline.position import MessageId, Position, at_of, before
 from timeline.recurrence import Rule, parse_rule
 
 from .clock import Clock
@@ -46,6 +52,7 @@ log = logging.getLogger(__name__)
 
 STEP = 100
 RETRY_S = 1.0
+RELEASE_S = 0.01
 NAMES_END = b"\x7f"
 """Above every name: they are ASCII."""
 
@@ -89,10 +96,11 @@ class Schedules:
         self._max = max_schedules
         self._places: dict[str, Position | None] = {}
         self._due: SortedSet[tuple[Position, str]] = SortedSet()
+        self._held: SortedSet[tuple[Position, str]] = SortedSet()
+        """Of those whose occurrence is, or was, in the table `held`."""
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
         self._asked: set[str] = set()
-        self._losses = writer.losses
         self._retry_at = 0.0
         self.load()
 
@@ -100,33 +108,35 @@ class Schedules:
         return len(self._places)
 
     def load(self) -> None:
-        """Read all rows."""
+        """Read all rows: at start, and when the store is back after a failure."""
         self._places.clear()
         self._due.clear()
+        self._held.clear()
         for key, value in self._store.scan(Table.SCHEDULES, b"", NAMES_END):
             self._note(key.decode(), schedule_of(value))
         horizon = self._horizon.position
         self._passed = set(takewhile(lambda entry: entry[0] <= horizon, self._due))
-        self._losses = self._writer.losses
 
     # -- rounds
 
     @property
     def is_settled(self) -> bool:
-        """Whether every occurrence that the horizon has passed has its successor."""
-        return not self._asked and not (self._due and self._due[0][0] <= self._horizon.position)
+        """Whether every occurrence whose time has come has its successor."""
+        return not self._asked and next(self._come(), None) is None
+
+    def _come(self) -> Iterator[tuple[Position, str]]:
+        """Those whose occurrence the horizon has passed, or, of held ones, whose due the wall clock shows."""
+        horizon = self._horizon.position
+        yield from takewhile(lambda entry: entry[0] <= horizon, self._due)
+        if self._held:
+            wall = before(self._clock.wall_ms() + 1)
+            yield from takewhile(lambda entry: entry[0] < wall, self._held)
 
     def step(self) -> None:
         """Ask the writer for what follows the occurrences that the horizon has passed."""
-        if self._writer.broken is not None:
+        if self._writer.broken is not None or self._clock.mono() < self._retry_at:
             return
-        if self._losses != self._writer.losses:
-            self.load()
-        if self._clock.mono() < self._retry_at:
-            return
-        horizon = self._horizon.position
-        passed = takewhile(lambda entry: entry[0] <= horizon, self._due)
-        for entry in list(islice((e for e in passed if e[1] not in self._asked), STEP)):
+        for entry in list(islice((e for e in self._come() if e[1] not in self._asked), STEP)):
             try:
                 self._asked.add(entry[1])
                 self._writer.submit(partial(self._advance, entry=entry), partial(self._advanced, entry[1]))
@@ -140,6 +150,10 @@ class Schedules:
         row = read_schedule(commit, name)
         if row is None or row.occurrence is None or row.occurrence.position != position:
             self._note(name, row)
+            return
+        if not has_passed(commit, row.occurrence, self._clock.wall_ms()):
+            # Held, and released in a moment: before this, as a rule.
+            self._retry_at = self._clock.mono() + RELEASE_S
             return
         self._write(commit, name, self._successor(commit, name, row))
         self._passed.discard(entry)
@@ -195,9 +209,9 @@ class Schedules:
         elif (old.timing, old.record, old.body) == (timing, record, body):
             return old, False
         else:
-            if old.occurrence is not None and old.occurrence.position <= self._horizon.position:
+            if old.occurrence is not None and has_passed(commit, old.occurrence, now_ms):
+                # Written at once: what follows may be refused, and this one is placed.
                 old = self._successor(commit, name, old)
-                # At once: what follows may be refused, and the message is placed.
                 self._write(commit, name, old)
             row, taken_back = without(commit, old)
             row = self._from_now(row)
@@ -272,8 +286,10 @@ class Schedules:
         last = self._places.pop(name, None)
         if last is not None:
             self._due.discard((last, name))
-        if row is not None:
-            position = row.occurrence.position if row.occurrence is not None else None
-            self._places[name] = position
-            if position is not None:
-                self._due.add((position, name))
+            self._held.discard((last, name))
+        if row is None:
+            return
+        occurrence = row.occurrence
+        self._places[name] = None if occurrence is None else occurrence.position
+        if occurrence is not None:
+            (self._held if occurrence.is_held else self._due).add((occurrence.position, name))

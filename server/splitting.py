@@ -117,6 +117,11 @@ async def _take(pipeline: Pipeline, job: Job, move: Move, files: Sequence[MovedF
         faults = await pipeline.in_thread(partial(jobfolder.check, store, job.folder, files))
         if faults:
             raise JobRefused("bad-manifest", "a file does not fit", faults)
+        if job.is_ingested:
+            # By a commit that was refused then: its rows, and what was replayed onto them, go first.
+            await pipeline.ask(job, partial(handover.discard, children=move.children, sources=move.sources))
+            handover.undo_replay(move)
+        job.is_ingested = True
         await pipeline.in_thread(partial(jobfolder.ingest, store, job.folder, files))
     except OSError as error:
         raise JobRefused("bad-manifest", f"the files cannot be taken: {error}") from error
@@ -141,10 +146,7 @@ def _check_near(pipeline: Pipeline, move: Move) -> None:
 
 
 async def _put_back(pipeline: Pipeline, job: Job, move: Move) -> None:
-    """A commit was refused: forget what was ingested."""
+    """A commit was refused. What was ingested goes with the next one, or with the job."""
     job.row.state = MOVING
     if move.is_overrun or before(move.start_ms) <= pipeline.nearest():
         await pipeline.end(job, "too much changed" if move.is_overrun else "the slice has come too near")
-        return
-    await pipeline.ask(job, partial(handover.discard, children=move.children, sources=move.sources))
-    handover.undo_replay(move)

@@ -97,8 +97,11 @@ class Writer:
         max_bytes: int,
         wake: Callable[[], None],
         settled: Callable[[], None],
+        recovered: Callable[[], None],
     ) -> None:
-        """`wake`: something waits for `compose`; `settled`: something new may be due."""
+        """`wake`: something waits for `compose`; `settled`: something new may be due; `recovered`: something
+        that was decided has not been written, and the store can be read: what RAM keeps of its rows, noted
+        when it was decided, has to be read again."""
         self._opened = opened
         self._wheel = wheel
         self._clock = clock
@@ -107,14 +110,13 @@ class Writer:
         self._max_bytes = max_bytes
         self._wake = wake
         self._settled = settled
+        self._recovered = recovered
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._bytes = 0
         self._open: deque[tuple[Group, Answers]] = deque()
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
-        self.losses = 0
-        """Times that something which was decided has not been written: who keeps any of it reads it again."""
         self.given_up = 0
         """Groups that one request spoiled."""
         self.broken: ShardsError | None = None
@@ -231,7 +233,6 @@ class Writer:
     def fail(self, error: ShardsError) -> None:
         """A write or sync failed: nothing that is open became durable for certain."""
         log.error("store failed: %s", error)
-        self.losses += 1
         failed = [answer for _, answers in self._open for answer in answers]
         self._open.clear()
         self.broken = error
@@ -245,6 +246,8 @@ class Writer:
             return True
         try:
             failure = reopen_timeline(self._opened)
+            if failure is None:
+                self._recovered()
         except ShardsError as error:
             log.warning("store cannot be read: %s", error)
             return False
@@ -301,11 +304,11 @@ class Writer:
         self.given_up += 1
         try:
             undo_group(self._opened)
+            self._recovered()
         except ShardsError as error:
             self._open.append((Group(), answers))
             self.fail(error)
             return
-        self.losses += 1
         self._cursors.mark_all()
         fellow = StoreFailed("what was to be written with it could not be")
         log.error("a group of %d requests is given up", len(answers))

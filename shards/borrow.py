@@ -20,6 +20,7 @@ from timeline.slices import Directory, Shard, Slice
 
 from . import keys
 from .group import ROW_OVERHEAD
+from .leavings import leave
 from .record import is_stub
 from .store import Store, Table
 
@@ -66,8 +67,16 @@ def counted_key(piece: Slice, shard: Shard) -> bytes:
 
 
 def borrowers(directory: Directory, shard: Shard) -> Iterator[Slice]:
-    """The slices that read a shard which is not theirs."""
-    return (piece for piece in directory if piece.borrowed.get(shard.number) is shard)
+    """The slices that read a shard which is not theirs.
+
+    A shard is known by its prefix: after a failure the directory is read anew, and holds other objects.
+    """
+    return (piece for piece in directory if _borrows(piece, shard))
+
+
+def _borrows(piece: Slice, shard: Shard) -> bool:
+    found = piece.borrowed.get(shard.number)
+    return found is not None and found.prefix == shard.prefix
 
 
 def is_shared(directory: Directory, shard: Shard) -> bool:
@@ -77,21 +86,22 @@ def is_shared(directory: Directory, shard: Shard) -> bool:
 
 
 def give_back(commit: "Commit", store: Store, piece: Slice, counted: Mapping[bytes, Counts]) -> None:
-    """A slice that is in the directory no more gives up what it borrowed."""
+    """A slice that has expired, and is in the directory no more, gives up what it borrowed."""
     for shard in piece.borrowed.values():
         if next(borrowers(commit.directory, shard), None) is None:
-            commit.drop_shard(shard)
+            commit.forget_shard(shard)
+            leave(commit, *keys.shard_range(shard.prefix))
             continue
         part = counted.get(counted_key(piece, shard))
         if part is None:
             part = span_counts(store, shard.prefix, piece.start_ms, piece.end_ms)
-        lessen(commit, shard, piece.start_ms, piece.end_ms, part)
+        lessen(commit, shard, part)
+        leave(commit, *keys.span_range(shard.prefix, piece.start_ms, piece.end_ms))
 
 
-def lessen(commit: "Commit", shard: Shard, start_ms: int, end_ms: int, part: Counts) -> None:
-    """Delete the rows of a span from a shard that others go on borrowing."""
+def lessen(commit: "Commit", shard: Shard, part: Counts) -> None:
+    """So much less is in a shard that others go on borrowing."""
     shard.count -= part.rows
     shard.live -= part.live
     shard.bytes = max(0, shard.bytes - part.bytes)
-    commit.clear(Table.MESSAGES, *keys.span_range(shard.prefix, start_ms, end_ms))
     commit.changed((), (shard,))

@@ -23,6 +23,7 @@ from . import borrow, keys
 from .dedupe import Draft, Refused, Replayed, known_keys, woven
 from .errors import Corrupt
 from .group import Caps, Control, Group, Outcome
+from .leavings import leave
 from .placing import Placing
 from .read import Found
 from .record import CANCELLED, MOVED, decode, is_stub, stub, with_id
@@ -117,32 +118,36 @@ class Commit(Placing):
         self._slices.update((piece.start_ms, piece) for piece in pieces)
         self._touched.update((shard.prefix, shard) for shard in shards)
 
-    def drop_shard(self, shard: Shard) -> None:
-        """Delete a shard with all of its rows."""
+    def forget_shard(self, shard: Shard) -> None:
+        """Delete the row of a shard: whatever lies under its prefix belongs to nobody now."""
         self._touched.pop(shard.prefix, None)
         self._batch.delete(Table.SHARDS, shard.prefix)
-        self._batch.delete_range(Table.MESSAGES, *keys.shard_range(shard.prefix))
 
     def expire(
         self, pieces: Sequence[Slice], counted: Mapping[bytes, "borrow.Counts"] = MappingProxyType({})
-    ) -> None:
+    ) -> list[Slice]:
         """Drop whole slices, the oldest ones; the retention floor moves to the last one's end.
 
+        They may have been chosen a while ago, so they are looked up again: what was dropped, as it was, is
+        the answer. Their messages are no more, for everybody; the bytes go later (shards/leavings.py).
         `counted`: what they hold of borrowed shards (`borrow.counted`), as far as it has been counted.
         """
-        for piece in pieces:
+        found = [(self.directory.get(piece.start_ms), piece.home) for piece in pieces]
+        gone = [piece for piece, home in found if piece is not None and piece.home == home]
+        for piece in gone:
             start, end = keys.slice_range(piece.home)
-            self._batch.delete_range(Table.MESSAGES, start, end)
+            leave(self, start, end)
             self._batch.delete_range(Table.SHARDS, start, end)
             self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
             self.directory.drop(piece)
             self._slices.pop(piece.start_ms, None)
             self.directory.floor = max(self.directory.floor, Position(piece.end_ms << 48))
-        for piece in pieces:
+        for piece in gone:
             borrow.give_back(self, self._store, piece, counted)
         floor = keys.place(self.directory.floor)
         self._batch.delete_range(Table.DISPATCHES, b"", floor)
         self._quarters.clear()
+        return gone
 
     # -- leaves, some of them for adopt.py
 

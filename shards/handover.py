@@ -164,9 +164,10 @@ def replay(commit: Commit, move: Move, limit: int) -> int:
     for note in islice(waiting, limit):
         number, place = note
         value = commit.get(Table.MESSAGES, move.prefixes[number] + keys.place(place))
-        move.replayed.add(note)
         if value is None or not is_stub(value):
-            continue  # it was noted by a group that failed
+            # Noted by a group that was lost. Who changes the row after all notes it again.
+            move.noted.discard(note)
+            continue
         child = move.child_at(place)
         key = prefix_of(child, number) + keys.place(place)
         moved = commit.get(Table.MESSAGES, key)
@@ -176,6 +177,7 @@ def replay(commit: Commit, move: Move, limit: int) -> int:
             spot = child.start_ms, number
             move.retired[spot] = move.retired.get(spot, 0) + 1
             commit.row(Table.MESSAGES, key, value)
+        move.replayed.add(note)
     return max(0, len(waiting) - limit)
 
 
@@ -200,9 +202,11 @@ def switch(commit: Commit, move: Move, files: Sequence[MovedFile], nearest: Posi
         commit.changed([piece], shards)
     for number, shard in borrowed.items():
         if next(borrowers(commit.directory, shard), None) is None:
-            commit.drop_shard(shard)
+            commit.forget_shard(shard)
+            commit.clear(Table.MESSAGES, *keys.shard_range(shard.prefix))
         else:
-            lessen(commit, shard, move.start_ms, move.end_ms, parts[number])
+            lessen(commit, shard, parts[number])
+            commit.clear(Table.MESSAGES, *keys.span_range(shard.prefix, move.start_ms, move.end_ms))
 
 
 def _part(made: Sequence[Sequence[Shard]], number: int) -> Counts:
@@ -240,7 +244,7 @@ def discard(commit: Commit, children: Sequence[PieceRow], sources: Sequence[Sour
 
 
 def undo_replay(move: Move) -> None:
-    """After `discard`: the stubs have to be replayed again."""
+    """After `discard`: the stubs have to be replayed again, onto what is ingested next."""
     move.replayed.clear()
     move.retired.clear()
 

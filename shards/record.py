@@ -233,6 +233,17 @@ def topic_of(value: bytes) -> bytes:
     return value[at : at + length]
 
 
+def names_of(value: bytes) -> tuple[bytes, bytes]:
+    """Id and key hash of a stored value, each empty if it has none: what `moved` and `dedupe` know it by."""
+    if not value[2] & (HAS_ID | HAS_KEY):
+        return b"", b""
+    at = _SIZE + 8 * bool(value[2] & EXPIRES)
+    name = b""
+    if value[2] & HAS_ID:
+        name, at = value[at : at + 16], at + 16
+    return name, value[at : at + 16] if value[2] & HAS_KEY else b""
+
+
 def schedule_name(record: Record) -> str | None:
     """The recurring schedule that wrote the message; None: none did."""
     return record.schedule.decode() or None

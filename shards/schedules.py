@@ -6,6 +6,9 @@ names the one before; so there is exactly one message for each fire, whatever is
 
     schedules    name, UTF-8 -> MessagePack of `ScheduleRow`
 
+An occurrence that was written while the clock was set back waits in `held` at a place that the horizon has
+passed: it has passed when the wall clock has reached its due and it is in `held` no more.
+
     place      the message of a fire, and the row that names it
     without    the row without it; if nothing has become of the message, its fire counts as not dealt with
 """
@@ -13,12 +16,12 @@ names the one before; so there is exactly one message for each fire, whatever is
 import msgspec
 
 from timeline.fires import Fire, Progress
-from timeline.position import MessageId, Position, id_position
+from timeline.position import MessageId, Position, at_of, id_position, is_held
 
 from . import keys
 from .commit import Commit
 from .dedupe import Draft
-from .record import decode, encode, is_stub
+from .record import decode, due_of, encode, is_stub
 from .store import Table
 from .tables import encode_row
 
@@ -58,6 +61,11 @@ class Occurrence(msgspec.Struct, frozen=True, array_like=True):
     def position(self) -> Position:
         """Where it was first put; a move does not change it."""
         return id_position(self.message)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether that was in the table `held`."""
+        return is_held(self.message)
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
@@ -134,7 +142,20 @@ def without(commit: Commit, row: ScheduleRow) -> tuple[ScheduleRow, MessageId | 
     return bare, occurrence.message
 
 
+def has_passed(commit: Commit, occurrence: Occurrence, wall_ms: int) -> bool:
+    """Whether its time has come, whatever has become of its message."""
+    place = occurrence.position
+    if not occurrence.is_held:
+        return place <= commit.horizon.position
+    return at_of(place) <= wall_ms and commit.get(Table.HELD, keys.place(place)) is None
+
+
 def is_untouched(commit: Commit, occurrence: Occurrence) -> bool:
     """Whether its message is where it was put, neither cancelled nor moved."""
     found = commit.find(occurrence.message)
-    return found is not None and not is_stub(found.value) and found.row_id == occurrence.message
+    if found is None or is_stub(found.value):
+        return False
+    # A held one goes on to another place by itself, with its due as it was.
+    return found.row_id == occurrence.message or (
+        occurrence.is_held and due_of(found.value) == at_of(occurrence.position)
+    )

@@ -1,12 +1,13 @@
 """Derived data against the message rows that it can always be made from again."""
 
 from dataclasses import dataclass
+from itertools import chain
 
 from timeline.position import Position
 from timeline.slices import Directory, Shard
 
 from .group import ROW_OVERHEAD
-from .keys import place_of, shard_range
+from .keys import place_of, shard_range, span_range
 from .record import is_stub
 from .store import Store, Table
 from .tables import shard_value
@@ -32,9 +33,14 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
     directory.check()
     shards = {shard.prefix: shard for piece in directory for shard in piece.readable()}
     own = {shard.prefix for piece in directory for shard in piece.shards.values()}
+    spans: dict[bytes, list[tuple[bytes, bytes]]] = {prefix: [shard_range(prefix)] for prefix in own}
+    for piece in directory:
+        for prefix in (shard.prefix for shard in piece.borrowed.values()):
+            # What has expired of it belongs to nobody, and may still lie there.
+            spans.setdefault(prefix, []).append(span_range(prefix, piece.start_ms, piece.end_ms))
     faults = []
     for prefix, shard in shards.items():
-        counted = _count(store, shard)
+        counted = _count(store, shard, spans[prefix])
         is_right = (counted.count, counted.live) == (shard.count, shard.live)
         if is_right and shard.count:
             # What is borrowed by fewer than before keeps its bounds.
@@ -56,9 +62,9 @@ def repair_counts(store: Store, faults: list[Fault]) -> None:
     store.flush()
 
 
-def _count(store: Store, shard: Shard) -> Shard:
+def _count(store: Store, shard: Shard, spans: list[tuple[bytes, bytes]]) -> Shard:
     counted = Shard(shard.home, shard.number, shard.structure)
-    for key, value in store.scan(Table.MESSAGES, *shard_range(shard.prefix)):
+    for key, value in chain.from_iterable(store.scan(Table.MESSAGES, *span) for span in spans):
         counted.grow(Position(place_of(key)), len(value) + ROW_OVERHEAD)
         if is_stub(value):
             counted.live -= 1

@@ -62,6 +62,11 @@ def id_shard(message: MessageId) -> int:
     return message >> 64 & 0xFFFF
 
 
+def is_held(message: MessageId) -> bool:
+    """Whether it was first written to the table `held`."""
+    return id_shard(message) == HELD_SHARD
+
+
 def id_text(message: MessageId) -> str:
     # Twice as fast as formatting so large an integer, and asked for at each delivery.
     return message.to_bytes(ID_BYTES, "big").hex()

@@ -143,6 +143,8 @@ class Directory:
         self.max_slices = max_slices
         self.floor = START
         """The retention floor: everything before it has been dropped."""
+        self.epoch = 0
+        """How often it was read anew, after a failure: what was looked up in another epoch may be no more."""
         self._by_start: SortedDict[int, Slice] = SortedDict()
 
     def __len__(self) -> int:
@@ -183,6 +185,7 @@ class Directory:
     def replace(self, other: "Directory") -> None:
         """Take over what `other` holds; whoever holds this directory sees it."""
         self._by_start = other._by_start
+        self.epoch += 1
 
     def open(self, at_ms: int, clock_ms: int) -> Slice:
         """Open the slice for `at_ms`, which no slice covers. Raises TooManySlices at the bound."""

@@ -3,7 +3,7 @@
 Everything that changes something is decided in the writer and answered once it is durable; what is answered
 is what was decided there, never what a look-up said before.
 
-    POST    201 with id, ETag of its row        the same key again: 200 with the first answer
+    POST    201 with id, ETag of its row        the same key again: 200, its state as it is now
     PATCH   200, the same id, a new ETag        409 already-dispatched | cancelled, 412 with If-Match, 404
     DELETE  204: nobody will get it             409 already-dispatched with when, 404
 """
@@ -32,7 +32,7 @@ from .drafts import draft_of, late_ones, place
 from .problems import Problem
 from .requests import FieldError, New, ParsedMessage, check_json, due_of, parse_one
 from .scalars import Delay, ETag, Key, Location, Tags, Wish, only_one
-from .views import Journal, etag, found_view, time_text
+from .views import PENDING, Journal, etag, found_state, found_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
@@ -172,20 +172,22 @@ class Messages:
 def first_answer(
     app: App, message: MessageId, due_ms: int, now_ms: int, *, is_replayed: bool = False
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer to a POST; of the same one again if its key was known."""
-    name = id_text(message)
+    """Status, headers and body of the answer to a POST; of the same one again if its key was known.
+
+    Then with what has become of the message since, as a look at it would say.
+    """
+    name, state = id_text(message), PENDING
+    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(message)}
+    if is_replayed:
+        found = app.reader.find(message)
+        if found is not None:
+            headers["ETag"], state = etag(found.row_id), found_state(app, found)
+        headers["Idempotent-Replayed"] = "true"
     body = (
-        f'{{"id":"{name}","deliver_at":"{format_ms(due_ms)}","state":"pending",'
+        f'{{"id":"{name}","deliver_at":"{format_ms(due_ms)}","state":"{state}",'
         f'"server_time":"{format_ms(now_ms)}"}}'
     ).encode()
-    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(message)}
-    if not is_replayed:
-        return 201, headers, body
-    found = app.reader.find(message)
-    if found is not None:
-        headers["ETag"] = etag(found.row_id)
-    headers["Idempotent-Replayed"] = "true"
-    return 200, headers, body
+    return 200 if is_replayed else 201, headers, body
 
 
 def _move(

@@ -229,7 +229,9 @@ class ScheduleRoutes:
             return None
         app, message = self._app, row.occurrence.message
         found = app.reader.find(message)
-        if found is None or is_stub(found.value) or found.position <= app.horizon.position:
+        if found is None or is_stub(found.value):
+            return None
+        if found.shard is not None and found.position <= app.horizon.position:
             return None
         plan = plan_of(row.timing, "", row.anchor_ms)
         occurrence = row.occurrence

@@ -47,10 +47,11 @@ class Accepted(TypedDict):
 
 
 class Result(TypedDict, total=False):
-    """What became of one item: its id or a problem; `replayed`: it was there under its key."""
+    """What became of one item: its id or a problem; `replayed` and its state: it was there under its key."""
 
     id: Id
     replayed: Literal[True]
+    state: State
     problem: Problem
 
 

@@ -23,7 +23,7 @@ from shards import keys
 from shards.borrow import Counts
 from shards.fate import is_dropped
 from shards.read import Found
-from shards.record import ENCODINGS, Record, schedule_name
+from shards.record import ENCODINGS, Record, decode, schedule_name
 from shards.store import Store, Table
 from shards.tables import wall_from
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
@@ -143,6 +143,12 @@ def found_view(app: App, found: Found, record: Record) -> shapes.Message:
     place, is_held = found.position, found.shard is None
     state, dispatched_ms = state_of(place, record, app.horizon.position, Journal(app), is_held=is_held)
     return message_view(found.id, place, record, state, dispatched_ms)
+
+
+def found_state(app: App, found: Found) -> State:
+    """The state of a message that was looked up by its id."""
+    place, is_held = found.position, found.shard is None
+    return state_of(place, decode(found.value), app.horizon.position, Journal(app), is_held=is_held)[0]
 
 
 def _payload(record: Record) -> tuple[object, Encoding]:

@@ -23,14 +23,14 @@ from server.writer import Busy
 from shards import keys
 from shards.commit import Commit, Control, Draft, Outcome, Refused, Replayed
 from shards.errors import StoreFailed
+from shards.leavings import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
-from shards.record import CANCELLED, Record, decode, encode, is_stub, topic_of
+from shards.record import CANCELLED, Record, decode, encode, is_stub, names_of, topic_of
 from shards.recover import count_pending, read_directory
 from shards.store import Table
-from shards.tables import dedupe_from
 from shards.verify import verify_counts
 from timeline.filters import matches
-from timeline.position import END, HELD_SHARD, MessageId, Position, at_of, before, id_position, id_shard
+from timeline.position import END, MessageId, Position, at_of, before
 from timeline.retention import expired_slices, passed_slices
 from timeline.session import Flight, Subscription
 from timeline.structures import overlap
@@ -198,15 +198,24 @@ class Rig:
                 commit.expire(plan)
                 self.oracle.floor_ms = max(self.oracle.floor_ms, plan[-1].end_ms)
                 self.oracle.passed_over_ms = max(self.oracle.passed_over_ms, plan[-1].end_ms)
-            for table, place_of in ((Table.DEDUPE, _dedupe_place), (Table.MOVED, _moved_place)):
-                for key, value in list(self.store.scan(table, b"", keys.LAST)):
-                    if place_of(value) < directory.floor:
-                        commit.row(table, key, None)
 
         def dropped(answer: Any) -> None:
             self.is_expiring = False
 
         return self._submit(drop, dropped)
+
+    def sweep(self) -> None:
+        """Forget what an expired slice had given away: looked up now, decided when the writer comes to it."""
+        note = next(left(self.store), None)
+        if note is None:
+            return
+        found = look(self.store, *note, 1_000, 1 << 20)
+
+        def decide(commit: Commit) -> None:
+            forget(commit, found.names)
+            clear(commit, *note)
+
+        self._submit(decide, lambda answer: None)
 
     # -- pieces of a round
 
@@ -563,6 +572,7 @@ class Rig:
         self.load(5)
         self.replay()
         self.bury()
+        self.sweep()
         self.release()
         self.jobs.finish()
         self.check()
@@ -613,7 +623,9 @@ class Rig:
         for directory in (core.directory, read_directory(self.store, 1_000)):
             faults = verify_counts(self.store, directory)
             need(not faults, f"counts are wrong: {[str(f) for f in faults]}")
-            rows = sum(1 for _ in self.store.scan(Table.MESSAGES, b"", keys.LAST))
+            notes = list(left(self.store))
+            stored = [key for key, _ in self.store.scan(Table.MESSAGES, b"", keys.LAST)]
+            rows = sum(not any(start <= key < end for start, end in notes) for key in stored)
             shards = {shard.prefix: shard for piece in directory for shard in piece.readable()}
             need(sum(shard.count for shard in shards.values()) == rows, "rows without a shard")
             for piece in directory:
@@ -622,6 +634,7 @@ class Rig:
                         shard.count <= CONFIG.shards.cap_messages,
                         f"shard {shard.number} has {shard.count} rows",
                     )
+        self._check_forgotten()
         for piece in core.directory:
             for shard in piece.readable():
                 pattern = core.reader.structures.pattern(shard.structure).split("/")
@@ -629,6 +642,17 @@ class Rig:
                 for _, value in self.store.scan(Table.MESSAGES, shard.prefix, end):
                     topic = topic_of(value).decode().split("/")
                     need(overlap(pattern, topic), f"{topic} lies in a shard of {pattern}")
+
+    def _check_forgotten(self) -> None:
+        """What counts as absent in `dedupe` and `moved` is known by a row that is still there."""
+        tables = (Table.MESSAGES, Table.HELD)
+        values = [value for table in tables for _, value in self.store.scan(table, b"", keys.LAST)]
+        known = {name for value in values for name in names_of(value)}
+        floor = self.core.directory.floor
+        for table in (Table.DEDUPE, Table.MOVED):
+            absent = look_through(self.store, table, b"", 1 << 20, floor).names
+            lost = [key.hex() for _, key in absent if key not in known]
+            need(not lost, f"never forgotten in {table.value}: {lost}")
 
     def _check_letters(self) -> None:
         rows = self._rows()
@@ -724,15 +748,6 @@ class Rig:
             return None, MessageId(0)
         letter = letters[-1 - index % len(letters)]
         return letter, letter.ids[-1]
-
-
-def _dedupe_place(value: bytes) -> Position:
-    return dedupe_from(value).position
-
-
-def _moved_place(value: bytes) -> Position:
-    row = keys.message_of(value)
-    return END if id_shard(row) == HELD_SHARD else id_position(row)
 
 
 def _nothing() -> None:

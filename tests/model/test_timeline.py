@@ -167,6 +167,10 @@ class Machine(RuleBasedStateMachine):
         self.rig.jobs.abort(index)
 
     @rule()
+    def sweep(self) -> None:
+        self.rig.sweep()
+
+    @rule()
     def job_sweep(self) -> None:
         self.rig.jobs.sweep()
 

@@ -86,6 +86,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "restart_and_cancel": (0.3, _restart_and_cancel),
     "cancel_and_pass": (0.6, _cancel_and_pass),
     "expire": (5, lambda rig, r: rig.expire(r.choice((0, 0, 30)))),
+    "sweep": (3, lambda rig, r: rig.sweep()),
     "heartbeat": (6, lambda rig, r: rig.heartbeat()),
     "compose": (14, lambda rig, r: rig.compose()),
     "settle": (13, lambda rig, r: rig.settle()),

@@ -37,13 +37,19 @@ class FailingStore(RocksStore):
     """Its writes, syncs and re-openings fail while it is told so."""
 
     is_failing = False
+    loses_next = False
+    """The next group is lost: its sync fails, and the store is back at once, without it."""
 
     def write(self, batch: Any) -> None:
         self._check()
-        super().write(batch)
+        if not self.loses_next:
+            super().write(batch)
 
     def flush(self) -> None:
         self._check()
+        if self.loses_next:
+            self.loses_next = False
+            raise StoreFailed("told to lose one group")
         super().flush()
 
     def reopen(self) -> None:

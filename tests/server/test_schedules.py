@@ -246,6 +246,168 @@ def test_a_failed_sync_reads_the_rows_again(is_back_at_once: bool) -> None:
     assert rig.fired() == hours(1, 3)
 
 
+CHANGES: dict[str, Any] = {
+    "delete": lambda rig: lambda c: rig.schedules.delete(c, "s"),
+    "pause": lambda rig: lambda c: rig.schedules.pause(c, "s"),
+    "put": lambda rig: (
+        lambda c: rig.schedules.put(c, "s", timing_with(HOURLY, expression="0 0 * * *"), RECORD, b"{}")
+    ),
+}
+
+
+def lose(rig: Rig, *decides: Any) -> None:
+    """The group of these requests is lost; the store is back before anybody looks."""
+    for decide in decides:
+        rig.core.writer.submit(decide, lambda answer: None)
+    assert rig.core.writer.compose() is not None
+    rig.store.fail_flushes = True
+    with pytest.raises(ShardsError) as failed:
+        rig.store.flush()
+    rig.core.writer.fail(failed.value)
+    rig.store.fail_flushes = False
+    assert rig.core.writer.recover()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_lost_group_had_changed_goes_on(change: str) -> None:
+    rig = Rig()
+    rig.put()
+    rig.walk(START_MS + HOUR_MS, HOUR_MS)
+    lose(rig, CHANGES[change](rig))
+    rig.walk(START_MS + 4 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(1, 4)
+
+
+def test_what_a_lost_group_had_resumed_is_paused() -> None:
+    rig = Rig()
+    rig.put()
+    rig.ask(lambda c: rig.schedules.pause(c, "s"))
+    lose(rig, lambda c: rig.schedules.resume(c, "s"))
+    rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == []
+    rig.ask(lambda c: rig.schedules.resume(c, "s"))
+    rig.walk(START_MS + 5 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(4, 5)
+
+
+def test_what_a_lost_group_had_deleted_counts_towards_the_limit() -> None:
+    rig = Rig(replace(Config(), limits=replace(Limits(), schedules=1)))
+    rig.put()
+    lose(rig, CHANGES["delete"](rig))
+    assert len(rig.schedules) == 1
+    with pytest.raises(Refused, match="as many as"):
+        rig.put("t")
+    lose(rig, CHANGES["delete"](rig), lambda c: rig.schedules.put(c, "t", HOURLY, RECORD, b"{}"))
+    assert [name for name, _ in rig.schedules.after("", 9)] == ["s"]
+    rig.ask(CHANGES["delete"](rig))
+    rig.put("t")
+
+
+def test_a_change_that_is_refused_leaves_what_was_owed() -> None:
+    """The occurrence that the old definition owed is written, the one of the new is one too many."""
+    rig = Rig(replace(Config(), limits=replace(Limits(), pending=1)))
+    rig.put()
+    rig.clock.step(HOUR_MS)
+    core = rig.core
+    while core.horizon.position < START_MS + HOUR_MS << 48:
+        core.heartbeat()
+        if core.writer.compose() is not None:
+            rig.store.flush()
+            core.writer.settle()
+        core.dispatch.turn()
+        if core.loader.is_behind:
+            core.loader.step()
+    with pytest.raises(Refused):
+        rig.ask(CHANGES["put"](rig))
+    rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(1, 3)
+
+
+# -- the clock set back
+
+MINUTELY = TimingRow("every", str(MINUTE_MS), "UTC")
+
+
+def set_back() -> Rig:
+    """By an hour, and a schedule is made then."""
+    rig = Rig()
+    rig.ask(lambda c: None)
+    rig.settle()
+    rig.clock.step(-HOUR_MS)
+    rig.put(timing=MINUTELY)
+    rig.settle()
+    return rig
+
+
+def minutes(rig: Rig) -> list[float]:
+    return [(due - START_MS + HOUR_MS) / MINUTE_MS for due in rig.fired()]
+
+
+def test_one_is_held_and_no_more() -> None:
+    rig = set_back()
+    assert rig.core.opened.commit.held == 1
+    row = rig.schedules.get("s")
+    assert row is not None
+    assert row.count == 1
+    rig.walk(START_MS - 57 * MINUTE_MS, 20_000)
+    assert minutes(rig) == [1, 2, 3]
+    assert rig.core.opened.commit.held == 1
+    rig.crash()
+    rig.settle()
+    rig.walk(START_MS + 2 * MINUTE_MS, MINUTE_MS)
+    assert minutes(rig) == list(range(1, 63))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_takes_back_the_one_that_is_held(change: str) -> None:
+    rig = set_back()
+    rig.walk(START_MS - 58 * MINUTE_MS, MINUTE_MS)
+    rig.ask(CHANGES[change](rig))
+    rig.walk(START_MS + 5 * MINUTE_MS, MINUTE_MS)
+    assert minutes(rig) == [1, 2]
+    assert rig.core.opened.commit.held == 0
+
+
+def test_one_that_is_held_can_be_cancelled_or_moved() -> None:
+    rig = set_back()
+    assert rig.ask(lambda c: c.cancel(rig.pending())).outcome is Outcome.DONE
+    rig.walk(START_MS - 58 * MINUTE_MS, MINUTE_MS)
+    assert minutes(rig) == [2]
+    third = rig.pending()
+    assert rig.ask(lambda c: c.move(third, START_MS - 50 * MINUTE_MS + 7)).outcome is Outcome.DONE
+    rig.walk(START_MS - 50 * MINUTE_MS, MINUTE_MS)
+    assert minutes(rig) == [2, 4, 5, 6, 7, 8, 9, 10]
+    rig.walk(START_MS - 49 * MINUTE_MS, MINUTE_MS)
+    assert 10 + 7 / MINUTE_MS in minutes(rig)
+
+
+def test_one_that_was_held_and_is_late_is_the_one() -> None:
+    rig = Rig()
+    rig.ask(lambda c: None)
+    rig.settle()
+    rig.clock.step(-HOUR_MS)
+    rig.put(timing=timing_with(MINUTELY, misfire="fire_once"))
+    rig.settle()
+    rig.crash(away_ms=10 * MINUTE_MS + 5_000)
+    rig.settle()
+    rig.walk(START_MS - 48 * MINUTE_MS, MINUTE_MS)
+    assert minutes(rig) == [1, 11, 12]
+
+
+def test_a_held_message_goes_on_while_the_writer_is_busy() -> None:
+    rig = set_back()
+    core = rig.core
+    rig.clock.step(MINUTE_MS)
+    for _ in range(5):
+        core.writer.submit(lambda c: c.put([]), lambda answer: None)
+        assert not core.writer.is_idle
+        core.release_held()
+        core.writer.compose()
+        rig.store.flush()
+        core.writer.settle()
+    assert core.opened.commit.held == 0
+
+
 def down(misfire: str, away_ms: int) -> list[float]:
     """Hours of what is written after a downtime that began before hour 1; the last one is pending."""
     rig = Rig()

@@ -11,13 +11,14 @@ from shards import handover, keys
 from shards.borrow import borrowers, counted_key, counting, span_counts
 from shards.commit import Commit, Refused
 from shards.handover import Move, Notes
+from shards.leavings import clear, left
 from shards.manifest import MovedFile, manifest_faults, prefix_of
 from shards.memory import MemoryStore, write_table
 from shards.recover import Opened, count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.mover import move as plain_move
-from timeline.position import START, MessageId, Position, before
+from timeline.position import START, MessageId, Position, before, id_position
 from timeline.slices import DAY_MS, Home, Slice
 
 from .timelines import CAPS, NOW, draft, group, open_at, put, sync, texts
@@ -168,6 +169,19 @@ def test_a_stub_of_a_group_that_failed_is_not_replayed(split: Split) -> None:
     split.check(ALL)
 
 
+def test_a_stub_that_was_lost_and_is_made_again(split: Split) -> None:
+    """Lost with its group before a step of the replay, made again between that and the switch."""
+    move = split.begin(FAR, FAR + 4_000)
+    files = split.copy(move)
+    split.notes.note(move.prefixes[0], id_position(split.ids[1]))
+    assert len(move.noted) == 1
+    assert handover.replay(group(split.opened), move, 1_000) == 0
+    split.seal()
+    split.cancel(1)
+    split.switch(move, files)
+    split.check(ALL.replace("1 2", "- 2", 1))
+
+
 def test_one_child_after_the_other(split: Split) -> None:
     move = split.begin(FAR, FAR + 4_000, FAR + 8_000)
     split.notes.drop(move)
@@ -192,6 +206,12 @@ def test_expiry_takes_a_part_of_what_is_borrowed(split: Split) -> None:
     assert list(borrowers(split.opened.directory, shard)) == [second, third]
     group(split.opened).expire([second, third])
     split.seal()
+    assert [keys.shard_of(start)[1] for start, _ in left(split.store) if len(start) == 10] == [0, 1, 2, 3]
+    commit = group(split.opened)
+    for start, end in list(left(split.store)):
+        clear(commit, start, end)
+    split.seal()
+    assert list(left(split.store)) == []
     for table in (Table.MESSAGES, Table.SHARDS, Table.SLICES):
         assert list(split.store.scan(table, b"", keys.LAST)) == []
 

@@ -13,10 +13,14 @@ from server import pipeline as pipeline_module
 from server.clock import SimulatedClock
 from server.config import Config, Slices
 from server.times import format_ms
+from server.writer import Busy
+from shards import handover
+from shards.commit import Commit, Refused
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
 from tests.support.mover import moved
+from timeline.position import parse_id
 
 FAR = START_MS + 10 * DAY_MS
 SLICE = FAR - FAR % (6 * HOUR_MS)
@@ -442,6 +446,54 @@ async def test_a_bad_manifest_is_refused_by_name_and_may_be_corrected(work: Work
     assert await work.listed() == [text for text in EVERYTHING if text != "m7"]
 
 
+async def test_what_a_refused_commit_took_in_goes_before_the_next(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused after its files were taken in and a cancel was replayed onto them, while the writer is full."""
+    job = await work.create()
+    begun = await work.begin(job, CUTS)
+    files = await asyncio.to_thread(moved, begun)
+    await work.server.call("DELETE", f"/v1/messages/{work.ids['m3']}", status=204)
+
+    def full(*arguments: Any, **named: Any) -> Any:
+        raise Busy("told to be full")
+
+    def refused(*arguments: Any) -> None:
+        monkeypatch.setattr(work.server.app, "ask", full)
+        raise Refused("bad-manifest", "told to refuse")
+
+    monkeypatch.setattr(handover, "switch", refused)
+    await work.commit(job, files, 422)
+    assert (await work.look(job))["state"] == "moving"
+    monkeypatch.undo()
+    await work.server.call("DELETE", f"/v1/messages/{work.ids['m4']}", status=204)
+    assert (await work.commit(job, files))["state"] == "done"
+    assert await work.listed() == [text for text in EVERYTHING if text not in ("m3", "m4")]
+
+
+async def test_a_cancel_that_was_lost_and_sent_again_during_the_commit(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, app = work.server, work.server.app
+    job = await work.create()
+    begun = await work.begin(job, CUTS)
+    server.store.loses_next = True
+    await server.call("DELETE", f"/v1/messages/{work.ids['m3']}", status=503)
+    await app.quiet()
+    files = await asyncio.to_thread(moved, begun)
+    replay, asked = handover.replay, []
+
+    def and_then(commit: Commit, move: handover.Move, limit: int) -> int:
+        left = replay(commit, move, limit)
+        if not asked:
+            asked.append(app.writer.submit(lambda c: c.cancel(parse_id(work.ids["m3"])), lambda answer: None))
+        return left
+
+    monkeypatch.setattr(handover, "replay", and_then)
+    assert (await work.commit(job, files))["state"] == "done"
+    assert await work.listed() == [text for text in EVERYTHING if text != "m3"]
+
+
 async def test_a_slice_that_has_come_near_is_given_up(work: Work) -> None:
     job = await work.create()
     begun = await work.begin(job, CUTS)
@@ -563,6 +615,7 @@ async def test_expire_jobs_drop_what_they_have_read(
         ended = await work.post(path, {"token": job["token"], "slices": slices})
         assert (ended["state"], ended["rows"]) == ("done", COUNT)
         assert await work.listed("state=dispatched") == ["late"]
+        await server.app.pipeline.leavings.sweep()
         work.check()
         metrics = (await server.call("GET", "/metrics")).body.decode()
         assert 'fasti_job_rows_total{kind="expire"} 30.0' in metrics

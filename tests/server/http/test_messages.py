@@ -125,6 +125,37 @@ async def test_the_same_key_and_request_get_the_first_answer(server: Running) ->
     assert [e["field"] for e in other.body["errors"]] == ["key"]
 
 
+async def test_a_known_key_says_what_has_become_of_its_message(server: Running) -> None:
+    keyed: dict[str, tuple[Any, str]] = {}
+    for key, wish in (
+        ("cancelled", {"deliver_in": "1h"}),
+        ("pending", {"deliver_in": "1h"}),
+        ("dispatched", {"deliver_in": "1m"}),
+        ("expired", {"deliver_at": "2026-11-21T08:01:00Z", "late": "drop"}),
+    ):
+        body = {"topic": "a", "payload": key, **wish}
+        answer = await server.call("POST", "/v1/messages", body, status=201, Idempotency_Key=key)
+        assert answer.body["state"] == "pending"
+        keyed[key] = body, answer.body["id"]
+    await server.call("DELETE", f"/v1/messages/{keyed['cancelled'][1]}", status=204)
+    await server.pass_time(2 * MINUTE_MS)
+    for key, (body, name) in keyed.items():
+        again = await server.call("POST", "/v1/messages", body, Idempotency_Key=key)
+        assert (again.body["id"], again.body["state"]) == (name, key)
+        # Not at the front, and in a batch.
+        again = await server.call("POST", "/v1/messages?", body, Idempotency_Key=key)
+        assert (again.body["id"], again.body["state"]) == (name, key)
+    items = [{"topic": "b", "payload": 1, "key": key, "deliver_in": "1h"} for key in ("x", "y")]
+    made = (await server.call("POST", "/v1/messages:batch?each=true", items)).body["results"]
+    assert all(set(result) == {"id"} for result in made)
+    await server.call("DELETE", f"/v1/messages/{made[0]['id']}", status=204)
+    again = (await server.call("POST", "/v1/messages:batch?each=true", items)).body["results"]
+    states = ["cancelled", "pending"]
+    assert again == [
+        {**result, "replayed": True, "state": state} for result, state in zip(made, states, strict=True)
+    ]
+
+
 async def test_a_key_covers_a_message_that_has_moved(server: Running) -> None:
     body = {"topic": "a", "payload": 1, "deliver_in": "1h"}
     first = await server.call("POST", "/v1/messages", body, status=201, Idempotency_Key="k")

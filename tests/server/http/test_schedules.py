@@ -246,3 +246,17 @@ async def test_the_bound(tmp_path: Path, clock: SimulatedClock) -> None:
         await put(server)
         assert (await server.call("PUT", f"{SCHEDULES}/two", NIGHTLY, status=429)).slug == "over-quota"
         await put(server, status=200, cron="1 1 * * *")
+
+
+async def test_made_while_the_clock_is_set_back(server: Running, clock: SimulatedClock) -> None:
+    await server.app.ask(lambda commit: None)
+    await server.app.quiet()
+    clock.now_ms -= 3_600_000
+    body = {"every": "PT1M", "topic": "jobs/tick"}
+    made = (await server.call("PUT", "/v1/schedules/tick", body, status=201)).body
+    assert (made["state"], made["count"]) == ("active", 1)
+    assert made["next"]["at"] == "2026-11-21T07:01:00.000Z"
+    upcoming = (await server.call("GET", "/v1/schedules/tick/upcoming?count=2")).body["fires"]
+    assert [fire["at"] for fire in upcoming] == ["2026-11-21T07:01:00.000Z", "2026-11-21T07:02:00.000Z"]
+    await server.call("DELETE", "/v1/schedules/tick", status=204)
+    assert (await server.call("GET", "/v1/messages?state=pending")).body["messages"] == []

@@ -1,0 +1,100 @@
+"""What expired slices leave: their rows in `messages`, until `dedupe` and `moved` have forgotten them.
+
+A slice that expires is gone at once: it is in the directory no more and the retention floor lies behind it.
+Its rows, which belong to nobody then, stay for a while, because they are the one list of what it had given
+away: a record has the hash of its idempotency key and, if it was moved here, its id. So the rows of `dedupe`
+and `moved` that have gone with it are found by reading it once, in steps, and not by looking through all that
+there are. Then the rows go too.
+
+    expire          slices: A goes; floor: the end of A; meta: "left/" + start of A's rows -> their end
+    a step          1,000 rows of A read, outside of the writer
+                    keys and ids of those whose rows lie before the floor deleted, in the writer
+    the last one    messages: A's rows go; meta: the note goes
+
+What a step finds it only suspects: a key may have been taken anew since, a message may have been moved on.
+`forget` decides, against the row as it is then. A crash in between makes the same steps again.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
+
+from . import keys
+from .record import names_of
+from .store import Store, Table
+from .tables import dedupe_from
+
+if TYPE_CHECKING:
+    from .commit import Commit
+
+LEFT = b"left/"
+LEFT_END = b"left0"
+
+Name = tuple[Table, bytes]
+"""A row of `dedupe` or `moved`, by table and key."""
+
+
+class Look(NamedTuple):
+    """What a step has found: names that may be gone, where to go on (None: at the end)."""
+
+    names: list[Name]
+    next: bytes | None
+
+
+def leave(commit: "Commit", start: bytes, end: bytes) -> None:
+    """Note that the rows of `messages` in [start, end) have expired."""
+    commit.row(Table.META, LEFT + start, end)
+
+
+def left(store: Store) -> Iterator[tuple[bytes, bytes]]:
+    """What has been left, oldest first: [start, end) of `messages`."""
+    for key, end in store.scan(Table.META, LEFT, LEFT_END):
+        yield key[len(LEFT) :], end
+
+
+def clear(commit: "Commit", start: bytes, end: bytes) -> None:
+    """It has been read: the rows go, and the note."""
+    commit.clear(Table.MESSAGES, start, end)
+    commit.row(Table.META, LEFT + start, None)
+
+
+def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
+    """A step through what was left: so many rows or bytes at most. Blocks; raises Corrupt."""
+    names: list[Name] = []
+    for looked, (key, value) in enumerate(store.scan(Table.MESSAGES, start, end), 1):
+        name, key_hash = names_of(value)
+        if name:
+            names.append((Table.MOVED, name))
+        if key_hash:
+            names.append((Table.DEDUPE, key_hash))
+        size -= len(value)
+        if looked >= rows or size <= 0:
+            return Look(names, key + b"\0")
+    return Look(names, None)
+
+
+def look_through(store: Store, table: Table, start: bytes, rows: int, floor: Position) -> Look:
+    """A step through all of `dedupe` or `moved`: for what was left without a note. Blocks."""
+    looked = list(islice(store.scan(table, start, keys.LAST), rows))
+    names = [(table, key) for key, value in looked if _place(table, value) < floor]
+    return Look(names, looked[-1][0] + b"\0" if len(looked) == rows else None)
+
+
+def forget(commit: "Commit", names: Iterable[Name]) -> int:
+    """In the writer: delete those that count as absent; how many."""
+    floor, gone = commit.directory.floor, 0
+    for table, key in names:
+        value = commit.get(table, key)
+        if value is not None and _place(table, value) < floor:
+            commit.row(table, key, None)
+            gone += 1
+    return gone
+
+
+def _place(table: Table, value: bytes) -> Position:
+    if table is Table.DEDUPE:
+        return dedupe_from(value).position
+    row = keys.message_of(value)
+    return END if id_shard(row) == HELD_SHARD else id_position(row)

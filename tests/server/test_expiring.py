@@ -1,0 +1,289 @@
+"""Expiry and what it leaves: chosen and counted outside of the writer, decided in it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from server import expiring, splitting
+from server.app import App
+from server.clock import SimulatedClock
+from server.config import Config, Slices
+from server.expiring import DroppedSlice
+from server.jobs import Housekeeping
+from server.pipeline import JobRefused
+from shards import keys, leavings
+from shards.commit import Draft, Replayed
+from shards.errors import Corrupt, StoreFailed
+from shards.record import Record, encode, names_of
+from shards.recover import read_directory
+from shards.store import Table
+from shards.verify import verify_counts
+from timeline.position import MessageId
+
+from .conftest import HOUR_MS, START_MS, Running, running
+
+RETENTION_MS = 60_000
+FAR = START_MS - START_MS % (6 * HOUR_MS) + 72 * HOUR_MS
+"""Where a slice of 6 h starts."""
+
+
+@pytest.fixture
+def config() -> Config:
+    return replace(Config(), slices=replace(Slices(), retention_ms=RETENTION_MS))
+
+
+def draft(text: str, due_ms: int, key: int = 0) -> Draft:
+    hashed = key.to_bytes(16, "big") if key else b""
+    record = Record(b"a/b", text.encode(), due_ms, key=hashed)
+    return Draft(due_ms, record.topic, encode(record), hashed, hashed)
+
+
+async def put(app: App, *drafts: Draft) -> list[Any]:
+    found: list[Any] = await app.ask(lambda commit: commit.put(drafts), cost=len(drafts))
+    return found
+
+
+async def pass_by(server: Running, to_ms: int) -> None:
+    """To `to_ms`, all that is due by then dispatched and its slices behind retention, but not dropped."""
+    app, clock = server.app, server.clock
+    app.horizon.ahead_ms = to_ms - clock.now_ms + 2_000
+    await app.ask(lambda commit: None)
+    app.horizon.ahead_ms = 2_000
+    await server.pass_time(to_ms - clock.now_ms)
+    await server.pass_time(1)
+    await Housekeeping(app)._seal()
+    app.opened.commit.running_ms += 2 * RETENTION_MS
+    await app.ask(lambda commit: None)
+
+
+async def while_counting(app: App, work: Callable[[], Awaitable[object]], other: Callable[[], Any]) -> None:
+    """`other` comes while `work` waits for the threads that count."""
+    held = [asyncio.Event() for _ in range(2)]
+    loop = asyncio.get_running_loop()
+    gates = [
+        loop.run_in_executor(
+            app.pipeline._threads, lambda e=event: asyncio.run_coroutine_threadsafe(e.wait(), loop).result()
+        )
+        for event in held
+    ]
+    run = asyncio.ensure_future(work())  # type: ignore[arg-type]
+    await asyncio.sleep(0.02)
+    await other()
+    for event in held:
+        event.set()
+    await asyncio.gather(run, *gates)
+
+
+def count(app: App, table: Table) -> int:
+    return sum(1 for _ in app.opened.store.scan(table, b"", keys.LAST))
+
+
+async def two_children(server: Running) -> tuple[MessageId, MessageId]:
+    """A message in each of two slices that borrow one shard; the first is behind retention."""
+    app = server.app
+    early, late = await put(app, draft("early", FAR + 60_000), draft("late", FAR + 3 * HOUR_MS))
+    job = await splitting.create(app.pipeline, FAR, 0, "caller")
+    await splitting.begin(app.pipeline, job.row.id, job.token, [FAR + HOUR_MS])
+    await app.pipeline.abort(job.row.id, job.token, "")
+    await pass_by(server, FAR + HOUR_MS + 1_000)
+    return early, late
+
+
+async def lose_a_group(server: Running) -> None:
+    server.store.loses_next = True
+    with pytest.raises(StoreFailed):
+        await put(server.app, draft("lost", FAR + 240 * HOUR_MS))
+    await server.app.quiet()
+    assert server.app.writer.broken is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_expiry_over_a_failure_leaves_what_others_borrow(server: Running, *, fails: bool) -> None:
+    app = server.app
+    early, late = await two_children(server)
+    work = Housekeeping(app)
+
+    async def nothing() -> None:
+        pass
+
+    await while_counting(app, work._expire, partial_of(lose_a_group, server) if fails else nothing)
+    assert app.reader.find(late) is not None
+    await work.run_due()
+    assert app.reader.find(early) is None
+    assert app.reader.find(late) is not None
+    assert verify_counts(server.store, app.directory) == []
+    assert app.opened.commit.pending == 1
+    await server.pass_time(3 * HOUR_MS)
+    assert app.dispatch.counts.dispatched == 2
+
+
+def partial_of(work: Callable[[Running], Awaitable[None]], server: Running) -> Callable[[], Awaitable[None]]:
+    return lambda: work(server)
+
+
+async def test_two_expiries_of_one_slice(server: Running) -> None:
+    app = server.app
+    await two_children(server)
+    job = await expiring.create(app.pipeline, "caller")
+    said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
+    dropped = [piece.home for piece in job.row.slices]
+    chosen = [app.directory.get(home.start_ms) for home in dropped]
+    await expiring.commit(app.pipeline, job.row.id, job.token, said)
+    # What the server's own had chosen before that.
+    gone = await app.ask(lambda commit: commit.expire(chosen))
+    assert gone == []
+    assert app.opened.commit.pending == 1
+
+
+async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Running) -> None:
+    app = server.app
+    await two_children(server)
+    job = await expiring.create(app.pipeline, "caller")
+    said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
+    await Housekeeping(app).run_due()
+    with pytest.raises(JobRefused, match="not the oldest"):
+        await expiring.commit(app.pipeline, job.row.id, job.token, said)
+
+
+async def test_a_job_counts_again_when_the_directory_was_read_anew(server: Running) -> None:
+    app = server.app
+    _, late = await two_children(server)
+    job = await expiring.create(app.pipeline, "caller")
+    said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
+    await lose_a_group(server)
+    job.counted.clear()
+    row = await expiring.commit(app.pipeline, job.row.id, job.token, said)
+    assert (row.state, row.rows) == ("done", 1)
+    assert len(job.counted) == 1
+    assert app.reader.find(late) is not None
+    assert verify_counts(server.store, app.directory) == []
+
+
+async def test_a_seal_decides_about_the_slices_that_are_there(server: Running) -> None:
+    app = server.app
+    await put(app, draft("x", START_MS + 1_000))
+    await server.pass_time(HOUR_MS)
+    seal = asyncio.ensure_future(Housekeeping(app)._seal())
+    await asyncio.sleep(0)
+    app.directory.replace(read_directory(app.opened.store, 1_000))
+    await seal
+    assert all(piece.passed_s is not None for piece in app.directory)
+
+
+# -- what is left
+
+
+async def test_a_key_that_is_taken_anew_is_not_forgotten(server: Running) -> None:
+    app = server.app
+    await put(app, draft("x", START_MS, 7))
+    await pass_by(server, START_MS + HOUR_MS)
+    await Housekeeping(app)._expire()
+    # The same key again waits in the writer's queue when the sweep looks.
+    found = leavings.look(server.store, *next(leavings.left(server.store)), 1_000, 1 << 20)
+    assert found.names == [(Table.DEDUPE, (7).to_bytes(16, "big"))]
+    (one,) = await put(app, draft("x", server.clock.now_ms, 7))
+    assert not isinstance(one, Replayed)
+    await app.pipeline.leavings._forget(found.names)
+    await app.pipeline.leavings.sweep()
+    assert await put(app, draft("x", server.clock.now_ms, 7)) == [Replayed(one, server.clock.now_ms)]
+
+
+async def test_all_that_has_expired_is_forgotten_in_one_round(server: Running) -> None:
+    app = server.app
+    many = 12_000
+    for first in range(1, many, 1_000):
+        await put(app, *(draft("x", START_MS + 1_000, key) for key in range(first, first + 1_000)))
+    ids = await put(app, *(draft(f"m{n}", START_MS + 90 * HOUR_MS) for n in range(1_500)))
+    await app.ask(lambda commit: [commit.move(name, START_MS + 2_000) for name in ids])
+    (kept,) = await put(app, draft("kept", START_MS + 90 * HOUR_MS, 99_999))
+    await pass_by(server, START_MS + HOUR_MS)
+    assert (count(app, Table.DEDUPE), count(app, Table.MOVED)) == (many + 1, 1_500)
+    await Housekeeping(app).run_due()
+    assert (count(app, Table.DEDUPE), count(app, Table.MOVED)) == (1, 0)
+    assert app.pipeline.leavings.forgotten == many + 1_500
+    assert list(leavings.left(server.store)) == []
+    assert all(app.reader.find(name) is None for name in ids)
+    assert await put(app, draft("kept", START_MS + 90 * HOUR_MS, 99_999)) == [
+        Replayed(kept, START_MS + 90 * HOUR_MS)
+    ]
+
+
+async def test_what_moved_on_or_out_is_not_forgotten(server: Running) -> None:
+    """Its old row, which has its names too, expires long before it."""
+    app = server.app
+    (name,) = await put(app, draft("x", START_MS + 90 * HOUR_MS, 5))
+    for due_ms in (START_MS + 10_000, START_MS + 50 * HOUR_MS):
+        await app.ask(lambda commit, due_ms=due_ms: commit.move(name, due_ms))
+    await pass_by(server, START_MS + HOUR_MS)
+    await Housekeeping(app).run_due()
+    assert len(app.directory) == 2
+    assert app.reader.find(name) is not None
+    assert isinstance((await put(app, draft("x", START_MS + 90 * HOUR_MS, 5)))[0], Replayed)
+
+
+async def test_a_start_goes_on_forgetting(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
+    async with running(tmp_path / "data", config, clock) as server:
+        await put(server.app, draft("x", START_MS, 7))
+        await pass_by(server, START_MS + HOUR_MS)
+        await Housekeeping(server.app)._expire()
+        assert count(server.app, Table.DEDUPE) == 1
+    async with running(tmp_path / "data", config, clock) as server:
+        await asyncio.gather(*server.app.pipeline._tasks)
+        assert count(server.app, Table.DEDUPE) == count(server.app, Table.MESSAGES) == 0
+
+
+async def test_what_cannot_be_read_goes_and_its_keys_by_and_by(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = server.app
+    await put(app, *(draft("x", START_MS, key) for key in range(1, 31)))
+    await pass_by(server, START_MS + HOUR_MS)
+    work = Housekeeping(app)
+
+    def torn(*args: object) -> leavings.Look:
+        raise Corrupt("told to be unreadable")
+
+    monkeypatch.setattr("server.leavings.look", torn)
+    caplog.set_level(logging.WARNING)
+    await work._expire()
+    await app.pipeline.leavings.sweep()
+    assert "cannot be read" in caplog.text
+    assert (count(app, Table.MESSAGES), count(app, Table.DEDUPE)) == (0, 30)
+    monkeypatch.setattr("server.leavings.LOOK_ROWS", 10)
+    await app.pipeline.leavings.walk()
+    assert count(app, Table.DEDUPE) == 0
+
+
+async def test_it_waits_for_a_store_that_takes_no_writes(server: Running) -> None:
+    app = server.app
+    await put(app, draft("x", START_MS, 7))
+    await pass_by(server, START_MS + HOUR_MS)
+    await Housekeeping(app)._expire()
+    server.store.loses_next = True
+    await app.pipeline.leavings.sweep()
+    await app.quiet()
+    assert count(app, Table.DEDUPE) == 1
+    await app.pipeline.leavings.sweep()
+    assert count(app, Table.DEDUPE) == 0
+
+
+def test_names_of_what_is_stored() -> None:
+    name, key = 77, (8).to_bytes(16, "big")
+    bare = Record(b"a", b"x" * 40, 5)
+    assert names_of(encode(bare)) == (b"", b"")
+    for expires_ms in (0, 9):
+        record = replace_struct(bare, expires_ms=expires_ms, id=name, key=key)
+        assert names_of(encode(record)) == (name.to_bytes(16, "big"), key)
+        assert names_of(encode(replace_struct(record, id=0))) == (b"", key)
+        assert names_of(encode(replace_struct(record, key=b""))) == (name.to_bytes(16, "big"), b"")
+
+
+def replace_struct(record: Record, **changes: object) -> Record:
+    changed: Record = msgspec.structs.replace(record, **changes)
+    return changed
