@@ -23,6 +23,10 @@ ALIAS_BYTES = 2_048
 """How long the topics that stand behind aliases may be, on the average of `mqtt.topic_alias_maximum`."""
 
 
+RECEIVED_FACTOR = 4
+"""Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
+
+
 class PendingAck:
     """A publish that has not been answered yet: by PUBACK at QoS 1, by PUBREC at QoS 2."""
 
@@ -115,6 +119,8 @@ class Inflow:
             self._acks.append(pending)
         try:
             self._claim(pending, level)
+            if packet.qos == 2:
+                self._check_unreleased(session)
             limits = broker.config.limits
             now_ms = broker.clock.wall_ms()
             wish = read_publish(packet, session.client_id, now_ms, limits.max_delay_ms, limits.topic_levels)
@@ -168,6 +174,12 @@ class Inflow:
             detail = f"packet id {pending.packet_id} is in use"
             raise PublishRefused(Reason.PACKET_IDENTIFIER_IN_USE, detail)
         self._waiting[pending.packet_id] = pending
+
+    def _check_unreleased(self, session: Session) -> None:
+        """Raises PublishRefused when the session holds all it may, most of it from earlier connections."""
+        if len(session.received) >= RECEIVED_FACTOR * self._broker.config.mqtt.receive_maximum:
+            detail = f"{len(session.received)} publishes of the session wait for their PUBREL"
+            raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
 
     def _is_known(self, packet_id: int, session: Session, pending: PendingAck | None) -> bool:
         """Whether a QoS 2 publish is here already: it is answered again, not published again."""
