@@ -230,16 +230,6 @@ def test_aliases_that_the_server_gives_have_one(size: int, count: int) -> None:
     assert all(p.properties and p.properties.topic_alias in named for p in again)
 
 
-def test_more_user_properties_than_there_may_be() -> None:
-    many = (("", ""),) * 10_001
-    rig = Rig()
-    assert rig.peer().connect("a", user_properties=many).reason == 0x97
-    peer = rig.connected("a")
-    assert peer.publish1("t", user_properties=many[1:]).reason == 0x10
-    peer.publish("t", "x", 1, user_properties=many)
-    assert peer.gone_with == 0x97
-
-
 def test_a_will_under_an_id_of_the_server_s_making_is_its_own() -> None:
     """No local holds for it as for the client's other messages."""
     rig = Rig()
