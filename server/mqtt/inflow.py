@@ -23,6 +23,10 @@ ALIAS_BYTES = 2_048
 """How long the topics that stand behind aliases may be, on the average of `mqtt.topic_alias_maximum`."""
 
 
+RECEIVED_FACTOR = 4
+"""Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
+
+
 class PendingAck:
     """A publish that has not been answered yet: by PUBACK at QoS 1, by PUBREC at QoS 2."""
 
@@ -66,17 +70,18 @@ class Inflow:
             return Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
         if packet.retain and not mqtt.retain_available:
             return Reason.RETAIN_NOT_SUPPORTED, "a retained message"
-        if packet.qos:
-            unanswered = len(self._acks)
-            if level < 5:
-                is_too_much = unanswered >= PACKET_ID_MAX
-            elif packet.packet_id in session.received:
-                # It counts already, unless its answer is on its way again.
-                is_too_much = unanswered >= mqtt.receive_maximum
-            else:
-                is_too_much = unanswered + len(self._unreleased) >= mqtt.receive_maximum
-            if is_too_much:
-                return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
+        if packet.qos and len(self._acks) + len(self._unreleased) >= mqtt.receive_maximum:
+            return self._excess(packet.packet_id, session, level)
+        return None
+
+    def _excess(self, packet_id: int, session: Session, level: int) -> tuple[Reason, str] | None:
+        """What is wrong with one more publish that is to be answered, when there are so many already."""
+        if level == 5 and packet_id not in session.received:
+            return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
+        # Below level 5 nobody was told a number; what is known counts already, until it is asked for again.
+        bound = self._broker.config.mqtt.receive_maximum if level == 5 else PACKET_ID_MAX
+        if len(self._acks) >= bound:
+            return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes wait for an answer than there may be"
         return None
 
     def resolve(self, packet: Publish) -> Publish:
@@ -116,6 +121,8 @@ class Inflow:
             self._acks.append(pending)
         try:
             self._claim(pending, level)
+            if packet.qos == 2:
+                self._check_unreleased(session)
             limits = broker.config.limits
             now_ms = broker.clock.wall_ms()
             wish = read_publish(packet, session.client_id, now_ms, limits.max_delay_ms, limits.topic_levels)
@@ -136,10 +143,14 @@ class Inflow:
                     row = keys.received(session.client_id, packet.packet_id)
                     wish = msgspec.structs.replace(wish, received=row)
 
-            is_told = wish.is_scheduled or bool(wish.key)
+            if wish.is_scheduled or wish.key:
 
-            def answer(reason: int, message: int) -> None:
-                self._answer(pending, reason, message if is_told else 0, session)
+                def answer(reason: int, message: int) -> None:
+                    self._answer(pending, reason, message, session)
+            else:
+
+                def answer(reason: int, message: int) -> None:  # noqa: ARG001 - a plain publish has no name
+                    self._answer(pending, reason, 0, session)
 
         self._wishes.append((wish, answer))
         return None
@@ -166,6 +177,12 @@ class Inflow:
             detail = f"packet id {pending.packet_id} is in use"
             raise PublishRefused(Reason.PACKET_IDENTIFIER_IN_USE, detail)
         self._waiting[pending.packet_id] = pending
+
+    def _check_unreleased(self, session: Session) -> None:
+        """Raises PublishRefused when the session holds all it may, most of it from earlier connections."""
+        if len(session.received) >= RECEIVED_FACTOR * self._broker.config.mqtt.receive_maximum:
+            detail = f"{len(session.received)} publishes of the session wait for their PUBREL"
+            raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
 
     def _is_known(self, packet_id: int, session: Session, pending: PendingAck | None) -> bool:
         """Whether a QoS 2 publish is here already: it is answered again, not published again."""

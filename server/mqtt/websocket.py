@@ -14,7 +14,6 @@ from aiohttp import WSMsgType, web
 
 from .broker import Broker
 from .link import MqttLink
-from .publish import CONNECT_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +93,7 @@ class WebsocketTransport(asyncio.Transport):
 async def serve_websocket(request: web.Request, broker: Broker, links: set[MqttLink]) -> web.StreamResponse:
     """One websocket connection, from the handshake to its end."""
     socket = web.WebSocketResponse(
-        protocols=("mqtt", "mqttv3.1"),
-        max_msg_size=max(broker.config.mqtt.maximum_packet_size, CONNECT_BYTES),
-        compress=False,
+        protocols=("mqtt", "mqttv3.1"), max_msg_size=broker.config.mqtt.maximum_packet_size, compress=False
     )
     await socket.prepare(request)
     link = MqttLink(broker, asyncio.get_running_loop(), links)

@@ -230,16 +230,6 @@ def test_aliases_that_the_server_gives_have_one(size: int, count: int) -> None:
     assert all(p.properties and p.properties.topic_alias in named for p in again)
 
 
-def test_more_user_properties_than_there_may_be() -> None:
-    many = (("", ""),) * 10_001
-    rig = Rig()
-    assert rig.peer().connect("a", user_properties=many).reason == 0x97
-    peer = rig.connected("a")
-    assert peer.publish1("t", user_properties=many[1:]).reason == 0x10
-    peer.publish("t", "x", 1, user_properties=many)
-    assert peer.gone_with == 0x97
-
-
 def test_a_will_under_an_id_of_the_server_s_making_is_its_own() -> None:
     """No local holds for it as for the client's other messages."""
     rig = Rig()
@@ -253,3 +243,31 @@ def test_a_will_under_an_id_of_the_server_s_making_is_its_own() -> None:
     assert watch.take_all() == ["gone"]
     again = rig.lasting(connack.properties.assigned_client_id or "")
     assert again.take_all() == []
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_what_earlier_connections_have_not_released_has_a_bound(level: int) -> None:
+    """Four times Receive Maximum: refused, and taken again once something is released."""
+    rig = Rig(config(receive_maximum=2))
+    for first in (1, 3, 5, 7):
+        peer = rig.lasting("a", level)
+        for packet_id in (first, first + 1):
+            peer.publish("t", "x", 2, packet_id=packet_id)
+            assert peer.take_ack(wire.PUBREC, packet_id).reason < 0x80
+        peer.drop()
+    rig.crash()
+    rig.pump()
+    peer = rig.lasting("a", level)
+    peer.publish("t", "x", 2, packet_id=9)
+    if level == 5:
+        assert peer.take_ack(wire.PUBREC, 9).reason == 0x97
+    else:
+        assert peer.is_closed
+        peer = rig.lasting("a", level)
+    assert peer.publish1("t", packet_id=20).reason < 0x80
+    peer.publish("t", "x", 2, packet_id=3, dup=True)
+    assert peer.take_ack(wire.PUBREC, 3).reason < 0x80
+    peer.ack(wire.PUBREL, 3)
+    peer.take_ack(wire.PUBCOMP, 3)
+    peer.publish("t", "x", 2, packet_id=9)
+    assert peer.take_ack(wire.PUBREC, 9).reason < 0x80

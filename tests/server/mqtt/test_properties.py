@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from server.mqtt import wire
-from server.mqtt.packets import Publish
 from server.mqtt.properties import (
-    USERS_MAX,
     Properties,
     decode_properties,
     encode_properties,
@@ -18,8 +15,7 @@ from server.mqtt.properties import (
     topic_alias,
     user_property,
 )
-from server.mqtt.publish import Decoder
-from server.mqtt.reasons import MqttError, Reason
+from server.mqtt.reasons import MqttError
 from tests.server.mqtt import samples
 
 FULL = Properties(
@@ -117,51 +113,3 @@ def test_stored_properties_that_are_none(raw: bytes) -> None:
 def test_user_property_by_name() -> None:
     assert FULL.user("b") == "1"
     assert FULL.user("c") is None
-
-
-def _with_users(count: int, extra: bytes = b"") -> bytes:
-    section = extra + user_property("k", "v") * (count // 2) + user_property("", "") * (count - count // 2)
-    body = b"\0\1t" + wire.varint(len(section)) + section + b"x"
-    return b"\x30" + wire.varint(len(body)) + body
-
-
-@pytest.mark.parametrize("extra", [b"", b"\x03\0\1t"])
-def test_thousands_of_user_properties(extra: bytes) -> None:
-    (packet,) = Decoder(1 << 20, 5).feed(_with_users(USERS_MAX, extra))
-    assert isinstance(packet, Publish)
-    assert packet.payload == b"x"
-    assert packet.properties is not None
-    half = USERS_MAX // 2
-    assert packet.properties.user_properties == (("k", "v"),) * half + (("", ""),) * half
-
-
-@pytest.mark.parametrize("extra", [b"", b"\x03\0\1t"])
-@pytest.mark.parametrize("count", [USERS_MAX + 1, 200_000])
-def test_more_of_them_than_a_client_may_send(count: int, extra: bytes) -> None:
-    """Told as a quota, before all of them are read; what is stored is read however many there are."""
-    with pytest.raises(MqttError, match=r"user_properties .* 10000 are allowed") as caught:
-        Decoder(1 << 21, 5).feed(_with_users(count, extra))
-    assert caught.value.reason == Reason.QUOTA_EXCEEDED
-    assert caught.value.offset < 10 * USERS_MAX
-    stored = decode_properties(user_property("k", "v") * (USERS_MAX + 2))
-    assert stored is not None
-    assert len(stored.user_properties) == USERS_MAX + 2
-
-
-@pytest.mark.parametrize(
-    "section",
-    [
-        user_property("k", "v") + b"\x26\0\1\0\0\1v",
-        user_property("k", "v") + b"\x26\0\1k\0\1\0",
-        user_property("k", "v") + b"\x26\0\1\xff\0\0",
-        user_property("k", "v") + b"\x26\0\1k\0\2v",
-        user_property("k", "v") + b"\x26\0\1k\0",
-        user_property("k", "v") + b"\x26",
-    ],
-)
-@pytest.mark.parametrize("extra", [b"", b"\x03\0\1t"])
-def test_a_bad_one_behind_a_good_one(section: bytes, extra: bytes) -> None:
-    body = b"\0\1t" + wire.varint(len(extra + section)) + extra + section + b"payload"
-    with pytest.raises(MqttError, match="user_properties") as caught:
-        Decoder(1 << 20, 5).feed(b"\x30" + wire.varint(len(body)) + body)
-    assert caught.value.reason == Reason.MALFORMED_PACKET
