@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import islice, takewhile
 
 from shards.commit import Caps, Commit
+from shards.errors import Corrupt
 from shards.recover import Opened, open_timeline
 from shards.store import Store
 from timeline.position import Position, at_of
@@ -19,6 +20,7 @@ from .clock import Clock
 from .config import Config
 from .dispatch import Dispatch
 from .loader import Loader
+from .mending import Mending
 from .message import Message
 from .mqtt.broker import Broker
 from .mqtt.router import Router
@@ -71,6 +73,7 @@ class Core:
             settled=wake,
         )
         self.schedules = self._schedules(store)
+        self.mending = Mending(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
         self.replay = self._replay()
@@ -84,7 +87,7 @@ class Core:
             self.writer,
             clock,
             dispatched=self._dispatched,
-            retain=lambda message: self.retained.note(message, self.broker.submit),
+            retain=self._retain,
         )
         self.broker = Broker(
             config,
@@ -99,6 +102,8 @@ class Core:
         )
         self.sessions.submit, self.sessions.sealing = self.broker.submit, self.retained.write
         self._held_from: float = 0.0
+        self._stuck: set[Position] = set()
+        """Held messages that cannot be read."""
         self.sessions.load()
         self.broker.restore()
 
@@ -137,9 +142,16 @@ class Core:
             and self.replay.is_idle
             and not self.dispatch.live
             and self.schedules.is_settled
+            and self.mending.is_settled
             and horizon.position >= horizon.clock_ms << 48
             and not self._due_held(1)
         )
+
+    def _retain(self, message: Message) -> None:
+        try:
+            self.retained.note(message, self.broker.submit)
+        except Corrupt as error:
+            log.error("not retained, what was before it cannot be read: %s", error)
 
     def _dispatched(self, count: int) -> None:
         self.opened.commit.pending -= count
@@ -149,7 +161,7 @@ class Core:
         if not self.opened.commit.held:
             return []
         wall_ms = self.clock.wall_ms()
-        places = (place for place, _, _ in self.reader.held())
+        places = (place for place, _, _ in self.reader.held() if place not in self._stuck)
         return list(islice(takewhile(lambda place: at_of(place) <= wall_ms, places), limit))
 
     def release_held(self) -> None:
@@ -160,7 +172,11 @@ class Core:
 
         def release(commit: Commit) -> None:
             for place in due:
-                commit.release(place)
+                try:
+                    commit.release(place)
+                except Corrupt as error:
+                    log.error("a held message is passed over: %s", error)
+                    self._stuck.add(place)
 
         def released(answer: object) -> None:
             if isinstance(answer, Exception):

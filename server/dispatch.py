@@ -8,13 +8,17 @@ Plain publishes that nobody can replay are never written; they wait here, in RAM
 the position that the writer gave them, which is at once unless something before them is still being
 synced. Bound: `max_live` of them; a publisher is held back before that (server/mqtt).
 
+One row that cannot be read is passed over, one session to which nothing can be sent loses its connection.
+
 Never early: a turn reads the wall clock first, and the horizon does not pass what it shows.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from shards.errors import Corrupt
 from shards.fate import is_dropped
 from shards.read import Reader
 from shards.record import decode
@@ -28,6 +32,8 @@ from .message import Message
 from .mqtt.router import Router
 from .replay import Replay
 from .writer import Entry, Writer
+
+log = logging.getLogger(__name__)
 
 TURN_MESSAGES = 1_000
 
@@ -115,10 +121,14 @@ class Dispatch:
         for place, (shard, value) in due:
             while live and live[0][0].position < place:
                 self._hand_live()
-            if value is None:
-                value = self._reader.value_at(place, shard)
-                assert value is not None, "a row in the wheel is on disk"
-            message = Message(place, shard, decode(value), wall_ms)
+            try:
+                if value is None:
+                    value = self._reader.value_at(place, shard)
+                    assert value is not None, "a row in the wheel is on disk"
+                message = Message(place, shard, decode(value), wall_ms)
+            except Corrupt as error:
+                self._reader.unreadable_row(place, shard, error)
+                continue
             if wall_ms < message.due_ms:
                 self.counts.early += 1
             late_ms.append(message.late_ms)
@@ -131,7 +141,10 @@ class Dispatch:
         message, handed = self._live.popleft()
         matched = self._give(message, message.due_ms)
         if handed is not None:
-            handed(matched)
+            try:
+                handed(matched)
+            except Exception:
+                log.exception("a publish could not be answered")
 
     def _give(self, message: Message, wall_ms: int) -> int:
         """Offer a message to every tailing session that it matches; how many match at all."""
@@ -145,7 +158,12 @@ class Dispatch:
             self._retain(message)
         for subscriber, subscriptions in targets.items():
             session = subscriber.session
-            if session.tailing and not subscriber.offer(message, subscriptions):
+            if session.tailing:
+                try:
+                    if subscriber.offer(message, subscriptions):
+                        continue
+                except Exception:
+                    self._replay.give_up(subscriber)
                 session.fall_behind(Position(message.position - 1))
                 self._replay.wake(subscriber)
         return len(targets)

@@ -5,6 +5,8 @@ reaches back far enough, else from the store. A turn is bounded, so that one ses
 messages to catch up on delays nobody; a session without room leaves the queue and comes back with its
 next ack or when its socket takes data again. When a session's read position equals the horizon it joins
 the tail, checked and joined without a pause in between.
+
+What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
 """
 
 import logging
@@ -12,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
 from shards.read import Reader
 from shards.record import decode, is_stub, topic_of
@@ -22,6 +25,7 @@ from timeline.tail import Tail
 
 from .group import Group
 from .message import Message
+from .mqtt.reasons import Reason
 from .mqtt.router import Router
 from .retained import Retained
 from .subscriber import Subscriber
@@ -91,8 +95,19 @@ class Replay:
         subscriber.is_ready = False
         if not subscriber.is_reachable or subscriber.session.tailing:
             return  # it has joined the tail since it was woken: its own read position is old
-        if self._read_on(subscriber):
-            self.wake(subscriber)
+        try:
+            if self._read_on(subscriber):
+                self.wake(subscriber)
+        except StoreFailed:
+            raise
+        except Exception:
+            self.give_up(subscriber)
+
+    def give_up(self, subscriber: Subscriber) -> None:
+        """For who handles an exception: nothing can be sent to this one, its connection ends."""
+        log.exception("%r: nothing can be sent to it", subscriber.session.client_id)
+        if subscriber.link is not None:
+            subscriber.link.close(Reason.UNSPECIFIED_ERROR)
 
     def begin(self, subscriber: Subscriber) -> None:
         """The session has a connection again: what was in flight goes first, in order."""
@@ -147,7 +162,12 @@ class Replay:
 
     def _in_flight(self, flight: Flight) -> Message | None:
         """The message of a flight, from the timeline or, if it is there no more, from what is retained."""
-        value = self._reader.value_at(flight.position, flight.shard) if flight.shard >= 0 else None
+        try:
+            value = self._reader.value_at(flight.position, flight.shard) if flight.shard >= 0 else None
+        except Corrupt as error:
+            log.error("what was in flight is not sent again: %s", error)
+            self.flights_lost += 1
+            return None
         if value is None:
             return self._retained.find(flight.position) if flight.shard >= 0 else None
         return None if is_stub(value) else self._message(flight.position, flight.shard, value)
@@ -211,12 +231,16 @@ class Replay:
         structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
         for place, shard, value in islice(rows, TURN_ROWS):
-            found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
-            if found:
-                message = Message(place, shard, decode(value), wall_ms)
-                yield place, None if self._is_dropped(message, wall_ms) else (message, found)
-            else:
+            try:
+                found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
+                whole = Message(place, shard, decode(value), wall_ms) if found else None
+            except Corrupt as error:
+                log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
+                whole = None
+            if whole is None or self._is_dropped(whole, wall_ms):
                 yield place, None
+            else:
+                yield place, (whole, found)
 
     def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
         """Which of its subscriptions match the topic at this place; written for one, the usual case."""

@@ -16,6 +16,7 @@ from shards import keys
 from shards.commit import Commit
 from shards.record import decode, encode
 from shards.store import Store, Table
+from shards.unreadable import readable
 from timeline.filters import matches
 from timeline.position import Position
 
@@ -42,7 +43,7 @@ class Retained:
         self._unwritten: dict[bytes, Message] = {}
         """Of these, what no group has yet, or one that was lost."""
         self._volatile: dict[bytes, Message] = {}
-        self.count = sum(1 for _ in store.scan(Table.RETAINED, b"", TOPIC_END))
+        self.count = sum(1 for _ in readable(store, Table.RETAINED, b"", TOPIC_END))
         self.refused = 0
 
     def note(self, message: Message, submit: Submit) -> None:

@@ -9,12 +9,14 @@ when its connection ends. A tailing session to which nothing was sent is not wri
 position that is a little old only means a few rows to pass over after a start.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 
 import msgspec
 
 from shards import keys
 from shards.commit import Commit
+from shards.errors import Corrupt
 from shards.record import decode, encode
 from shards.store import Store, Table
 from shards.tables import (
@@ -26,6 +28,7 @@ from shards.tables import (
     encode_row,
     session_of,
 )
+from shards.unreadable import readable
 from timeline.filters import SHARE_PREFIX
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position
@@ -35,6 +38,8 @@ from .clock import Clock
 from .group import KEY_PREFIX
 from .mqtt.router import Router
 from .subscriber import Subscriber, Will
+
+log = logging.getLogger(__name__)
 
 CURSOR_INTERVAL_S = 0.1
 IDLE_CURSOR_S = 60.0
@@ -65,6 +70,8 @@ class Sessions:
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
         self._by_id: dict[str, Subscriber] = {}
+        self.unreadable = 0
+        """Sessions and cursors that were passed over at the start."""
         self.dirty: set[Subscriber] = set()
         self.submit: Callable[[Callable[[Commit], None], Callable[[bool], None]], None] = _not_connected
         """How a request gets to the writer; set by who builds both."""
@@ -106,9 +113,15 @@ class Sessions:
 
     def restore_cursor(self, subscriber: Subscriber) -> None:
         """Where a group stood when it was last stored."""
-        cursor = self._store.get(Table.CURSORS, subscriber.session.client_id.encode())
-        if cursor is not None:
-            _resume(subscriber.session, cursor_row_of(cursor))
+        try:
+            cursor = self._store.get(Table.CURSORS, subscriber.session.client_id.encode())
+            row = None if cursor is None else cursor_row_of(cursor)
+        except Corrupt as error:
+            row, name = None, subscriber.session.client_id
+            self.unreadable += 1
+            log.error("%r goes on from now, what it has read cannot be read: %s", name, error)
+        if row is not None:
+            _resume(subscriber.session, row)
 
     def drop_group(self, group: Subscriber) -> None:
         """Nobody holds the shared subscription any more."""
@@ -165,14 +178,22 @@ class Sessions:
             if not session.is_persistent or not is_known:
                 self.dirty.discard(subscriber)
             elif mono - subscriber.stored_at >= CURSOR_INTERVAL_S:
-                self._write_place(commit, subscriber)
+                try:
+                    self._write_place(commit, subscriber)
+                except Exception:
+                    log.exception("the cursor of %r cannot be written", session.client_id)
+                    self.dirty.discard(subscriber)
 
     def load(self) -> None:
         """At start: every stored session, away, where its cursor says."""
         store = self._store
-        for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
-            self._restore(key, session_of(value))
-        for key, _ in store.scan(Table.RECEIVED, b"", b"\xff" * 4):
+        for key, value in readable(store, Table.SESSIONS, b"", keys.LAST):
+            try:
+                self._restore(key, session_of(value))
+            except Corrupt as error:
+                self.unreadable += 1
+                log.error("session %r cannot be read, it is not there: %s", key, error)
+        for key, _ in readable(store, Table.RECEIVED, b"", b"\xff" * 4):
             subscriber = self._by_id.get(key[:-3].decode())
             if subscriber is not None:
                 subscriber.session.received[int.from_bytes(key[-2:], "big")] = True
