@@ -135,7 +135,7 @@ class App(Core):
             self._die()
 
     def _die(self) -> None:
-        """What only the core itself does has failed (docs/decisions/0019)."""
+        """What only the core itself does has failed (docs/decisions/0018)."""
         self._is_dead = True
         self.writer.fail(StoreFailed("the server stops: a round failed"))
         self._release_quiet()
