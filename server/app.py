@@ -132,10 +132,14 @@ class App(Core):
             self._wait()
         except Exception:
             log.exception("a round failed: the server stops rather than go on half done")
-            self._is_dead = True
-            self.writer.fail(StoreFailed("the server stops: a round failed"))
-            self._release_quiet()
-            self._fatal()
+            self._die()
+
+    def _die(self) -> None:
+        """What only the core itself does has failed (docs/decisions/0018)."""
+        self._is_dead = True
+        self.writer.fail(StoreFailed("the server stops: a round failed"))
+        self._release_quiet()
+        self._fatal()
 
     def _turn(self) -> None:
         if self.writer.broken is not None and not self._syncs:
@@ -152,6 +156,7 @@ class App(Core):
         more = self._read_on() or more
         self.release_held()
         self.schedules.step()
+        self.mending.step()
         if more or self.can_advance():
             self.plan()
         elif not self._is_planned:
@@ -202,11 +207,15 @@ class App(Core):
             self._syncs -= 1
             self.metrics.committed(group.rows, self.clock.mono() - started)
             error = ended.exception()
-            if error is None and self.writer.broken is None:
-                self.writer.settle()
-            elif self.writer.broken is None:
-                self.writer.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
-                self.plan()
+            try:
+                if error is None and self.writer.broken is None:
+                    self.writer.settle()
+                elif self.writer.broken is None:
+                    self.writer.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
+                    self.plan()
+            except Exception:
+                log.exception("what a sync has made durable could not be settled: the server stops")
+                self._die()
 
         future.add_done_callback(synced)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import islice, takewhile
 
 from shards.commit import Caps, Commit
+from shards.errors import Corrupt
 from shards.recover import Opened, open_timeline
 from shards.store import Store
 from timeline.position import Position, at_of
@@ -19,6 +20,7 @@ from .clock import Clock
 from .config import Config
 from .dispatch import Dispatch
 from .loader import Loader
+from .mending import Mending
 from .message import Message
 from .mqtt.broker import Broker
 from .mqtt.router import Router
@@ -55,18 +57,7 @@ class Core:
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
         self.router = Router(config.mqtt.deny_subscribe, max_bytes=config.limits.route_cache_bytes)
         self.owed = Owed(max_bytes=tail.max_bytes)
-        self.sessions = Sessions(
-            store,
-            self.horizon,
-            self.router,
-            self.owed,
-            clock,
-            quota=Quota(config.limits),
-            max_sessions=config.limits.sessions,
-            max_in_flight=config.sessions.max_in_flight,
-            gate_bytes=config.limits.out_bytes,
-            running_ms=lambda: self.writer.running_ms,
-        )
+        self.sessions = self._sessions(store)
         self.writer = Writer(
             self.opened,
             self.wheel,
@@ -79,6 +70,7 @@ class Core:
             recovered=self._recovered,
         )
         self.schedules = self._schedules(store)
+        self.mending = Mending(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
         self.replay = self._replay()
@@ -93,7 +85,7 @@ class Core:
             self.writer,
             clock,
             dispatched=self._dispatched,
-            retain=lambda message: self.retained.note(message, self.broker.submit),
+            retain=self._retain,
         )
         self.broker = Broker(
             config,
@@ -110,8 +102,24 @@ class Core:
         self.sessions.submit, self.sessions.sealing = self.writer.submit, self.retained.write
         self._held_from: float = 0.0
         self._is_releasing = False
+        self._stuck: set[Position] = set()
+        """Held messages that cannot be read."""
         self.sessions.load()
         self.broker.restore()
+
+    def _sessions(self, store: Store) -> Sessions:
+        return Sessions(
+            store,
+            self.horizon,
+            self.router,
+            self.owed,
+            self.clock,
+            quota=Quota(self.config.limits),
+            max_sessions=self.config.limits.sessions,
+            max_in_flight=self.config.sessions.max_in_flight,
+            gate_bytes=self.config.limits.out_bytes,
+            running_ms=lambda: self.writer.running_ms,
+        )
 
     def _schedules(self, store: Store) -> Schedules:
         most = self.config.limits.schedules
@@ -152,6 +160,7 @@ class Core:
             and self.replay.is_idle
             and not self.dispatch.live
             and self.schedules.is_settled
+            and self.mending.is_settled
             and horizon.position >= horizon.clock_ms << 48
             and not self._due_held(1)
         )
@@ -161,6 +170,12 @@ class Core:
         self.schedules.load()
         self.retained.recount()
 
+    def _retain(self, message: Message) -> None:
+        try:
+            self.retained.note(message, self.broker.submit)
+        except Corrupt as error:
+            log.error("not retained, what was before it cannot be read: %s", error)
+
     def _dispatched(self, count: int) -> None:
         self.opened.commit.pending -= count
 
@@ -169,7 +184,7 @@ class Core:
         if not self.opened.commit.held:
             return []
         wall_ms = self.clock.wall_ms()
-        places = (place for place, _, _ in self.reader.held())
+        places = (place for place, _, _ in self.reader.held() if place not in self._stuck)
         return list(islice(takewhile(lambda place: at_of(place) <= wall_ms, places), limit))
 
     def release_held(self) -> None:
@@ -180,7 +195,11 @@ class Core:
 
         def release(commit: Commit) -> None:
             for place in due:
-                commit.release(place)
+                try:
+                    commit.release(place)
+                except Corrupt as error:
+                    log.error("a held message is passed over: %s", error)
+                    self._stuck.add(place)
 
         def released(answer: object) -> None:
             self._is_releasing = False

@@ -13,13 +13,17 @@ A turn has a budget in deliveries: it ends between two messages once TURN_OFFERS
 message that more sessions want the rest fall behind and read on by themselves, in turns of their own. What
 is taken from the wheel at once follows from how many got a message the last time.
 
+One row that cannot be read is passed over, one session to which nothing can be sent loses its connection.
+
 Never early: a turn reads the wall clock first, and the horizon does not pass what it shows.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from shards.errors import Corrupt
 from shards.fate import is_dropped
 from shards.read import Reader
 from shards.record import decode
@@ -35,6 +39,8 @@ from .owed import Owed
 from .replay import Replay
 from .subscriber import Subscriber
 from .writer import Entry, Writer
+
+log = logging.getLogger(__name__)
 
 TURN_MESSAGES = 1_000
 TURN_OFFERS = 2_000
@@ -160,10 +166,14 @@ class Dispatch:
             while live and live[0][0].position < place:
                 count += 1
                 offered += self._hand_live()
-            if value is None:
-                value = self._reader.value_at(place, shard)
-                assert value is not None, "a row in the wheel is on disk"
-            message = Message(place, shard, decode(value), wall_ms)
+            try:
+                if value is None:
+                    value = self._reader.value_at(place, shard)
+                    assert value is not None, "a row in the wheel is on disk"
+                message = Message(place, shard, decode(value), wall_ms)
+            except Corrupt as error:
+                self._reader.unreadable_row(place, shard, error)
+                continue
             if wall_ms < message.due_ms:
                 self.counts.early += 1
             late_ms.append(message.late_ms)
@@ -179,7 +189,10 @@ class Dispatch:
         self.live_bytes -= size
         matched = self._give(message, message.due_ms, size)
         if handed is not None:
-            handed(matched)
+            try:
+                handed(matched)
+            except Exception:
+                log.exception("a publish could not be answered")
         return matched
 
     def _give(self, message: Message, wall_ms: int, size: int) -> int:
@@ -196,7 +209,12 @@ class Dispatch:
             self._give_or_owe(message, targets)
             return len(targets)
         for subscriber, subscriptions in targets.items():
-            if subscriber.session.tailing and not subscriber.offer(message, subscriptions):
+            if subscriber.session.tailing:
+                try:
+                    if subscriber.offer(message, subscriptions):
+                        continue
+                except Exception:
+                    self._replay.cut_off(subscriber)
                 self._put_off(subscriber, message)
         return len(targets)
 
@@ -207,8 +225,11 @@ class Dispatch:
         for subscriber, subscriptions in targets.items():
             offers += 1
             if subscriber.session.tailing:
-                if offers <= TURN_OFFERS and subscriber.offer(message, subscriptions):
-                    continue
+                try:
+                    if offers <= TURN_OFFERS and subscriber.offer(message, subscriptions):
+                        continue
+                except Exception:
+                    self._replay.cut_off(subscriber)
                 self._put_off(subscriber, message)
             if is_unstored:
                 for subscription in subscriptions:

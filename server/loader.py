@@ -3,6 +3,8 @@
 Each step opens fresh iterators at the wheel's `loaded` position, takes a bounded run of rows and closes
 them: an open iterator does not see what is written later, but a message written at or before `loaded`
 enters the wheel by itself, and one beyond it is found by the next step.
+
+A stretch that cannot be read is passed over, but not before it has been noted (shards/unreadable.py).
 """
 
 from itertools import islice
@@ -51,7 +53,10 @@ class Loader:
         if room <= 0 or end <= wheel.loaded:
             return 0
         last, count = wheel.loaded, 0
+        unreadable = self._reader.unreadable
         for place, shard, value in islice(self._reader.read(Position(last + 1), Position(end + 1)), room):
+            if place >= unreadable.barrier:
+                break
             count += 1
             last = place
             if not is_stub(value):
@@ -60,12 +65,12 @@ class Loader:
             if wheel.is_full:
                 break
         is_complete = count < room and not wheel.is_full
-        wheel.loaded_to(end if is_complete else last)
+        wheel.loaded_to(min(end, Position(unreadable.barrier - 1)) if is_complete else last)
         return count
 
     def _skip(self) -> None:
         """The server was down, or the clock jumped: go straight to the first row that has to be fired."""
         wheel, now = self._wheel, before(self._horizon.clock_ms)
         rows = self._reader.read(Position(wheel.loaded + 1), now)
-        first = next((place for place, _, _ in rows), now)
+        first = min(next((place for place, _, _ in rows), now), self._reader.unreadable.barrier)
         wheel.skip(Position(max(wheel.loaded, min(first - 1, now))))

@@ -144,6 +144,10 @@ class ServerCollector(Collector):
         yield "messages_held", "Messages that wait because the clock was set back", app.opened.commit.held
         yield "writer_queued", "Messages' worth of requests that wait to be written", app.writer.queued
         yield "writer_queued_bytes", "Bytes of requests that are not answered yet", app.writer.queued_bytes
+        yield "unreadable_stretches", "Stretches of messages that cannot be read", len(app.reader.unreadable)
+        passed_over = app.sessions.unreadable + app.schedules.unreadable
+        yield "unreadable_rows", "Sessions, cursors and schedules that cannot be read", passed_over
+        yield "groups_given_up", "Groups of requests that one request spoilt", app.writer.given_up
         yield "store_writable", "Whether the store takes writes", app.writer.broken is None
         yield "wheel_entries", "Messages in the wheel", len(app.wheel)
         yield "wheel_bytes", "Bytes in the wheel", app.wheel.bytes

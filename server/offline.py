@@ -8,7 +8,7 @@ from shards.recover import read_directory, stored_cursor
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import session_of
-from shards.verify import repair_counts, verify_counts
+from shards.verify import Damage, Fault, repair_counts, repair_rows, verify_counts, verify_tables
 from timeline.position import at_of
 
 from .clock import SystemClock
@@ -47,17 +47,36 @@ def inspect(path: Path, max_slices: int) -> int:
 
 
 def verify(path: Path, max_slices: int, *, repair: bool) -> int:
-    """Check derived data against the rows; 0 if all is well or has been repaired, else 1."""
-    store = _open_existing(path)
+    """Check derived data against the rows, and that all can be read; 0 if all is well or repaired, else 1."""
+    store = _open_existing(path, for_repair=repair)
+    if repair:
+        store.finish_rewrites()
+    damages = verify_tables(store)
     faults = verify_counts(store, read_directory(store, max_slices))
-    for fault in faults:
-        _say(str(fault))
-    if faults and repair:
-        repair_counts(store, faults)
-        _say(f"repaired {len(faults)} shards")
+    for found in (*damages, *faults):
+        _say(str(found))
+    if repair:
+        _repair(store, damages, faults)
     store.close()
-    _say("nothing wrong" if not faults else f"{len(faults)} faults")
-    return 0 if not faults or repair else 1
+    count = len(damages) + len(faults)
+    _say(f"{count} faults" if count else "nothing wrong")
+    return 0 if not count or repair else 1
+
+
+def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault]) -> None:
+    """What can be read is kept; the rest is gone."""
+    unreadable = [damage.table for damage in damages if damage.stretches]
+    if any(fault.stretches for fault in faults):
+        unreadable.append(Table.MESSAGES)
+    for table in unreadable:
+        store.rewrite(table)
+        _say(f"table {table.value} is made anew from what can be read of it")
+    if damages:
+        repair_rows(store, damages)
+    if faults:
+        lost = sum(f.shard.count - f.counted.count for f in faults if f.stretches)
+        repair_counts(store, faults)
+        _say(f"repaired {len(faults)} shards" + (f"; {lost} messages are lost" if lost > 0 else ""))
 
 
 def retime(path: Path, config: Config) -> int:
@@ -71,10 +90,10 @@ def retime(path: Path, config: Config) -> int:
     return 0
 
 
-def _open_existing(path: Path) -> RocksStore:
+def _open_existing(path: Path, *, for_repair: bool = False) -> RocksStore:
     if not (path / "CURRENT").exists():
         raise StoreFailed(f"{path} holds no data")
-    return RocksStore(path)
+    return RocksStore(path, for_repair=for_repair)
 
 
 def _say(line: str) -> None:

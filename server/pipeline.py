@@ -294,10 +294,8 @@ class Pipeline:
             return await self.app.ask(decide, cost=cost)
         except Refused as error:
             raise JobRefused(error.why, str(error)) from None
-        except Busy:
-            raise
-        except Exception:
-            job.is_unsettled = True
+        except Exception as error:
+            job.is_unsettled |= not isinstance(error, Busy)
             raise
 
     async def prepared(self, job: Job, work: Callable[[], None]) -> None:

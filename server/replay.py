@@ -5,6 +5,8 @@ reaches back far enough, else from the store. A turn is bounded, so that one ses
 messages to catch up on delays nobody; a session without room leaves the queue and comes back with its
 next ack or when its socket takes data again. When a session's read position equals the horizon it joins
 the tail, checked and joined without a pause in between.
+
+What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
 """
 
 import logging
@@ -15,6 +17,7 @@ from heapq import merge
 from itertools import islice
 from operator import itemgetter
 
+from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
 from shards.read import Reader, Row
 from shards.record import decode, encode, is_stub, topic_of
@@ -24,6 +27,7 @@ from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
 from .message import Message
+from .mqtt.reasons import Reason
 from .mqtt.router import Router
 from .owed import Owed
 from .retained import Retained
@@ -118,8 +122,19 @@ class Replay:
         subscriber.is_ready = False
         if not subscriber.is_reachable or subscriber.session.tailing:
             return  # it has joined the tail since it was woken: its own read position is old
-        if self._read_on(subscriber):
-            self.wake(subscriber)
+        try:
+            if self._read_on(subscriber):
+                self.wake(subscriber)
+        except StoreFailed:
+            raise
+        except Exception:
+            self.cut_off(subscriber)
+
+    def cut_off(self, subscriber: Subscriber) -> None:
+        """For who handles an exception: nothing can be sent to this one, its connection ends."""
+        log.exception("%r: nothing can be sent to it", subscriber.session.client_id)
+        if subscriber.link is not None:
+            subscriber.link.close(Reason.UNSPECIFIED_ERROR)
 
     def begin(self, subscriber: Subscriber) -> None:
         """The session has a connection again: what was in flight goes first, in order."""
@@ -177,7 +192,12 @@ class Replay:
 
     def _in_flight(self, flight: Flight) -> Message | None:
         """The message of a flight, from the timeline or, if it is there no more, from what is retained."""
-        value = self._reader.value_at(flight.position, flight.shard) if flight.shard >= 0 else None
+        try:
+            value = self._reader.value_at(flight.position, flight.shard) if flight.shard >= 0 else None
+        except Corrupt as error:
+            log.error("what was in flight is not sent again: %s", error)
+            self.flights_lost += 1
+            return None
         if value is None:
             return self._retained.find(flight.position) if flight.shard >= 0 else None
         return None if is_stub(value) else self._message(flight.position, flight.shard, value)
@@ -259,12 +279,16 @@ class Replay:
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
-            found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
-            if found:
-                message = Message(place, shard, decode(value), wall_ms)
-                yield place, None if self._is_dropped(message, wall_ms) else (message, found)
-            else:
+            try:
+                found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
+                whole = Message(place, shard, decode(value), wall_ms) if found else None
+            except Corrupt as error:
+                log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
+                whole = None
+            if whole is None or self._is_dropped(whole, wall_ms):
                 yield place, None
+            else:
+                yield place, (whole, found)
 
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""

@@ -28,6 +28,7 @@ from shards.errors import StoreFailed
 from shards.record import decode, encode
 from shards.store import Store, Table
 from shards.tables import META_RETAINED
+from shards.unreadable import readable
 from timeline.filters import matcher
 from timeline.position import Position
 
@@ -66,7 +67,7 @@ class Retained:
 
     def recount(self) -> None:
         """What is stored, with what is not durable yet laid over it."""
-        stored = (topic for topic, _ in self._store.scan(Table.RETAINED, b"", TOPIC_END))
+        stored = (topic for topic, _ in readable(self._store, Table.RETAINED, b"", TOPIC_END))
         self.count = sum(1 for topic in stored if topic not in self._fresh)
         self.count += sum(1 for message in self._fresh.values() if message.record.payload)
 

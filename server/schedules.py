@@ -25,10 +25,11 @@ import msgspec
 from sortedcontainers import SortedSet
 
 from shards.commit import Commit, Refused
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 from shards.schedules import (
     ScheduleRow,
     TimingRow,
+    cancel,
     draft_at,
     has_passed,
     is_untouched,
@@ -39,6 +40,7 @@ from shards.schedules import (
     write_schedule,
 )
 from shards.store import Store, Table
+from shards.unreadable import readable
 from timeline.cron import Cron, parse_cron
 from timeline.fires import GRACE_MS, Every, Gap, Misfire, Overlap, Plan, Progress, following, local_of
 from timeline.horizon import Horizon
@@ -101,6 +103,8 @@ class Schedules:
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
         self._asked: set[str] = set()
+        self.unreadable = 0
+        """Rows that were passed over: they are no schedules."""
         self._retry_at = 0.0
         self.load()
 
@@ -112,8 +116,13 @@ class Schedules:
         self._places.clear()
         self._due.clear()
         self._held.clear()
-        for key, value in self._store.scan(Table.SCHEDULES, b"", NAMES_END):
-            self._note(key.decode(), schedule_of(value))
+        self.unreadable = 0
+        for key, value in readable(self._store, Table.SCHEDULES, b"", NAMES_END):
+            try:
+                self._note(key.decode(), schedule_of(value))
+            except Corrupt as error:
+                self.unreadable += 1
+                log.error("schedule %r cannot be read, it does not fire: %s", key, error)
         horizon = self._horizon.position
         self._passed = set(takewhile(lambda entry: entry[0] <= horizon, self._due))
 
@@ -175,6 +184,11 @@ class Schedules:
         if isinstance(answer, Refused):
             log.warning("schedule %s: its next message is refused, tried again: %s", name, answer)
             self._retry_at = self._clock.mono() + RETRY_S
+        elif isinstance(answer, Exception) and not isinstance(answer, StoreFailed):
+            # It would fail again, and take others with it each time.
+            log.error("schedule %s does not go on until it is changed or the server starts: %r", name, answer)
+            self._note(name, None)
+            self._places[name] = None
 
     def _next(self, commit: Commit, name: str, row: ScheduleRow, *, was_late: bool = False) -> ScheduleRow:
         """The row with its next occurrence, written; without one when there is none. Raises Refused."""
@@ -252,7 +266,7 @@ class Schedules:
         if row is None:
             return False
         if row.occurrence is not None:
-            commit.cancel(row.occurrence.message)
+            cancel(commit, row.occurrence)
         write_schedule(commit, name, None)
         self._note(name, None)
         return True

@@ -22,16 +22,18 @@ bytes of its client would write as much again and again. So each pays for what i
 second after the first 2 MiB, and waits when it owes.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from shards import keys
 from shards.commit import Commit
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 from shards.record import decode
 from shards.store import Store, Table
 from shards.tables import SessionRow, cursor_row_of, session_of
+from shards.unreadable import readable
 from timeline.filters import SHARE_PREFIX
 from timeline.horizon import Horizon
 from timeline.position import SEQ_BITS, Position
@@ -44,6 +46,8 @@ from .quota import Quota
 from .session_rows import cursor_row, resume, session_row, subscription_of
 from .subscriber import Secured, Subscriber, Will
 from .writer import Busy, Decide, Done
+
+log = logging.getLogger(__name__)
 
 CURSOR_INTERVAL_S = 0.1
 IDLE_CURSOR_S = 60.0
@@ -95,6 +99,8 @@ class Sessions:
         self._gate_bytes = gate_bytes
         self._running_ms = running_ms
         self._by_id: dict[str, Subscriber] = {}
+        self.unreadable = 0
+        """Sessions and cursors that were passed over at the start."""
         self.dirty: set[Subscriber] = set()
         self._ended: dict[str, bool] = {}
         """Names whose rows are to go; True: they are gone when the groups that are open are durable. No more
@@ -167,9 +173,15 @@ class Sessions:
 
     def restore_cursor(self, subscriber: Subscriber) -> None:
         """Where a group stood when it was last stored."""
-        cursor = self._store.get(Table.CURSORS, subscriber.session.client_id.encode())
-        if cursor is not None:
-            resume(subscriber, cursor_row_of(cursor))
+        try:
+            cursor = self._store.get(Table.CURSORS, subscriber.session.client_id.encode())
+            row = None if cursor is None else cursor_row_of(cursor)
+        except Corrupt as error:
+            row, name = None, subscriber.session.client_id
+            self.unreadable += 1
+            log.error("%r goes on from now, what it has read cannot be read: %s", name, error)
+        if row is not None:
+            resume(subscriber, row)
 
     def drop_group(self, group: Subscriber, heirs: Iterable[Subscriber]) -> None:
         """Nobody holds the shared subscription any more; what it had in flight is its `heirs`' own.
@@ -357,7 +369,11 @@ class Sessions:
             if not self._is_to_store(subscriber):
                 self.dirty.discard(subscriber)
             elif self._is_last or subscriber.even_at <= started + BURST_S:
-                cost += self._write_place(commit, subscriber, started)
+                try:
+                    cost += self._write_place(commit, subscriber, started)
+                except Exception:
+                    log.exception("the cursor of %r cannot be written", subscriber.session.client_id)
+                    self.dirty.discard(subscriber)
         ended = self._clock.mono()
         self._lazy_from = ended + LAZY_PAUSE * (ended - started)
 
@@ -369,9 +385,13 @@ class Sessions:
     def load(self) -> None:
         """At start: every stored session, away, where its cursor says."""
         store = self._store
-        for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
-            self._restore(key, session_of(value))
-        for key, _ in store.scan(Table.RECEIVED, b"", b"\xff" * 4):
+        for key, value in readable(store, Table.SESSIONS, b"", keys.LAST):
+            try:
+                self._restore(key, session_of(value))
+            except Corrupt as error:
+                self.unreadable += 1
+                log.error("session %r cannot be read, it is not there: %s", key, error)
+        for key, _ in readable(store, Table.RECEIVED, b"", b"\xff" * 4):
             name = key[:-3].decode()
             subscriber = self._by_id.get(name)
             if subscriber is not None:

@@ -23,6 +23,7 @@ from .group import ROW_OVERHEAD
 from .leavings import leave
 from .record import is_stub
 from .store import Store, Table
+from .unreadable import readable
 
 if TYPE_CHECKING:
     from .commit import Commit
@@ -44,7 +45,7 @@ def counting(store: Store, prefix: bytes, start_ms: int, end_ms: int, step_rows:
     start, end = keys.span_range(prefix, start_ms, end_ms)
     while True:
         rows = live = size = 0
-        for key, value in store.scan(Table.MESSAGES, start, end):
+        for key, value in readable(store, Table.MESSAGES, start, end):
             rows += 1
             live += not is_stub(value)
             size += len(value) + ROW_OVERHEAD

@@ -78,6 +78,15 @@ class Commit(Placing):
         row = self.rehome(wanted, value, due_ms, spots[0])
         return Control(Outcome.DONE, found, row)
 
+    def revive(self, found: Found) -> None:
+        """Dispatch could not read the message when it came to it: it goes to T, late. Raises Refused."""
+        spots = self.reserve([Draft(0, b"", b"")])
+        due_ms = decode(found.value).due_ms
+        value = with_id(found.value, found.id, due_ms)
+        self._retire(found, MOVED)
+        self.pending += 1
+        self.rehome(found.id, value, due_ms, spots[0])
+
     def release(self, place: Position) -> None:
         """Put a held message on the timeline: the wall clock has reached its due."""
         value = self.get(Table.HELD, keys.place(place))

@@ -4,13 +4,19 @@ The row says how far the job came, so that a server that starts knows which jobs
 which keys files may lie that nobody reads. The last 100 ended ones are kept to be looked at.
 """
 
+import logging
 from collections.abc import Iterator
 
 import msgspec
 
 from timeline.slices import Home
 
+from .errors import Corrupt
 from .store import Store, Table
+from .tables import decoded
+from .unreadable import readable
+
+log = logging.getLogger(__name__)
 
 PREFIX = b"job/"
 PREFIX_END = b"job0"
@@ -78,11 +84,14 @@ def job_value(row: JobRow) -> bytes:
 
 
 def stored_jobs(store: Store) -> Iterator[JobRow]:
-    """Every job that is stored."""
-    for _, value in store.scan(Table.META, PREFIX, PREFIX_END):
-        yield _decoder.decode(value)
+    """Every job that is stored and can be read."""
+    for key, value in readable(store, Table.META, PREFIX, PREFIX_END):
+        try:
+            yield decoded(_decoder, value)
+        except Corrupt as error:
+            log.error("the job at %r is passed over: %s", key, error)
 
 
 def stored_job(store: Store, job: str) -> JobRow | None:
     value = store.get(Table.META, job_key(job))
-    return None if value is None else _decoder.decode(value)
+    return None if value is None else decoded(_decoder, value)

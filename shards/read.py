@@ -4,6 +4,9 @@ A row is (position, shard number, stored value). `read` merges the shards of eac
 slice after slice. It opens its iterators as it comes to a slice and they do not see what is written
 later: a caller reads a bounded run, closes it, and trusts it only up to the horizon (or `loaded`) as it
 was when the run began.
+
+What the engine cannot read is passed over (`unreadable`); a look-up of one message there raises Corrupt. A
+shard with such a stretch takes no more messages.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,6 +31,7 @@ from .errors import Corrupt
 from .record import MOVED
 from .store import Store, Table
 from .tables import wall_from
+from .unreadable import Unreadable
 
 Row = tuple[Position, int, bytes]
 """(position, shard number, value)."""
@@ -58,6 +62,7 @@ class Reader:
         self._store = store
         self.directory = directory
         self.structures = structures
+        self.unreadable = Unreadable()
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         return self._store.get(table, key)
@@ -91,13 +96,16 @@ class Reader:
 
     def held(self) -> Iterator[Row]:
         """The messages that wait because the clock was set back, in (due, seq) order."""
-        for key, value in self._store.scan(Table.HELD, b"", keys.LAST):
+        for key, value in self.unreadable.scan(self._store, Table.HELD, b"", keys.LAST):
             yield keys.place_of(key), HELD_SHARD, value
 
     def dispatched_ms(self, place: Position) -> int | None:
         """When the message at `place` was dispatched, wall ms; None if the journal does not say."""
-        for _, value in self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST):
-            return wall_from(value)
+        try:
+            for _, value in self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST):
+                return wall_from(value)
+        except Corrupt:
+            pass  # as if it did not say: the store's log does
         return None
 
     def numbered(self, number: int, start: Position, end: Position) -> Iterator[Row]:
@@ -112,9 +120,33 @@ class Reader:
         low = max(start, piece.start_ms << 48)
         high = min(end, piece.end_ms << 48)
         prefix, number = shard.prefix, shard.number
-        top = prefix + min(high, END).to_bytes(12, "big")
-        for key, value in self._store.scan(Table.MESSAGES, prefix + low.to_bytes(12, "big"), top):
+        start_key, top = prefix + low.to_bytes(12, "big"), prefix + min(high, END).to_bytes(12, "big")
+        if prefix not in self.unreadable:
+            key = b""
+            try:
+                for key, value in self._store.scan(Table.MESSAGES, start_key, top):
+                    yield Position(int.from_bytes(key[10:], "big")), number, value
+            except Corrupt as error:
+                at = key + b"\0" if key else start_key
+                start_key = self.unreadable.meet(self._store, Table.MESSAGES, at, top, prefix, error)
+                self.seal(piece)
+            else:
+                return
+        for key, value in self.unreadable.scan(self._store, Table.MESSAGES, start_key, top, prefix):
             yield Position(int.from_bytes(key[10:], "big")), number, value
+        self.seal(piece)
+
+    def seal(self, piece: Slice) -> None:
+        """No more messages into shards in which some cannot be read: nobody might find them."""
+        for structure, shard in list(piece.newest.items()):
+            if shard.prefix in self.unreadable:
+                del piece.newest[structure]
+
+    def unreadable_row(self, place: Position, number: int, error: Corrupt) -> None:
+        """Dispatch has come to a message that it cannot read."""
+        shard = _shard_at(self.directory, place, number)
+        if shard is not None:
+            self.unreadable.row(shard.prefix, place, error)
 
 
 def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:

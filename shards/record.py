@@ -215,21 +215,27 @@ def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -
 
 
 def topic_of(value: bytes) -> bytes:
-    """The topic of a stored value: walks the optional fields without reading them, a third of `decode`."""
-    _, flags, length, _ = _HEAD.unpack_from(value)
-    at = _SIZE
-    if flags & ~_PLAIN:
-        at += 8 * bool(flags & EXPIRES) + 16 * bool(flags & HAS_ID) + 16 * bool(flags & HAS_KEY)
-        if flags & PUBLISHER:
-            at += 1 + value[at]
-        if flags & PROPERTIES:
-            at += 4 + _LENGTH.unpack_from(value, at)[0]
-        if flags & ZONE:
-            at += 1 + value[at]
-        if flags & SCHEDULE:
-            at += 1 + value[at]
-        if flags & STUB:
-            at += 8
+    """The topic of a stored value: walks the optional fields without reading them, a third of `decode`.
+
+    Raises Corrupt.
+    """
+    try:
+        _, flags, length, _ = _HEAD.unpack_from(value)
+        at = _SIZE
+        if flags & ~_PLAIN:
+            at += 8 * bool(flags & EXPIRES) + 16 * bool(flags & HAS_ID) + 16 * bool(flags & HAS_KEY)
+            if flags & PUBLISHER:
+                at += 1 + value[at]
+            if flags & PROPERTIES:
+                at += 4 + _LENGTH.unpack_from(value, at)[0]
+            if flags & ZONE:
+                at += 1 + value[at]
+            if flags & SCHEDULE:
+                at += 1 + value[at]
+            if flags & STUB:
+                at += 8
+    except (StructError, IndexError) as error:
+        raise Corrupt(f"record of {len(value)} bytes: {error}") from error
     return value[at : at + length]
 
 
@@ -255,8 +261,11 @@ def due_of(value: bytes) -> int:
 
 
 def is_stub(value: bytes) -> bool:
-    """Whether a stored value is what a cancel or move left."""
-    return bool(value[1] & STUB_BYTE)
+    """Whether a stored value is what a cancel or move left. What is too short to be a record is none."""
+    try:
+        return bool(value[1] & STUB_BYTE)
+    except IndexError:
+        return False
 
 
 def stub(record: Record, kind: int, when_ms: int) -> bytes:

@@ -14,7 +14,7 @@ from timeline.structures import Structures
 
 from . import keys
 from .commit import Caps, Commit
-from .errors import ShardsError, WrongFormat
+from .errors import Corrupt, ShardsError, WrongFormat
 from .read import Reader
 from .record import is_stub
 from .store import Store, Table
@@ -27,6 +27,7 @@ from .tables import (
     shard_from,
     slice_from,
 )
+from .unreadable import Stretch, notes
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class Opened:
     reader: Reader
     commit: Commit
     running_ms: int
+    owed: list[Stretch]
+    """What could not be read when dispatch came to it, and can be read again."""
 
 
 def open_timeline(
@@ -53,6 +56,7 @@ def open_timeline(
     structures = Structures(max_structures=max_structures)
     structures.restore(read_structures(store))
     reader = Reader(store, directory, structures)
+    owed = _tried(store, reader)
     commit = Commit(
         store,
         directory,
@@ -64,7 +68,7 @@ def open_timeline(
     )
     commit.running_ms = cursor.running_ms
     commit.held = sum(1 for _ in reader.held())
-    return Opened(store, directory, horizon, reader, commit, cursor.running_ms)
+    return Opened(store, directory, horizon, reader, commit, cursor.running_ms, owed)
 
 
 def reopen_timeline(opened: Opened) -> ShardsError | None:
@@ -97,8 +101,28 @@ def _read_again(opened: Opened) -> StoredCursor:
     opened.directory.replace(read_directory(opened.store, opened.directory.max_slices))
     opened.directory.floor = cursor.floor
     opened.commit.structures.restore(read_structures(opened.store))
+    _seal(opened.reader)
     opened.commit.forget()
     return cursor
+
+
+def _tried(store: Store, reader: Reader) -> list[Stretch]:
+    """The noted stretches that can be read by now; the others are known to be unreadable."""
+    owed = []
+    for note in notes(store):
+        try:
+            for _ in store.scan(Table.MESSAGES, note.start, note.end):
+                pass
+            owed.append(note)
+        except Corrupt:
+            reader.unreadable.add(note, is_noted=True)
+    _seal(reader)
+    return owed
+
+
+def _seal(reader: Reader) -> None:
+    for piece in reader.directory if len(reader.unreadable) else ():
+        reader.seal(piece)
 
 
 def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:

@@ -8,14 +8,21 @@ The log is recovered with `tolerate_corrupted_tail_records`: a torn tail after a
 damaged record in the middle refuses to open. (The engine's default opens quietly with what came before
 the damage.)
 
+A block that has rotted fails whatever reads it, and once a compaction has met it the engine refuses every
+write until it is opened again, and then again. So when one is met nothing is compacted any more: reads get
+slower in the long run, and it is logged; `verify --repair` makes an end of it.
+
 A checkpoint and an ingestion flush what is in memory and hold the interpreter lock meanwhile (330 ms for
 40 MB of rows), a plain `flush` of a family does not: so that comes first, and leaves them next to nothing to
 do (1 to 8 ms).
 """
 
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -35,10 +42,19 @@ from rocksdict import (
 from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
 from .scan import scan, scan_at_rest
 from .store import Batch, Contents, Table
+from .unreadable import readable
+
+log = logging.getLogger(__name__)
 
 MEMTABLE_BYTES = 32 << 20
 MEMTABLES_BYTES = 64 << 20
 CACHE_BYTES = 32 << 20
+COPY_ROWS = 1_000
+_COPY = ".copy"
+_END = b"\xff" * 64
+"""Above every key of every table; in a copy: it is whole."""
+_ROTTEN = ("Corruption", "Input/output error", "No such file")
+"""What the engine says of bytes that are not as they were written, or not there."""
 OPEN_FILES = 256
 
 
@@ -73,9 +89,12 @@ class RocksBatch:
 class RocksStore:
     """A data directory, open. Raises StoreLocked, Corrupt or StoreFailed when it cannot be."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
+        """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path
         self.read_only = read_only
+        self.is_damaged = for_repair
+        self._for_repair = for_repair
         self._is_reading = False
         """Open to be read only, until it can be written again."""
         self._families: dict[Table, Rdict] = {}
@@ -90,27 +109,29 @@ class RocksStore:
         try:
             self._db.write(cast("RocksBatch", batch).raw)
         except Exception as error:
-            raise StoreFailed(f"write to {self.path}: {error}") from error
+            raise self._write_refusal(f"write to {self.path}", error) from error
 
     def flush(self) -> None:
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            raise StoreFailed(f"sync of {self.path}: {error}") from error
+            raise self._write_refusal(f"sync of {self.path}", error) from error
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         family = self._family(table)
         try:
             found: bytes | None = family.get(key)
         except Exception as error:
-            raise Corrupt(f"table {table.value}, key {key.hex()}: {error}") from error
+            raise self._read_refusal(table, f"key {key.hex()}", error) from error
         return found
 
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         through = scan_at_rest if self.read_only else scan
-        return through(self._family(table), start, end, table.value)
+        return through(self._family(table), start, end, partial(self._read_refusal, table))
 
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
+        if self.is_damaged:
+            return
         self._family(table).compact_range(start, end)
 
     def checkpoint(self, path: Path) -> None:
@@ -149,6 +170,57 @@ class RocksStore:
         except Exception as error:
             raise StoreFailed(f"ingestion into {self.path}: {error}") from error
 
+    def rewrite(self, table: Table) -> None:
+        """Make a table anew from what can be read of it. Durable on return; StoreFailed if it is not.
+
+        First a copy, which says when it is whole; then the table is made again from that. Cut off before, the
+        table is as it was; after it, the store opens for nobody but the next repair (`finish_rewrites`).
+        """
+        side = table.value + _COPY
+        if side in Rdict.list_cf(str(self.path), Options(raw_mode=True)):
+            self._db.drop_column_family(side)
+        self._db.create_column_family(side, self._options())
+        self._copy(readable(self, table, b"", _END), side)
+        self._copy(iter([(_END, b"")]), side)
+        self._finish(table)
+
+    def finish_rewrites(self) -> None:
+        """Go on where a rewrite was cut off."""
+        for table in Table:
+            if self._is_whole(table.value + _COPY):
+                self._finish(table)
+
+    def _finish(self, table: Table) -> None:
+        """Make the table from its whole copy."""
+        name, side = table.value, table.value + _COPY
+        self._families.pop(table)
+        self._handles.pop(table)
+        self._messages.clear()
+        self._db.drop_column_family(name)
+        self._db.create_column_family(name, self._options())
+        whole = self._db.get_column_family(side)
+        self._copy(scan(whole, b"", _END, partial(self._read_refusal, table)), name)
+        del whole
+        self._db.drop_column_family(side)
+        self._families[table] = self._db.get_column_family(name)
+        self._handles[table] = self._db.get_column_family_handle(name)
+        self._messages[:] = [self._handles[Table.MESSAGES]]
+
+    def _copy(self, rows: Iterator[tuple[bytes, bytes]], name: str) -> None:
+        handle = self._db.get_column_family_handle(name)
+        while some := list(islice(rows, COPY_ROWS)):
+            batch = WriteBatch(raw_mode=True)
+            for key, value in some:
+                batch.put(key, value, handle)
+            self._db.write(batch)
+        self.flush()
+
+    def _is_whole(self, side: str) -> bool:
+        """Whether there is a copy of a table that was made to the end."""
+        if side not in Rdict.list_cf(str(self.path), Options(raw_mode=True)):
+            return False
+        return self._db.get_column_family(side).get(_END) is not None
+
     def reopen(self) -> None:
         """While it cannot be written, on a full disk, it is open to be read."""
         reading = self._db if self._is_reading else None
@@ -182,9 +254,36 @@ class RocksStore:
             raise StoreFailed(f"{self.path} is closed")
         return family
 
+    def _read_refusal(self, table: Table, where: str, error: Exception) -> ShardsError:
+        """What a read that failed is told as: rotten is what stays so, the rest may go over."""
+        text = f"table {table.value}, {where}: {error}"
+        if not any(word in text for word in _ROTTEN):
+            return StoreFailed(text)
+        if not self.is_damaged and not self.read_only:
+            self._stop_compacting(text)
+            with suppress(Exception):
+                # Of this table at once; of all when it is opened again.
+                self._family(table).set_options({"disable_auto_compactions": "true"})
+        return Corrupt(text)
+
+    def _write_refusal(self, where: str, error: Exception) -> StoreFailed:
+        text = str(error)
+        if not self.is_damaged and any(word in text for word in _ROTTEN):
+            self._stop_compacting(text)
+        return StoreFailed(f"{where}: {text}")
+
+    def _stop_compacting(self, why: str) -> None:
+        self.is_damaged = True
+        log.error("%s is damaged, nothing is compacted until it is repaired: %s", self.path, why)
+
+    def _options(self) -> Options:
+        options = _options(Cache(CACHE_BYTES))
+        options.set_disable_auto_compactions(self.is_damaged)
+        return options
+
     def _open(self, *, read_only: bool) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        options = _options(Cache(CACHE_BYTES))
+        options = self._options()
         names = set(_families_on_disk(self.path, options))
         if not read_only:
             # What is not there yet is made at opening, all in one go: a sixth of the time of one by one.
@@ -198,6 +297,10 @@ class RocksStore:
         except Exception as error:
             raise _refusal(self.path, error) from error
         self._db = db
+        copied = [name for name in names if name.endswith(_COPY) and self._is_whole(name)]
+        if copied and not self._for_repair:
+            db.close()
+            raise Corrupt(f"{self.path}: a repair was cut off; run it again")
         self._families.update(found)
         self._handles.update(handles)
         self._messages[:] = [handles[Table.MESSAGES]]

@@ -11,20 +11,22 @@ The binding's own loop over rows takes a fifth less time a row, but has no statu
 an iterator that has one goes the last step again: there it meets what ended the loop.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-from .errors import Corrupt
+from .errors import Corrupt, ShardsError
 
+Refusal = Callable[[str, Exception], ShardsError]
+"""What a read that failed is told as: (the key behind which, the engine's error)."""
 RUN = 256
 """Rows that are read before they are given out: a step of the generator for each row took half of a scan. It
 begins with one, so that who wants the first row only does not pay for more."""
 
 
-def scan(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of [start, end) in key order. Raises Corrupt, naming table and key."""
+def scan(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of [start, end) in key order. Raises `refusal`."""
     bound = bytes(end)
     options = ReadOptions()
     options.set_iterate_upper_bound(bound)
@@ -41,12 +43,12 @@ def scan(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator[tuple[b
                 break
         yield from run
         key, most = run[-1][0], min(2 * most, RUN)
-    _check(rows, name, key)
+    _check(rows, key, refusal)
     # The bound must outlive the iterator: naming it here keeps it.
     del rows, options, bound
 
 
-def scan_at_rest(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
+def scan_at_rest(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:
     """The same of a database that nobody writes to, for long scans: the cache is left to others."""
     bound = bytes(end)
     options = ReadOptions()
@@ -61,15 +63,15 @@ def scan_at_rest(family: Rdict, start: bytes, end: bytes, name: str) -> Iterator
     again.seek(key)
     if row is not None and again.valid():
         again.next()
-    _check(again, name, key)
+    _check(again, key, refusal)
     if again.valid():
-        raise Corrupt(f"table {name}, after key {key.hex()}: the rows ended before their end")
+        raise refusal(f"after key {key.hex()}", Corrupt("Corruption: the rows ended before their end"))
     del rows, again, options, bound
 
 
-def _check(rows: RdictIter, name: str, key: bytes) -> None:
-    """Raises Corrupt if an iterator stands where it does because it could not go on."""
+def _check(rows: RdictIter, key: bytes, refusal: Refusal) -> None:
+    """Raises if an iterator stands where it does because it could not go on."""
     try:
         rows.status()
     except Exception as error:
-        raise Corrupt(f"table {name}, after key {key.hex()}: {error}") from error
+        raise refusal(f"after key {key.hex()}", error) from error

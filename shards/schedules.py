@@ -13,6 +13,8 @@ passed: it has passed when the wall clock has reached its due and it is in `held
     without    the row without it; if nothing has become of the message, its fire counts as not dealt with
 """
 
+import logging
+
 import msgspec
 
 from timeline.fires import Fire, Progress
@@ -21,9 +23,13 @@ from timeline.position import MessageId, Position, at_of, id_position, is_held
 from . import keys
 from .commit import Commit
 from .dedupe import Draft
+from .errors import Corrupt
+from .read import Found
 from .record import decode, due_of, encode, is_stub
 from .store import Table
-from .tables import encode_row
+from .tables import decoded, encode_row
+
+log = logging.getLogger(__name__)
 
 
 class TimingRow(msgspec.Struct, frozen=True, array_like=True):
@@ -90,7 +96,8 @@ _decoder = msgspec.msgpack.Decoder(ScheduleRow)
 
 
 def schedule_of(value: bytes) -> ScheduleRow:
-    return _decoder.decode(value)
+    """Raises Corrupt."""
+    return decoded(_decoder, value)
 
 
 def read_schedule(commit: Commit, name: str) -> ScheduleRow | None:
@@ -133,7 +140,7 @@ def without(commit: Commit, row: ScheduleRow) -> tuple[ScheduleRow, MessageId | 
     if occurrence is None:
         return row, None
     bare = msgspec.structs.replace(row, occurrence=None, made_up=0)
-    found = commit.find(occurrence.message)
+    found = _found(commit, occurrence)
     if found is None or not is_untouched(commit, occurrence):
         return bare, None
     if found.shard is not None and not commit.horizon.undecided(found.position):
@@ -152,10 +159,24 @@ def has_passed(commit: Commit, occurrence: Occurrence, wall_ms: int) -> bool:
 
 def is_untouched(commit: Commit, occurrence: Occurrence) -> bool:
     """Whether its message is where it was put, neither cancelled nor moved."""
-    found = commit.find(occurrence.message)
+    found = _found(commit, occurrence)
     if found is None or is_stub(found.value):
         return False
     # A held one goes on to another place by itself, with its due as it was.
     return found.row_id == occurrence.message or (
         occurrence.is_held and due_of(found.value) == at_of(occurrence.position)
     )
+
+
+def cancel(commit: Commit, occurrence: Occurrence) -> None:
+    """Cancel its message, wherever it is by now. One that cannot be read is not dispatched anyway."""
+    if _found(commit, occurrence) is not None:
+        commit.cancel(occurrence.message)
+
+
+def _found(commit: Commit, occurrence: Occurrence) -> Found | None:
+    try:
+        return commit.find(occurrence.message)
+    except Corrupt as error:
+        log.error("the message of a schedule: %s", error)
+        return None

@@ -13,6 +13,7 @@ sessions  MessagePack of `SessionRow` · cursors  MessagePack of `CursorRow`
 """
 
 from struct import Struct
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,6 +21,9 @@ from timeline.position import MessageId, Position
 from timeline.slices import Shard, Slice
 
 from . import keys
+from .errors import Corrupt
+
+Row = TypeVar("Row")
 
 FORMAT_VERSION = 1
 META_CURSOR = b"cursor"
@@ -114,11 +118,21 @@ encode_row = msgspec.msgpack.Encoder().encode
 
 
 def session_of(value: bytes) -> SessionRow:
-    return _session.decode(value)
+    """Raises Corrupt."""
+    return decoded(_session, value)
 
 
 def cursor_row_of(value: bytes) -> CursorRow:
-    return _cursor_row.decode(value)
+    """Raises Corrupt."""
+    return decoded(_cursor_row, value)
+
+
+def decoded(decoder: "msgspec.msgpack.Decoder[Row]", value: bytes) -> Row:
+    """A row in MessagePack. Raises Corrupt."""
+    try:
+        return decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"row of {len(value)} bytes: {error}") from error
 
 
 def shard_value(shard: Shard) -> bytes:
@@ -127,8 +141,9 @@ def shard_value(shard: Shard) -> bytes:
 
 
 def shard_from(key: bytes, value: bytes) -> Shard:
+    """Raises Corrupt."""
     home, number = keys.shard_of(key)
-    structure, count, live, size, first, last = _SHARD.unpack(value)
+    structure, count, live, size, first, last = _unpacked(_SHARD, value)
     shard = Shard(home, number, structure)
     shard.count, shard.live, shard.bytes = count, live, size
     shard.first, shard.last = keys.place_of(first), keys.place_of(last)
@@ -142,9 +157,9 @@ def slice_value(piece: Slice) -> bytes:
 
 
 def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[bytes]]:
-    """The slice, without its shards, and the prefixes of those it borrows."""
+    """The slice, without its shards, and the prefixes of those it borrows. Raises Corrupt."""
     home = keys.slice_of(key)
-    end_ms, passed = _SLICE.unpack_from(value)
+    end_ms, passed = _unpacked(_SLICE, value[: _SLICE.size])
     piece = Slice(home.start_ms, end_ms, home.generation)
     piece.passed_s = passed - 1 if passed else None
     return piece, [value[at : at + 10] for at in range(_SLICE.size, len(value), 12)]
@@ -156,7 +171,7 @@ def cursor_value(cursor: StoredCursor) -> bytes:
 
 
 def cursor_from(value: bytes) -> StoredCursor:
-    horizon, bound_ms, seq, running_ms, floor = _CURSOR.unpack(value)
+    horizon, bound_ms, seq, running_ms, floor = _unpacked(_CURSOR, value)
     return StoredCursor(keys.place_of(horizon), bound_ms, seq, running_ms, keys.place_of(floor))
 
 
@@ -165,7 +180,8 @@ def dedupe_value(row: DedupeRow) -> bytes:
 
 
 def dedupe_from(value: bytes) -> DedupeRow:
-    message, fingerprint, due_ms, place = _DEDUPE.unpack(value)
+    """Raises Corrupt."""
+    message, fingerprint, due_ms, place = _unpacked(_DEDUPE, value)
     return DedupeRow(keys.message_of(message), fingerprint, due_ms, keys.place_of(place))
 
 
@@ -174,5 +190,11 @@ def wall_value(wall_ms: int) -> bytes:
 
 
 def wall_from(value: bytes) -> int:
-    wall_ms: int = _WALL.unpack(value)[0]
+    wall_ms: int = _unpacked(_WALL, value)[0]
     return wall_ms
+
+
+def _unpacked(layout: Struct, value: bytes) -> tuple[Any, ...]:
+    if len(value) != layout.size:
+        raise Corrupt(f"row of {len(value)} bytes where {layout.size} belong")
+    return layout.unpack(value)

@@ -1,35 +1,77 @@
-"""Derived data against the message rows that it can always be made from again."""
+"""Derived data against the message rows that it can always be made from again, and rows that cannot be read.
 
-from dataclasses import dataclass
+A shard's counts are compared with its rows. What the engine cannot read of any table, or what is no row of
+its table, is found on the way: named by its stretch of keys, and of messages counted, since the shard says
+how many there were.
+
+Repair writes the counts again. A table with an unreadable stretch is made anew from what can be read of it;
+rows that are none are deleted. Where the directory itself (`slices`, `shards`, `meta`) is damaged there is
+nothing to make it from: a backup is.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 
-from timeline.position import Position
 from timeline.slices import Directory, Shard
 
+from .errors import Corrupt
 from .group import ROW_OVERHEAD
 from .keys import place_of, shard_range, span_range
-from .record import is_stub
+from .record import decode, is_stub
+from .schedules import schedule_of
 from .store import Store, Table
-from .tables import shard_value
+from .tables import cursor_row_of, dedupe_from, session_of, shard_value
+from .unreadable import Stretch, Unreadable
+
+ROWS_END = b"\xff" * 64
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A shard whose row says something else than its messages."""
+    """A shard whose row says something else than its messages, or some of whose messages are unreadable."""
 
     shard: Shard
     counted: Shard
+    stretches: tuple[Stretch, ...] = ()
 
     def __str__(self) -> str:
         said, is_ = self.shard, self.counted
-        return (
+        text = (
             f"slice {said.home.start_ms} shard {said.number}: says {said.count} rows, {said.live} live, "
             f"has {is_.count} rows, {is_.live} live"
         )
+        return "\n  ".join((text, *map(str, self.stretches)))
+
+
+@dataclass(slots=True)
+class Damage:
+    """What is wrong with a table: stretches that cannot be read, keys of rows that are none."""
+
+    table: Table
+    stretches: list[Stretch] = field(default_factory=list)
+    bad: list[bytes] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [str(stretch) for stretch in self.stretches]
+        lines += [f"table {self.table.value}: what is at {key!r} is no row of it" for key in self.bad]
+        return "\n".join(lines)
+
+
+_DECODERS: Mapping[Table, Callable[[bytes], object]] = MappingProxyType(
+    {
+        Table.SESSIONS: session_of,
+        Table.CURSORS: cursor_row_of,
+        Table.DEDUPE: dedupe_from,
+        Table.SCHEDULES: schedule_of,
+        Table.HELD: decode,
+    }
+)
 
 
 def verify_counts(store: Store, directory: Directory) -> list[Fault]:
-    """Count every shard, a borrowed one once. Raises Corrupt when rows cannot be read."""
+    """Count every shard, a borrowed one once."""
     directory.check()
     shards = {shard.prefix: shard for piece in directory for shard in piece.readable()}
     own = {shard.prefix for piece in directory for shard in piece.shards.values()}
@@ -38,9 +80,10 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
         for prefix in (shard.prefix for shard in piece.borrowed.values()):
             # What has expired of it belongs to nobody, and may still lie there.
             spans.setdefault(prefix, []).append(span_range(prefix, piece.start_ms, piece.end_ms))
+    unreadable = Unreadable()
     faults = []
     for prefix, shard in shards.items():
-        counted = _count(store, shard, spans[prefix])
+        counted = _count(store, shard, spans[prefix], unreadable)
         is_right = (counted.count, counted.live) == (shard.count, shard.live)
         if is_right and shard.count:
             # What is borrowed by fewer than before keeps its bounds.
@@ -48,9 +91,29 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
             is_right = is_inside and (
                 prefix not in own or (counted.first, counted.last) == (shard.first, shard.last)
             )
-        if not is_right:
-            faults.append(Fault(shard, counted))
+        if not is_right or prefix in unreadable:
+            faults.append(Fault(shard, counted, tuple(unreadable.of(prefix))))
     return faults
+
+
+def verify_tables(store: Store) -> list[Damage]:
+    """Read every other table."""
+    found = []
+    for table in Table:
+        if table is Table.MESSAGES:
+            continue
+        unreadable, damage = Unreadable(), Damage(table)
+        check = _DECODERS.get(table)
+        for key, value in unreadable.scan(store, table, b"", ROWS_END):
+            try:
+                if check is not None:
+                    check(value)
+            except Corrupt:
+                damage.bad.append(key)
+        damage.stretches = list(unreadable)
+        if damage.stretches or damage.bad:
+            found.append(damage)
+    return found
 
 
 def repair_counts(store: Store, faults: list[Fault]) -> None:
@@ -62,10 +125,21 @@ def repair_counts(store: Store, faults: list[Fault]) -> None:
     store.flush()
 
 
-def _count(store: Store, shard: Shard, spans: list[tuple[bytes, bytes]]) -> Shard:
+def repair_rows(store: Store, damages: list[Damage]) -> None:
+    """Delete what is no row of its table; durable on return."""
+    batch = store.batch()
+    for damage in damages:
+        for key in damage.bad:
+            batch.delete(damage.table, key)
+    store.write(batch)
+    store.flush()
+
+
+def _count(store: Store, shard: Shard, spans: list[tuple[bytes, bytes]], unreadable: Unreadable) -> Shard:
     counted = Shard(shard.home, shard.number, shard.structure)
-    for key, value in chain.from_iterable(store.scan(Table.MESSAGES, *span) for span in spans):
-        counted.grow(Position(place_of(key)), len(value) + ROW_OVERHEAD)
+    rows = (unreadable.scan(store, Table.MESSAGES, *span, shard.prefix) for span in spans)
+    for key, value in chain.from_iterable(rows):
+        counted.grow(place_of(key), len(value) + ROW_OVERHEAD)
         if is_stub(value):
             counted.live -= 1
     return counted

@@ -135,6 +135,13 @@ Density = TypedDict(
 )
 
 
+class Stretch(TypedDict):
+    """Positions between which messages cannot be read."""
+
+    first: Position
+    last: Position
+
+
 class Shard(TypedDict):
     """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
 
@@ -149,10 +156,12 @@ class Shard(TypedDict):
     last: Position | None
     borrowed: bool
     sealed: bool
+    unreadable: list[Stretch]
 
 
 class SliceNumbers(TypedDict):
-    """`count`: rows; `live`: without cancelled and moved ones; `borrowed`: so many shards."""
+    """`count`: rows; `live`: without cancelled and moved ones; `borrowed`: so many shards; `unreadable`: so
+    many stretches of messages that cannot be read."""
 
     start: Instant
     end: Instant
@@ -162,6 +171,7 @@ class SliceNumbers(TypedDict):
     bytes: int
     count_is_exact: bool
     borrowed: int
+    unreadable: int
 
 
 class Slice(SliceNumbers):

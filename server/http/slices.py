@@ -72,7 +72,7 @@ class Slices:
         look = Look(self._app.opened.store)
         views: list[shapes.Slice] = [
             {
-                **slice_numbers(piece, *(await look.borrowed(piece))),
+                **slice_numbers(self._app, piece, *(await look.borrowed(piece))),
                 "shards": len(piece.shards) + len(piece.borrowed),
             }
             for piece in found[:limit]
@@ -86,7 +86,8 @@ class Slices:
         piece = self._slice(request)
         shards = [shard_view(self._app, piece, shard) for shard in piece.readable()]
         borrowed, is_exact = await Look(self._app.opened.store).borrowed(piece)
-        view: shapes.SliceDetail = {**slice_numbers(piece, borrowed, is_exact), "shards": shards}
+        numbers = slice_numbers(self._app, piece, borrowed, is_exact)
+        view: shapes.SliceDetail = {**numbers, "shards": shards}
         return json_answer(view)
 
     @described("A shard", Gives(200, shapes.Shard), problems=("not-found",))

@@ -179,8 +179,9 @@ def position_view(place: Position) -> shapes.Position:
     return {"at": time_text(at_of(place)), "seq": seq_of(place)}
 
 
-def slice_numbers(piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
+def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
     """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
+    unreadable = sum(len(app.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
@@ -190,6 +191,7 @@ def slice_numbers(piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.Slic
         "bytes": piece.bytes + borrowed.bytes,
         "count_is_exact": is_exact,
         "borrowed": len(piece.borrowed),
+        "unreadable": unreadable,
     }
 
 
@@ -216,6 +218,10 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
         "last": position_view(shard.last) if shard.count else None,
         "borrowed": is_borrowed,
         "sealed": is_sealed,
+        "unreadable": [
+            {"first": position_view(stretch.first), "last": position_view(stretch.last)}
+            for stretch in app.reader.unreadable.of(shard.prefix)
+        ],
     }
 
 

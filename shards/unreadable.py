@@ -1,0 +1,239 @@
+"""Stretches of a table that cannot be read: found, remembered, gone round.
+
+A block of a table file that has rotted makes every read of it fail, and a scan that comes to it ends there.
+What lies before and behind it is as good as ever. So whoever reads a stretch of rows reads through `scan`
+here: at the block it looks for the first key from which reading goes on, doubling its stride and then halving
+it (some 200 probes of the engine at most, 15 us each), remembers the *stretch* between, says so in the log,
+once, and goes on behind it. The next reader skips what is known without trying.
+
+    rows       a b c . . . . . . k l m         the block of d to j cannot be read
+    scan       a b c                 k l m     and the stretch (after c, up to k) is known
+
+Of two bad blocks close to each other the rows between may be passed over with them: a stretch is at least
+what cannot be read. It is never written to again (`Reader` sees to it), because nobody would find the row.
+
+Messages that dispatch has not come to must not be forgotten with their stretch. It is *noted* in the table
+`meta`, with the first position that is *owed*, and until that is durable the loader stops before it
+(`barrier`). A start tries the notes: what can be read by then and was owed is dispatched late (server/core).
+
+Bound: 10,000 stretches; beyond it a stretch goes on to the end of what was to be read.
+
+    meta    "unreadable/" · first key (22)  ->  end (22) · owed (12) · noted ms (8) · why, UTF-8
+"""
+
+import logging
+import struct
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from timeline.position import END, Position
+from timeline.slices import Home
+
+from . import keys
+from .errors import Corrupt
+from .store import Store, Table
+
+log = logging.getLogger(__name__)
+
+STRETCHES_MAX = 10_000
+NOTE = b"unreadable/"
+NOTE_END = b"unreadable0"
+_NOTE = struct.Struct(">22s12sQ")
+
+
+@dataclass(slots=True, eq=False)
+class Stretch:
+    """Keys [start, end) of one scope: a shard by its prefix, another table by its name."""
+
+    start: bytes
+    end: bytes
+    scope: bytes
+    why: str
+    owed: Position | None = None
+    """Messages from here on have not been dispatched; None: from behind the horizon on, when it is noted."""
+
+    @property
+    def home(self) -> tuple[Home, int]:
+        """The slice and the number of the shard."""
+        return keys.shard_of(self.scope)
+
+    @property
+    def first(self) -> Position:
+        return keys.place_of(self.start)
+
+    @property
+    def last(self) -> Position:
+        return Position(keys.place_of(self.end) - 1)
+
+    def __str__(self) -> str:
+        if not self.is_of_messages:
+            return f"table {self.scope.decode()}: unreadable from {self.start!r} to {self.end!r}: {self.why}"
+        home, number = self.home
+        return (
+            f"slice {home.start_ms} generation {home.generation} shard {number}: "
+            f"unreadable from {self.first:024x} to {self.last:024x}: {self.why}"
+        )
+
+    @property
+    def is_of_messages(self) -> bool:
+        return self.start.startswith(self.scope) and len(self.start) == 22
+
+
+class Unreadable:
+    """What is known to be unreadable in one open store."""
+
+    def __init__(self) -> None:
+        self._by_scope: dict[bytes, list[Stretch]] = {}
+        self._count = 0
+        self.fresh: list[Stretch] = []
+        """Of messages, not noted durably yet."""
+        self.barrier = END
+        """The first position of these: nothing may be dispatched from here on."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, scope: bytes) -> bool:
+        return scope in self._by_scope
+
+    def __iter__(self) -> Iterator[Stretch]:
+        return (stretch for found in self._by_scope.values() for stretch in found)
+
+    def of(self, scope: bytes) -> Sequence[Stretch]:
+        """Those of a shard, or of a table, in order."""
+        return self._by_scope.get(scope, ())
+
+    def scan(
+        self, store: Store, table: Table, start: bytes, end: bytes, scope: bytes = b""
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of [start, end) that can be read, in key order. `scope`: a shard's prefix."""
+        scope, at = scope or table.value.encode(), start
+        while True:
+            known = self._next(scope, at, end)
+            stop, last = known.start if known is not None else end, b""
+            try:
+                if at < stop:
+                    for row in store.scan(table, at, stop):
+                        last = row[0]
+                        yield row
+            except Corrupt as error:
+                at = self.meet(store, table, last + b"\0" if last else at, end, scope, error)
+                continue
+            if known is None:
+                return
+            at = max(at, known.end)
+
+    def meet(
+        self, store: Store, table: Table, start: bytes, end: bytes, scope: bytes, error: Corrupt
+    ) -> bytes:
+        """A scan of [start, end) failed at its first row: where it goes on."""
+        if table is Table.MESSAGES:
+            start = (int.from_bytes(start[:22], "big") + (len(start) > 22)).to_bytes(22, "big")
+
+        def is_readable(key: bytes) -> bool:
+            try:
+                next(store.scan(table, key, end), None)
+            except Corrupt:
+                return False
+            return True
+
+        if start >= end:
+            return end
+        if is_readable(start):
+            return start
+        further = end if self._count >= STRETCHES_MAX else beyond(is_readable, start, end)
+        if table is Table.MESSAGES:
+            further = further.ljust(22, b"\0")
+        self.add(Stretch(start, further, scope, str(error)))
+        return further
+
+    def row(self, prefix: bytes, place: Position, error: Corrupt) -> None:
+        """One message that dispatch could not read."""
+        start = prefix + keys.place(place)
+        end = prefix + keys.place(Position(place + 1))
+        self.add(Stretch(start, end, prefix, str(error), place))
+
+    def add(self, stretch: Stretch, *, is_noted: bool = False) -> None:
+        """Remember a stretch."""
+        known = self._by_scope.setdefault(stretch.scope, [])
+        if any(other.start <= stretch.start and stretch.end <= other.end for other in known):
+            return
+        insort(known, stretch, key=_start)
+        self._count += 1
+        log.error("%s", stretch)
+        if stretch.is_of_messages and not is_noted:
+            self.fresh.append(stretch)
+            self.barrier = min(self.barrier, stretch.first)
+
+    def noted(self, stretches: Sequence[Stretch]) -> None:
+        """Their notes are durable."""
+        self.fresh = [stretch for stretch in self.fresh if stretch not in stretches]
+        self.barrier = min((stretch.first for stretch in self.fresh), default=END)
+
+    def drop(self, stretch: Stretch) -> None:
+        """What it is a stretch of has gone."""
+        left = [other for other in self._by_scope.get(stretch.scope, ()) if other is not stretch]
+        if left:
+            self._by_scope[stretch.scope] = left
+        else:
+            self._by_scope.pop(stretch.scope, None)
+        self._count -= 1
+
+    def _next(self, scope: bytes, at: bytes, end: bytes) -> Stretch | None:
+        """The first known stretch that reaches into [at, end)."""
+        for stretch in self._by_scope.get(scope, ()):
+            if stretch.end > at and stretch.start < end:
+                return stretch
+        return None
+
+
+def readable(store: Store, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of [start, end) that can be read: for who reads a table once. The log says what cannot be."""
+    return Unreadable().scan(store, table, start, end)
+
+
+def beyond(is_readable: Callable[[bytes], bool], start: bytes, end: bytes) -> bytes:
+    """A key above `start`, which is not readable, from which reading goes on; `end` if there is none."""
+    width = max(len(start), len(end))
+    low, top = _number(start, width), _number(end, width)
+    bad, stride = low, 1
+    while low + stride < top and not is_readable((low + stride).to_bytes(width, "big")):
+        bad, stride = low + stride, 2 * stride
+    good = min(low + stride, top)
+    while good - bad > 1:
+        middle = (good + bad) // 2
+        if is_readable(middle.to_bytes(width, "big")):
+            good = middle
+        else:
+            bad = middle
+    return good.to_bytes(width, "big")
+
+
+def _number(key: bytes, width: int) -> int:
+    return int.from_bytes(key.ljust(width, b"\0"), "big")
+
+
+def _start(stretch: Stretch) -> bytes:
+    return stretch.start
+
+
+def note_key(stretch: Stretch) -> bytes:
+    return NOTE + stretch.start
+
+
+def note_value(stretch: Stretch, owed: Position, wall_ms: int) -> bytes:
+    return _NOTE.pack(stretch.end, keys.place(owed), wall_ms) + stretch.why.encode()[:1_000]
+
+
+def notes(store: Store) -> Iterator[Stretch]:
+    """Every stretch that is noted."""
+    for key, value in readable(store, Table.META, NOTE, NOTE_END):
+        start = key.removeprefix(NOTE)
+        try:
+            end, owed, _ = _NOTE.unpack_from(value)
+        except struct.error:
+            log.error("a note of an unreadable stretch cannot be read: %s", key.hex())
+            continue
+        why = value[_NOTE.size :].decode(errors="replace")
+        yield Stretch(start, end, start[:10], why, keys.place_of(owed))
