@@ -59,6 +59,7 @@ class Core:
             clock,
             max_sessions=config.limits.sessions,
             max_in_flight=config.sessions.max_in_flight,
+            max_inflight_bytes=config.sessions.max_inflight_bytes,
             gate_bytes=config.limits.out_bytes,
             running_ms=lambda: self.writer.running_ms,
         )

@@ -76,6 +76,7 @@ class Sessions:
         *,
         max_sessions: int,
         max_in_flight: int,
+        max_inflight_bytes: int,
         gate_bytes: int,
         running_ms: Callable[[], int],
     ) -> None:
@@ -86,6 +87,7 @@ class Sessions:
         self._clock = clock
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
+        self._max_inflight_bytes = max_inflight_bytes
         self._gate_bytes = gate_bytes
         self._running_ms = running_ms
         self._by_id: dict[str, Subscriber] = {}
@@ -127,7 +129,7 @@ class Sessions:
         """A new session that stands at the horizon. Raises TooManySessions at the bound."""
         if len(self._by_id) >= self._max_sessions:
             raise TooManySessions(f"{self._max_sessions} sessions exist, as many as limits.sessions allows")
-        session = Session(client_id, read=self._horizon.position, expiry_s=expiry_s, window=window)
+        session = self._session(client_id, expiry_s, window)
         subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
         self._by_id[client_id] = subscriber
         return subscriber
@@ -396,10 +398,17 @@ class Sessions:
         is_bound = one.is_entangled or other.is_entangled
         return is_bound and other in self.dirty and other.session.is_persistent
 
-    def _restore(self, key: bytes, row: SessionRow) -> None:
-        session = Session(
-            key.decode(), read=self._horizon.position, expiry_s=row.expiry_s, window=self._max_in_flight
+    def _session(self, client_id: str, expiry_s: int, window: int) -> Session:
+        return Session(
+            client_id,
+            read=self._horizon.position,
+            expiry_s=expiry_s,
+            window=window,
+            max_bytes=self._max_inflight_bytes,
         )
+
+    def _restore(self, key: bytes, row: SessionRow) -> None:
+        session = self._session(key.decode(), row.expiry_s, self._max_in_flight)
         subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
         self.restore_cursor(subscriber)
         subscriber.is_stored = True

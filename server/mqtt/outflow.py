@@ -52,6 +52,8 @@ class Outflow:
         flight = flights.get(packet.packet_id)
         if packet.kind == wire.PUBACK and flight is not None and flight.qos == 1 and flight.group is None:
             del flights[packet.packet_id]
+            if flight.size:
+                subscriber.session.flight_bytes -= flight.size
             subscriber.dirty.add(subscriber)
             if not subscriber.session.tailing or subscriber.groups:
                 self._broker.read_on(subscriber)
