@@ -97,6 +97,8 @@ class Sessions:
         than there were sessions, as only what has been stored has to go."""
         self._asked: dict[Subscriber, list[Secured]] = {}
         """Who waits for which sessions to be durable, in the order of asking."""
+        self._now: dict[Subscriber, None] = {}
+        """Whose cursors have to be in the group that is open."""
         self._wanted_at = NEVER
         """When a group is wanted for somebody who waits, s of monotonic time."""
         self._is_nudged = False
@@ -266,10 +268,9 @@ class Sessions:
 
     # -- rows
 
-    def store(self, commit: Commit, subscriber: Subscriber) -> None:
-        """Write the session and its cursor into the open group."""
-        subscriber.stored_changes = -1
-        self._write_place(commit, subscriber, self._clock.mono())
+    def store(self, _: Commit, subscriber: Subscriber) -> None:
+        """In the writer: the cursor goes with this very group, as do subscriptions that have changed."""
+        self._now[subscriber] = None
 
     def write_cursors(self, commit: Commit) -> Done:
         """Write what is to be stored into the group that is about to be sealed; called when it is durable.
@@ -312,10 +313,15 @@ class Sessions:
         """Those whom somebody waits for, unless they owe: what it cost, and whom to tell of it."""
         mono = self._clock.mono()
         asked, self._asked, self._wanted_at = self._asked, {}, NEVER
+        now, self._now = self._now, {}
         cost = 0
+        for subscriber in now:
+            if self._is_to_store(subscriber) and subscriber not in asked:
+                cost += self._write_place(commit, subscriber, mono)
         answers: list[tuple[Secured, int]] = []
         for subscriber, waiting in asked.items():
-            if not self._is_last and (cost >= ASKED_COST or subscriber.even_at > mono + BURST_S):
+            owes = cost >= ASKED_COST or subscriber.even_at > mono + BURST_S
+            if owes and not self._is_last and subscriber not in now:
                 self._asked[subscriber] = waiting
                 self._wanted_at = min(self._wanted_at, subscriber.even_at - BURST_S)
                 continue
