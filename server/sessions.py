@@ -174,7 +174,9 @@ class Sessions:
         """Nothing of what was written may have survived: all of it again, in turns."""
         for subscriber in self._by_id.values():
             subscriber.stored_changes = -1
+            subscriber.is_entangled = bool(subscriber.groups)
             self.dirty.add(subscriber)
+            self.dirty.update(subscriber.groups.values())
         self._round_at = -NEVER
 
     def finish(self) -> None:
