@@ -320,7 +320,7 @@ def test_a_shared_subscription_does_not_drag_everybody_along() -> None:
 
 
 def test_a_group_and_its_member_go_together_after_a_failed_sync() -> None:
-    """QoS 2: behind the group's read position and in flight in the member's session, in both or in neither."""
+    """QoS 2: behind the read position of the group and in flight in the session, in both or in neither."""
     rig = Rig()
     member = rig.lasting("m")
     member.subscribe("$share/g/t")
