@@ -142,6 +142,7 @@ class Sessions:
 
     expiry_max_ms: int = _key(MS, "7d")
     max_in_flight: int = _key(count(1, 65_535), 1_024)
+    max_inflight_bytes: int = _key(size(0), 0)
     max_attempts: int = _key(count(0), 0)
     ack_timeout_ms: int = _key(MS_OR_NEVER, 0)
 

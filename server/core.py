@@ -117,6 +117,7 @@ class Core:
             quota=Quota(self.config.limits),
             max_sessions=self.config.limits.sessions,
             max_in_flight=self.config.sessions.max_in_flight,
+            max_inflight_bytes=self.config.sessions.max_inflight_bytes,
             gate_bytes=self.config.limits.out_bytes,
             running_ms=lambda: self.writer.running_ms,
         )

@@ -84,6 +84,7 @@ class Sessions:
         quota: Quota,
         max_sessions: int,
         max_in_flight: int,
+        max_inflight_bytes: int,
         gate_bytes: int,
         running_ms: Callable[[], int],
     ) -> None:
@@ -96,6 +97,7 @@ class Sessions:
         self.quota = quota
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
+        self._max_inflight_bytes = max_inflight_bytes
         self._gate_bytes = gate_bytes
         self._running_ms = running_ms
         self._by_id: dict[str, Subscriber] = {}
@@ -109,6 +111,8 @@ class Sessions:
         """Whose cursors go with them, because they own now what was in flight there."""
         self._asked: dict[Subscriber, list[Secured]] = {}
         """Who waits for which sessions to be durable, in the order of asking."""
+        self._now: dict[Subscriber, None] = {}
+        """Whose cursors have to be in the group that is open."""
         self._wanted_at = NEVER
         """When a group is wanted for somebody who waits, s of monotonic time."""
         self._is_nudged = False
@@ -141,7 +145,7 @@ class Sessions:
         """A new session that stands at the horizon. Raises TooManySessions at the bound."""
         if len(self._by_id) >= self._max_sessions:
             raise TooManySessions(f"{self._max_sessions} sessions exist, as many as limits.sessions allows")
-        session = Session(client_id, read=self._horizon.position, expiry_s=expiry_s, window=window)
+        session = self._session(client_id, expiry_s, window)
         subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
         self._by_id[client_id] = subscriber
         return subscriber
@@ -197,7 +201,9 @@ class Sessions:
         """Nothing of what was written may have survived: all of it again, in turns."""
         for subscriber in self._by_id.values():
             subscriber.stored_changes = -1
-            self.dirty.update((subscriber, *subscriber.groups.values()))
+            subscriber.is_entangled = bool(subscriber.groups)
+            self.dirty.add(subscriber)
+            self.dirty.update(subscriber.groups.values())
         self._round_at = -NEVER
 
     def finish(self) -> None:
@@ -291,10 +297,9 @@ class Sessions:
 
     # -- rows
 
-    def store(self, commit: Commit, subscriber: Subscriber) -> None:
-        """Write the session and its cursor into the open group."""
-        subscriber.stored_changes = -1
-        self._write_place(commit, subscriber, self._clock.mono())
+    def store(self, _: Commit, subscriber: Subscriber) -> None:
+        """In the writer: the cursor goes with this very group, as do subscriptions that have changed."""
+        self._now[subscriber] = None
 
     def write_cursors(self, commit: Commit) -> Done:
         """Write what is to be stored into the group that is about to be sealed; called when it is durable.
@@ -343,10 +348,15 @@ class Sessions:
         """Those whom somebody waits for, unless they owe: what it cost, and whom to tell of it."""
         mono = self._clock.mono()
         asked, self._asked, self._wanted_at = self._asked, {}, NEVER
+        now, self._now = self._now, {}
         cost = 0
+        for subscriber in now:
+            if self._is_to_store(subscriber) and subscriber not in asked:
+                cost += self._write_place(commit, subscriber, mono)
         answers: list[tuple[Secured, int]] = []
         for subscriber, waiting in asked.items():
-            if not self._is_last and (cost >= ASKED_COST or subscriber.even_at > mono + BURST_S):
+            owes = cost >= ASKED_COST or subscriber.even_at > mono + BURST_S
+            if owes and not self._is_last and subscriber not in now:
                 self._asked[subscriber] = waiting
                 self._wanted_at = min(self._wanted_at, subscriber.even_at - BURST_S)
                 continue
@@ -437,10 +447,17 @@ class Sessions:
         is_bound = one.is_entangled or other.is_entangled
         return is_bound and other in self.dirty and other.session.is_persistent
 
-    def _restore(self, key: bytes, row: SessionRow) -> None:
-        session = Session(
-            key.decode(), read=self._horizon.position, expiry_s=row.expiry_s, window=self._max_in_flight
+    def _session(self, client_id: str, expiry_s: int, window: int) -> Session:
+        return Session(
+            client_id,
+            read=self._horizon.position,
+            expiry_s=expiry_s,
+            window=window,
+            max_bytes=self._max_inflight_bytes,
         )
+
+    def _restore(self, key: bytes, row: SessionRow) -> None:
+        session = self._session(key.decode(), row.expiry_s, self._max_in_flight)
         subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
         subscriber.is_stored = True
         self.leave(subscriber)

@@ -184,7 +184,12 @@ class Subscriber:
             session = self.session
             if len(session.flights) >= session.window:
                 return False
-            packet_id = session.take(message.position, message.shard, 1)
+            if not session.max_bytes:
+                packet_id = session.take(message.position, message.shard, 1)
+            elif session.flight_bytes < session.max_bytes:
+                packet_id = session.take(message.position, message.shard, 1, message.record.size)
+            else:
+                return False
         self.delivered += 1
         self.dirty.add(self)
         link.send(message, qos, packet_id, subscriptions, 1)
@@ -220,6 +225,7 @@ class Subscriber:
         """Send again what was in flight when the last connection ended."""
         assert self.link is not None
         flight.attempts += 1
+        self.session.weigh(flight, self._weight(message))
         self.dirty.add(self)
         if flight.is_retained:
             self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts, True)
@@ -240,7 +246,7 @@ class Subscriber:
         if qos:
             if not session.has_room:
                 return False
-            packet_id = session.take(message.position, message.shard, qos)
+            packet_id = session.take(message.position, message.shard, qos, self._weight(message))
             if is_retained:
                 session.flights[packet_id].is_retained = True
         self.delivered += 1
@@ -271,7 +277,7 @@ class Subscriber:
         assert self.link is not None
         packet_id = 0
         if qos:
-            packet_id = self.session.take(message.position, message.shard, qos)
+            packet_id = self.session.take(message.position, message.shard, qos, self._weight(message))
             self.session.flights[packet_id].loan = loan
             self.dirty.add(self)
             if qos == 2:
@@ -284,6 +290,10 @@ class Subscriber:
             self.link.send(message, qos, packet_id, subscriptions, attempt, False, is_first)
         else:
             self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
+
+    def _weight(self, message: Message) -> int:
+        """What a message counts for in flight; 0 where bytes are not bounded."""
+        return message.record.size if self.session.max_bytes else 0
 
     def _attempt(self, message: Message, qos: int) -> int:
         """Of something that is not known to have been sent before: 1 or PERHAPS."""

@@ -46,6 +46,8 @@ class Flight:
     """It came by a shared subscription."""
     is_retained: bool = False
     """It was sent because of a SUBSCRIBE, and is again so."""
+    size: int = 0
+    """What it counts for in `Session.flight_bytes`."""
 
     @property
     def is_of_group(self) -> bool:
@@ -122,12 +124,20 @@ class Subscription:
 
 
 class Session:
-    """State of one client id. `window`: how many messages may be in flight at once."""
+    """State of one client id.
 
-    def __init__(self, client_id: str, *, read: Position, expiry_s: int, window: int) -> None:
+    `window`: how many messages may be in flight at once. `max_bytes`: from so many bytes in flight on there
+    is no room, 0: any number; only with such a bound are they counted.
+    """
+
+    def __init__(
+        self, client_id: str, *, read: Position, expiry_s: int, window: int, max_bytes: int = 0
+    ) -> None:
         self.client_id = client_id
         self.expiry_s = expiry_s
         self.window = window
+        self.max_bytes = max_bytes
+        self.flight_bytes = 0
         self.read = read
         self.tailing = False
         self.subscriptions: dict[str, Subscription] = {}
@@ -153,6 +163,8 @@ class Session:
 
     @property
     def has_room(self) -> bool:
+        if 0 < self.max_bytes <= self.flight_bytes:
+            return False
         return len(self.flights) < self.window
 
     def read_at(self, horizon: Position) -> Position:
@@ -215,8 +227,11 @@ class Session:
 
     # -- in flight
 
-    def take(self, position: Position, shard: int, qos: int) -> int:
-        """Put a message in flight; its packet id. The caller has looked for room."""
+    def take(self, position: Position, shard: int, qos: int, size: int = 0) -> int:
+        """Put a message in flight; its packet id. The caller has looked for room.
+
+        `size`: its bytes, if `max_bytes` is to count them.
+        """
         flights, retired = self.flights, self.retired
         packet_id = self._last_id
         while True:
@@ -224,13 +239,25 @@ class Session:
             if packet_id not in flights and packet_id not in retired:
                 break
         self._last_id = packet_id
-        flights[packet_id] = Flight(packet_id, position, shard, qos)
+        flights[packet_id] = flight = Flight(packet_id, position, shard, qos)
+        if size:
+            self.weigh(flight, size)
         return packet_id
+
+    def weigh(self, flight: Flight, size: int) -> None:
+        """Count the bytes of a flight, once: when it is sent, or sent again after a start."""
+        if not flight.size:
+            flight.size = size
+            self.flight_bytes += size
 
     def ack(self, packet_id: int) -> Flight | None:
         """The subscriber has it: no longer in flight. None if it was not."""
         self.resends.discard(packet_id)
-        return self.flights.pop(packet_id, None)
+        flight = self.flights.pop(packet_id, None)
+        if flight is not None and flight.size:
+            self.flight_bytes -= flight.size
+            flight.size = 0
+        return flight
 
     def give_up(self, flight: Flight) -> None:
         """End a flight that the subscriber has not acked and will not be sent again.
@@ -250,4 +277,5 @@ class Session:
     def restore(self, flights: list[Flight]) -> None:
         """Take over what was in flight when the cursor was stored."""
         self.flights = {flight.packet_id: flight for flight in flights}
+        self.flight_bytes = 0
         self._last_id = flights[-1].packet_id if flights else 0

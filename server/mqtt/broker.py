@@ -142,13 +142,15 @@ class Broker:
         Of a session that ends with its connection it is that nothing is stored under its name. One that
         cannot be stored has not been opened: no will of its client counts, and a new one goes with the link.
         """
-        session = subscriber.session
+        session, will_id = subscriber.session, subscriber.will_id
 
         def begun(waiting: int) -> None:
             if waiting < 0:
                 subscriber.will = None
                 if is_new:
                     session.expiry_s = 0
+            elif will_id == subscriber.will_id and subscriber.link is not None:
+                self.wills.recall(subscriber, at_once=False)  # the client is back, for certain only now
             done(waiting >= 0)
 
         if session.is_persistent:
@@ -223,7 +225,8 @@ class Broker:
         if known.will is not None and not (is_resumed and known.will.delay_s):
             self.wills.publish(known, at_once=True)
         known.will = None
-        self.wills.recall(known, at_once=not is_resumed)
+        if not is_resumed:
+            self.wills.recall(known, at_once=True)
 
     def _part(self, subscriber: Subscriber) -> None:
         """No connection any more: what was on its way is in flight, the read position stands still."""

@@ -53,6 +53,8 @@ class Outflow:
             del flights[packet.packet_id]
             if subscriber.session.resends:
                 subscriber.session.resends.discard(packet.packet_id)
+            if flight.size:
+                subscriber.session.flight_bytes -= flight.size
             subscriber.dirty.add(subscriber)
             if not subscriber.session.tailing or subscriber.groups:
                 self._broker.read_on(subscriber)

@@ -169,6 +169,7 @@ class Wills:
         elif subscriber.unplaced is will:
             subscriber.unplaced = None
         if self._is_known(subscriber):
+            subscriber.stored_changes = -1
             self._sessions.store(commit, subscriber)
         return True
 

@@ -4,6 +4,7 @@ import pytest
 
 from server.mqtt import wire
 from shards.errors import StoreFailed
+from shards.store import Table
 from tests.mqtt.rig import Peer, Rig, config
 
 
@@ -138,3 +139,22 @@ def test_the_packet_id_of_a_buried_qos_2_message_is_not_used_before_pubcomp(how:
     subscriber = rig.core.sessions.get("s")
     assert subscriber is not None
     assert not subscriber.session.retired
+
+
+@pytest.mark.parametrize("text", ["t", "$share/g/t"])
+def test_many_at_once_write_one_cursor(text: str) -> None:
+    rig = Rig(config(max_attempts=1))
+    rig.lasting("grave").subscribe("$dead/#")
+    rig.lasting("a").subscribe(text, qos=1)
+    publisher = rig.connected("p")
+    for number in range(200):
+        publisher.publish("t", str(number), 1, pump=False)
+    rig.pump()
+    rig.restart()
+    mark = len(rig.store.log)
+    rig.lasting("a")
+    written: list[bytes] = []
+    for batch in rig.store.log[mark:]:
+        written += [key for table, key, _, _ in batch.changes if table is Table.CURSORS]
+    assert len(written) < 12
+    assert len(rig.lasting("grave").take_all()) == 200

@@ -183,3 +183,46 @@ def test_denied_topics_reach_nobody_by_a_wider_filter() -> None:
     publisher.publish1("$delayed/0/secret/away", "away")
     publisher.publish1("$delayed/0/away", "away")
     assert rig.lasting("s").take_all() == ["away", "away"]
+
+
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_bytes_in_flight_of_a_session(qos: int, topic_filter: str) -> None:
+    """`sessions.max_inflight_bytes`: what comes after waits for an ack; one of any size always goes."""
+    rig = Rig(config(max_inflight_bytes=1_000))
+    rig.lasting("a").subscribe(topic_filter, qos=qos)
+    publisher = rig.connected("p", level=4)
+    sizes = [5_000, 400, 400, 400, 400, 3_000, 10]
+    for size in sizes:
+        publisher.publish("t", b"." * size, qos, pump=False)
+    rig.pump()
+    (peer,) = [peer for peer in rig.peers if peer.connection.client_id == "a"]
+    session = rig.core.sessions.get("a").session  # type: ignore[union-attr]
+    got: list[int] = []
+    most = 0
+    again = True
+    while peer.inbox:
+        most = max(most, session.flight_bytes)
+        packets, peer.inbox = peer.inbox, []
+        for packet in packets:
+            if isinstance(packet, Publish):
+                got.append(len(packet.payload))
+        if again and got[-1] == 400:
+            # On the next connection, and after a start, what is in flight counts again.
+            again = False
+            assert got == [5_000, 400, 400, 400]
+            rig.restart()
+            peer = rig.lasting("a")
+            session = rig.core.sessions.get("a").session  # type: ignore[union-attr]
+            packets, peer.inbox = peer.inbox, []
+            assert [len(packet.payload) for packet in packets if isinstance(packet, Publish)] == [400] * 3
+            assert session.flight_bytes == 3 * (400 + len("t"))
+        for packet in packets:
+            if isinstance(packet, Publish):
+                peer.ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet.packet_id, pump=False)
+            elif packet.kind == wire.PUBREL:
+                peer.ack(wire.PUBCOMP, packet.packet_id, pump=False)
+        rig.pump()
+    assert got == sizes
+    assert most == 5_001
+    assert session.flight_bytes == 0

@@ -319,6 +319,30 @@ def test_a_shared_subscription_does_not_drag_everybody_along() -> None:
     assert {key for key, _ in _rows(rig, Table.CURSORS, mark)} >= {b"\0share/$share/g/t"}
 
 
+def test_a_group_and_its_member_go_together_after_a_failed_sync() -> None:
+    """QoS 2: behind the read position of the group and in flight in the session, in both or in neither."""
+    rig = Rig()
+    member = rig.lasting("m")
+    member.subscribe("$share/g/t")
+    publisher = rig.connected("p")
+    publisher.publish2("t", "warm")
+    assert member.take_all() == ["warm"]
+    rig.pass_ms(500)
+    publisher.publish("t", "x", 2, pump=False)
+    rig.compose()
+    rig.settle()
+    rig.turn()
+    assert rig.compose(), "a cursor for each, as x waits at the gate"
+    rig.open_groups.clear()
+    rig.core.writer.fail(StoreFailed("the sync failed"))
+    assert rig.core.writer.recover()
+    rig.pump()
+    _group(rig)
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("m").take_all() == ["x"]
+
+
 # -- sessions that are over
 
 

@@ -331,6 +331,17 @@ def test_a_client_that_returns_takes_back_a_will_that_waits() -> None:
     assert watch.inbox == []
 
 
+def test_a_client_that_is_refused_has_not_returned() -> None:
+    """Its delayed will is not cancelled for a connection that was never opened."""
+    rig = Rig(config(queued=5))
+    watch = _watch(rig)
+    rig.lasting("a", will=_delayed(5)).drop()
+    _fill(rig)
+    assert rig.peer().connect("a", clean=False, expiry=60).reason == 0x88
+    rig.pass_ms(10_000)
+    assert watch.take_all() == ["gone"]
+
+
 def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
     rig = Rig(config(connections=3))
     watch = _watch(rig)

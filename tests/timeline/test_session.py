@@ -231,6 +231,27 @@ def test_changes_of_subscriptions_are_counted() -> None:
     assert 0 < after_first < after_second < session.changes
 
 
+def test_bytes_in_flight_are_bounded_and_one_always_goes() -> None:
+    session = Session("c", read=Position(0), expiry_s=60, window=10, max_bytes=100)
+    large = session.take(Position(1), 0, 1, 5_000)
+    assert (session.has_room, session.flight_bytes) == (False, 5_000)
+    session.ack(large)
+    small = [session.take(Position(2 + number), 0, 1, 40) for number in range(3)]
+    assert not session.has_room
+    flight = session.ack(small[0])
+    assert flight is not None
+    assert (session.has_room, session.flight_bytes) == (True, 80)
+    session.weigh(session.flights[small[1]], 70)
+    assert session.flight_bytes == 80, "counted once"
+    session.flights[small[0]] = flight  # its end could not be stored
+    session.ack(small[0])
+    assert session.flight_bytes == 80
+    session.restore([Flight(7, Position(9), 0, 1)])
+    assert (session.has_room, session.flight_bytes) == (True, 0)
+    session.weigh(session.flights[7], 100)
+    assert not session.has_room
+
+
 class SessionMachine(RuleBasedStateMachine):
     """A session reads a log of (position, topic); a dull model says which of it must have come, how often.
 
