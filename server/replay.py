@@ -175,6 +175,8 @@ class Replay:
         if subscriber.unanswered:
             return False
         while asked:
+            if left <= 0:
+                return None
             subscription = session.subscriptions[asked.first]
             left -= COST_FILTER
             upto = max(session.read, subscription.since)

@@ -112,7 +112,7 @@ class Subscriber:
         self.asked = Asked()
         """Subscriptions whose retained messages are still to be sent."""
         self.unanswered = 0
-        """SUBSCRIBEs that have asked for these and whose SUBACK is not out: nothing new is read before."""
+        """SUBSCRIBEs whose SUBACK is not out: before that nothing is read on."""
         self.gate: deque[Waiting] = deque()
         self.is_gate_planned = False
         self.groups: dict[str, Subscriber] = {}

@@ -11,7 +11,7 @@ byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from . import reasons, wire
@@ -35,6 +35,8 @@ from .packets import (
 from .properties import Properties, read_properties
 from .wire import Reader
 
+FILTERS_MAX: Final = 10_000
+"""Filters in one packet: to read so many takes 10 ms."""
 _LEVELS: Final = {("MQIsdp", 3), ("MQTT", 4), ("MQTT", 5)}
 _CLIENT_ONLY: Final = frozenset({wire.CONNECT, wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PINGREQ})
 _SERVER_ONLY: Final = frozenset({wire.CONNACK, wire.SUBACK, wire.UNSUBACK, wire.PINGRESP})
@@ -197,9 +199,16 @@ def _subscribe(reader: Reader) -> Subscribe:
         if options.no_local and filter_.startswith("$share/"):
             raise reader.violation("options", "set no local on a shared subscription", reader.at - 1)
         filters.append((filter_, options))
+        _check_count(reader, filters)
     if not filters:
         raise reader.violation("filters", "are missing")
     return Subscribe(packet_id, tuple(filters), properties)
+
+
+def _check_count(reader: Reader, filters: Sequence[object]) -> None:
+    if len(filters) > FILTERS_MAX:
+        detail = f"are more than {FILTERS_MAX:,} in one packet"
+        raise reader.violation("filters", detail, reason=reasons.Reason.PACKET_TOO_LARGE)
 
 
 def _filter(reader: Reader) -> str:
@@ -245,6 +254,7 @@ def _unsubscribe(reader: Reader) -> Unsubscribe:
     filters: list[str] = []
     while reader.at < reader.stop:
         filters.append(_filter(reader))
+        _check_count(reader, filters)
     if not filters:
         raise reader.violation("filters", "are missing")
     return Unsubscribe(packet_id, tuple(filters), properties)

@@ -1,5 +1,7 @@
 """What a client sends takes effect in the order in which it was sent: publishes before subscriptions."""
 
+from itertools import pairwise
+
 import pytest
 
 from server.mqtt import wire
@@ -17,7 +19,7 @@ from server.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from tests.mqtt.rig import Peer, Rig
+from tests.mqtt.rig import Peer, Rig, config
 
 RETAINED = Publish(b"t", b"x", 1, True, packet_id=1)
 
@@ -132,3 +134,42 @@ def test_what_was_sent_before_the_connection_ended_counts() -> None:
     peer.drop()
     assert "t" in rig.core.sessions.get("s").session.subscriptions  # type: ignore[union-attr]
     assert [payload for payload, _ in _came(watch)] == [b"x", b"last"]
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_many_filters_are_worked_off_in_rounds(lasting: bool) -> None:
+    rig = Rig(config(subscriptions_per_session=1_500))
+    peer = rig.lasting("s") if lasting else rig.connected("s")
+    filters = [f"{number}/" + "x" * 100 for number in range(2_000)]
+    wanted = tuple((text, SubscribeOptions(1, False, False, 2)) for text in filters)
+    behind = Publish(filters[1_400].encode(), b"x", 0)
+    peer.send(Subscribe(2, wanted), behind, Unsubscribe(3, tuple(filters)), Pingreq(), pump=False)
+    subscriber = rig.core.sessions.get("s")
+    assert subscriber is not None
+    counts = [len(subscriber.session.subscriptions)]
+    assert counts[0] < 400
+    while any([rig.compose(), rig.settle(), rig.turn(), rig.deliver()]):
+        counts.append(len(subscriber.session.subscriptions))
+    assert max(abs(after - before) for before, after in pairwise(counts)) < 800
+    assert max(counts) == 1_500
+    pingresp, publish, suback, unsuback = sorted(peer.inbox, key=lambda packet: type(packet).__name__)
+    assert isinstance(suback, Suback)
+    assert suback.reasons == (1,) * 1_500 + (0x97,) * 500
+    assert isinstance(publish, Publish)
+    assert isinstance(unsuback, Unsuback)
+    assert unsuback.reasons == (0,) * 1_500 + (0x11,) * 500
+    assert isinstance(pingresp, Pingresp)
+    assert subscriber.unanswered == 0
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_too_many_filters_in_one_packet(level: int) -> None:
+    rig = Rig()
+    many = ("a",) * 10_001
+    for packet in (Subscribe(2, tuple((text, SubscribeOptions(1)) for text in many)), Unsubscribe(2, many)):
+        peer = rig.connected("s", level)
+        peer.send(packet)
+        assert peer.gone_with == (0x95 if level == 5 else None)
+    peer = rig.connected("s", level)
+    peer.send(Unsubscribe(2, many[1:]))
+    peer.take(Unsuback)
