@@ -111,9 +111,18 @@ class Connection(Sending):
     # -- packets
 
     def _accept(self, packets: Iterable[Packet | MqttError]) -> None:
-        """Handle packets in order, as far as nothing has to be waited for."""
+        """Handle packets in order, as far as nothing has to be waited for.
+
+        Acks and PINGREQ wait for no subscription: the client must not take the connection for dead.
+        """
         held = self._held
-        held.extend(packets)
+        for packet in packets:
+            if self.is_closed:
+                return
+            if self.is_opening or (self._waiting is not None and not isinstance(packet, Ack | Pingreq)):
+                held.append(packet)
+            else:
+                self._handle(packet)
         while held and not (self.is_opening or self.is_closed) and self._waiting is None:
             self._handle(held.popleft())
         self._inflow.flush()
