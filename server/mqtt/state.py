@@ -50,7 +50,7 @@ from .properties import reason_string
 from .publish import Decoder, ack
 from .reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
 from .sending import Sending
-from .subscribing import Reasons, subscribe, unsubscribe
+from .subscribing import PORTION_BYTES, Reasons, size_of, subscribe, unsubscribe
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ class Connection(Sending):
         """What has come and is not handled."""
         self._waiting: Callable[[], None] | None = None
         """What goes on in a later round, before all that is held."""
+        self._portion = PORTION_BYTES
+        """Of filters that may be taken before a later round has to come."""
         self._inflow = Inflow(broker, self._acknowledge)
         self._outflow = Outflow(broker, self)
         self.keep_alive_s = 0
@@ -226,7 +228,14 @@ class Connection(Sending):
     # -- SUBSCRIBE, UNSUBSCRIBE
 
     def _on_filters(self, packet: Subscribe | Unsubscribe) -> None:
-        """At once if the client has published nothing, else when that has been handed on."""
+        """At once if the client has published nothing, else when that has been handed on.
+
+        Many packets of few filters are worked off in portions like few packets of many.
+        """
+        self._portion -= size_of(packet)
+        if self._portion < 0:
+            self._portion = PORTION_BYTES
+            self._inflow.is_settled = False
         if self._inflow.is_settled or not self._later(lambda: self._take_effect(packet)):
             self._take_effect(packet)
         self._inflow.is_settled = True

@@ -26,6 +26,14 @@ Granted = tuple[int, Subscription | None]
 """(reason code, the subscription if what is retained for it is to be sent)."""
 
 
+def size_of(packet: Subscribe | Unsubscribe) -> int:
+    """What its filters count for in a portion, but at most one of these."""
+    texts = (
+        one if isinstance(one, str) else one[0] for one in packet.filters[: PORTION_BYTES // FILTER_OVERHEAD]
+    )
+    return min(PORTION_BYTES, sum(len(text) + FILTER_OVERHEAD for text in texts))
+
+
 def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> Reasons:
     """Take every filter that can be taken. Of one that is there twice the last options count."""
     properties = packet.properties or Properties()

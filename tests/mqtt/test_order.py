@@ -182,6 +182,24 @@ def test_many_filters_are_worked_off_in_rounds(lasting: bool) -> None:
     assert subscriber.unanswered == 0
 
 
+def test_many_packets_of_one_filter_are_worked_off_in_rounds_too() -> None:
+    rig = Rig()
+    peer = rig.connected("s")
+    subscriber = rig.core.sessions.get("s")
+    assert subscriber is not None
+    filters = [f"{number}/" + "x" * 200 for number in range(600)]
+    peer.send(
+        *[Subscribe(2, ((text, SubscribeOptions(0, False, False, 2)),)) for text in filters], pump=False
+    )
+    assert len(subscriber.session.subscriptions) < 200
+    rig.pump()
+    assert [packet.reasons for packet in peer.inbox if isinstance(packet, Suback)] == [(0,)] * 600
+    peer.send(*[Unsubscribe(2, (text,)) for text in filters], pump=False)
+    assert len(subscriber.session.subscriptions) > 400
+    rig.pump()
+    assert subscriber.session.subscriptions == {}
+
+
 @pytest.mark.parametrize("level", [4, 5])
 def test_too_many_filters_in_one_packet(level: int) -> None:
     rig = Rig()
