@@ -211,9 +211,13 @@ class Replay:
         if subscriber.unanswered:
             return Progress.BLOCKED
         while asked:
+            if left <= 0:
+                return Progress.MORE
             subscription = session.subscriptions[asked.first]
             left -= COST_FILTER
             upto = max(session.read, subscription.since)
+            if not self._tail.covers(session.read):
+                upto = max(upto, self.floor)  # what retention has dropped does not come live any more
             for topic, size, kept in self._retained.walk(subscription.filter, asked.topic, upto):
                 if left <= 0:
                     return Progress.MORE

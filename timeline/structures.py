@@ -18,7 +18,7 @@ are the structures that have it there. A filter of 128 levels is at its end afte
 
 Bounded: `max_structures` patterns of PATTERN_BYTES in all, beyond which a topic goes to structure 0;
 NODES_MAX nodes, where a long level counts as several, beyond which a level is `+`; CACHE_BYTES of remembered
-topics and as many of remembered filters, each dropped whole.
+topics and as many of remembered filters, each dropped whole, as are MASKS_MAX words as bits.
 """
 
 from collections.abc import Iterable
@@ -31,6 +31,7 @@ NODES_MAX = 50_000
 NODE_BYTES = 64
 """A level of so many bytes counts as one node, of twice as many as two."""
 PATTERN_BYTES = 4 << 20
+MASKS_MAX = 1_000
 CACHE_BYTES = 8 << 20
 CACHE_OVERHEAD = 150
 """Bytes of a remembered topic beside its own."""
@@ -68,8 +69,10 @@ class Structures:
         self._nodes = 0
         self._seen = LEARN_TOPICS if patterns else 0
         self._pattern_bytes = 0
-        self._named: dict[tuple[int, str], int] = {}
-        """Level and word (`+` and `#` too) -> the structures that have it there, as bits."""
+        self._named: dict[tuple[int, str], list[int]] = {}
+        """Level and word (`+` and `#` too) -> the structures that have it there."""
+        self._masks: dict[tuple[int, str], int] = {}
+        """The same as bits, of some."""
         self._deep: dict[int, int] = {}
         """Level -> those that have it, but for a `#`."""
         self._ending: dict[int, int] = {}
@@ -128,18 +131,34 @@ class Structures:
         """The structures that `overlap` a filter, as bits: those that are sure, and those still in step."""
         found, left = 0, -1
         for place, level in enumerate(levels):
-            found |= left & self._named.get((place, "#"), 0)
+            found |= left & self._mask(place, "#")
             if level == "#":
                 left &= self._deep.get(place, 0) | self._ending.get(place, 0)
                 return found | left
             if level == "+":
                 left &= self._deep.get(place, 0)
             else:
-                left &= self._named.get((place, level), 0) | self._named.get((place, "+"), 0)
+                left &= self._mask(place, level) | self._mask(place, "+")
             if not left:
                 return found
         count = len(levels)
-        return found | left & (self._named.get((count, "#"), 0) | self._ending.get(count, 0))
+        return found | left & (self._mask(count, "#") | self._ending.get(count, 0))
+
+    def _mask(self, place: int, word: str) -> int:
+        """The structures that have a word at a level, as bits."""
+        key = place, word
+        if key not in self._named:
+            return 0
+        bits = self._masks.get(key)
+        if bits is None:
+            digits = bytearray(1 + max(self._named[key]) // 8)
+            for number in self._named[key]:
+                digits[number // 8] |= 1 << number % 8
+            bits = int.from_bytes(digits, "little")
+            if len(self._masks) >= MASKS_MAX:
+                self._masks = {}
+            self._masks[key] = bits
+        return bits
 
     def _add(self, number: int, pattern: str) -> None:
         """A structure is known from now on."""
@@ -148,7 +167,8 @@ class Structures:
         self._pattern_bytes += len(pattern)
         levels, bit = pattern.split("/"), 1 << number
         for place, level in enumerate(levels):
-            self._named[place, level] = self._named.get((place, level), 0) | bit
+            self._named.setdefault((place, level), []).append(number)
+            self._masks.pop((place, level), None)
             if level != "#":
                 self._deep[place] = self._deep.get(place, 0) | bit
         if levels[-1] != "#":

@@ -289,17 +289,20 @@ class Broker:
             self.read_on(subscriber)
         return known is None
 
-    def ask_retained(self, subscriber: Subscriber, subscriptions: Sequence[Subscription]) -> None:
-        """What is retained for these comes next, before anything new, after SUBACK (`send_retained`)."""
-        subscriber.session.fall_behind(self.horizon())
+    def hold_retained(self, subscriber: Subscriber) -> None:
+        """A SUBSCRIBE has come: what it asks for is sent when its SUBACK is out (`send_retained`)."""
         subscriber.unanswered += 1
-        for subscription in subscriptions:
-            subscriber.asked.add(subscription)
+
+    def ask_retained(self, subscriber: Subscriber, subscription: Subscription) -> None:
+        """What is retained for a subscription is to come, before anything new."""
+        subscriber.session.fall_behind(self.horizon())
+        subscriber.asked.add(subscription)
 
     def send_retained(self, subscriber: Subscriber) -> None:
         """SUBACK is out."""
         subscriber.unanswered -= 1
-        self.read_on(subscriber)
+        if not subscriber.session.tailing:
+            self.read_on(subscriber)
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> bool:
         if not subscriber.session.unsubscribe(topic_filter):

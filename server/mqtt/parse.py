@@ -11,7 +11,7 @@ byte. A bridge of mosquitto says so in the top bit of the level: 0x83 and 0x84 a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from . import reasons, wire
@@ -36,6 +36,8 @@ from .properties import Properties, read_properties
 from .wire import Reader
 
 _LEVELS: Final = {("MQIsdp", 3), ("MQTT", 4), ("MQTT", 5), ("MQIsdp", 0x83), ("MQTT", 0x84)}
+FILTERS_MAX: Final = 10_000
+"""Filters in one packet: to read so many takes 10 ms."""
 _CLIENT_ONLY: Final = frozenset({wire.CONNECT, wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PINGREQ})
 _SERVER_ONLY: Final = frozenset({wire.CONNACK, wire.SUBACK, wire.UNSUBACK, wire.PINGRESP})
 _FLAGS_2: Final = frozenset({wire.PUBREL, wire.SUBSCRIBE, wire.UNSUBSCRIBE})
@@ -198,9 +200,16 @@ def _subscribe(reader: Reader) -> Subscribe:
         if options.no_local and filter_.startswith("$share/"):
             raise reader.violation("options", "set no local on a shared subscription", reader.at - 1)
         filters.append((filter_, options))
+        _check_count(reader, filters)
     if not filters:
         raise reader.violation("filters", "are missing")
     return Subscribe(packet_id, tuple(filters), properties)
+
+
+def _check_count(reader: Reader, filters: Sequence[object]) -> None:
+    if len(filters) > FILTERS_MAX:
+        detail = f"are more than {FILTERS_MAX:,} in one packet"
+        raise reader.violation("filters", detail, reason=reasons.Reason.PACKET_TOO_LARGE)
 
 
 def _filter(reader: Reader) -> str:
@@ -246,6 +255,7 @@ def _unsubscribe(reader: Reader) -> Unsubscribe:
     filters: list[str] = []
     while reader.at < reader.stop:
         filters.append(_filter(reader))
+        _check_count(reader, filters)
     if not filters:
         raise reader.violation("filters", "are missing")
     return Unsubscribe(packet_id, tuple(filters), properties)

@@ -3,7 +3,8 @@
     new --CONNECT--> opening --session durable--> open --DISCONNECT, fault, takeover--> closed
 
 What arrives while a session is being opened waits. A SUBSCRIBE or UNSUBSCRIBE takes effect when what the
-client has published before it has been handed on; until then it waits, and what comes behind it too.
+client has published before it has been handed on; until then it waits, and what comes behind it too. One of
+many filters is worked off in portions, a round each.
 
 Answers to publishes leave in the order of the publishes (MQTT-4.6.0), each when its message is durable or
 handed on: a queue of them is kept, and sent from the front as far as it is complete.
@@ -56,7 +57,7 @@ from .properties import reason_string
 from .publish import Decoder, ack
 from .reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
 from .sending import Sending
-from .subscribing import bridged, subscribe, unsubscribe
+from .subscribing import PORTION_BYTES, Reasons, bridged, size_of, subscribe, unsubscribe
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +72,10 @@ class Connection(Sending):
         self._decoder = Decoder(broker.config.mqtt.maximum_packet_size)
         self._held: deque[Packet | MqttError] = deque()
         """What has come and is not handled."""
-        self._waiting: Subscribe | Unsubscribe | None = None
-        """Takes effect when what was published before it has been handed on."""
+        self._waiting: Callable[[], None] | None = None
+        """What goes on in a later round, before all that is held."""
+        self._portion = PORTION_BYTES
+        """Of filters that may be taken before a later round has to come."""
         self._inflow = Inflow(broker, self._acknowledge)
         self._outflow = Outflow(broker, self)
         self._is_bridge = False
@@ -119,9 +122,18 @@ class Connection(Sending):
     # -- packets
 
     def _accept(self, packets: Iterable[Packet | MqttError]) -> None:
-        """Handle packets in order, as far as nothing has to be waited for."""
+        """Handle packets in order, as far as nothing has to be waited for.
+
+        Acks and PINGREQ wait for no subscription: the client must not take the connection for dead.
+        """
         held = self._held
-        held.extend(packets)
+        for packet in packets:
+            if self.is_closed:
+                return
+            if self.is_opening or (self._waiting is not None and not isinstance(packet, Ack | Pingreq)):
+                held.append(packet)
+            else:
+                self._handle(packet)
         while held and not (self.is_opening or self.is_closed) and self._waiting is None:
             self._handle(held.popleft())
         self._inflow.flush()
@@ -221,23 +233,32 @@ class Connection(Sending):
     # -- SUBSCRIBE, UNSUBSCRIBE
 
     def _on_filters(self, packet: Subscribe | Unsubscribe) -> None:
-        """At once if the client has published nothing, else when that has been handed on."""
-        if self._inflow.is_settled:
-            self._take_effect(packet)
-            return
-        self._inflow.is_settled = True
-        self._waiting = packet
-        if not self._broker.after_publishes(lambda: self._go_on(packet)):
-            self._waiting = None
-            self._take_effect(packet)
+        """At once if the client has published nothing, else when that has been handed on.
 
-    def _go_on(self, packet: Subscribe | Unsubscribe) -> None:
-        """What was published before it has been handed on; and what came behind it."""
-        if self._waiting is not packet or self.is_closed:
-            return
-        self._waiting = None
-        self._take_effect(packet)
-        self._accept(())
+        Many packets of few filters are worked off in portions like few packets of many.
+        """
+        self._portion -= size_of(packet)
+        if self._portion < 0:
+            self._portion = PORTION_BYTES
+            self._inflow.is_settled = False
+        if self._inflow.is_settled or not self._later(lambda: self._take_effect(packet)):
+            self._take_effect(packet)
+        self._inflow.is_settled = True
+
+    def _later(self, work: Callable[[], None]) -> bool:
+        """Do it in a later round, when all that has been published up to now has been handed on; what comes
+        behind it waits. False: it cannot wait, and is the caller's."""
+        self._waiting = work
+        if not self._broker.after_publishes(lambda: self._go_on(work)):
+            self._waiting = None
+        return self._waiting is not None
+
+    def _go_on(self, work: Callable[[], None]) -> None:
+        """Its round has come."""
+        if self._waiting is work and not self.is_closed:
+            self._waiting = None
+            work()
+            self._accept(())
 
     def _take_effect(self, packet: Subscribe | Unsubscribe) -> None:
         if isinstance(packet, Subscribe):
@@ -251,22 +272,36 @@ class Connection(Sending):
             taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
             self.put(Suback(packet.packet_id, taken))
             return
-        granted = subscribe(self._broker, subscriber, bridged(packet) if self._is_bridge else packet)
-        retained = {one.filter: one for _, one in granted if one is not None}
-        answer = Suback(packet.packet_id, tuple(reason for reason, _ in granted))
-        if not retained:
-            self._put_stored(answer, lambda: None)
-            return
-        self._broker.ask_retained(subscriber, list(retained.values()))
-        self._put_stored(answer, lambda: self._broker.send_retained(subscriber))
+
+        def taken_all(reasons: tuple[int, ...]) -> None:
+            answer = Suback(packet.packet_id, reasons)
+            self._put_stored(answer, lambda: self._broker.send_retained(subscriber))
+
+        self._broker.hold_retained(subscriber)
+        wanted = bridged(packet) if self._is_bridge else packet
+        self._work_off(subscribe(self._broker, subscriber, wanted), taken_all)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         if self._is_in_use(packet.packet_id):
             taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
             self.put(Unsuback(packet.packet_id, taken))
             return
-        reasons = unsubscribe(self._broker, self._present(), packet)
-        self._put_stored(Unsuback(packet.packet_id, reasons), lambda: None)
+
+        def taken_all(reasons: tuple[int, ...]) -> None:
+            self._put_stored(Unsuback(packet.packet_id, reasons), lambda: None)
+
+        self._work_off(unsubscribe(self._broker, self._present(), packet), taken_all)
+
+    def _work_off(self, portions: Reasons, then: Callable[[tuple[int, ...]], None]) -> None:
+        """A portion now and the others in later rounds, then the answer."""
+        while True:
+            try:
+                next(portions)
+            except StopIteration as end:
+                then(end.value)
+                return
+            if self._later(lambda: self._work_off(portions, then)):
+                return
 
     def _is_in_use(self, packet_id: int) -> bool:
         """Whether the client has begun something else under this packet id. Only level 5 can say so."""

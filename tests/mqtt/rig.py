@@ -299,11 +299,11 @@ class Rig:
     # -- one step
 
     def compose(self) -> bool:
-        queued = self.core.writer.queued
+        queued, could = self.core.writer.queued, self.core.writer.can_compose
         group = self.core.writer.compose()
         if group is not None:
             self.open_groups.append((group, len(self.store.log)))
-        return group is not None or self.core.writer.queued != queued
+        return could or group is not None or self.core.writer.queued != queued
 
     def settle(self) -> bool:
         """The oldest open group has been synced."""

@@ -1,5 +1,7 @@
 """What a client sends takes effect in the order in which it was sent: publishes before subscriptions."""
 
+from itertools import pairwise
+
 import pytest
 
 from server.mqtt import wire
@@ -17,7 +19,7 @@ from server.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from tests.mqtt.rig import Peer, Rig
+from tests.mqtt.rig import Peer, Rig, config
 
 RETAINED = Publish(b"t", b"x", 1, True, packet_id=1)
 
@@ -102,6 +104,26 @@ def test_who_has_published_nothing_waits_for_nothing() -> None:
     peer.take(Suback)
 
 
+def test_acks_and_pings_do_not_wait() -> None:
+    rig = Rig()
+    peer = rig.connected("s", receive_maximum=1)
+    peer.subscribe("u", qos=1)
+    for payload in ("1", "2"):
+        rig.connected("p").publish1("u", payload)
+    (first,) = peer.publishes()
+    peer.send(RETAINED, _wants(), pump=False)
+    peer.send(Pingreq(), Ack(wire.PUBACK, first.packet_id), Publish(b"u", b"behind", 0), pump=False)
+    peer.deliver()
+    peer.take(Pingresp)
+    assert peer.inbox == []
+    rig.core.replay.turn()
+    peer.deliver()
+    assert [packet.payload for packet in peer.publishes()] == [b"2"]
+    rig.pump()
+    peer.take_ack(wire.PUBACK, 1)
+    peer.take(Suback)
+
+
 @pytest.mark.parametrize("lasting", [False, True])
 def test_the_store_fails_while_a_subscribe_waits(lasting: bool) -> None:
     rig = Rig()
@@ -113,14 +135,14 @@ def test_the_store_fails_while_a_subscribe_waits(lasting: bool) -> None:
         rig.turn()
         rig.deliver()
     assert peer.is_closed is lasting
-    assert lasting or [type(packet) for packet in peer.inbox[-2:]] == [Suback, Pingresp]
+    assert lasting or {type(packet) for packet in peer.inbox} == {Suback, Pingresp, Ack}
     # And once more, now that it is known to have failed.
     peer = rig.connected("other")
     peer.send(RETAINED, _wants(), Pingreq(), pump=False)
     rig.deliver()
     rig.compose()
     rig.deliver()
-    assert [type(packet) for packet in peer.inbox[-2:]] == [Suback, Pingresp]
+    assert {type(packet) for packet in peer.inbox} == {Suback, Pingresp, Ack}
 
 
 def test_what_was_sent_before_the_connection_ended_counts() -> None:
@@ -132,3 +154,60 @@ def test_what_was_sent_before_the_connection_ended_counts() -> None:
     peer.drop()
     assert "t" in rig.core.sessions.get("s").session.subscriptions  # type: ignore[union-attr]
     assert [payload for payload, _ in _came(watch)] == [b"x", b"last"]
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_many_filters_are_worked_off_in_rounds(lasting: bool) -> None:
+    rig = Rig(config(subscriptions_per_session=1_500))
+    peer = rig.lasting("s") if lasting else rig.connected("s")
+    filters = [f"{number}/" + "x" * 100 for number in range(2_000)]
+    wanted = tuple((text, SubscribeOptions(1, False, False, 2)) for text in filters)
+    behind = Publish(filters[1_400].encode(), b"x", 0)
+    peer.send(Subscribe(2, wanted), behind, Unsubscribe(3, tuple(filters)), Pingreq(), pump=False)
+    subscriber = rig.core.sessions.get("s")
+    assert subscriber is not None
+    counts = [len(subscriber.session.subscriptions)]
+    assert counts[0] < 400
+    while any([rig.compose(), rig.settle(), rig.turn(), rig.deliver()]):
+        counts.append(len(subscriber.session.subscriptions))
+    assert max(abs(after - before) for before, after in pairwise(counts)) < 800
+    assert max(counts) == 1_500
+    pingresp, publish, suback, unsuback = sorted(peer.inbox, key=lambda packet: type(packet).__name__)
+    assert isinstance(suback, Suback)
+    assert suback.reasons == (1,) * 1_500 + (0x97,) * 500
+    assert isinstance(publish, Publish)
+    assert isinstance(unsuback, Unsuback)
+    assert unsuback.reasons == (0,) * 1_500 + (0x11,) * 500
+    assert isinstance(pingresp, Pingresp)
+    assert subscriber.unanswered == 0
+
+
+def test_many_packets_of_one_filter_are_worked_off_in_rounds_too() -> None:
+    rig = Rig()
+    peer = rig.connected("s")
+    subscriber = rig.core.sessions.get("s")
+    assert subscriber is not None
+    filters = [f"{number}/" + "x" * 200 for number in range(600)]
+    peer.send(
+        *[Subscribe(2, ((text, SubscribeOptions(0, False, False, 2)),)) for text in filters], pump=False
+    )
+    assert len(subscriber.session.subscriptions) < 200
+    rig.pump()
+    assert [packet.reasons for packet in peer.inbox if isinstance(packet, Suback)] == [(0,)] * 600
+    peer.send(*[Unsubscribe(2, (text,)) for text in filters], pump=False)
+    assert len(subscriber.session.subscriptions) > 400
+    rig.pump()
+    assert subscriber.session.subscriptions == {}
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_too_many_filters_in_one_packet(level: int) -> None:
+    rig = Rig()
+    many = ("a",) * 10_001
+    for packet in (Subscribe(2, tuple((text, SubscribeOptions(1)) for text in many)), Unsubscribe(2, many)):
+        peer = rig.connected("s", level)
+        peer.send(packet)
+        assert peer.gone_with == (0x95 if level == 5 else None)
+    peer = rig.connected("s", level)
+    peer.send(Unsubscribe(2, many[1:]))
+    peer.take(Unsuback)

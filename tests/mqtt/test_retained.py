@@ -427,6 +427,17 @@ def test_a_turn_looks_at_a_bounded_number_of_topics() -> None:
     assert order[2:] == ["s"] * len(order[2:])
 
 
+def test_many_filters_that_match_nothing_take_turns_too() -> None:
+    rig = Rig()
+    peer = rig.connected("s")
+    peer.subscribe(*(f"nothing/{number}" for number in range(500)), pump=False)
+    turns = 0
+    while not rig.core.replay.is_idle:
+        rig.core.replay.turn()
+        turns += 1
+    assert turns >= 5
+
+
 def test_large_messages_count_for_more() -> None:
     rig = Rig()
     publisher = rig.connected("p")

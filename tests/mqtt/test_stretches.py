@@ -254,3 +254,22 @@ def test_sending_again_is_done_in_turns() -> None:
     assert sent[:3] == [250, 500, 600]
     peer.take(Connack)
     assert peer.payloads() == [str(n) for n in range(600)]
+
+
+def test_what_retention_has_dropped_is_sent_as_retained() -> None:
+    """It became retained while the session was away with others still to be sent, and never comes live."""
+    rig = Rig()
+    publisher = rig.connected("p")
+    for topic in "abc":
+        publisher.publish1(topic, f"old {topic}", retain=True)
+    peer = _lasting(rig, "s", receive_maximum=1)
+    peer.subscribe("#", qos=1)
+    peer.drop()
+    publisher.publish1("b", "new b", retain=True)
+    publisher.publish1("d", "new d", retain=True)
+    _pass(rig, 7)
+    _expire(rig, keep=2)
+    _forgotten_tail(rig)
+    peer = _lasting(rig, "s")
+    assert all(packet.retain for packet in peer.inbox if isinstance(packet, Publish))
+    assert peer.take_all() == ["old a", "new b", "old c", "new d"]

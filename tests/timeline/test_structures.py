@@ -127,16 +127,19 @@ def test_overlapping_equals_a_comparison_each(stream: list[str], wanted: list[st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "FANOUT", fanout)
         patch.setattr(module, "LEVELS_MAX", 3)
+        patch.setattr(module, "MASKS_MAX", 2)
         structures = learned()
-        for topic in stream:
-            structures.place(topic.encode())
-    for topic_filter in [*wanted, *stream, "#"]:
-        expected = {
-            number
-            for number in range(1, len(structures) + 1)
-            if overlap(structures.pattern(number).split("/"), topic_filter.split("/"))
-        }
-        assert structures.overlapping([topic_filter]) == {ANYTHING} | expected
+        for topic in ["", *stream]:
+            if topic:
+                structures.place(topic.encode())
+            for topic_filter in [*wanted, *stream, "#"]:
+                expected = {
+                    number
+                    for number in range(1, len(structures) + 1)
+                    if overlap(structures.pattern(number).split("/"), topic_filter.split("/"))
+                }
+                assert structures.overlapping([topic_filter]) == {ANYTHING} | expected
+                assert len(structures._masks) <= 2
 
 
 def test_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
