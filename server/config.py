@@ -27,6 +27,7 @@ from .kinds import (
     MS,
     MS_OR_NEVER,
     NAME,
+    ORIGINS,
     SECONDS,
     SPARK,
     TEXT,
@@ -83,6 +84,7 @@ class Mqtt:
     retain_available: bool = _key(FLAG, True)
     maximum_packet_size: int = _key(size(1 << 10, 268_435_455), "1MiB")
     allow_anonymous: bool = _key(FLAG, True)
+    ws_origins: tuple[str, ...] = _key(ORIGINS, [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ class Limits:
     retained: int = _key(count(0), 100_000)
     queued: int = _key(count(1), 100_000)
     queued_bytes: int = _key(size(1 << 16), "128MiB")
+    in_bytes: int = _key(size(1 << 16), "256MiB")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ head + its packet id + tail:
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final, Literal
 
 from . import wire
@@ -54,7 +56,7 @@ class Decoder:
     read; up to that much of an incomplete packet is kept.
     """
 
-    __slots__ = ("_dead", "_from_server", "_held", "_wanted", "level", "max_packet_bytes")
+    __slots__ = ("_at", "_dead", "_from_server", "_held", "_left", "_wanted", "level", "max_packet_bytes")
 
     def __init__(
         self, max_packet_bytes: int, level: int = 0, role: Literal["server", "client"] = "server"
@@ -68,42 +70,63 @@ class Decoder:
         self._from_server = role == "client"
         self._held = bytearray()  # the start of an incomplete packet ...
         self._wanted = 0  # ... and how much of it there must be before looking again
+        self._left = b""  # what has not been looked at yet ...
+        self._at = 0  # ... from here on
         self._dead = False
 
-    def feed(self, data: bytes) -> list[Packet]:
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last call took as many packets as it was allowed to: `feed(b"")` goes on."""
+        return bool(self._left)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept: the start of an incomplete packet, or what has not been looked at yet."""
+        return len(self._held) + len(self._left) - self._at
+
+    def feed(self, data: bytes, count_max: int = sys.maxsize) -> list[Packet]:
         """The packets that `data` completes, in order; O(len(data)) over all calls however it is cut.
 
-        Raises MqttError with the packets before the bad one in `.packets`; after that all input is ignored.
+        At most `count_max` of them; the rest is kept (`is_behind`). Raises MqttError with the packets before
+        the bad one in `.packets`; after that all input is ignored.
         """
         held = self._held
+        at = 0
         if held:
             held += data
             if len(held) < self._wanted:
                 return []
             data = bytes(held)
             self._held = bytearray()
+        elif self._left:
+            data, at = self._left + data if data else self._left, self._at
+            self._left, self._at = b"", 0
         packets: list[Packet] = []
         if self._dead:
             return packets
         try:
-            at = self._decode(data, packets)
+            at = self._decode(data, at, packets, count_max)
         except MqttError as error:
             self._dead = True
             error.packets = packets
             raise
         if at < len(data):
-            self._held += data[at:]
+            if len(packets) == count_max:
+                self._left, self._at = data, at
+            else:
+                self._held += data[at:]
         return packets
 
-    def _decode(self, data: bytes, packets: list[Packet]) -> int:
-        """Append the packets of `data`; return where an incomplete one starts, or the end."""
+    def _decode(self, data: bytes, at: int, packets: list[Packet], count_max: int) -> int:
+        """Append `count_max` packets of `data` from `at` on; return where the next one starts, or the end."""
         add = packets.append
         limit = self.max_packet_bytes
         level = self.level
-        at = 0
         end = len(data)
         last = end - 4
-        while at < end:
+        for _ in repeat(None, count_max):
+            if at >= end:
+                break
             if at <= last and level:
                 first, length, third, fourth = _FOUR(data, at)
                 flags = _PUBLISH_FLAGS[first]

@@ -2,9 +2,11 @@
 
     new --CONNECT--> opening --session durable--> open --DISCONNECT, fault, takeover--> closed
 
-What arrives while a session is being opened waits. Answers to publishes leave in the order of the
-publishes (MQTT-4.6.0), each when its message is durable or handed on: a queue of them is kept, and sent
-from the front as far as it is complete.
+What arrives while a session is being opened waits. After that, and when more has come than can be handled
+in a turn, whoever drives the connection calls `receive` again (`is_behind`).
+
+Answers to publishes leave in the order of the publishes (MQTT-4.6.0), each when its message is durable or
+handed on: a queue of them is kept, and sent from the front as far as it is complete.
 
 A fault ends this connection only: at level 5 with a DISCONNECT that names the reason, below by closing.
 
@@ -50,7 +52,10 @@ from .subscribing import subscribe, unsubscribe
 
 log = logging.getLogger(__name__)
 
-HELD_PACKETS = 100
+PACKETS_AT_ONCE = 128
+"""Packets that are read before anybody looks at the clock."""
+TURN_S = 0.003
+"""How long one connection may be at it before the others have their turn."""
 
 
 class Connection(Sending):
@@ -67,19 +72,28 @@ class Connection(Sending):
     # -- bytes
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
-        if self.is_closed:
-            return
-        try:
-            packets = self._decoder.feed(data)
-        except MqttError as error:
-            self._accept([*error.packets, error])
-        else:
-            self._accept(packets)
+        """Bytes have come, or, without any, it is this connection's turn again.
+
+        What is not done in `TURN_S` is kept (`is_behind`), as is what comes while the session is opened.
+        """
+        clock, decoder = self._broker.clock, self._decoder
+        until = 0.0
+        while not self.is_closed:
+            self._accept(self._decode(data))
+            if self.is_opening or not decoder.is_behind:
+                break
+            now = clock.mono()
+            until = until or now + TURN_S
+            if now >= until:
+                break
+            data = b""
+        self._inflow.flush()
 
     def lost(self) -> None:
         """The connection is gone. The session stays if it is persistent."""
         self.is_closed = True
+        self._held = []
+        self._decoder = Decoder(4)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self:
             self._broker.leave(subscriber)
@@ -95,24 +109,35 @@ class Connection(Sending):
         return self._subscriber is not None and not self.is_opening and not self.is_closed
 
     @property
-    def is_overfed(self) -> bool:
-        """Too much has come that waits for the session to be opened: read no more for now."""
-        return len(self._held) > HELD_PACKETS
+    def is_behind(self) -> bool:
+        """More has come than is handled yet: read no more for now, and call `receive` when there is time."""
+        return not self.is_closed and (bool(self._held) or self._decoder.is_behind)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that have come and wait: for the rest of their packet, or for their turn."""
+        return self._decoder.kept_bytes
 
     # -- packets
 
+    def _decode(self, data: bytes) -> Sequence[Packet | MqttError]:
+        """The next packets, none while the session is being opened. An error is the last of all."""
+        try:
+            return self._decoder.feed(data, 0 if self.is_opening else PACKETS_AT_ONCE)
+        except MqttError as error:
+            return [*error.packets, error]
+
     def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
-        """Handle packets in order; what comes while the session is being opened waits."""
-        waiting = [*self._held, *packets]
+        """Handle packets in order; what came with the CONNECT waits for the session to be opened."""
+        waiting = [*self._held, *packets] if self._held else packets
         self._held = []
         for index, packet in enumerate(waiting):
             if self.is_closed:
                 return
             if self.is_opening:
-                self._held = waiting[index:]
-                break
+                self._held = list(waiting[index:])
+                return
             self._handle(packet)
-        self._inflow.flush()
 
     def _handle(self, packet: Packet | MqttError) -> None:
         if isinstance(packet, Publish):
@@ -205,7 +230,6 @@ class Connection(Sending):
             properties = connack_properties(packet, self._broker.config, expiry_s, assigned)
         self.put(Connack(is_present, 0, properties))
         self._broker.resume(subscriber)
-        self._accept([])
 
     def _refuse_connect(self, reason: int) -> None:
         log.info("connect refused: %s, reason 0x%02x", self._peer, reason)
