@@ -31,6 +31,7 @@ from timeline.retention import passed_slices
 
 from .app import App
 from .expiring import expire
+from .logs import by, shown
 from .mqtt.groups import SWEEPS
 from .mqtt.sys_topics import sys_records
 from .overfull import Overfull
@@ -134,7 +135,7 @@ class Housekeeping:
                 app.sessions.drop(subscriber)
                 client_id = session.client_id
                 await app.ask(partial(app.sessions.erase, client_id=client_id))
-                log.info("session %s expired", client_id)
+                log.info("session %s expired", shown(client_id), extra=by("clients"))
 
     async def _sweep(self, table: Table) -> None:
         """Delete a step's worth of rows that count as absent; the next step goes on from there."""

@@ -21,6 +21,7 @@ from timeline.session import Flight, Subscription
 from timeline.tail import Tail
 
 from .group import Group
+from .logs import shown
 from .message import Message
 from .mqtt.router import Router
 from .retained import Retained
@@ -176,13 +177,13 @@ class Replay:
         is_resent = self._resend(subscriber)
         if self.flights_lost > lost:
             gone = self.flights_lost - lost
-            log.warning("%s: retention has dropped %d messages in flight", session.client_id, gone)
+            log.warning("%s: retention has dropped %d messages in flight", shown(session.client_id), gone)
         if not is_resent or not self._send_retained(subscriber):
             return False
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
             session.read = self._reader.directory.floor
             self.lost += 1
-            log.warning("%s has lost what expired before it was read", subscriber.session.client_id)
+            log.warning("%s has lost what expired before it was read", shown(session.client_id))
         subscriber.dirty.add(subscriber)
         count = 0
         for place, message in self._stretch(subscriber, session.read, horizon):

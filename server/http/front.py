@@ -31,6 +31,7 @@ from shards.dedupe import Replayed
 from shards.errors import StoreFailed
 
 from ..app import App
+from ..logs import by
 from ..writer import Busy
 from .answers import WRITE_ERRORS, problem_of_write
 from .drafts import draft_of, late_ones, place
@@ -275,7 +276,7 @@ class Front(asyncio.Protocol):
 def _problem_of(error: Exception) -> Problem:
     if isinstance(error, WRITE_ERRORS):
         return problem_of_write(error)
-    log.error("POST %s failed", PATH, exc_info=error)
+    log.error("POST %s failed", PATH, exc_info=error, extra=by("clients"))
     return Problem("internal")
 
 

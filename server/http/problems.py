@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from ..logs import by, shown
 from .batches import BatchError, TooMany
 from .requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
 
@@ -152,7 +153,8 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
             return _of_aiohttp(error)
         case web.RequestPayloadError():
             return _cut(request, Problem("not-readable", "the body is not what its headers say"))
-    log.error("%s %s failed", request.method, request.raw_path, exc_info=error)
+    cause = by(request.remote or "?")
+    log.error("%s %s failed", request.method, shown(request.raw_path, 200), exc_info=error, extra=cause)
     return Problem("internal").response()
 
 

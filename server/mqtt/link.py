@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import cast
 
+from ..logs import by
 from .broker import Broker
 from .reasons import Reason
 from .state import Connection
@@ -139,7 +140,8 @@ class MqttLink(asyncio.Protocol):
             return
         self._last_received = self._loop.time()
         if not self._is_armed and data.startswith(TLS_HELLO) and self._transport is not None:
-            log.warning("connection closed: a TLS hello on a port that is not for TLS")
+            cause = by(str(self._transport.get_extra_info("peername", "?")[0]))
+            log.warning("connection closed: a TLS hello on a port that is not for TLS", extra=cause)
             self._transport.abort()
             return
         connection.receive(data)

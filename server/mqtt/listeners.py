@@ -11,10 +11,12 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Mapping
 from functools import partial
 
 from ..config import Mqtt
 from ..kinds import Address
+from ..logs import by
 from .broker import Broker
 from .link import Links, MqttLink
 from .websocket import Websocket
@@ -74,7 +76,7 @@ class Listeners:
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                accepted, _peer = listening.accept()
+                accepted, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -82,18 +84,24 @@ class Listeners:
                 loop.remove_reader(listening)
                 loop.call_later(ACCEPT_PAUSE_S, self._listen, listening, is_web, context)
                 return
-            if not self._admits(loop.time()):
+            if not self._admits(loop.time(), by(str(peer[0]))):
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            self._begin(accepted, is_web, context)
+            self._begin(accepted, is_web, context, by(str(peer[0])))
 
-    def _begin(self, accepted: socket.socket, is_web: bool, context: ssl.SSLContext | None) -> None:
+    def _begin(
+        self,
+        accepted: socket.socket,
+        is_web: bool,
+        context: ssl.SSLContext | None,
+        cause: Mapping[str, object],
+    ) -> None:
         """A link for it, which counts from now on; the handshake of TLS comes first where there is one."""
         loop = asyncio.get_running_loop()
         link = MqttLink(self._broker, loop, self.links)
         protocol = Websocket(link, self._config.ws_origins) if is_web else link
-        opening = loop.create_task(self._connect(accepted, protocol, context))
+        opening = loop.create_task(self._connect(accepted, protocol, context, cause))
         self._openings.add(opening)
 
         def connected(ended: asyncio.Task[None]) -> None:
@@ -104,17 +112,22 @@ class Listeners:
 
         opening.add_done_callback(connected)
 
-    def _admits(self, now_s: float) -> bool:
+    def _admits(self, now_s: float, cause: Mapping[str, object]) -> bool:
         if not self._broker.admits(now_s):
-            log.warning("connection refused: more than limits.connect_rate a second")
+            log.warning("connection refused: more than limits.connect_rate a second", extra=cause)
             return False
         if len(self.links) >= self._broker.config.limits.connections:
-            log.warning("connection refused: %d are open, as many as limits.connections", len(self.links))
+            text = "connection refused: %d are open, as many as limits.connections"
+            log.warning(text, len(self.links), extra=cause)
             return False
         return True
 
     async def _connect(
-        self, accepted: socket.socket, protocol: asyncio.Protocol, context: ssl.SSLContext | None
+        self,
+        accepted: socket.socket,
+        protocol: asyncio.Protocol,
+        context: ssl.SSLContext | None,
+        cause: Mapping[str, object],
     ) -> None:
         connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
         if context is None:
@@ -126,9 +139,10 @@ class Listeners:
             )
         except ssl.SSLError as error:
             # Nothing above would say so.
-            log.warning("connection closed: no TLS handshake on a port that is for TLS (%s)", error.reason)
+            text = "connection closed: no TLS handshake on a port that is for TLS (%s)"
+            log.warning(text, error.reason, extra=cause)
         except OSError:
-            log.info("connection closed: no TLS handshake within limits.connect_timeout")
+            log.info("connection closed: no TLS handshake within limits.connect_timeout", extra=cause)
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

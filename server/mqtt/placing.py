@@ -21,6 +21,7 @@ from timeline.position import at_of, position
 from ..config import Config
 from ..dispatch import Dispatch
 from ..group import Group
+from ..logs import by
 from ..message import Message
 from ..subscriber import Subscriber
 from ..writer import Busy, Writer
@@ -93,7 +94,7 @@ class Placing:
             commit.put([Draft(wish.record.due_ms, wish.record.topic, encode(wish.record))])
         except Refused as error:
             self.traffic.refused += 1
-            log.warning("publish of the server refused: %s", error)
+            log.warning("publish of the server refused: %s", error, extra=by("the server"))
             return False
         return True
 
@@ -132,7 +133,7 @@ class Placing:
                     commit.row(Table.RECEIVED, wish.received, b"")
             except Refused as error:
                 self.traffic.refused += 1
-                log.info("publish refused: %s", error)
+                log.info("publish refused: %s", error, extra=by("clients"))
                 reason = _REFUSALS.get(error.why, Reason.QUOTA_EXCEEDED)
             if answer is not None:
                 answers.append((answer, reason, message))

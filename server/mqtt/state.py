@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from timeline.position import MessageId, id_text
 
+from ..logs import shown
 from ..subscriber import Subscriber
 from . import wire
 from .broker import Broker
@@ -232,7 +233,7 @@ class Connection(Sending):
         self._broker.resume(subscriber)
 
     def _refuse_connect(self, reason: int) -> None:
-        log.info("connect refused: %s, reason 0x%02x", self._peer, reason)
+        log.info("connect refused: %s, reason 0x%02x", self._peer, reason, extra=self._cause)
         self.put(Connack(False, reason if self.level == 5 else connect_return(reason)))
         self._end()
 
@@ -296,7 +297,8 @@ class Connection(Sending):
             return
         refused = self._inflow.take(packet, session, self.level)
         if refused is not None:
-            log.info("publish refused: %s (%s), %s", self._peer, self.client_id, refused)
+            name = shown(self.client_id)
+            log.info("publish refused: %s (%s), %s", self._peer, name, refused, extra=self._cause)
 
     def _acknowledge(self, pending: PendingAck) -> None:
         """Answer a publish; below level 5 a refusal can only be said by closing."""
@@ -338,7 +340,7 @@ class Connection(Sending):
         if self.level:
             self.refuse(Reason(error.reason), str(error))
             return
-        log.info("connect refused: %s, %s", self._peer, error)
+        log.info("connect refused: %s, %s", self._peer, error, extra=self._cause)
         if isinstance(error, UnsupportedLevel):
             self._write(error.connack)
         elif error.spoken == 5:
@@ -350,7 +352,8 @@ class Connection(Sending):
 
     def refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""
-        log.info("connection closed: %s (%s), 0x%02x %s", self._peer, self.client_id, reason, why)
+        name = shown(self.client_id)
+        log.info("connection closed: %s (%s), 0x%02x %s", self._peer, name, reason, why, extra=self._cause)
         if not self.is_closed:
             self._inflow.flush()
             self._say_why(reason, why)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Any, cast
 
+from ..logs import by
 from .frames import BINARY, CLOSE, NORMAL, PING, PONG, FrameError, Frames, frame
 from .handshake import HEAD_MAX, HandshakeRefused, answer_handshake
 from .link import MqttLink, peer_of
@@ -135,7 +136,9 @@ class Websocket(asyncio.Protocol):
             self.data_received(rest)
 
     def _refuse(self, error: HandshakeRefused) -> None:
-        log.info("websocket refused: %s, %d %s", peer_of(self._raw), error.status, error)
+        peer = peer_of(self._raw)
+        cause = by(peer.rpartition(":")[0])
+        log.info("websocket refused: %s, %d %s", peer, error.status, error, extra=cause)
         body = f"{error}\n".encode()
         lines = (
             f"HTTP/1.1 {error.status.value} {error.status.phrase}",
@@ -201,7 +204,9 @@ class Websocket(asyncio.Protocol):
         return True
 
     def _fail(self, error: FrameError) -> None:
-        log.info("websocket closed: %s, %d %s", peer_of(self._raw), error.code, error)
+        peer = peer_of(self._raw)
+        cause = by(peer.rpartition(":")[0])
+        log.info("websocket closed: %s, %d %s", peer, error.code, error, extra=cause)
         self._frames = Frames()
         self._say_close(error.code)
         self._is_open = False
