@@ -154,6 +154,7 @@ class Limits:
     subscriptions_per_session: int = _key(count(1), 1_000)
     topic_levels: int = _key(count(1, 65_535), 128)
     hash_on_persistent: bool = _key(FLAG, True)
+    user_properties: int = _key(count(1), 5_000)
     out_bytes: int = _key(size(1 << 12), "1MiB")
     pending: int = _key(count(0), 0)
     schedules: int = _key(count(1), 100_000)

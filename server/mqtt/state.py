@@ -64,7 +64,8 @@ class Connection(Sending):
 
     def __init__(self, broker: Broker, *, peer: str, wake: Callable[[], None]) -> None:
         super().__init__(broker, peer, wake)
-        self._decoder = Decoder(broker.config.mqtt.maximum_packet_size)
+        config = broker.config
+        self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
         self._held: list[Packet | MqttError] = []
         self._inflow = Inflow(broker, self._acknowledge)
         self._outflow = Outflow(broker, self)
