@@ -12,15 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
 
+from server.clock import SystemClock
+from server.config import Config
 from server.mqtt import link as link_module
 from server.mqtt import wire
 from server.mqtt.encode import encode
 from server.mqtt.frames import BINARY
+from server.mqtt.link import Links
 from server.mqtt.packets import (
     Ack,
     Connack,
@@ -507,3 +510,54 @@ def test_what_is_read_and_not_handled_is_bounded_in_all(served: Served, scheme: 
         one.socket.close()
     _until(lambda: not links)
     assert links.kept_bytes == 0
+
+
+# -- the queue of those that are held
+
+
+class _Server:
+    """What the queue asks of the server."""
+
+    def __init__(self) -> None:
+        self.config = Config()
+        self.clock = SystemClock()
+        self.asked = 0
+        self.congested = True
+
+    @property
+    def is_congested(self) -> bool:
+        self.asked += 1
+        return self.congested
+
+
+async def test_held_links_wait_in_one_queue() -> None:
+    """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
+    server = _Server()
+    links = Links(cast("Any", server))
+    resumed: list[int] = []
+
+    class Held:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def go_on(self) -> None:
+            resumed.append(self.number)
+            if len(resumed) == 100:
+                server.congested = True
+
+    for number in range(10_000):
+        links.wait(cast("Any", Held(number)))
+    await asyncio.sleep(0.1)
+    assert not resumed
+    assert server.asked < 100
+    server.congested = False
+    async with asyncio.timeout(10):
+        while not server.congested:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0.02)
+    assert resumed == list(range(100))
+    server.congested = False
+    async with asyncio.timeout(10):
+        while len(resumed) < 10_000:
+            await asyncio.sleep(0)
+    assert resumed == list(range(10_000))
