@@ -3,8 +3,9 @@
 What a client says of itself (its id, a topic, a reason) may be long, and may hold line ends to forge lines
 with. So every line is escaped and cut when it is formatted, in one place; `shown` does the same for one
 value, so that the rest of its line is still there. And a client may cause a line with every packet. Lines
-that say who caused them (`extra=by(address)`) are limited: of one kind and one address `BURST` in `WINDOW_S`;
-then they are counted, and the next line of anybody after that says how many there were:
+that say who caused them (`extra=by(address)`), and those of the loop, are limited: of one kind and address
+`BURST` in `WINDOW_S`; then they are counted, and the next line of anybody after that says how many there
+were:
 
     12:00:00 publish refused: 10.0.0.7:4711 (meter), topics that start with $ are the server's     (20 times)
     12:00:10 … and 1,234 more like this from 10.0.0.7: publish refused: 10.0.0.7:4711 (meter), topics ...
@@ -57,7 +58,7 @@ class Repeats(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         self.expire(record.created)
-        cause = getattr(record, "by", None)
+        cause = getattr(record, "by", "the loop" if record.name == "asyncio" else None)
         if cause is None:
             return True
         key = (shown(cause), shown(record.msg, LINE_MAX))

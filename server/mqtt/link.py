@@ -18,8 +18,14 @@ sending; waited for without end, a client that does not read keeps its place for
 
 import asyncio
 import logging
+import socket
+import struct
+import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from fcntl import ioctl
+from termios import TIOCOUTQ
 from typing import cast
 
 from ..logs import by
@@ -156,7 +162,7 @@ class MqttLink(asyncio.Protocol):
         connection, transport = self._connection, self._transport
         if connection is not None and transport is not None and connection.is_behind:
             self._timer.cancel()
-            self._timer = self._loop.call_later(LINGER_S, transport.abort)
+            self._timer = self._loop.call_later(LINGER_S, _cut, transport)
             return
         if self._is_flush_planned:
             self._flush()
@@ -233,7 +239,7 @@ class MqttLink(asyncio.Protocol):
             return
         self._is_ending = True
         self._timer.cancel()
-        self._timer = self._loop.call_later(LINGER_S, transport.abort)
+        self._timer = self._loop.call_later(LINGER_S, _cut, transport)
         connection.lost()
         self._links.keep(self, 0)
         if transport.is_closing():
@@ -276,7 +282,7 @@ class MqttLink(asyncio.Protocol):
         if transport is not None:
             if not self._is_armed and connection.is_open:
                 self._arm()
-            if out:
+            if out and not transport.is_closing():
                 transport.write(b"".join(out))
             if connection.is_closed:
                 self.end()
@@ -340,6 +346,15 @@ class MqttLink(asyncio.Protocol):
         self._timer = self._loop.call_later(
             allowed - silent if silent < allowed else HELD_CHECK_S, self._check_alive
         )
+
+
+def _cut(transport: asyncio.Transport) -> None:
+    """Close at once. What the client has not taken goes too: the system would keep it for minutes."""
+    with suppress(OSError, AttributeError):
+        accepted = transport.get_extra_info("socket")
+        if int.from_bytes(ioctl(accepted.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder):
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
