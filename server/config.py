@@ -27,6 +27,7 @@ from .kinds import (
     MS,
     MS_OR_NEVER,
     NAME,
+    ORIGINS,
     SECONDS,
     SPARK,
     TEXT,
@@ -85,6 +86,7 @@ class Mqtt:
     upgrade_outgoing_qos: bool = _key(FLAG, False)
     allow_zero_length_clientid: bool = _key(FLAG, True)
     allow_anonymous: bool = _key(FLAG, True)
+    ws_origins: tuple[str, ...] = _key(ORIGINS, [])
 
     @property
     def qos_floor(self) -> int:
@@ -164,12 +166,14 @@ class Limits:
     route_cache_bytes: int = _key(size(1 << 16), "16MiB")
     topic_levels: int = _key(count(1, 65_535), 128)
     hash_on_persistent: bool = _key(FLAG, True)
+    user_properties: int = _key(count(1), 5_000)
     out_bytes: int = _key(size(1 << 12), "1MiB")
     pending: int = _key(count(0), 0)
     schedules: int = _key(count(1), 100_000)
     retained: int = _key(count(0), 100_000)
     queued: int = _key(count(1), 100_000)
     queued_bytes: int = _key(size(1 << 16), "128MiB")
+    in_bytes: int = _key(size(1 << 16), "256MiB")
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,19 @@ def _read_filters(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _read_origins(value: object) -> tuple[str, ...]:
+    """A list of origins as browsers send them, or "*"; from a variable as JSON, or with commas between."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise KindError("a list of origins is expected")
+    origins = tuple(item.strip().lower() for item in value)
+    for origin in origins:
+        if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin):
+            raise KindError('an origin is "https://app.example.com", with its port if it has one, or "*"')
+    return origins
+
+
 def _read_address(value: object) -> Address:
     host, colon, port = _read_text(value).rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -213,6 +226,7 @@ FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
 MS = Kind(_some_ms, _show_ms)
 MS_OR_NEVER = Kind(_read_ms, _show_ms)
 NAME = Kind(_read_name, json.dumps)
+ORIGINS = Kind(_read_origins, lambda origins: json.dumps(list(origins)))
 SECONDS = Kind(_whole_s, lambda seconds: _show_ms(seconds * 1_000))
 SPARK = Kind(_read_spark)
 TEXT = Kind(_read_text, json.dumps)

@@ -26,6 +26,7 @@ from timeline.position import Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
+from .logs import shown
 from .message import Message
 from .mqtt.reasons import Reason
 from .mqtt.router import Router
@@ -242,14 +243,14 @@ class Replay:
         resent = self._resend(subscriber)
         if self.flights_lost > lost:
             gone = self.flights_lost - lost
-            log.warning("%s: retention has dropped %d messages in flight", session.client_id, gone)
+            log.warning("%s: retention has dropped %d messages in flight", shown(session.client_id), gone)
         progress = self._send_retained(subscriber) if resent is Progress.DONE else resent
         if progress is not Progress.DONE:
             return progress is Progress.MORE
         if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
             session.read = self._reader.directory.floor
             self.lost += 1
-            log.warning("%s has lost what expired before it was read", subscriber.session.client_id)
+            log.warning("%s has lost what expired before it was read", shown(session.client_id))
         subscriber.dirty.add(subscriber)
         has_room = self._read_stretch(subscriber, horizon)
         self._owed.passed(subscriber, session.read)

@@ -32,6 +32,7 @@ from shards.unreadable import readable
 from timeline.filters import matcher
 from timeline.position import Position
 
+from .logs import by
 from .message import Message
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,8 @@ class Retained:
         if message.record.payload and last is None:
             if self.count >= self._max_topics:
                 self.refused += 1
-                log.warning("not retained: %d topics are, as many as limits.retained", self.count)
+                text = "not retained: %d topics are, as many as limits.retained"
+                log.warning(text, self.count, extra=by("clients"))
                 return
             self.count += 1
         elif not message.record.payload and last is not None:

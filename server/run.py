@@ -87,7 +87,7 @@ class Server:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
         if self._is_started:
             self.housekeeping.stop()
-        await self._listeners.close()
+        self._listeners.close()
         if self._http is not None:
             self._http.close()
         if self._desk is not None:
@@ -101,7 +101,6 @@ class Server:
         # Bounded, and only at the end.
         while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await self._listeners.cleanup()
         await self.app.stop()
 
     def _fatal(self) -> None:

@@ -31,6 +31,7 @@ from shards.dedupe import Replayed
 from shards.errors import Corrupt, StoreFailed
 
 from ..app import App
+from ..logs import by
 from ..writer import Busy
 from .answers import WRITE_ERRORS, problem_of_write
 from .drafts import draft_of, late_ones, place
@@ -276,7 +277,7 @@ def _problem_of(error: Exception) -> Problem:
     if isinstance(error, Corrupt):
         log.error("POST %s: %s", PATH, error)
         return Problem("unreadable")
-    log.error("POST %s failed", PATH, exc_info=error)
+    log.error("POST %s failed", PATH, exc_info=error, extra=by("clients"))
     return Problem("internal")
 
 

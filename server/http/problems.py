@@ -26,6 +26,7 @@ from aiohttp import web
 
 from shards.errors import Corrupt
 
+from ..logs import by, shown
 from .batches import BatchError, TooMany
 from .requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
 
@@ -156,9 +157,10 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
         case web.RequestPayloadError():
             return _cut(request, Problem("not-readable", "the body is not what its headers say"))
         case Corrupt():
-            log.error("%s %s: %s", request.method, request.raw_path, error)
+            log.error("%s %s: %s", request.method, shown(request.raw_path, 200), error)
             return Problem("unreadable").response()
-    log.error("%s %s failed", request.method, request.raw_path, exc_info=error)
+    cause = by(request.remote or "?")
+    log.error("%s %s failed", request.method, shown(request.raw_path, 200), exc_info=error, extra=cause)
     return Problem("internal").response()
 
 

@@ -10,6 +10,7 @@ import logging
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from ..logs import by
 from .problems import Problem
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Protocol(RequestHandler):
             log.debug("not readable: %s", (message or "").partition("\n")[0])
             problem = Problem("not-readable", message or "")
         else:
-            log.error("a request failed", exc_info=exc)
+            log.error("a request failed", exc_info=exc, extra=by(request.remote or "?"))
             problem = Problem("internal")
         answer = problem.response()
         answer.force_close()

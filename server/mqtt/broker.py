@@ -18,6 +18,7 @@ from timeline.session import Flight, Subscription
 from ..clock import Clock
 from ..config import Config
 from ..dispatch import Dispatch
+from ..logs import by
 from ..message import Message
 from ..owed import Owed
 from ..replay import Replay
@@ -131,7 +132,7 @@ class Broker:
         try:
             fresh = self.sessions.open(client_id, expiry_s=expiry_s, window=window)
         except TooManySessions as error:
-            log.warning("connect refused: %s", error)
+            log.warning("connect refused: %s", error, extra=by("clients"))
             return None, False
         fresh.link = link
         return fresh, False
@@ -213,7 +214,7 @@ class Broker:
         try:
             self._writer.submit(decide, lambda answer: done(not isinstance(answer, Exception)))
         except (Busy, StoreFailed) as error:
-            log.warning("not stored: %s", error)
+            log.warning("not stored: %s", error, extra=by("clients"))
             done(False)
 
     def _displace(self, known: Subscriber, *, is_resumed: bool) -> None:

@@ -17,6 +17,7 @@ from timeline.filters import TOPIC_BYTES_MAX, parse_share
 from timeline.session import Flight
 
 from ..group import KEY_PREFIX
+from ..logs import by, shown
 from ..message import Message
 from ..sessions import Sessions
 from ..subscriber import Subscriber
@@ -68,11 +69,13 @@ class Dead:
 
         def done(answer: object) -> None:
             if answer is True:
+                name = shown(name_of(subscriber))
                 log.warning(
                     "%s: message %s not acked, moved to %s",
-                    name_of(subscriber),
+                    name,
                     message.id_text(self._node),
-                    wish.record.topic.decode(),
+                    shown(wish.record.topic),
+                    extra=by(name),
                 )
                 self._read_on(subscriber)
             elif session.flights.setdefault(flight.packet_id, flight) is flight:
@@ -82,7 +85,8 @@ class Dead:
         try:
             self._writer.submit(decide, done)
         except (Busy, StoreFailed) as error:
-            log.warning("%s: a message that is not acked stays: %s", name_of(subscriber), error)
+            name = shown(name_of(subscriber))
+            log.warning("%s: a message that is not acked stays: %s", name, error, extra=by(name))
             return False
         return True
 

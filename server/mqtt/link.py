@@ -1,75 +1,172 @@
 """The asyncio protocol round a connection: bytes from and to a socket, and the timers.
 
 Output is gathered for a loop turn and written in one call. While the socket takes no more data the
-connection has no room and its session reads on later; while the server is congested the socket is not
-read, so that a publisher that is too fast waits instead of filling RAM.
+connection has no room and its session reads on later.
+
+A socket is not read (it is *held*) while the server is congested, while its client does not read the
+answers, while its session is being opened, and when it has sent more than could be handled in a turn. So a
+publisher that is too fast waits instead of filling RAM, and a flood of tiny packets leaves the others their
+turns. All held links wait in one queue, that of `Links`, which gives them their turns in order; those that
+wait for their own socket or session come to it when that has happened.
+
+The end is in two steps. What belongs to the session is settled at once: its will, its group's messages, its
+place. The socket lingers: what is to be said goes out, writing is shut down, and what still comes is read
+and dropped until the client has hung up, for `LINGER_S` and `LINGER_BYTES` at most. Closed at once, bytes
+that nobody has read make the system send a reset, which takes the DISCONNECT from the client that is still
+sending; waited for without end, a client that does not read keeps its place for ever.
 """
 
 import asyncio
 import logging
+import socket
+import struct
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from fcntl import ioctl
+from termios import TIOCOUTQ
 from typing import cast
 
+from ..logs import by
 from .broker import Broker
+from .reasons import Reason
 from .state import Connection
 
 log = logging.getLogger(__name__)
 
 CONGESTION_POLL_S = 0.005
+TURN_S = 0.005
+"""How long held links may be at work before sockets are looked at again."""
+RESUMED_AT_ONCE = 64
+"""Links that are read again in one turn: then it is seen whether the server is congested."""
 KEEP_ALIVE_SLACK = 1.5
+HELD_CHECK_S = 1.0
 UNREAD_FACTOR = 4
 """Times `limits.out_bytes` that may lie unread before the client is read from no more."""
+LINGER_S = 2.0
+LINGER_BYTES = 16 << 20
 TLS_HELLO = b"\x16\x03"
 
 
-class MqttLink(asyncio.Protocol):
-    """One accepted socket. `links` is the listener's set of all of them."""
+class Links:
+    """All connections from their accept to their end, and the queue of those that are held."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: "set[MqttLink]") -> None:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._all: set[MqttLink] = set()
+        self._waiting: deque[MqttLink] = deque()
+        self._is_planned = False
+        self.kept_bytes = 0
+        """What all of them have read and not handled."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> "Iterator[MqttLink]":
+        return iter(list(self._all))
+
+    def add(self, link: "MqttLink") -> None:
+        self._all.add(link)
+
+    def discard(self, link: "MqttLink") -> None:
+        self._all.discard(link)
+
+    def keep(self, link: "MqttLink", kept_bytes: int) -> None:
+        """Note what a link keeps. Above `limits.in_bytes` in all the one that keeps most is ended."""
+        self.kept_bytes += kept_bytes - link.kept_bytes
+        link.kept_bytes = kept_bytes
+        while self.kept_bytes > self._broker.config.limits.in_bytes:
+            largest = max(self._all, key=lambda one: one.kept_bytes)
+            largest.refuse(
+                Reason.QUOTA_EXCEEDED, "limits.in_bytes: no other keeps so much that is not handled"
+            )
+
+    def wait(self, link: "MqttLink") -> None:
+        """Call its `go_on` when it is its turn."""
+        self._waiting.append(link)
+        if not self._is_planned:
+            self._plan()
+
+    def _plan(self) -> None:
+        self._is_planned = True
+        loop = asyncio.get_running_loop()
+        if self._broker.is_congested:
+            loop.call_later(CONGESTION_POLL_S, self._turn)
+        else:
+            loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_planned = False
+        waiting = self._waiting
+        clock = self._broker.clock
+        until = clock.mono() + TURN_S
+        for _ in range(min(len(waiting), RESUMED_AT_ONCE)):
+            if self._broker.is_congested or clock.mono() >= until:
+                break
+            waiting.popleft().go_on()
+        if waiting and not self._is_planned:
+            self._plan()
+
+
+class MqttLink(asyncio.Protocol):
+    """One accepted socket: among `links` from now to its end."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links) -> None:
         self._broker = broker
         self._loop = loop
         self._links = links
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._is_flush_planned = False
-        self._is_holding = False
+        self._is_held = False
+        self._is_waiting = False
         self._is_armed = False
+        self._is_ending = False
+        self._dropped_bytes = 0
         self._last_received = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self.kept_bytes = 0
+        """As `links` has noted it."""
+        links.add(self)
+        self._timer = loop.call_later(broker.config.limits.connect_timeout_ms / 1000, self._check_alive)
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        peer = self._transport.get_extra_info("peername")
-        self._connection = Connection(self._broker, peer=str(peer), wake=self._plan_flush)
-        self._links.add(self)
-        if not self._broker.admits(self._loop.time()):
-            log.warning("connection refused: more than limits.connect_rate a second")
-            self._transport.abort()
-            return
-        if len(self._links) > self._broker.config.limits.connections:
-            log.warning(
-                "connection refused: %d are open, as many as limits.connections", len(self._links) - 1
-            )
-            self._transport.abort()
-            return
+        self._connection = Connection(self._broker, peer=peer_of(transport), wake=self._plan_flush)
         self._transport.set_write_buffer_limits(high=self._broker.config.limits.out_bytes)
         self._last_received = self._loop.time()
-        self._timer = self._loop.call_later(
-            self._broker.config.limits.connect_timeout_ms / 1000, self._check_alive
-        )
 
     def data_received(self, data: bytes) -> None:
         connection = self._connection
         assert connection is not None
+        if self._is_ending:
+            self._drop(len(data))
+            return
         self._last_received = self._loop.time()
         if not self._is_armed and data.startswith(TLS_HELLO) and self._transport is not None:
-            log.warning("connection closed: a TLS hello on a port that is not for TLS")
+            cause = by(str(self._transport.get_extra_info("peername", "?")[0]))
+            log.warning("connection closed: a TLS hello on a port that is not for TLS", extra=cause)
             self._transport.abort()
             return
         connection.receive(data)
-        if not self._is_holding and self._is_to_hold(connection):
+        kept_bytes = connection.kept_bytes
+        if kept_bytes != self.kept_bytes:
+            self._links.keep(self, kept_bytes)
+        if not self._is_held and self._is_to_hold(connection):
             self._hold()
+
+    def eof_received(self) -> None:
+        """The client sends no more: the loop closes the transport. What has come before is still handled."""
+        connection, transport = self._connection, self._transport
+        if connection is not None and transport is not None and connection.is_behind:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(LINGER_S, _cut, transport)
+            return
+        if self._is_flush_planned:
+            self._flush()
+        self.end()
 
     def pause_writing(self) -> None:
         assert self._connection is not None
@@ -79,22 +176,95 @@ class MqttLink(asyncio.Protocol):
         assert self._connection is not None
         self._connection.is_blocked = False
         self._connection.drained()
+        if self._is_held:
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
-        self._links.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._connection is not None:
-            self._connection.lost()
+        """What has come before is still handled, each in its turn."""
         self._transport = None
+        self._timer.cancel()
+        if self._connection is not None and self._connection.is_behind:
+            self._is_held = True
+            self._wait()
+        else:
+            self._finish()
 
     # -- for the listener
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is, or was, a transport."""
+        return self._connection is not None
 
     def shut(self, reason: int) -> None:
         """The server stops: tell the client and close."""
         if self._connection is not None:
             self._connection.close(reason)
             self._flush()
+
+    # -- for the queue
+
+    def go_on(self) -> None:
+        """It is its turn: handle what has been left over; if that was all, read on."""
+        self._is_waiting = False
+        connection = self._connection
+        if self._is_ending or connection is None:
+            return
+        connection.receive(b"")
+        self._links.keep(self, connection.kept_bytes)
+        if self._is_to_hold(connection):
+            self._wait()
+            return
+        self._is_held = False
+        if self._transport is None:
+            self._finish()
+        elif not self._transport.is_closing():
+            self._last_received = self._loop.time()
+            self._transport.resume_reading()
+
+    def refuse(self, reason: Reason, why: str) -> None:
+        """End it, whatever it is doing."""
+        if self._connection is not None:
+            self._connection.refuse(reason, why)
+            self._flush()
+        if not self._is_ending:
+            self._finish()
+
+    # -- the end
+
+    def end(self) -> None:
+        """Leave the session now; close when the client has had time to read why."""
+        transport, connection = self._transport, self._connection
+        if self._is_ending or transport is None or connection is None:
+            return
+        self._is_ending = True
+        self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_S, _cut, transport)
+        connection.lost()
+        self._links.keep(self, 0)
+        if transport.is_closing():
+            return
+        transport.resume_reading()
+        if not transport.can_write_eof():
+            transport.close()  # TLS: says that this is the end, and reads until the client has said so too
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client has gone meanwhile
+            transport.abort()
+
+    def _drop(self, count: int) -> None:
+        self._dropped_bytes += count
+        if self._dropped_bytes > LINGER_BYTES and self._transport is not None:
+            self._transport.abort()
+
+    def _finish(self) -> None:
+        """There is no socket and nothing left to handle."""
+        self._is_ending = True
+        self._links.keep(self, 0)
+        self._links.discard(self)
+        if self._connection is not None:
+            self._connection.lost()
 
     # -- leaves
 
@@ -106,21 +276,24 @@ class MqttLink(asyncio.Protocol):
     def _flush(self) -> None:
         self._is_flush_planned = False
         transport, connection = self._transport, self._connection
-        if transport is None or connection is None:
+        if connection is None or self._is_ending:
             return
         out = connection.take_output()
-        if not self._is_armed and connection.is_open:
-            self._arm()
-        if out:
-            transport.write(b"".join(out))
-        if connection.is_closed:
-            transport.close()
-        elif out:
-            connection.drained()
+        if transport is not None:
+            if not self._is_armed and connection.is_open:
+                self._arm()
+            if out and not transport.is_closing():
+                transport.write(b"".join(out))
+            if connection.is_closed:
+                self.end()
+            elif out:
+                connection.drained()
+        if self._is_held:
+            self._wait()
 
     def _is_to_hold(self, connection: Connection) -> bool:
         """Whether the server has to catch up with what came, or the client with what it was answered."""
-        return self._broker.is_congested or connection.is_overfed or self._is_unread
+        return connection.is_behind or self._broker.is_congested or self._is_unread
 
     @property
     def _is_unread(self) -> bool:
@@ -129,35 +302,35 @@ class MqttLink(asyncio.Protocol):
         return waiting > UNREAD_FACTOR * self._broker.config.limits.out_bytes
 
     def _hold(self) -> None:
-        """Read no more from this publisher until the server has caught up."""
+        """Read no more until it is its turn again."""
         if self._transport is not None and not self._transport.is_closing():
-            self._is_holding = True
+            self._is_held = True
             self._transport.pause_reading()
-            self._loop.call_later(CONGESTION_POLL_S, self._release)
+            self._wait()
 
-    def _release(self) -> None:
-        self._is_holding = False
-        if self._transport is None or self._transport.is_closing():
-            return
+    def _wait(self) -> None:
+        """Queue for a turn. Not while it waits for its session or its answers lie unread.
+
+        Who ends these calls again.
+        """
         connection = self._connection
-        if connection is not None and self._is_to_hold(connection):
-            self._is_holding = True
-            self._loop.call_later(CONGESTION_POLL_S, self._release)
-        else:
-            self._transport.resume_reading()
-            self._last_received = self._loop.time()
+        if not (self._is_waiting or self._is_unread or connection is None or connection.is_waiting):
+            self._is_waiting = True
+            self._links.wait(self)
 
     def _arm(self) -> None:
         """CONNECT has come: from now on it is the keep alive that counts."""
         self._is_armed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._check_alive()
 
     def _check_alive(self) -> None:
         """Close a client that has not connected, or has been silent for 1.5 times its keep alive."""
         connection, transport = self._connection, self._transport
-        if connection is None or transport is None:
+        if connection is None:  # the TLS handshake: it has the same time, to the millisecond
+            self._timer = self._loop.call_later(HELD_CHECK_S, self._check_alive)
+            return
+        if transport is None:
             return
         if not (connection.is_open or connection.is_opening):
             transport.abort()
@@ -166,8 +339,25 @@ class MqttLink(asyncio.Protocol):
             return
         allowed = connection.keep_alive_s * KEEP_ALIVE_SLACK
         silent = self._loop.time() - self._last_received
-        if silent >= allowed and (not self._is_holding or self._is_unread):
+        if silent >= allowed and (not self._is_held or self._is_unread):
             connection.close(0x8D)
             self._flush()
             return
-        self._timer = self._loop.call_later(max(allowed - silent, 0.05), self._check_alive)
+        self._timer = self._loop.call_later(
+            allowed - silent if silent < allowed else HELD_CHECK_S, self._check_alive
+        )
+
+
+def _cut(transport: asyncio.Transport) -> None:
+    """Close at once. What the client has not taken goes too: the system would keep it for minutes."""
+    with suppress(OSError, AttributeError):
+        accepted = transport.get_extra_info("socket")
+        if int.from_bytes(ioctl(accepted.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder):
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Address and port of the other end, for the log."""
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if peer else "?"

@@ -1,35 +1,33 @@
-"""Where MQTT listens: plain TCP, TLS, websockets, websockets over TLS; as many as are configured."""
+"""Where MQTT listens: plain TCP, TLS, websockets, websockets over TLS; as many as are configured.
+
+Connections are accepted here rather than by the loop's servers, which say nothing of one before its TLS
+handshake is done: `limits.connections`, `limits.connect_rate` and `limits.connect_timeout` hold from the
+accept on, whatever the client then does or does not.
+
+    accept ──> is there room? ──> [TLS] ──> [websocket] ──> link
+"""
 
 import asyncio
 import logging
+import socket
 import ssl
-
-from aiohttp import web
+from collections.abc import Mapping
+from functools import partial
 
 from ..config import Mqtt
 from ..kinds import Address
+from ..logs import by
 from .broker import Broker
-from .link import MqttLink
-from .websocket import serve_websocket
+from .link import Links, MqttLink
+from .websocket import Websocket
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1_024
-WS_PATH = "/mqtt"
+ACCEPTED_AT_ONCE = 64
+ACCEPT_PAUSE_S = 1.0
+"""How long nothing is accepted when the system has no room for one more."""
 _TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
-
-
-class _Tls(ssl.SSLObject):
-    """Says so when a client does not speak TLS: nothing above would."""
-
-    def do_handshake(self) -> None:
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            log.warning("connection closed: no TLS handshake on a port that is for TLS (%s)", error.reason)
-            raise
 
 
 class Listeners:
@@ -38,64 +36,134 @@ class Listeners:
     def __init__(self, broker: Broker, config: Mqtt) -> None:
         self._broker = broker
         self._config = config
-        self.links: set[MqttLink] = set()
-        self._servers: list[asyncio.Server] = []
-        self._runners: list[web.AppRunner] = []
+        self.links = Links(broker)
+        self._sockets: list[socket.socket] = []
+        self._openings: set[asyncio.Task[None]] = set()
 
     async def open(self) -> list[dict[str, object]]:
         """Start listening; where, as /v1/info tells it. Raises OSError, ssl.SSLError."""
         return [await self._open(address) for address in self._config.listen]
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Accept no more. Connections stay."""
-        for server in self._servers:
-            server.close()
-
-    async def cleanup(self) -> None:
-        """Connections are gone: end what is left of the websocket listeners."""
-        for runner in self._runners:
-            await runner.cleanup()
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
+        for opening in self._openings:
+            opening.cancel()
 
     async def _open(self, address: Address) -> dict[str, object]:
         scheme = address.scheme or "mqtt"
         context = self._tls() if scheme in ("mqtts", "wss") else None
-        if scheme in ("ws", "wss"):
-            port = await self._open_websocket(address, context)
-        else:
-            port = await self._open_tcp(address, context)
-        return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
+        opened = await _bound(address)
+        self._sockets += opened
+        for listening in opened:
+            self._listen(listening, scheme in ("ws", "wss"), context)
+        return {
+            "transport": _TRANSPORTS[scheme],
+            "host": address.host,
+            "port": opened[0].getsockname()[1],
+        }
 
-    async def _open_tcp(self, address: Address, context: ssl.SSLContext | None) -> int:
+    def _listen(self, listening: socket.socket, is_web: bool, context: ssl.SSLContext | None) -> None:
+        if listening in self._sockets:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listening, self._accept, listening, is_web, context)
+
+    def _accept(self, listening: socket.socket, is_web: bool, context: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: MqttLink(self._broker, loop, self.links),
-            address.host,
-            address.port,
-            backlog=BACKLOG,
-            ssl=context,
-        )
-        self._servers.append(server)
-        port: int = server.sockets[0].getsockname()[1]
-        return port
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("no connection can be accepted for now: %s", error)
+                loop.remove_reader(listening)
+                loop.call_later(ACCEPT_PAUSE_S, self._listen, listening, is_web, context)
+                return
+            if not self._admits(loop.time(), by(str(peer[0]))):
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            self._begin(accepted, is_web, context, by(str(peer[0])))
 
-    async def _open_websocket(self, address: Address, context: ssl.SSLContext | None) -> int:
-        site_app = web.Application()
+    def _begin(
+        self,
+        accepted: socket.socket,
+        is_web: bool,
+        context: ssl.SSLContext | None,
+        cause: Mapping[str, object],
+    ) -> None:
+        """A link for it, which counts from now on; the handshake of TLS comes first where there is one."""
+        loop = asyncio.get_running_loop()
+        link = MqttLink(self._broker, loop, self.links)
+        protocol = Websocket(link, self._config.ws_origins) if is_web else link
+        opening = loop.create_task(self._connect(accepted, protocol, context, cause))
+        self._openings.add(opening)
 
-        async def handle(request: web.Request) -> web.StreamResponse:
-            return await serve_websocket(request, self._broker, self.links)
+        def connected(ended: asyncio.Task[None]) -> None:
+            self._openings.discard(ended)
+            if not link.is_begun:
+                accepted.close()
+                link.connection_lost(None)
 
-        site_app.router.add_get(WS_PATH, handle)
-        site_app.router.add_get("/", handle)
-        runner = web.AppRunner(site_app, access_log=None)
-        self._runners.append(runner)
-        await runner.setup()
-        site = web.TCPSite(runner, address.host, address.port, backlog=BACKLOG, ssl_context=context)
-        await site.start()
-        port: int = runner.addresses[0][1]
-        return port
+        opening.add_done_callback(connected)
+
+    def _admits(self, now_s: float, cause: Mapping[str, object]) -> bool:
+        if not self._broker.admits(now_s):
+            log.warning("connection refused: more than limits.connect_rate a second", extra=cause)
+            return False
+        if len(self.links) >= self._broker.config.limits.connections:
+            text = "connection refused: %d are open, as many as limits.connections"
+            log.warning(text, len(self.links), extra=cause)
+            return False
+        return True
+
+    async def _connect(
+        self,
+        accepted: socket.socket,
+        protocol: asyncio.Protocol,
+        context: ssl.SSLContext | None,
+        cause: Mapping[str, object],
+    ) -> None:
+        connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
+        if context is None:
+            await connect()
+            return
+        try:
+            await connect(
+                ssl=context, ssl_handshake_timeout=self._broker.config.limits.connect_timeout_ms / 1000
+            )
+        except ssl.SSLError as error:
+            # Nothing above would say so.
+            text = "connection closed: no TLS handshake on a port that is for TLS (%s)"
+            log.warning(text, error.reason, extra=cause)
+        except OSError:
+            log.info("connection closed: no TLS handshake within limits.connect_timeout", extra=cause)
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.sslobject_class = _Tls
         context.load_cert_chain(self._config.tls_cert, self._config.tls_key or None)
         return context
+
+
+async def _bound(address: Address) -> list[socket.socket]:
+    """A listening socket for each of the addresses that the host has. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    opened: list[socket.socket] = []
+    try:
+        for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
+            listening = socket.create_server((str(where[0]), int(where[1])), family=family, backlog=BACKLOG)
+            listening.setblocking(False)
+            opened.append(listening)
+    except BaseException:
+        for listening in opened:
+            listening.close()
+        raise
+    return opened

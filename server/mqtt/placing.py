@@ -25,6 +25,7 @@ from timeline.position import MessageId, at_of, position
 
 from ..config import Config
 from ..dispatch import Dispatch
+from ..logs import by
 from ..message import Message
 from ..owed import Owed
 from ..subscriber import Subscriber
@@ -117,7 +118,7 @@ class Placing:
             (placed,) = commit.place([draft], commit.reserve([draft]))
         except Refused as error:
             self.traffic.refused += 1
-            log.warning("publish of the server refused: %s", error)
+            log.warning("publish of the server refused: %s", error, extra=by("the server"))
             return None
         return placed
 
@@ -158,7 +159,7 @@ class Placing:
                     commit.row(Table.RECEIVED, wish.received, b"")
             except Refused as error:
                 self.traffic.refused += 1
-                log.info("publish refused: %s", error)
+                log.info("publish refused: %s", error, extra=by("clients"))
                 reason = _REFUSALS.get(error.why, Reason.QUOTA_EXCEEDED)
             if answer is not None:
                 answers.append((answer, reason, message))

@@ -17,13 +17,15 @@ head + its packet id + tail:
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final, Literal
 
 from . import wire
 from .packets import Ack, Connect, Packet, Publish
 from .parse import check_first, parse
-from .properties import Properties
+from .properties import Properties, read_users
 from .reasons import MalformedPacket, MqttError, PacketTooLarge
 from .wire import Reader
 
@@ -39,6 +41,8 @@ _ACK_KINDS: Final = tuple(
     {0x40: wire.PUBACK, 0x50: wire.PUBREC, 0x62: wire.PUBREL, 0x70: wire.PUBCOMP}.get(first, 0)
     for first in range(256)
 )
+MANY_BYTES: Final = 256
+"""Of properties, from which on reading them all at once is faster than one by one."""
 _FOUR: Final = struct.Struct(">BBBB").unpack_from
 _HEAD_1: Final = struct.Struct(">BBH").pack
 _HEAD_2: Final = struct.Struct(">BBBH").pack
@@ -53,59 +57,96 @@ class Decoder:
     `level` is 0 until CONNECT has come (a server's decoder learns it there); given, CONNECT counts as done.
     `role` is our side: a "server" reads what clients send, a "client" (which knows its level) what servers
     send. A packet of more than `max_packet_bytes`, fixed header included, is refused when its length is
-    read; up to that much of an incomplete packet is kept. For CONNECT it is `CONNECT_BYTES` at least.
+    read; up to that much of an incomplete packet is kept. For CONNECT it is `CONNECT_BYTES` at least. One
+    with more than `users_max` user properties, which cost far more than their bytes, is refused as well.
     """
 
-    __slots__ = ("_dead", "_from_server", "_held", "_wanted", "level", "max_packet_bytes")
+    __slots__ = (
+        "_at",
+        "_dead",
+        "_from_server",
+        "_held",
+        "_left",
+        "_wanted",
+        "level",
+        "max_packet_bytes",
+        "users_max",
+    )
 
     def __init__(
-        self, max_packet_bytes: int, level: int = 0, role: Literal["server", "client"] = "server"
+        self,
+        max_packet_bytes: int,
+        level: int = 0,
+        role: Literal["server", "client"] = "server",
+        users_max: int = sys.maxsize,
     ) -> None:
         if role == "client" and not level:
             raise ValueError("a client's decoder must be told its level")
         if max_packet_bytes < 4:
             raise ValueError("max_packet_bytes must be 4 at least: an ack has as many")
         self.max_packet_bytes = max_packet_bytes
+        self.users_max = users_max
         self.level = level
         self._from_server = role == "client"
         self._held = bytearray()  # the start of an incomplete packet ...
         self._wanted = 0  # ... and how much of it there must be before looking again
+        self._left = b""  # what has not been looked at yet ...
+        self._at = 0  # ... from here on
         self._dead = False
 
-    def feed(self, data: bytes) -> list[Packet]:
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last call took as many packets as it was allowed to: `feed(b"")` goes on."""
+        return bool(self._left)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept: the start of an incomplete packet, or what has not been looked at yet."""
+        return len(self._held) + len(self._left) - self._at
+
+    def feed(self, data: bytes, count_max: int = sys.maxsize) -> list[Packet]:
         """The packets that `data` completes, in order; O(len(data)) over all calls however it is cut.
 
-        Raises MqttError with the packets before the bad one in `.packets`; after that all input is ignored.
+        At most `count_max` of them; the rest is kept (`is_behind`). Raises MqttError with the packets before
+        the bad one in `.packets`; after that all input is ignored.
         """
         held = self._held
+        at = 0
         if held:
             held += data
             if len(held) < self._wanted:
                 return []
             data = bytes(held)
             self._held = bytearray()
+        elif self._left:
+            data, at = self._left + data if data else self._left, self._at
+            self._left, self._at = b"", 0
         packets: list[Packet] = []
         if self._dead:
             return packets
         try:
-            at = self._decode(data, packets)
+            at = self._decode(data, at, packets, count_max)
         except MqttError as error:
             self._dead = True
             error.packets = packets
             raise
         if at < len(data):
-            self._held += data[at:]
+            if len(packets) == count_max:
+                self._left, self._at = data, at
+            else:
+                self._held += data[at:]
         return packets
 
-    def _decode(self, data: bytes, packets: list[Packet]) -> int:
-        """Append the packets of `data`; return where an incomplete one starts, or the end."""
+    def _decode(self, data: bytes, at: int, packets: list[Packet], count_max: int) -> int:
+        """Append `count_max` packets of `data` from `at` on; return where the next one starts, or the end."""
         add = packets.append
         limit = self.max_packet_bytes
         level = self.level
-        at = 0
         end = len(data)
         last = end - 4
-        while at < end:
+        for _ in repeat(None, count_max):
+            if at >= end:
+                break
             if at <= last and level:
                 first, length, third, fourth = _FOUR(data, at)
                 flags = _PUBLISH_FLAGS[first]
@@ -131,7 +172,7 @@ class Decoder:
                         properties: Properties | None = None
                         if level == 5:
                             if mark < stop and data[mark]:
-                                properties, mark = _usual_properties(data, mark, stop)
+                                properties, mark = _usual_properties(data, mark, stop, self.users_max)
                             else:
                                 mark += 1
                         if (
@@ -171,7 +212,7 @@ class Decoder:
         if stop - at > limit:
             detail = f"makes {stop - at} bytes, {limit} are allowed"
             raise PacketTooLarge(wire.NAMES[data[at] >> 4], "remaining length", 1, detail)
-        reader = Reader(data, at, body, min(stop, len(data)), self.level, self._from_server)
+        reader = Reader(data, at, body, min(stop, len(data)), self.level, self._from_server, self.users_max)
         if stop > len(data):
             check_first(reader)
             self._wanted = stop - at
@@ -189,7 +230,7 @@ class Decoder:
         return stop
 
 
-def _usual_properties(data: bytes, at: int, stop: int) -> tuple[Properties | None, int]:
+def _usual_properties(data: bytes, at: int, stop: int, users_max: int) -> tuple[Properties | None, int]:
     """The section at `at` if it holds only user properties, message expiry, topic alias; and where it ends.
 
     Anything else, right or wrong, gives an end behind `stop`, which sends the packet to `parse`.
@@ -205,11 +246,17 @@ def _usual_properties(data: bytes, at: int, stop: int) -> tuple[Properties | Non
         while at < end <= stop:
             identifier = data[at]
             if identifier == 0x26:
+                if end - at > MANY_BYTES:
+                    more, at = read_users(data, at, end, users_max - len(users))
+                    if not more:
+                        break
+                    users += more
+                    continue
                 key_end = at + 3 + (data[at + 1] << 8 | data[at + 2])
                 value_end = key_end + 2 + (data[key_end] << 8 | data[key_end + 1])
                 key = data[at + 3 : key_end].decode()
                 value = data[key_end + 2 : value_end].decode()
-                if "\0" in key or "\0" in value:
+                if "\0" in key or "\0" in value or len(users) == users_max:
                     break
                 users.append((key, value))
                 at = value_end

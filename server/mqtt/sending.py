@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from timeline.session import Subscription
 
+from ..logs import by, shown
 from ..message import Message
 from ..subscriber import Subscriber
 from . import wire
@@ -30,6 +31,8 @@ class Sending:
     def __init__(self, broker: Broker, peer: str, wake: Callable[[], None]) -> None:
         self._broker = broker
         self._peer = peer
+        self._cause = by(peer.rpartition(":")[0])
+        """For the log: the address without the port, which is another with each connection."""
         self._wake = wake
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -127,7 +130,11 @@ class Sending:
             self._write(data)
             return
         log.info(
-            "connection closed: %s (%s) takes no answer of %d bytes", self._peer, self.client_id, len(data)
+            "connection closed: %s (%s) takes no answer of %d bytes",
+            self._peer,
+            shown(self.client_id),
+            len(data),
+            extra=self._cause,
         )
         if not isinstance(packet, Disconnect | Connack):
             self._say_why(Reason.PACKET_TOO_LARGE)

@@ -4,7 +4,8 @@
 
 What arrives while a session is being opened waits. A SUBSCRIBE or UNSUBSCRIBE takes effect when what the
 client has published before it has been handed on; until then it waits, and what comes behind it too. One of
-many filters is worked off in portions, a round each.
+many filters is worked off in portions, a round each. When something waits no more, and when more has come
+than can be handled in a turn, whoever drives the connection calls `receive` again (`is_behind`).
 
 Answers to publishes leave in the order of the publishes (MQTT-4.6.0), each when its message is durable or
 handed on: a queue of them is kept, and sent from the front as far as it is complete.
@@ -18,10 +19,11 @@ again before PUBREL.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from timeline.position import MessageId, id_text
 
+from ..logs import shown
 from ..subscriber import Subscriber
 from . import wire
 from .broker import Broker
@@ -61,7 +63,12 @@ from .subscribing import PORTION_BYTES, Reasons, bridged, size_of, subscribe, un
 
 log = logging.getLogger(__name__)
 
-HELD_PACKETS = 100
+PACKETS_AT_ONCE = 128
+"""Packets that are read before anybody looks at the clock."""
+ASKS_MAX = 100
+"""Packets of one client that may wait for its session to be stored; then it is read no more."""
+TURN_S = 0.003
+"""How long one connection may be at it before the others have their turn."""
 
 
 class Connection(Sending):
@@ -69,9 +76,10 @@ class Connection(Sending):
 
     def __init__(self, broker: Broker, *, peer: str, wake: Callable[[], None]) -> None:
         super().__init__(broker, peer, wake)
-        self._decoder = Decoder(broker.config.mqtt.maximum_packet_size)
+        config = broker.config
+        self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
         self._held: deque[Packet | MqttError] = deque()
-        """What has come and is not handled."""
+        """What has been read and is not handled."""
         self._waiting: Callable[[], None] | None = None
         """What goes on in a later round, before all that is held."""
         self._portion = PORTION_BYTES
@@ -84,21 +92,36 @@ class Connection(Sending):
     # -- bytes
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
-        if self.is_closed:
-            return
-        try:
-            packets = self._decoder.feed(data)
-        except MqttError as error:
-            self._accept([*error.packets, error])
-        else:
-            self._accept(packets)
+        """Bytes have come, or, without any, it is this connection's turn again.
+
+        What is not done in `TURN_S` is kept (`is_behind`), as is what comes while something is waited for.
+        """
+        clock, decoder = self._broker.clock, self._decoder
+        until = 0.0
+        while not self.is_closed:
+            self._accept(self._decode(data))
+            if self.is_waiting or not decoder.is_behind:
+                break
+            now = clock.mono()
+            until = until or now + TURN_S
+            if now >= until:
+                break
+            data = b""
+        self._inflow.flush()
 
     def lost(self) -> None:
         """The connection is gone. The session stays if it is persistent."""
-        while self._waiting is not None and not self.is_closed:
-            self._go_on(self._waiting)
+        while not (self.is_closed or self.is_opening):
+            if self._waiting is not None:
+                self._go_on(self._waiting)
+            elif self._held or self._decoder.is_behind:
+                self._accept(self._decode(b""))
+            else:
+                break
+        self._inflow.flush()
         self.is_closed = True
+        self._held.clear()
+        self._decoder = Decoder(4)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self:
             self._broker.leave(subscriber)
@@ -114,29 +137,61 @@ class Connection(Sending):
         return self._subscriber is not None and not self.is_opening and not self.is_closed
 
     @property
-    def is_overfed(self) -> bool:
-        """Too much has come that waits for the session to be opened or stored: read no more for now."""
-        asking = self._broker.sessions.asks(self._subscriber) if self._subscriber is not None else 0
-        return len(self._held) + asking > HELD_PACKETS
+    def is_behind(self) -> bool:
+        """More has come than is handled yet: read no more for now, and call `receive` when there is time."""
+        return not self.is_closed and (bool(self._held) or self._decoder.is_behind or self._asks_much)
+
+    @property
+    def is_waiting(self) -> bool:
+        """For the session, or for what was published: `wake` is called when that has come."""
+        return self.is_opening or self._waiting is not None or self._asks_much
+
+    @property
+    def _asks_much(self) -> bool:
+        subscriber = self._subscriber
+        return subscriber is not None and self._broker.sessions.asks(subscriber) > ASKS_MAX
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that have come and wait: for the rest of their packet, or for their turn."""
+        return self._decoder.kept_bytes
 
     # -- packets
 
-    def _accept(self, packets: Iterable[Packet | MqttError]) -> None:
+    def _decode(self, data: bytes) -> Sequence[Packet | MqttError]:
+        """The next packets, none while the session is being opened. An error is the last of all."""
+        is_full = self.is_opening or len(self._held) > PACKETS_AT_ONCE
+        try:
+            return self._decoder.feed(data, 0 if is_full else PACKETS_AT_ONCE)
+        except MqttError as error:
+            return [*error.packets, error]
+
+    def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
         """Handle packets in order, as far as nothing has to be waited for.
 
         Acks and PINGREQ wait for no subscription: the client must not take the connection for dead.
         """
         held = self._held
-        for packet in packets:
-            if self.is_closed:
-                return
-            if self.is_opening or (self._waiting is not None and not isinstance(packet, Ack | Pingreq)):
-                held.append(packet)
-            else:
-                self._handle(packet)
+        if held:
+            held.extend(packet for packet in packets if not self._goes_ahead(packet))
+        else:
+            for packet in packets:
+                if self.is_closed:
+                    return
+                if self.is_opening or self._waiting is not None:
+                    if not self._goes_ahead(packet):
+                        held.append(packet)
+                else:
+                    self._handle(packet)
         while held and not (self.is_opening or self.is_closed) and self._waiting is None:
             self._handle(held.popleft())
-        self._inflow.flush()
+
+    def _goes_ahead(self, packet: Packet | MqttError) -> bool:
+        """Handle what need not wait for a subscription; whether it was that."""
+        is_ahead = self._waiting is not None and isinstance(packet, Ack | Pingreq) and not self.is_closed
+        if is_ahead:
+            self._handle(packet)
+        return is_ahead
 
     def _handle(self, packet: Packet | MqttError) -> None:
         if isinstance(packet, Publish):
@@ -223,10 +278,9 @@ class Connection(Sending):
             properties = connack_properties(packet, self._broker.config, expiry_s, assigned)
         self.put(Connack(is_present, 0, properties))
         self._broker.resume(subscriber)
-        self._accept(())
 
     def _refuse_connect(self, reason: int) -> None:
-        log.info("connect refused: %s, reason 0x%02x", self._peer, reason)
+        log.info("connect refused: %s, reason 0x%02x", self._peer, reason, extra=self._cause)
         self.put(Connack(False, reason if self.level == 5 else connect_return(reason)))
         self._end()
 
@@ -258,7 +312,7 @@ class Connection(Sending):
         if self._waiting is work and not self.is_closed:
             self._waiting = None
             work()
-            self._accept(())
+            self._wake()
 
     def _take_effect(self, packet: Subscribe | Unsubscribe) -> None:
         if isinstance(packet, Subscribe):
@@ -342,7 +396,8 @@ class Connection(Sending):
             return
         refused = self._inflow.take(packet, session, self.level)
         if refused is not None:
-            log.info("publish refused: %s (%s), %s", self._peer, self.client_id, refused)
+            name = shown(self.client_id)
+            log.info("publish refused: %s (%s), %s", self._peer, name, refused, extra=self._cause)
 
     def _acknowledge(self, pending: PendingAck) -> None:
         """Answer a publish; below level 5 a refusal can only be said by closing."""
@@ -384,7 +439,7 @@ class Connection(Sending):
         if self.level:
             self.refuse(Reason(error.reason), str(error))
             return
-        log.info("connect refused: %s, %s", self._peer, error)
+        log.info("connect refused: %s, %s", self._peer, error, extra=self._cause)
         if isinstance(error, UnsupportedLevel):
             self._write(error.connack)
         elif error.spoken == 5:
@@ -396,7 +451,8 @@ class Connection(Sending):
 
     def refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""
-        log.info("connection closed: %s (%s), 0x%02x %s", self._peer, self.client_id, reason, why)
+        name = shown(self.client_id)
+        log.info("connection closed: %s (%s), 0x%02x %s", self._peer, name, reason, why, extra=self._cause)
         if not self.is_closed:
             self._inflow.flush()
             self._say_why(reason, why)

@@ -1,121 +1,226 @@
-"""MQTT over websockets: the same link, over a transport that writes binary frames.
+"""MQTT over websockets: the same link, behind a handshake and frames.
 
-MQTT-6.0: frames are binary, packet boundaries mean nothing, the subprotocol is "mqtt". Bytes to the client
-wait in a queue for the one task that writes them; from `high` on the link is told to pause, as a socket's
-transport does.
+A websocket stands between a socket and a link: a protocol to the one, a transport to the other. MQTT-6.0:
+frames are binary, packet boundaries mean nothing, the subprotocol is "mqtt". So payload is handed on as it
+comes, and the bounds are those of the link and its decoder, whatever the frames are.
 """
 
 import asyncio
 import logging
-from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
-from aiohttp import WSMsgType, web
-
-from .broker import Broker
-from .link import MqttLink
+from ..logs import by
+from .frames import BINARY, CLOSE, NORMAL, PING, PONG, FrameError, Frames, frame
+from .handshake import HEAD_MAX, HandshakeRefused, answer_handshake
+from .link import MqttLink, peer_of
 
 log = logging.getLogger(__name__)
 
-CLOSE_UNSUPPORTED_DATA = 1003
+FRAMES_AT_ONCE = 1_000
+"""Frames that are read before others have their turn."""
+PONG_MAX = 64 << 10
+"""Unsent bytes from which on pings are not answered."""
 
 
-class WebsocketTransport(asyncio.Transport):
-    """What a link needs of a transport, on a websocket."""
+class Websocket(asyncio.Protocol):
+    """One connection. To the link it is a transport: what stands under "asyncio.Transport" is that."""
 
-    def __init__(self, socket: web.WebSocketResponse, link: MqttLink, peer: object) -> None:
-        super().__init__({"peername": peer})
-        self._socket = socket
+    def __init__(self, link: MqttLink, origins: tuple[str, ...]) -> None:
         self._link = link
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        self._high = 1 << 16
-        self._is_closing = False
+        self._origins = origins
+        self._raw: asyncio.Transport
+        self._head = b""
+        self._frames = Frames()
+        self._is_open = False
+        self._is_over = False
+        """Nothing more is sent: the close frame, or what refuses the request, was the last."""
+        self._has_heard_close = False
         self._is_paused = False
-        self._has_work = asyncio.Event()
-        self._may_read = asyncio.Event()
-        self._may_read.set()
+        """By the link."""
+        self._is_planned = False
 
-    def write(self, data: Any) -> None:
-        self._waiting.append(bytes(data))
-        self._waiting_bytes += len(data)
-        self._has_work.set()
-        if self._waiting_bytes > self._high and not self._is_paused:
-            self._is_paused = True
-            self._link.pause_writing()
+    # -- asyncio.Protocol
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002
-        self._high = high or self._high
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast("asyncio.Transport", transport)
+        self._link.connection_made(cast("asyncio.BaseTransport", self))
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_open:
+            self._frames.feed(data)
+            self._turn()
+        elif self._is_over:
+            self._link.data_received(data)
+        else:
+            self._shake_hands(data)
+
+    def eof_received(self) -> None:
+        self._link.eof_received()
+
+    def pause_writing(self) -> None:
+        self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._link.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_over = True
+        self._frames = Frames()
+        self._link.connection_lost(exc)
+
+    # -- asyncio.Transport
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:
+        return self._raw.get_extra_info(name, default)
+
+    def write(self, data: bytes) -> None:
+        if not self._is_over:
+            self._raw.write(frame(BINARY, data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._raw.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        return self._waiting_bytes
+        return self._raw.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        self._may_read.clear()
+        self._is_paused = True
+        self._raw.pause_reading()
 
     def resume_reading(self) -> None:
-        self._may_read.set()
+        if self._is_paused:
+            self._is_paused = False
+            self._plan()
 
     def is_closing(self) -> bool:
-        return self._is_closing
+        return self._raw.is_closing()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """Say that this was all. The client's close frame, its end or the link's patience ends the rest."""
+        if self._is_open:
+            self._say_close(NORMAL)
+        elif self._raw.can_write_eof():
+            self._raw.write_eof()
+        else:
+            self._raw.close()
+        self._is_over = True
+        if self._has_heard_close:
+            self._raw.close()
 
     def close(self) -> None:
-        self._is_closing = True
-        self._has_work.set()
+        self.write_eof()
+        self._raw.close()
 
     def abort(self) -> None:
-        self._waiting.clear()
-        self.close()
+        self._raw.abort()
 
-    async def readable(self) -> None:
-        await self._may_read.wait()
+    # -- the handshake
 
-    async def write_out(self) -> None:
-        """Send what waits, until the transport is closed and nothing waits, or the client is gone."""
-        with suppress(ConnectionError):
-            await self._write_out()
-
-    async def _write_out(self) -> None:
-        while True:
-            await self._has_work.wait()
-            self._has_work.clear()
-            data, self._waiting, self._waiting_bytes = b"".join(self._waiting), [], 0
-            if data:
-                await self._socket.send_bytes(data)
-            if self._is_paused:
-                self._is_paused = False
-                self._link.resume_writing()
-            if self._is_closing and not self._waiting:
-                await self._socket.close()
-                return
-
-
-async def serve_websocket(request: web.Request, broker: Broker, links: set[MqttLink]) -> web.StreamResponse:
-    """One websocket connection, from the handshake to its end."""
-    socket = web.WebSocketResponse(
-        protocols=("mqtt", "mqttv3.1"), max_msg_size=broker.config.mqtt.maximum_packet_size, compress=False
-    )
-    await socket.prepare(request)
-    link = MqttLink(broker, asyncio.get_running_loop(), links)
-    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-    transport = WebsocketTransport(socket, link, peer)
-    link.connection_made(transport)
-    writer = asyncio.create_task(transport.write_out())
-    try:
-        await _read(socket, transport, link)
-    finally:
-        transport.abort()
-        link.connection_lost(None)
-        writer.cancel()
-    return socket
-
-
-async def _read(socket: web.WebSocketResponse, transport: WebsocketTransport, link: MqttLink) -> None:
-    async for message in socket:
-        if message.type is not WSMsgType.BINARY:
-            log.info("websocket closed: a frame that is not binary")
-            await socket.close(code=CLOSE_UNSUPPORTED_DATA)
+    def _shake_hands(self, data: bytes) -> None:
+        self._head += data
+        head, end, rest = self._head.partition(b"\r\n\r\n")
+        if not end and len(head) <= HEAD_MAX:
             return
-        if not transport.is_closing():
-            link.data_received(message.data)
-        await transport.readable()
+        try:
+            answer = answer_handshake(head, self._origins)
+        except HandshakeRefused as error:
+            self._refuse(error)
+            return
+        self._raw.write(answer)
+        self._head = b""
+        self._is_open = True
+        if rest:
+            self.data_received(rest)
+
+    def _refuse(self, error: HandshakeRefused) -> None:
+        peer = peer_of(self._raw)
+        cause = by(peer.rpartition(":")[0])
+        log.info("websocket refused: %s, %d %s", peer, error.status, error, extra=cause)
+        body = f"{error}\n".encode()
+        lines = (
+            f"HTTP/1.1 {error.status.value} {error.status.phrase}",
+            *error.headers,
+            "Connection: close",
+            "Content-Type: text/plain; charset=utf-8",
+            f"Content-Length: {len(body)}",
+        )
+        self._raw.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        self._head = b""
+        self._link.end()
+
+    # -- frames
+
+    def _plan(self) -> None:
+        if not self._is_planned:
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_planned = False
+        if not self._raw.is_closing():
+            self._turn()
+
+    def _turn(self) -> None:
+        """Hand on what has come, if the link reads, for as many frames as are one turn."""
+        if self._is_paused:
+            return
+        payload: list[bytes] = []
+        error: FrameError | None = None
+        has_more = False
+        try:
+            has_more = self._take(payload)
+        except FrameError as found:
+            error = found
+        if payload:
+            self._link.data_received(b"".join(payload))
+        if error is not None:
+            self._fail(error)
+        elif self._has_heard_close:
+            self._leave()
+        elif has_more:
+            self._raw.pause_reading()
+            self._plan()
+        elif not self._is_paused:
+            self._raw.resume_reading()
+
+    def _take(self, payload: list[bytes]) -> bool:
+        """Append the payload of the next frames; whether there may be more of them. Raises FrameError."""
+        for _ in range(FRAMES_AT_ONCE):
+            if self._has_heard_close:
+                return False
+            piece = self._frames.next()
+            if piece is None:
+                return False
+            kind, data = piece
+            if kind == BINARY:
+                payload.append(data)
+            elif kind == CLOSE:
+                self._has_heard_close = True
+            elif kind == PING and not self._is_over and self._raw.get_write_buffer_size() < PONG_MAX:
+                self._raw.write(frame(PONG, data))
+        return True
+
+    def _fail(self, error: FrameError) -> None:
+        peer = peer_of(self._raw)
+        cause = by(peer.rpartition(":")[0])
+        log.info("websocket closed: %s, %d %s", peer, error.code, error, extra=cause)
+        self._frames = Frames()
+        self._say_close(error.code)
+        self._is_open = False
+        self._link.end()
+
+    def _leave(self) -> None:
+        """The client has said that it goes. What it sent before is handled first."""
+        if self._is_paused:
+            return
+        self._link.eof_received()
+        self._say_close(NORMAL)
+        self._raw.close()
+
+    def _say_close(self, code: int) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._raw.write(frame(CLOSE, code.to_bytes(2)))

@@ -8,6 +8,7 @@ every complaint names packet, field and byte.
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from .reasons import MalformedPacket, ProtocolViolation
@@ -67,9 +68,18 @@ def binary(value: bytes) -> bytes:
 class Reader:
     """A cursor over one packet: `data[start:stop]` with the cursor `at` behind the fixed header."""
 
-    __slots__ = ("at", "data", "first", "from_server", "level", "start", "stop")
+    __slots__ = ("at", "data", "first", "from_server", "level", "start", "stop", "users_max")
 
-    def __init__(self, data: bytes, start: int, at: int, stop: int, level: int, from_server: bool) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        start: int,
+        at: int,
+        stop: int,
+        level: int,
+        from_server: bool,
+        users_max: int = sys.maxsize,
+    ) -> None:
         self.data = data
         self.start = start
         self.at = at
@@ -77,6 +87,7 @@ class Reader:
         self.first = data[start]
         self.level = level
         self.from_server = from_server
+        self.users_max = users_max
 
     def malformed(self, field: str, detail: str, at: int | None = None) -> MalformedPacket:
         return MalformedPacket(NAMES[self.first >> 4], field, self._offset(at), detail)

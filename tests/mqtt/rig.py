@@ -207,6 +207,9 @@ class Peer:
         """What the server has put on the wire arrives. True if there was something."""
         if self.is_closed or not self.is_reading:
             return False
+        is_behind = self.connection.is_behind and not self.connection.is_waiting
+        if is_behind:
+            self.connection.receive(b"")
         out = self.connection.take_output()
         if out:
             data = b"".join(out)
@@ -218,7 +221,7 @@ class Peer:
             return True
         if out:
             self.connection.drained()
-        return bool(out)
+        return bool(out) or is_behind
 
     def take(self, kind: type[Any]) -> Any:
         assert self.inbox, f"no {kind.__name__} has come"

@@ -7,20 +7,15 @@ import logging
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from server.app import App
-from server.clock import SystemClock
 from server.config import Config
-from server.kinds import Address
 from server.mqtt import wire
 from server.mqtt.encode import encode
 from server.mqtt.link import MqttLink
-from server.mqtt.listeners import Listeners
 from server.mqtt.packets import (
     Ack,
     Connack,
@@ -33,59 +28,18 @@ from server.mqtt.packets import (
     SubscribeOptions,
 )
 from server.mqtt.publish import Decoder
-from shards.rocks import RocksStore
-from tests.mqtt.rig import config
-
-TLS = Path(__file__).parent / "tls"
-
-
-class Served:
-    """A server and where it listens, by scheme."""
-
-    def __init__(self, app: App, listeners: Listeners, ports: dict[str, int]) -> None:
-        self.app = app
-        self.listeners = listeners
-        self.ports = ports
-        self.writers: list[asyncio.StreamWriter] = []
-        """Closed in the end."""
+from tests.mqtt.served import TLS, Served, everywhere, serve
 
 
 @pytest.fixture
 def settings() -> Config:
-    schemes = tuple(Address("127.0.0.1", 0, scheme) for scheme in ("mqtt", "mqtts", "ws", "wss"))
-    return config(
-        listen=schemes,
-        tls_cert=str(TLS / "cert.pem"),
-        tls_key=str(TLS / "key.pem"),
-        connect_rate=0,
-        out_bytes=4_096,
-    )
+    return everywhere(connect_rate=0, out_bytes=4_096)
 
 
 @pytest.fixture
 async def served(tmp_path: Path, settings: Config) -> AsyncIterator[Served]:
-    app = App(settings, SystemClock(), RocksStore(tmp_path / "data"), fatal=lambda: None)
-    await app.start()
-    listeners = Listeners(app.broker, settings.mqtt)
-    where = await listeners.open()
-    ports = {
-        scheme: int(str(at["port"])) for scheme, at in zip(("mqtt", "mqtts", "ws", "wss"), where, strict=True)
-    }
-    made = Served(app, listeners, ports)
-    yield made
-    for writer in made.writers:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
-    await listeners.close()
-    for link in list(listeners.links):
-        link.shut(0x8B)
-    for _ in range(200):
-        if not listeners.links:
-            break
-        await asyncio.sleep(0.01)
-    await listeners.cleanup()
-    await app.stop()
+    async with serve(tmp_path / "data", settings) as made:
+        yield made
 
 
 async def _until(holds: Callable[[], bool]) -> None:
@@ -269,7 +223,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(served: Served) -> None:
     chunk = encode(Publish(b"$SYS/topic", b"x", 1, packet_id=7), 5) * 500
     sent = 0
     async with asyncio.timeout(60):
-        while not link._is_holding:
+        while not link._is_held:
             stream.writer.write(chunk)
             sent += 500
             await asyncio.sleep(0)

@@ -132,9 +132,9 @@ def test_one_who_floods_is_read_no_more_until_it_has_been_answered() -> None:
     peer = rig.lasting("s", level=4)
     for number in range(101):
         peer.send(Subscribe(1 + number, (("a", SubscribeOptions(1)),)), pump=False)
-    assert peer.connection.is_overfed
+    assert peer.connection.is_behind
     rig.pump()
-    assert not peer.connection.is_overfed
+    assert not peer.connection.is_behind
 
 
 def test_nobody_is_answered_before_it_is_durable() -> None:

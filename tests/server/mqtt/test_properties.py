@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+from server.mqtt import wire
+from server.mqtt.packets import Publish
 from server.mqtt.properties import (
     Properties,
     decode_properties,
     encode_properties,
     forwarded,
     message_expiry,
+    read_users,
     subscription_id,
     topic_alias,
     user_property,
 )
+from server.mqtt.publish import Decoder
 from server.mqtt.reasons import MqttError
 from tests.server.mqtt import samples
 
@@ -113,3 +120,67 @@ def test_stored_properties_that_are_none(raw: bytes) -> None:
 def test_user_property_by_name() -> None:
     assert FULL.user("b") == "1"
     assert FULL.user("c") is None
+
+
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5),
+    st.sampled_from(["", "x" * 255, "y" * 256, "ä" * 200]),
+)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS), max_size=5), st.binary(max_size=8), st.integers(0, 6))
+def test_many_user_properties_at_once(pairs: list[tuple[str, str]], tail: bytes, count_max: int) -> None:
+    """What is read is what was written, up to what is none or not sound."""
+    tail = tail.replace(b"\x26", b"\x25")
+    data = b"head" + b"".join(user_property(*pair) for pair in pairs) + tail
+    users, after = read_users(data, 4, len(data), count_max)
+    assert users == pairs[:count_max]
+    assert after == 4 + sum(len(user_property(*pair)) for pair in pairs[:count_max])
+    if pairs and not tail:
+        users, after = read_users(data, 4, len(data) - 1, 100)
+        assert users == pairs[:-1]
+
+
+def _publish(section: bytes, extra: bytes = b"") -> bytes:
+    section = extra + section
+    body = b"\0\1t" + wire.varint(len(section)) + section
+    return b"\x30" + wire.varint(len(body)) + body
+
+
+SLOWLY = b"\x03\0\0"
+"""A content type sends the packet to `parse`."""
+
+
+@pytest.mark.parametrize("extra", [b"", SLOWLY])
+@pytest.mark.parametrize("bad", [b"\x26\0\1\0\0\0", b"\x26\0\0\0\1\0", b"\x26\0\1\xff\0\0", b"\x26\0\2a\0\0"])
+@pytest.mark.parametrize("before", [0, 3, 200])
+def test_a_bad_one_among_many(extra: bytes, bad: bytes, before: int) -> None:
+    good = user_property("key", "value")
+    with pytest.raises(MqttError) as caught:
+        Decoder(1 << 20, 5).feed(_publish(good * before + bad, extra))
+    assert caught.value.reason == 0x81
+
+
+@pytest.mark.parametrize("extra", [b"", SLOWLY])
+@pytest.mark.parametrize("size", [0, 60])
+def test_no_more_user_properties_than_are_allowed(extra: bytes, size: int) -> None:
+    one = user_property("k", "v" * size)
+    (packet,) = Decoder(1 << 20, 5, users_max=10).feed(_publish(one * 10, extra))
+    assert isinstance(packet, Publish)
+    assert packet.properties is not None
+    assert packet.properties.user_properties == (("k", "v" * size),) * 10
+    with pytest.raises(MqttError) as caught:
+        Decoder(1 << 20, 5, users_max=10).feed(_publish(one * 11, extra))
+    assert caught.value.reason == 0x97
+
+
+@pytest.mark.parametrize("extra", [b"", SLOWLY])
+def test_a_flood_of_empty_ones_is_refused_soon(extra: bytes) -> None:
+    data = _publish(b"\x26\0\0\0\0" * 200_000, extra)
+    took = []
+    for _ in range(3):
+        started = time.thread_time()
+        with pytest.raises(MqttError):
+            Decoder(1 << 20, 5, users_max=5_000).feed(data)
+        took.append(time.thread_time() - started)
+    assert min(took) < 0.02

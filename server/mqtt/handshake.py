@@ -1,0 +1,112 @@
+"""The request that makes a connection a websocket, and its answer.
+
+    GET /mqtt HTTP/1.1 ... -> 101, then frames; anything else -> an HTTP error, and the end
+
+A page in a browser may connect to any host that the browser can reach, so `Origin`, which pages cannot
+forge, is looked at: it must name the host that the request is for, or be one of `mqtt.ws_origins`.
+
+Source: RFC 6455, section 4.2.
+"""
+
+import binascii
+from base64 import b64decode, b64encode
+from hashlib import sha1
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+PATHS = frozenset({"/", "/mqtt"})
+PROTOCOLS = ("mqtt", "mqttv3.1")
+HEAD_MAX = 16 << 10
+_KEY_TAIL: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class HandshakeRefused(Exception):
+    """A request that is not answered with 101."""
+
+    def __init__(self, status: HTTPStatus, detail: str, *headers: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.headers = headers
+
+
+def answer_handshake(head: bytes, origins: tuple[str, ...]) -> bytes:
+    """The answer to a request, its lines without the empty one; raises HandshakeRefused.
+
+    `origins` are allowed beside the host that the request names; "*" is all.
+    """
+    if len(head) > HEAD_MAX:
+        raise HandshakeRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = _headers(lines)
+    _check_request(first, headers)
+    if "origin" in headers and not _is_allowed(headers["origin"], headers.get("host", ""), origins):
+        raise HandshakeRefused(HTTPStatus.FORBIDDEN, "this origin is not one of mqtt.ws_origins")
+    key = headers.get("sec-websocket-key", "").encode("latin-1")
+    accept = b64encode(sha1(key + _KEY_TAIL, usedforsecurity=False).digest())
+    offered = _tokens(headers, "sec-websocket-protocol")
+    chosen = next((name for name in PROTOCOLS if name in offered), "")
+    return b"".join(
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n",
+            b"Sec-WebSocket-Accept: %b\r\n" % accept,
+            b"Sec-WebSocket-Protocol: %b\r\n" % chosen.encode() if chosen else b"",
+            b"\r\n",
+        )
+    )
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    """By name in lower case; one that is repeated is a list with commas."""
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "this is not a header")
+        lower = name.lower()
+        value = value.strip(" \t")
+        headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+    return headers
+
+
+def _tokens(headers: dict[str, str], name: str) -> set[str]:
+    return {token.strip() for token in headers.get(name, "").split(",")}
+
+
+def _check_request(first: str, headers: dict[str, str]) -> None:
+    method, _, rest = first.partition(" ")
+    target, _, version = rest.partition(" ")
+    if version != "HTTP/1.1" or "host" not in headers:
+        raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "this is not a request of HTTP/1.1")
+    if target.partition("?")[0] not in PATHS:
+        raise HandshakeRefused(HTTPStatus.NOT_FOUND, "MQTT is at /mqtt")
+    if method != "GET":
+        raise HandshakeRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET", "Allow: GET")
+    asked = {token.lower() for token in _tokens(headers, "upgrade")}
+    if "websocket" not in asked or "upgrade" not in _tokens(
+        {"connection": headers.get("connection", "").lower()}, "connection"
+    ):
+        raise HandshakeRefused(
+            HTTPStatus.UPGRADE_REQUIRED, "MQTT is spoken over a websocket here", "Upgrade: websocket"
+        )
+    if headers.get("sec-websocket-version") != "13":
+        raise HandshakeRefused(
+            HTTPStatus.UPGRADE_REQUIRED, "version 13 is spoken here", "Sec-WebSocket-Version: 13"
+        )
+    try:
+        key = b64decode(headers.get("sec-websocket-key", ""), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != 16:
+        raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "Sec-WebSocket-Key is not 16 bytes in base64")
+
+
+def _is_allowed(origin: str, host: str, origins: tuple[str, ...]) -> bool:
+    """Whether a page of `origin` may connect to `host`, which is compared without the ports."""
+    if "*" in origins or origin.lower() in origins:
+        return True
+    try:
+        theirs, ours = urlsplit(origin).hostname, urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    return theirs is not None and theirs == ours

@@ -1,0 +1,63 @@
+"""A server in this process, with real sockets: one listener of each kind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from server.app import App
+from server.clock import SystemClock
+from server.config import Config
+from server.kinds import Address
+from server.mqtt.listeners import Listeners
+from shards.rocks import RocksStore
+from tests.mqtt.rig import config
+
+TLS = Path(__file__).parent / "tls"
+SCHEMES = ("mqtt", "mqtts", "ws", "wss")
+
+
+class Served:
+    """A server and where it listens, by scheme."""
+
+    def __init__(self, app: App, listeners: Listeners, ports: dict[str, int]) -> None:
+        self.app = app
+        self.listeners = listeners
+        self.ports = ports
+        self.writers: list[asyncio.StreamWriter] = []
+        """Closed in the end."""
+        self.loop = asyncio.get_running_loop()
+
+
+def everywhere(**keys: Any) -> Config:
+    """Settings with all listeners; the others as in `config`."""
+    listen = tuple(Address("127.0.0.1", 0, scheme) for scheme in SCHEMES)
+    return config(listen=listen, tls_cert=str(TLS / "cert.pem"), tls_key=str(TLS / "key.pem"), **keys)
+
+
+@asynccontextmanager
+async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
+    """Run it on this loop."""
+    app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
+    await app.start()
+    listeners = Listeners(app.broker, settings.mqtt)
+    where = await listeners.open()
+    made = Served(
+        app, listeners, {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, where, strict=True)}
+    )
+    try:
+        yield made
+    finally:
+        for writer in made.writers:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+        listeners.close()
+        for link in listeners.links:
+            link.shut(0x8B)
+        for _ in range(500):
+            if not listeners.links:
+                break
+            await asyncio.sleep(0.01)
+        await app.stop()

@@ -1,0 +1,571 @@
+"""How connections begin and end, on real sockets: the last word, blocked sockets, places that count from the
+accept on, floods in one chunk. The server has a thread and the usual loop, the clients are blocking."""
+
+import asyncio
+import gc
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from queue import Queue
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from server.clock import SystemClock
+from server.config import Config
+from server.mqtt import link as link_module
+from server.mqtt import wire
+from server.mqtt.encode import encode
+from server.mqtt.frames import BINARY
+from server.mqtt.link import Links
+from server.mqtt.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeOptions,
+    Will,
+)
+from server.mqtt.properties import Properties
+from server.mqtt.publish import Decoder
+from tests.mqtt.served import SCHEMES, TLS, Served, everywhere, serve
+
+MIB = 1 << 20
+LONGEST_S = 0.05
+"""Processor time that a turn may take: 8 ms where nothing else runs, 500 if all is done at once."""
+
+
+@pytest.fixture
+def keys() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def served(tmp_path: Path, keys: dict[str, Any]) -> Iterator[Served]:
+    settings = everywhere(**{"connect_rate": 0, "out_bytes": 65_536} | keys)
+    begun: Queue[tuple[Served, asyncio.Event]] = Queue()
+
+    async def run() -> None:
+        async with serve(tmp_path / "data", settings) as made:
+            over = asyncio.Event()
+            begun.put((made, over))
+            await over.wait()
+
+    def main() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(main)
+        made, over = begun.get(timeout=30)
+        try:
+            yield made
+        finally:
+            made.loop.call_soon_threadsafe(over.set)
+            running.result(30)
+
+
+class Client:
+    """A blocking socket that speaks MQTT over any of the listeners."""
+
+    def __init__(self, port: int, scheme: str = "mqtt", level: int = 5, receive_bytes: int = 0) -> None:
+        raw = socket.socket()
+        if receive_bytes:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        raw.settimeout(30)
+        raw.connect(("127.0.0.1", port))
+        self.socket: socket.socket = raw
+        if scheme in ("mqtts", "wss"):
+            context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
+            self.socket = context.wrap_socket(raw, server_hostname="localhost")
+        self.is_web = scheme in ("ws", "wss")
+        self.level = level
+        self.decoder = Decoder(1 << 28, level, "client")
+        self.inbox: list[Packet] = []
+        self._frames = b""
+        self.close_code: int | None = None
+        if self.is_web:
+            self.socket.sendall(REQUEST)
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += self.socket.recv(1)
+            assert head.startswith(b"HTTP/1.1 101 "), head
+
+    def send(self, *packets: Packet) -> None:
+        self.write(b"".join(encode(packet, self.level) for packet in packets))
+
+    def write(self, data: bytes) -> None:
+        self.socket.sendall(masked(BINARY, data) if self.is_web else data)
+
+    def take(self, kind: type[Any]) -> Any:
+        while not self.inbox:
+            data = self.socket.recv(65_536)
+            assert data, f"closed before {kind.__name__}"
+            self._feed(data)
+        packet = self.inbox.pop(0)
+        assert isinstance(packet, kind), packet
+        return packet
+
+    def _feed(self, data: bytes) -> None:
+        if not self.is_web:
+            self.inbox += self.decoder.feed(data)
+            return
+        self._frames += data
+        while len(self._frames) >= 2:
+            kind, size = self._frames[0] & 15, self._frames[1]
+            wide = 0 if size < 126 else 2 if size == 126 else 8
+            size = int.from_bytes(self._frames[2 : 2 + wide]) if wide else size
+            if len(self._frames) < 2 + wide + size:
+                return
+            payload = self._frames[2 + wide : 2 + wide + size]
+            self._frames = self._frames[2 + wide + size :]
+            if kind == BINARY:
+                self.inbox += self.decoder.feed(payload)
+            else:
+                self.close_code = int.from_bytes(payload[:2])
+
+    def end(self) -> bool:
+        """Read to the end of the stream; whether it was one, and not a reset."""
+        try:
+            while data := self.socket.recv(65_536):
+                self._feed(data)
+        except (ConnectionError, ssl.SSLError):
+            return False
+        return True
+
+    def connect(self, client_id: str = "", **more: Any) -> Connack:
+        self.send(Connect(self.level, client_id, **more))
+        connack: Connack = self.take(Connack)
+        return connack
+
+    def subscribe(self, topic_filter: str, qos: int = 1) -> None:
+        self.send(Subscribe(1, ((topic_filter, SubscribeOptions(qos)),)))
+        self.take(Suback)
+
+
+REQUEST = (
+    b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
+
+
+def masked(kind: int, payload: bytes, first: int = 0x80) -> bytes:
+    """A frame of a client, with a mask that is not zero."""
+    size, key = len(payload), b"\x12\x00\xff\x7a"
+    head = bytes((first | kind,))
+    if size < 126:
+        head += bytes((0x80 | size,))
+    elif size < 65_536:
+        head += b"\xfe" + size.to_bytes(2)
+    else:
+        head += b"\xff" + size.to_bytes(8)
+    mask = (key * (size // 4 + 1))[:size]
+    data = (int.from_bytes(payload) ^ int.from_bytes(mask)).to_bytes(size)
+    return head + key + data
+
+
+def _until(holds: Callable[[], bool], seconds: float = 30) -> float:
+    """How long it took."""
+    started = time.monotonic()
+    while not holds():
+        assert time.monotonic() - started < seconds
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+# -- the last word is read
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_reason_is_read_though_more_is_sent(served: Served, scheme: str) -> None:
+    """A MiB behind the packet that ends the connection: none of it eats the DISCONNECT."""
+
+    one = Client(served.ports[scheme], scheme)
+    one.connect("a")
+    bad = encode(Publish(b"t", b"x", 0, properties=Properties(topic_alias=999)), 5)
+    one.write(bad + b"\x30\x03\x00\x01t" * (MIB // 5))
+    time.sleep(0.3)
+    assert one.take(Disconnect).reason == 0x94
+    assert one.end()
+    one.socket.close()
+    _until(lambda: not served.listeners.links)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_packet_that_is_too_large_is_answered(served: Served, scheme: str) -> None:
+    one = Client(served.ports[scheme], scheme)
+    one.connect("a")
+    one.write(b"\x30" + wire.varint(2 * MIB) + bytes(2 * MIB))
+    assert one.take(Disconnect).reason == 0x95
+    assert one.end()
+    one.socket.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_refused_connect_is_answered(served: Served, scheme: str, level: int) -> None:
+    one = Client(served.ports[scheme], scheme, level)
+    one.write(encode(Connect(level, "$share/x"), level) + encode(Publish(b"t", b"x" * 1000), level) * 1000)
+    time.sleep(0.3)
+    assert one.take(Connack).reason == (0x85 if level == 5 else 2)
+    assert one.end()
+    one.socket.close()
+
+
+def test_who_goes_on_sending_is_cut(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "LINGER_BYTES", MIB)
+
+    one = Client(served.ports["mqtt"])
+    one.connect("a")
+    one.write(b"\x00\x00")
+    with pytest.raises(ConnectionError):
+        one.write(bytes(100 * MIB))
+    one.socket.close()
+    _until(lambda: not served.listeners.links)
+
+
+# -- blocked sockets
+
+
+def _blocked(served: Served, scheme: str, **connect: Any) -> Client:
+    """Connected, subscribed to `big` and to a group's `job`, and reading no more."""
+    one = Client(served.ports[scheme], scheme, receive_bytes=4_096)
+    lasting = Properties(session_expiry=60)
+    one.connect("zombie", will=Will(b"will", b"dead", 1), properties=lasting, **connect)
+    one.subscribe("$share/g/job")
+    one.subscribe("big", 0)
+    return one
+
+
+def _fill(served: Served) -> None:
+    """Five jobs and 20 MB that the blocked one does not read."""
+    one = Client(served.ports["mqtt"], level=4)
+    one.connect("filler")
+    for number in range(5):
+        one.send(Publish(b"job", b"%d" % number, 1, packet_id=number + 1))
+        one.take(Ack)
+    for number in range(400):
+        one.send(Publish(b"big", bytes(50_000), 0))
+        if number % 20 == 0:
+            one.send(Pingreq())
+            one.take(Pingresp)
+    one.socket.close()
+
+
+def _is_settled(
+    served: Served, scheme: str, patience_s: float, end: Callable[[], None], **connect: Any
+) -> None:
+    """Once the blocked one is ended the will is out, the jobs are another member's, and the place is free."""
+    zombie = _blocked(served, scheme, **connect)
+    _fill(served)
+    healthy = Client(served.ports["mqtt"])
+    healthy.connect("healthy")
+    healthy.subscribe("$share/g/job")
+    healthy.subscribe("will")
+    end()
+    started = time.monotonic()
+    got = {healthy.take(Publish).payload for _ in range(6)}
+    assert got == {b"dead", b"0", b"1", b"2", b"3", b"4"}
+    assert time.monotonic() - started < patience_s
+    healthy.socket.close()
+    assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 1
+    if scheme in ("mqtt", "ws"):
+        _is_forgotten(zombie)
+    zombie.socket.close()
+
+
+def _is_forgotten(zombie: Client) -> None:
+    """The system does not keep what was never taken: the client is told by a reset."""
+    with pytest.raises(ConnectionError, match="reset"):
+        list(iter(lambda: zombie.socket.recv(1 << 20), b""))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_keep_alive_ends_a_blocked_socket(served: Served, scheme: str) -> None:
+    _is_settled(served, scheme, 4.5, lambda: None, keep_alive=2)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_takeover_ends_a_blocked_socket(served: Served, scheme: str) -> None:
+    def take_over() -> None:
+        one = Client(served.ports["mqtt"])
+        one.connect("zombie")
+        one.socket.close()
+
+    _is_settled(served, scheme, 1.0, take_over)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_servers_stop_ends_a_blocked_socket(served: Served, scheme: str) -> None:
+    zombie = _blocked(served, scheme)
+    _fill(served)
+    _until(lambda: len(served.listeners.links) == 1)
+    (link,) = served.listeners.links
+    served.loop.call_soon_threadsafe(link.shut, 0x8B)
+    assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 1
+    zombie.socket.close()
+
+
+def test_a_client_that_ends_and_does_not_read(served: Served) -> None:
+    """Its half of the connection is closed, what it was sent lies there: its place is free all the same."""
+    zombie = _blocked(served, "mqtt")
+    _fill(served)
+    zombie.socket.shutdown(socket.SHUT_WR)
+    session = served.app.sessions.get("zombie")
+    assert session is not None
+    _until(lambda: session.link is None, 1.0)
+    assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 1
+    zombie.socket.close()
+
+
+# -- places count from the accept on
+
+
+def _are_closed(sockets: list[socket.socket], seconds: float) -> int:
+    """How many of them the server has closed within so long."""
+    closed: set[socket.socket] = set()
+    deadline = time.monotonic() + seconds
+    while len(closed) < len(sockets) and (left := deadline - time.monotonic()) > 0:
+        for one in select.select([one for one in sockets if one not in closed], [], [], left)[0]:
+            try:
+                if one.recv(1_000):
+                    continue
+            except ConnectionError:
+                pass
+            closed.add(one)
+    return len(closed)
+
+
+@pytest.mark.parametrize("keys", [{"connections": 5, "connect_timeout_ms": 1_500}])
+@pytest.mark.parametrize(
+    ("scheme", "start"),
+    [
+        ("mqtt", b""),
+        ("mqtt", b"\x10"),
+        ("mqtts", b""),
+        ("mqtts", b"\x16\x03\x01"),
+        ("ws", b""),
+        ("ws", b"GET /mqtt HTTP/1.1\r\nHost: x\r\n"),
+        ("wss", b""),
+    ],
+)
+def test_a_connection_counts_from_its_accept(served: Served, scheme: str, start: bytes) -> None:
+    sockets = [socket.create_connection(("127.0.0.1", served.ports[scheme])) for _ in range(12)]
+    for one in sockets:
+        with suppress(ConnectionError):
+            one.sendall(start)
+    assert _are_closed(sockets, 0.5) == 7
+    assert len(served.listeners.links) == 5
+    started = time.monotonic()
+    assert _are_closed(sockets, 5) == 12
+    assert time.monotonic() - started < 2
+    _until(lambda: not served.listeners.links)
+    for one in sockets:
+        one.close()
+
+
+@pytest.mark.parametrize("keys", [{"connect_timeout_ms": 1_000}])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_time_to_connect_includes_the_handshakes(served: Served, scheme: str) -> None:
+    started = time.monotonic()
+    one = Client(served.ports[scheme], scheme)
+    one.end()
+    assert 0.8 < time.monotonic() - started < 2.5
+    one.socket.close()
+
+
+# -- websockets
+
+
+@pytest.mark.parametrize("keys", [{"max_payload": MIB - 1}])
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+def test_a_frame_may_be_of_any_size(served: Served, scheme: str) -> None:
+    """One with the largest packet, one with several, one packet over several frames and pings between."""
+    one = Client(served.ports[scheme], scheme)
+    one.connect("a", properties=Properties(maximum_packet_size=8 * MIB))
+    one.subscribe("t", 0)
+    largest = encode(Publish(b"t", b"x" * (MIB - 8), 0), 5)
+    assert len(largest) == MIB
+    several = encode(Publish(b"t", b"y" * 200_000, 0), 5) * 7
+    assert len(several) > MIB
+    one.write(largest)
+    one.write(several)
+    for at in range(0, len(largest), 300_000):
+        one.socket.sendall(masked(9, b"ping"))
+        one.write(largest[at : at + 300_000])
+    assert [len(one.take(Publish).payload) for _ in range(9)] == [MIB - 8, *[200_000] * 7, MIB - 8]
+    one.socket.sendall(masked(8, b"\x03\xe8"))
+    assert one.end()
+    assert one.close_code == 1000
+    one.socket.close()
+    _until(lambda: not served.listeners.links)
+
+
+def test_many_empty_frames(served: Served) -> None:
+    """They cost more to read than their bytes say: in turns, too."""
+    one = Client(served.ports["ws"], "ws")
+    one.connect("a")
+    one.socket.sendall(masked(BINARY, b"") * 100_000 + masked(9, b"") * 100_000)
+    one.send(Pingreq())
+    one.take(Pingresp)
+    one.socket.close()
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (REQUEST.replace(b"\r\n\r\n", b"\r\nOrigin: http://evil.example\r\n\r\n"), b"403"),
+        (REQUEST.replace(b"/mqtt", b"/other"), b"404"),
+        (REQUEST[:-2] + b"X: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
+    ],
+)
+def test_a_refused_request_is_answered(
+    served: Served, scheme: str, request_head: bytes, status: bytes
+) -> None:
+    one = Client(served.ports[scheme], "mqtts" if scheme == "wss" else "mqtt")
+    one.socket.sendall(request_head + bytes(MIB))
+    time.sleep(0.1)
+    answer = b""
+    while data := one.socket.recv(65_536):
+        answer += data
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    one.socket.close()
+    _until(lambda: not served.listeners.links)
+
+
+# -- many packets in one chunk
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+@pytest.mark.parametrize(
+    "packet", [b"\xc0\x00", b"\x30\x04\x00\x01t\x00", b"\x40\x02\x00\x09"], ids=["ping", "publish", "ack"]
+)
+def test_a_flood_leaves_the_others_their_turns(served: Served, scheme: str, packet: bytes) -> None:
+    """512 KiB of tiny packets: no turn of the loop takes long, and all of them are handled in the end."""
+    one = Client(served.ports[scheme], scheme)
+    one.connect("a")
+    one.subscribe("end")
+    gc.disable()  # this process is a test's: it has far more to look through than a server
+    turns = Turns(served.loop)
+    flood = packet * (MIB // 2 // len(packet)) + encode(Publish(b"end", b"", 0), 5)
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(one.write, flood)
+        while not isinstance(one.take(object), Publish):
+            pass
+        sending.result(30)
+    longest = turns.stop()
+    gc.enable()
+    print(f"{longest * 1000:.1f} ms")
+    assert longest < LONGEST_S
+    one.socket.close()
+
+
+class Turns:
+    """Looks at how much processor time the turns of a loop take."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._before = float("inf")
+        self._longest = 0.0
+        self._is_over = False
+        loop.call_soon_threadsafe(self._look)
+
+    def stop(self) -> float:
+        """The longest, seconds."""
+        self._is_over = True
+        return self._longest
+
+    def _look(self) -> None:
+        now = time.thread_time()
+        self._longest, self._before = max(self._longest, now - self._before), now
+        if not self._is_over:
+            self._loop.call_soon(self._look)
+
+
+@pytest.mark.parametrize("keys", [{"in_bytes": 1 << 20}])
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+def test_what_is_read_and_not_handled_is_bounded_in_all(served: Served, scheme: str) -> None:
+    """Packets that never end: whoever keeps most is ended when all together keep too much."""
+
+    def client(kept: int) -> Client:
+        one = Client(served.ports[scheme], scheme)
+        one.connect("")
+        one.write(b"\x30" + wire.varint(900_000) + bytes(kept))
+        return one
+
+    small = [client(1_000) for _ in range(3)]
+    links = served.listeners.links
+    large = client(700_000)
+    _until(lambda: links.kept_bytes > 700_000)
+    other = client(500_000)
+    assert large.take(Disconnect).reason == 0x97
+    _until(lambda: 500_000 < links.kept_bytes < 510_000)
+    for one in (*small, large, other):
+        one.socket.close()
+    _until(lambda: not links)
+    assert links.kept_bytes == 0
+
+
+# -- the queue of those that are held
+
+
+class _Server:
+    """What the queue asks of the server."""
+
+    def __init__(self) -> None:
+        self.config = Config()
+        self.clock = SystemClock()
+        self.asked = 0
+        self.congested = True
+
+    @property
+    def is_congested(self) -> bool:
+        self.asked += 1
+        return self.congested
+
+
+async def test_held_links_wait_in_one_queue() -> None:
+    """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
+    server = _Server()
+    links = Links(cast("Any", server))
+    resumed: list[int] = []
+
+    class Held:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def go_on(self) -> None:
+            resumed.append(self.number)
+            if len(resumed) == 100:
+                server.congested = True
+
+    for number in range(10_000):
+        links.wait(cast("Any", Held(number)))
+    await asyncio.sleep(0.1)
+    assert not resumed
+    assert server.asked < 100
+    server.congested = False
+    async with asyncio.timeout(10):
+        while not server.congested:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0.02)
+    assert resumed == list(range(100))
+    server.congested = False
+    async with asyncio.timeout(10):
+        while len(resumed) < 10_000:
+            await asyncio.sleep(0)
+    assert resumed == list(range(10_000))
