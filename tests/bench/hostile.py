@@ -37,7 +37,7 @@ from .scene import CUT, Attack, Scene
 
 SECONDS = 10.0
 TICK_S = 0.005
-LOST_S = 15.0
+LOST_S = 60.0
 SETTLE_S = 1.5
 TLS = ROOT / "tests" / "mqtt" / "tls"
 SETTINGS = {
