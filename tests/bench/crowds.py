@@ -69,6 +69,7 @@ def never_reads(scene: Scene) -> str:
     reader.subscribe(["flood"], 0)
     writer = scene.peer("writer", sinks=True)
     sent = writer.pour(publish("flood", LARGE), scene.until)
+    time.sleep(max(0.0, scene.until - time.monotonic()))
     asked = http.client.HTTPConnection(*scene.http, timeout=30)
     asked.request("GET", "/v1/sessions/never")
     found = json.loads(asked.getresponse().read())

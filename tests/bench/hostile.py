@@ -8,6 +8,8 @@ attack comes from here. The table says, for each attack:
                  stall counts for every tick that it covers, not once
     lost         of its messages, and connections that it lost
     cpu          processor time of the server during the attack and a moment after, s
+    wait         how long it could have run meanwhile, but other processes had the processor, s: on a busy
+                 machine that much of a stall is not its own
     rss          largest resident memory above that of the idle server, MiB
     log, disk    what the log grew by, what was written to the disk (log included); data: what is there in the
                  end, MiB
@@ -59,6 +61,7 @@ class Row:
     p99_ms: float
     lost: int
     cpu_s: float
+    wait_s: float
     rss: int
     log: int
     disk: int
@@ -67,11 +70,12 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         sizes = (f"{size / _MIB:.1f}" for size in (self.rss, self.log, self.disk, self.data))
-        said = (f"{self.worst_ms:.0f}", f"{self.p99_ms:.1f}", str(self.lost), f"{self.cpu_s:.1f}")
-        return (self.attack, self.server, *said, *sizes, self.remark)
+        said = (f"{self.worst_ms:.0f}", f"{self.p99_ms:.1f}", str(self.lost))
+        spent = (f"{self.cpu_s:.1f}", f"{self.wait_s:.1f}")
+        return (self.attack, self.server, *said, *spent, *sizes, self.remark)
 
 
-HEAD = ("attack", "server", "worst", "p99", "lost", "cpu", "rss", "log", "disk", "data", "")
+HEAD = ("attack", "server", "worst", "p99", "lost", "cpu", "wait", "rss", "log", "disk", "data", "")
 
 
 # -- the honest client
@@ -135,7 +139,8 @@ def _measured(attack: Attack, server: Server, root: Path, seconds: float) -> Row
     ) as friend:
         time.sleep(1.0)
         server.forget_peak()
-        rss, cpu, disk, log = server.rss_bytes(), server.cpu_s(), server.disk_bytes(), _size(server.log)
+        rss, cpu, wait = server.rss_bytes(), server.cpu_s(), server.wait_s()
+        disk, log = server.disk_bytes(), _size(server.log)
         others = server.address_of("tls"), server.address_of("ws"), server.http
         scene = Scene(server.pid, server.mqtt, *others, seconds)
         scene.start()
@@ -161,6 +166,7 @@ def _measured(attack: Attack, server: Server, root: Path, seconds: float) -> Row
         p99_ms=found["p99_ms"],
         lost=found["lost"],
         cpu_s=server.cpu_s() - cpu,
+        wait_s=server.wait_s() - wait,
         rss=server.peak_bytes() - rss,
         log=_size(server.log) - log,
         disk=server.disk_bytes() - disk,

@@ -66,6 +66,10 @@ class Process:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
+    def wait_s(self) -> float:
+        """How long its main thread was ready to run and another process had the processor."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+
     def rss_bytes(self) -> int:
         """Resident memory."""
         return self._told("status", "VmRSS:") << 10
