@@ -46,6 +46,7 @@ soak: .venv/tested
 
 bench: .venv/tested .venv/spark
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench.hostile
 
 clean:
 	rm -rf .venv build *.egg-info sdk/*.egg-info

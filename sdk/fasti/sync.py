@@ -121,7 +121,7 @@ class Delivery(Received):
         self._inner = inner
 
     def ack(self) -> bool:
-        """Say that the message is done with; False if it will come again."""
+        """Say that the message is done with; what the answer means: `fasti.Delivery.ack`."""
         return self._loop.run(self._inner.ack())
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 START_S = 120.0
 STOP_S = 20.0
 MOSQUITTO = Path("/usr/sbin/mosquitto")
-_LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)$", re.MULTILINE)
+_LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+).*$", re.MULTILINE)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Address = tuple[str, int]
@@ -29,12 +29,14 @@ Address = tuple[str, int]
 class Process:
     """One child. `started` is the monotonic time of its start."""
 
-    def __init__(self, arguments: list[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: list[str], log: Path, environment: Mapping[str, str], root: Path = ROOT
+    ) -> None:
         self.log = log
         self.started = time.monotonic()
         with log.open("wb") as out:
             self._child = subprocess.Popen(
-                arguments, cwd=ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                arguments, cwd=root, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
 
     @property
@@ -64,11 +66,29 @@ class Process:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
+    def wait_s(self) -> float:
+        """How long its main thread was ready to run and another process had the processor."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+
     def rss_bytes(self) -> int:
         """Resident memory."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) << 10
+        return self._told("status", "VmRSS:") << 10
+
+    def peak_bytes(self) -> int:
+        """Largest resident memory, since its start or `forget_peak`."""
+        return self._told("status", "VmHWM:") << 10
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def disk_bytes(self) -> int:
+        """What it has had written to disks."""
+        return self._told("io", "write_bytes:")
+
+    def _told(self, file: str, name: str) -> int:
+        for line in Path(f"/proc/{self.pid}/{file}").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1])
         raise RuntimeError("the process has ended")
 
     def kill(self) -> None:
@@ -88,13 +108,18 @@ class Process:
 
 
 class Server(Process):
-    """fasti on free ports. `http` and `mqtt` are known once it listens."""
+    """fasti on free ports, of the checkout in `root`. `http` and `mqtt` are known once it listens."""
 
-    def __init__(self, data: Path, settings: Mapping[str, object]) -> None:
+    def __init__(self, data: Path, settings: Mapping[str, object], root: Path = ROOT) -> None:
         self.data = data
-        listen = ["--data", str(data), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]
+        listen = ["--data", str(data), "--http", "127.0.0.1:0"]
+        if "mqtt__listen" not in settings:
+            listen += ["--mqtt", "127.0.0.1:0"]
         super().__init__(
-            [sys.executable, "-m", "server", *listen], data.with_suffix(".log"), environment(settings)
+            [sys.executable, "-m", "server", *listen],
+            data.with_suffix(".log"),
+            environment(settings, root),
+            root,
         )
         self.http: Address = ("", 0)
         self.mqtt: Address = ("", 0)
@@ -102,6 +127,10 @@ class Server(Process):
     def listening(self) -> None:
         found = self.until(_LISTENING)
         self.http, self.mqtt = address(found[1]), address(found[2])
+
+    def address_of(self, transport: str) -> Address:
+        """Of a further MQTT listener: tls, ws, wss."""
+        return address(self.until(re.compile(rf"^listening .* {transport}=(\S+)", re.MULTILINE))[1])
 
     def data_bytes(self) -> int:
         """Size of the data directory."""
@@ -152,10 +181,10 @@ def brokering(folder: Path) -> Iterator[tuple[Process, Address] | None]:
         process.stop()
 
 
-def environment(settings: Mapping[str, object]) -> dict[str, str]:
+def environment(settings: Mapping[str, object], root: Path = ROOT) -> dict[str, str]:
     """Ours without any FASTI variable of the caller, and with these settings."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI")}
-    own["PYTHONPATH"] = str(ROOT)
+    own["PYTHONPATH"] = str(root)
     return own | {f"FASTI__{key.upper()}": str(value) for key, value in settings.items()}
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import hostile
 from tests.bench.__main__ import run
+from tests.bench.attacks import ATTACKS
+from tests.bench.crowds import CROWDS
 from tests.bench.results import TINY, Result, percentile, table
 
 
@@ -22,6 +25,26 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
         assert told["ratio"] > 0
         assert told.get("early", 0) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_attack_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hostile.main(["--seconds", "0.3", "--only", "tiny_publishes"]) == 0
+    told = capsys.readouterr().out
+    head, _, row, *_ = told.partition("\n\n")[2].splitlines()
+    assert head.split()[:4] == ["attack", "server", "worst", "p99"]
+    cells = row.split()
+    assert cells[0] == "tiny_publishes"
+    assert 0 < float(cells[3]) <= float(cells[2]) + 1
+    assert float(cells[5]) + float(cells[6]) > 0, "it costs the server something"
+    assert told.rstrip().endswith("ns")
+
+
+def test_every_attack_tells_its_story() -> None:
+    attacks = (*ATTACKS, *CROWDS)
+    assert len({attack.__name__ for attack in attacks}) == len(attacks)
+    for attack in attacks:
+        assert attack.__doc__
+        assert "\n" not in attack.__doc__
 
 
 def test_the_table_names_the_cores() -> None:

@@ -267,6 +267,23 @@ async def test_an_ack_over_a_lost_connection_is_none(
     assert await again.ack()
 
 
+async def test_at_qos_2_an_ack_over_a_lost_connection_is_kept(server: Server, c: fasti.Client) -> None:
+    async with c.subscribe("s/#", session="worker", qos=2) as s:
+        for n in (1, 2):
+            await c.messages.schedule(f"s/{n}", str(n), qos=2)
+        async with asyncio.timeout(60):
+            one, two = await anext(s), await anext(s)
+        assert await one.ack()
+        server.stop(kill=True)
+        assert await two.ack(), "it goes out when the message comes again"
+        await asyncio.to_thread(server.start)
+        await c.messages.schedule("s/3", "3", qos=2)
+        assert [d.text() for d in await take(s, 1)] == ["3"], "2 is not handed out again"
+        await quiet(s)
+    async with c.subscribe("s/#", session="worker", qos=2) as s:
+        await quiet(s)
+
+
 async def test_refusals_name_their_reason(c: fasti.Client) -> None:
     with pytest.raises(fasti.Refused):
         await c.advance(timedelta(days=1))

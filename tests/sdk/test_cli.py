@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
@@ -19,6 +19,7 @@ from fasti.cli.app import hoisted, start
 from fasti.cli.profiles import Profile, ProfileError, chosen
 from tests.sdk.conftest import Broker, free_port
 from tests.sdk.fake import Fake
+from tests.sdk.scripted import Peer, Script
 from tests.sdk.test_subscribe import publish
 
 CLI = (sys.executable, "-m", "fasti.cli")
@@ -224,3 +225,18 @@ async def test_a_name_that_cannot_be_meant_is_wrong_usage(wrong: tuple[str, str]
     code, out, err = await fasti_cli("subscribe", "q", *wrong, "--mqtt", "127.0.0.1:1")
     assert (code, out) == (2, "")
     assert wrong[0].removeprefix("--") in err
+
+
+async def test_subscribe_says_what_it_could_not_ack() -> None:
+    async def act(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.subscribed()
+        peer.publish(1, b"x")
+        while True:
+            await peer.read()
+
+    async with Script(act) as script:
+        with patch.object(fasti.Delivery, "ack", AsyncMock(return_value=False)):
+            code, out, err = await fasti_cli("subscribe", "t", "--count", "1", "--mqtt", script.address)
+    assert (code, out.split()[-1]) == (0, "x")
+    assert "not acked" in err

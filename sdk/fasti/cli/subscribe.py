@@ -41,7 +41,8 @@ def subscribe(
                 out.errors.print(f"subscribed to {topic_filter}", markup=False, style="dim")
             async for delivery in deliveries:
                 _show(out, delivery)
-                await delivery.ack()
+                if not await delivery.ack():
+                    out.complain("not acked, as the connection was lost: the message may come again")
                 received += 1
                 if received == count:
                     return

@@ -1,0 +1,285 @@
+"""What a hostile client does: each function one attack, its first line the story.
+
+It has `Scene.seconds` and, where bytes are what hurts, a bound of its own on what it sends. What it returns
+is a remark for the table. Being cut off by the server is a good end of an attack, no error.
+"""
+
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from itertools import count, cycle
+
+from .raw import PINGREQ, Peer, ack, publish, subscribe, take, varint
+from .scene import Attack, Scene
+
+RETAINED = 5_000
+FAT = b"f" * 100_000
+CHUNK = 256 << 10
+CONNECTIONS = 2_000
+TOO_MUCH = 256 << 20
+CUT = (OSError, EOFError)
+
+
+def nothing(scene: Scene) -> str:
+    """Nobody attacks: what the machine does to the honest client by itself."""
+    time.sleep(scene.seconds / 2)
+    return ""
+
+
+# -- retained messages
+
+
+def _retain(scene: Scene, size: int) -> None:
+    numbers = cycle(range(1, 60_000))
+    with Peer(scene.mqtt, "keeper") as keeper:
+        packets = (
+            publish(f"r/{n:05}", b"v" * size, qos=1, number=next(numbers), retain=True)
+            for n in range(RETAINED)
+        )
+        keeper.exchange(packets, time.monotonic() + 60)
+    scene.start()
+
+
+def retained_subscribe(scene: Scene) -> str:
+    """One SUBSCRIBE of a few KB over 5,000 retained topics, again and again."""
+    _retain(scene, 10)
+    reader = scene.peer("reader", sinks=True)
+    same = subscribe(["+/nope"] * 300)
+    other = b"".join(subscribe([f"+/{n}-{m}" for m in range(100)], 0, n + 3) for n in range(9))
+    sent = reader.pour(same + other + subscribe(["r/#"], 1, 2), scene.until, 64 << 10)
+    return reader.sent(f"{sent:,} bytes")
+
+
+def retained_one_at_a_time(scene: Scene) -> str:
+    """5,000 retained messages at Receive Maximum 1: each PUBACK fetches one."""
+    _retain(scene, 200)
+    reader = scene.peer("reader", window=1)
+    reader.send(subscribe(["r/#"], 1))
+    taken = 0
+    while scene.is_on and taken < RETAINED:
+        taken += take(reader)
+    return f"{taken:,} taken"
+
+
+# -- sessions
+
+
+def pubrec_flood(scene: Scene) -> str:
+    """PUBREC again and again for 1,024 QoS 2 flights of a session: 4 bytes each."""
+    reader = scene.peer("reader", lasting=True)
+    reader.subscribe(["two"], 2)
+    with Peer(scene.mqtt, "writer") as writer:
+        writer.exchange((publish("two", b"x", qos=2, number=n) for n in range(1, 1_025)), scene.until)
+    scene.start()
+    scene.sink.add(reader.socket)
+    sent = reader.pour(b"".join(ack(0x50, n) for n in range(1, 1_025)), scene.until, 64 << 10)
+    return reader.sent(f"{sent:,} bytes")
+
+
+def _long_filters() -> list[str]:
+    return [f"{n:04}/" + "x" * 200 for n in range(1_000)]
+
+
+def _long_session(scene: Scene) -> Peer:
+    peer = scene.peer("subscriber", lasting=True)
+    filters = _long_filters()
+    for first in range(0, len(filters), 100):
+        peer.subscribe(filters[first : first + 100], 1)
+    scene.sink.add(peer.socket)
+    scene.start()
+    return peer
+
+
+def subscribe_drip(scene: Scene) -> str:
+    """A session of 1,000 long filters renews one of them every 2 ms."""
+    peer, sent = _long_session(scene), 0
+    for one in cycle(_long_filters()):
+        if not scene.is_on:
+            break
+        peer.send(subscribe([one], 1))
+        sent += 1
+        time.sleep(0.002)
+    return f"{sent:,} packets"
+
+
+def subscribe_bulk(scene: Scene) -> str:
+    """A session of 1,000 long filters renews them, one a packet, as fast as it can."""
+    peer = _long_session(scene)
+    packets = [subscribe([one], 1, n) for n, one in enumerate(_long_filters(), 1)]
+    sent = peer.pour(b"".join(packets), scene.until, 4 << 20)
+    return peer.sent(f"{sent:,} bytes")
+
+
+# -- topics
+
+
+def trie(scene: Scene) -> str:
+    """1,000 filters of 255 bytes, each level `+` or `a`, and publishes to new topics as deep."""
+    chance = random.Random(1)
+    peer = scene.peer("subscriber")
+    for _ in range(10):
+        peer.subscribe(["/".join(chance.choice("+a") for _ in range(126)) + "/b" for _ in range(100)])
+    scene.sink.add(peer.socket)
+    scene.start()
+    writer, sent = scene.peer("writer", sinks=True), 0
+    while scene.is_on and sent < 2_000:
+        writer.send(publish("a/" * 127 + str(sent)))
+        sent += 1
+        if sent % 10 == 0:
+            time.sleep(0.02)
+    return f"{sent:,} publishes"
+
+
+def long_topics(scene: Scene) -> str:
+    """Topics of 60 KB, each a new one, at QoS 0 to nobody."""
+    writer = scene.peer("writer", sinks=True)
+    return _new_topics(scene, writer, lambda n: publish(f"{n:08}" + "t" * 60_000))
+
+
+def long_stored_topics(scene: Scene) -> str:
+    """Topics of 60 KB, each a new one, due in an hour."""
+    writer = scene.peer("writer")
+    packets = (
+        publish(f"$delayed/3600/{n:08}/" + "t" * 60_000, b"x", qos=1, number=n % 60_000 + 1) for n in count()
+    )
+    return f"{writer.exchange(packets, scene.until):,} taken"
+
+
+def _new_topics(scene: Scene, writer: Peer, made: Callable[[int], bytes]) -> str:
+    number = sent = 0
+    while scene.is_on and sent < TOO_MUCH:
+        one = made(number)
+        writer.send(one)
+        number, sent = number + 1, sent + len(one)
+    return f"{number:,} topics"
+
+
+# -- large messages
+
+
+def slow_reader_qos_0(scene: Scene) -> str:
+    """A subscriber that never reads, of 100 KB messages at QoS 0."""
+    return _slow_reader(scene, 0)
+
+
+def slow_reader_qos_1(scene: Scene) -> str:
+    """A subscriber that never reads, of 100 KB messages at QoS 1."""
+    return _slow_reader(scene, 1)
+
+
+def slow_reader_qos_2(scene: Scene) -> str:
+    """A subscriber that never reads, of 100 KB messages at QoS 2."""
+    return _slow_reader(scene, 2)
+
+
+def _slow_reader(scene: Scene, qos: int) -> str:
+    reader = scene.peer("reader", lasting=qos > 0)
+    reader.subscribe(["fat"], qos)
+    writer = scene.peer("writer", sinks=not qos)
+    if not qos:
+        return f"{writer.pour(publish('fat', FAT), scene.until, TOO_MUCH) / len(FAT):,.0f} sent"
+    return f"{writer.exchange(_fat(qos), scene.until):,} acked"
+
+
+def _fat(qos: int) -> Iterator[bytes]:
+    numbers = cycle(range(1, 60_000))
+    for _ in range(TOO_MUCH // len(FAT)):
+        yield publish("fat", FAT, qos=qos, number=next(numbers))
+
+
+def fat_publisher(scene: Scene) -> str:
+    """100 KB messages at QoS 1 as fast as they are acked, for a session that is away."""
+    with Peer(scene.mqtt, "away", lasting=True) as away:
+        away.subscribe(["fat"], 1)
+    return f"{scene.peer('writer').exchange(_fat(1), scene.until):,} acked"
+
+
+# -- packets
+
+
+def _properties(properties: bytes) -> bytes:
+    return publish("p", b"", properties=properties)
+
+
+def empty_properties(scene: Scene) -> str:
+    """PUBLISH with 1 MB of empty user properties."""
+    writer = scene.peer("writer", sinks=True)
+    sent = writer.pour(_properties(b"\x26\0\0\0\0" * 200_000), scene.until)
+    return writer.sent(f"{sent >> 20} MiB")
+
+
+def empty_properties_of_a_connect(scene: Scene) -> str:
+    """CONNECT with 1 MB of empty user properties, on a new connection each."""
+    properties = b"\x26\0\0\0\0" * 200_000
+    one = b"\x00\x04MQTT\x05\x02\x00\x00" + varint(len(properties)) + properties + b"\x00\x01c"
+    made = 0
+    while scene.is_on and made < 60:
+        with socket.create_connection(scene.mqtt, 10) as found:
+            try:
+                found.sendall(b"\x10" + varint(len(one)) + one)
+                found.recv(100)
+            except OSError:
+                pass
+        made += 1
+    return f"{made} connections"
+
+
+def many_properties(scene: Scene) -> str:
+    """PUBLISH with 5,000 user properties."""
+    some = b"".join(b"\x26\0\5k%04d\0\1v" % n for n in range(5_000))
+    writer = scene.peer("writer", sinks=True)
+    sent = writer.pour(_properties(some), scene.until)
+    return writer.sent(f"{sent >> 20} MiB")
+
+
+def pings(scene: Scene) -> str:
+    """PINGREQ in chunks of 256 KiB."""
+    return _chunks(scene, PINGREQ)
+
+
+def unknown_acks(scene: Scene) -> str:
+    """PUBACK of packet ids that are not there, in chunks of 256 KiB."""
+    return _chunks(scene, ack(0x40, 9))
+
+
+def tiny_publishes(scene: Scene) -> str:
+    """QoS 0 publishes of 6 bytes in chunks of 256 KiB."""
+    return _chunks(scene, publish("t"))
+
+
+def _chunks(scene: Scene, one: bytes) -> str:
+    writer = scene.peer("writer", sinks=True)
+    sent = writer.pour(one * (CHUNK // len(one)), scene.until)
+    return writer.sent(f"{sent // len(one):,} packets")
+
+
+def refused_publishes(scene: Scene) -> str:
+    """A client whose id has 60 KB publishes what is refused: what is logged of it?"""
+    writer = scene.peer("evil\n" + "x" * 60_000, sinks=True)
+    sent = writer.pour(publish("$SYS/x") * 1_000, scene.until, 128 << 10)
+    return writer.sent(f"{sent:,} bytes")
+
+
+ATTACKS: tuple[Attack, ...] = (
+    nothing,
+    retained_subscribe,
+    retained_one_at_a_time,
+    pubrec_flood,
+    subscribe_drip,
+    subscribe_bulk,
+    trie,
+    long_topics,
+    long_stored_topics,
+    slow_reader_qos_0,
+    slow_reader_qos_1,
+    slow_reader_qos_2,
+    fat_publisher,
+    empty_properties,
+    empty_properties_of_a_connect,
+    many_properties,
+    pings,
+    unknown_acks,
+    tiny_publishes,
+    refused_publishes,
+)
