@@ -69,23 +69,23 @@ class Launcher:
             return "job-active", f"the server runs job {self._job}, and one at a time"
         return None
 
-    async def start(self, job: str, kind: str, url: str, token: str) -> None:
-        """Start the program for a job. Raises OSError."""
+    def claim(self, job: str) -> None:
+        """The next program is this job's; `start` or `end` follows. Only while `why_not` says nothing."""
         self._job = job
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *idle(),
-                *self.command,
-                *(kind, "--server", url, "--job", job, "--master", self._spark.master),
-                stdin=DEVNULL,
-                stdout=DEVNULL,
-                stderr=PIPE,
-                start_new_session=True,
-                env={**os.environ, TOKEN_VARIABLE: token},
-            )
-        except OSError:
-            self._job = ""
-            raise
+
+    async def start(self, job: str, kind: str, url: str, token: str) -> None:
+        """Start the program for the job that has claimed it. Raises OSError."""
+        assert self._job == job, "it has claimed it"
+        self._process = await asyncio.create_subprocess_exec(
+            *idle(),
+            *self.command,
+            *(kind, "--server", url, "--job", job, "--master", self._spark.master),
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            start_new_session=True,
+            env={**os.environ, TOKEN_VARIABLE: token},
+        )
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
         log.info("job %s runs as process %d", job, self._process.pid)
@@ -93,7 +93,11 @@ class Launcher:
 
     def end(self, job: str, *, is_done: bool) -> None:
         """The job has ended: so does its child, by itself if the job is done, for which it has a while."""
-        if self._job == job and self._process is not None:
+        if self._job != job:
+            return
+        if self._process is None:
+            self._job = ""
+        else:
             after_s = GRACE_S if is_done else 0.0
             asyncio.get_running_loop().call_later(after_s, _terminate, self._process)
 

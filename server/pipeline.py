@@ -98,6 +98,8 @@ class Job:
     """Files have been taken in that are not the children's yet."""
     is_busy: bool = False
     is_unsettled: bool = False
+    orphaned: str = ""
+    """The server's own program for it has ended, and how."""
     progress: tuple[int, int] | None = None
 
     def covers(self, at_ms: int) -> bool:
@@ -252,27 +254,35 @@ class Pipeline:
         until = self.app.clock.mono() + lease_of(row)
         job = Job(row, secrets.token_hex(16), until, self.folder / job_id, is_busy=True)
         self._jobs[job_id] = job
+        if run == "server":
+            self.launcher.claim(job_id)
         return job
 
     async def created(self, job: Job, prepare: Callable[[], None]) -> Job:
         """Store its row, take a checkpoint, `prepare` in a thread, start its child. Raises as `ask`."""
         store = self.app.opened.store
         try:
-            await self.ask(job, lambda commit: write_row(commit, job.row))
+            await self._noted(job)
             await self.prepared(job, partial(jobfolder.plan, store, job.folder))
             await self.prepared(job, prepare)
             log.info("job %s: %s of the slice at %d", job.row.id, job.row.kind, job.row.slices[0].start_ms)
             if job.row.run == "server":
                 await self.launcher.start(job.row.id, job.row.kind, self.url, job.token)
-        except Busy:
-            del self._jobs[job.row.id]
-            raise
         except OSError as error:
             await self.end(job, f"the child cannot be started: {error}")
             raise JobRefused("no-spark", str(error)) from error
         finally:
             self._rest(job)
         return job
+
+    async def _noted(self, job: Job) -> None:
+        """Store the row of a new job; it is forgotten if the writer is full. Raises StoreFailed, Busy."""
+        try:
+            await self.ask(job, lambda commit: write_row(commit, job.row))
+        except Busy:
+            del self._jobs[job.row.id]
+            self.launcher.end(job.row.id, is_done=False)
+            raise
 
     @asynccontextmanager
     async def step(self, job_id: str, token: str, kind: str = "", state: str = "") -> AsyncIterator[Job]:
@@ -380,17 +390,22 @@ class Pipeline:
                 await self.end(job, "the store failed")
         elif job.move is not None and job.move.is_overrun:
             await self.end(job, f"more than {handover.NOTED_MAX} rows changed during the job")
+        elif job.orphaned:
+            await self.end(job, job.orphaned)
         elif self.app.clock.mono() >= job.lease_until:
             await self.end(job, "the lease lapsed")
 
     async def _child_ended(self, job_id: str, detail: str) -> None:
-        """The server's own job program has ended: with its job, or without."""
+        """The server's own program has ended: with its job, or without, then the job ends now or soon."""
         job = self._jobs.get(job_id)
-        if job is not None and not job.is_busy:
+        if job is None:
+            return
+        job.orphaned = detail
+        if not job.is_busy:
             try:
-                await self.end(job, detail)
-            except (ShardsError, Busy):
-                job.lease_until = 0.0  # the sweep ends it
+                await self._look_at(job)
+            except (ShardsError, Busy) as error:
+                log.warning("job %s is ended later: %s", job_id, error)
 
 
 def lease_of(row: JobRow) -> int:

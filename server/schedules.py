@@ -194,13 +194,13 @@ class Schedules:
         """The row with its next occurrence, written; without one when there is none. Raises Refused."""
         if row.paused or (row.timing.limit and row.count >= row.timing.limit):
             return row
+        misfire, progress = cast("Misfire", row.timing.misfire), Progress(row.through_ms, row.made_up)
         try:
             plan = plan_of(row.timing, name, row.anchor_ms)
+            fire, after = following(plan, misfire, progress, self._clock.wall_ms(), was_late=was_late)
         except (ValueError, KeyError, OSError) as error:
             log.error("schedule %s cannot go on, it is kept without a next message: %s", name, error)
             return row
-        misfire, progress = cast("Misfire", row.timing.misfire), Progress(row.through_ms, row.made_up)
-        fire, after = following(plan, misfire, progress, self._clock.wall_ms(), was_late=was_late)
         if fire is None:
             return row
         return place(commit, name, row, fire, after)

@@ -18,7 +18,6 @@ from shards import handover, keys
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
 from shards.dedupe import Refused
-from shards.errors import StoreFailed
 from shards.handover import Move
 from shards.jobs import COMMITTING, MOVING, PLANNING, SPLIT, JobRow
 from shards.manifest import MovedFile, manifest_faults
@@ -102,7 +101,8 @@ async def commit(pipeline: Pipeline, job_id: str, token: str, files: Sequence[Mo
         except (JobRefused, Busy):
             await _put_back(pipeline, job, move)
             raise
-        except StoreFailed:
+        except Exception:
+            # What came of it is seen from its row; the job cannot go on.
             job.is_unsettled = True
             raise
         await pipeline.closed(job, row)

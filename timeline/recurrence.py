@@ -15,6 +15,10 @@ be moved; it is counted once and kept, hence the bound on COUNT.
 A rule that has no next time (30 February) would be searched up to the year 9999, for 12 seconds. The months
 that it is limited to are asked for each day that dateutil looks at, before anything else, so they are given
 as a tuple that counts the questions and ends the search: `_Budget`.
+
+A rule by the second or the minute that is limited to hours or minutes is stepped through one time of day
+after the other, on each day that dateutil looks at: `FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=29;BYHOUR=17` took
+20 s to its first time. Those questions are counted in the same way (`_Tries`), and such a rule is refused.
 """
 
 import re
@@ -34,6 +38,9 @@ DAYS = 20_000
 """Days that a search for the next time looks at."""
 COUNT_DAYS = 100_000
 """Days that a rule with COUNT may take to be counted."""
+
+TRIES = 150_000
+"""Times of day that a search for the next time tries, of a rule by the second or the minute: 0.15 s."""
 
 _UNITS = ("SECONDLY", "MINUTELY", "HOURLY", "DAILY", "WEEKLY")
 _UNIT_S = dict(zip(_UNITS, (1, 60, 3_600, 86_400, 604_800), strict=True))
@@ -93,6 +100,8 @@ def parse_rule(text: str, start: datetime) -> Rule:
         counted = tuple(_times(parts, start, COUNT_DAYS)) if count else None
         made = Rule(parts, start, exdates, until, until_utc, counted)
         first = next(made.times(start - timedelta(seconds=1)), None)
+    except RuleError:
+        raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise RuleError(f"not a rule: {str(error) or type(error).__name__}") from None
     if first is None:
@@ -116,6 +125,36 @@ class _Exhausted(Exception):
     pass
 
 
+class _Left:
+    """How many tries are left, of hours, minutes and seconds together."""
+
+    count = TRIES
+
+
+class _Tries(tuple[int, ...]):
+    """Hours, minutes or seconds that may be asked for so many times."""
+
+    left: _Left
+
+    def __contains__(self, number: object) -> bool:
+        self.left.count -= 1
+        if self.left.count < 0:
+            raise RuleError("takes too long to search: say BYHOUR, BYMINUTE, BYSECOND with FREQ=DAILY")
+        return super().__contains__(number)
+
+
+def _count_tries(rule: object) -> _Left:
+    """Bound what a search by the second or the minute may try of each day."""
+    left = _Left()
+    for name in ("_byhour", "_byminute", "_bysecond"):
+        numbers: tuple[int, ...] | None = getattr(rule, name, None)
+        if numbers:
+            tries = _Tries(numbers)
+            tries.left = left
+            setattr(rule, name, tries)
+    return left
+
+
 def _times(parts: Mapping[str, str], start: datetime, days: int) -> Iterator[datetime]:
     """The times of the rule from `start` on, looking at so many days. Raises what dateutil raises."""
     rule = rrulestr(";".join(f"{name}={value}" for name, value in parts.items()), dtstart=start)
@@ -127,11 +166,12 @@ def _times(parts: Mapping[str, str], start: datetime, days: int) -> Iterator[dat
         setattr(rule, "_bymonth", budget)  # noqa: B010 - no public name for it
     else:
         budget = _Budget()
+    left = _count_tries(rule) if parts["FREQ"] in ("SECONDLY", "MINUTELY") else _Left()
     try:
         for at in rule:
             yield at
             if "COUNT" not in parts:
-                budget.left = days
+                budget.left, left.count = days, TRIES
     except _Exhausted:
         return
 

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from server import pipeline as pipeline_module
+from server import splitting
 from server.config import Config, Slices, Spark
 from server.launch import missing
 from server.overfull import FAR_MS, Overfull
+from server.pipeline import Job, JobRefused
+from server.writer import Busy
 from tests.server.conftest import Running
 
 PROGRAM = """
@@ -125,6 +128,50 @@ async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tm
     assert (await ended(server))["detail"] == "enough"
     await server.call("POST", "/v1/jobs", wish, status=201)
     assert pipeline.launcher.is_running  # and is ended with the server, by the fixture
+
+
+async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) -> None:
+    """Both asked for before either has a process."""
+    arm(server, tmp_path, HANGS)
+    await fill(server)
+    await server.schedule(deliver_in=20 * 86_400)
+    pipeline = server.app.pipeline
+    starts = [piece.start_ms for piece in server.app.directory]
+    made = await asyncio.gather(
+        *(splitting.create(pipeline, start_ms, 0, "server") for start_ms in starts), return_exceptions=True
+    )
+    assert [type(one) for one in made] == [Job, JobRefused]
+    assert pipeline.open == 1
+
+
+async def test_a_job_that_the_writer_has_no_room_for_claims_nothing(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm(server, tmp_path, HANGS)
+    await fill(server)
+    pipeline = server.app.pipeline
+    start_ms = next(iter(server.app.directory)).start_ms
+
+    def full(*arguments: Any, **named: Any) -> Any:
+        raise Busy("told to be full")
+
+    monkeypatch.setattr(server.app, "ask", full)
+    with pytest.raises(Busy):
+        await splitting.create(pipeline, start_ms, 0, "server")
+    monkeypatch.undo()
+    assert (pipeline.open, pipeline.launcher.is_running) == (0, False)
+
+
+async def test_a_child_that_dies_while_its_call_is_under_way(server: Running, tmp_path: Path) -> None:
+    arm(server, tmp_path, HANGS)
+    await fill(server)
+    pipeline = server.app.pipeline
+    job = await splitting.create(pipeline, next(iter(server.app.directory)).start_ms, 0, "server")
+    async with pipeline.step(job.row.id, job.token):
+        await pipeline._child_ended(job.row.id, "the child ended")
+        assert pipeline.open == 1
+    await pipeline.sweep()
+    assert (await ended(server))["detail"] == "the child ended"
 
 
 async def test_what_a_child_leaves_behind_is_ended_too(server: Running, tmp_path: Path) -> None:

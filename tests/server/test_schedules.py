@@ -15,7 +15,7 @@ from shards.commit import Commit, Outcome, Refused
 from shards.errors import ShardsError, StoreFailed
 from shards.memory import MemoryStore
 from shards.record import Record, decode, encode, is_stub
-from shards.schedules import ScheduleRow, TimingRow
+from shards.schedules import ScheduleRow, TimingRow, write_schedule
 from shards.verify import verify_counts
 from tests.model.fakes import FakeClock
 from timeline.cron import parse_cron
@@ -625,3 +625,18 @@ def test_keys_sort_by_name() -> None:
         rig.put(name)
     assert [name for name, _ in rig.schedules.after("", 10)] == ["Z", "a.1", "b"]
     assert [name for name, _ in rig.schedules.after("Z", 1)] == ["a.1"]
+
+
+def test_a_rule_that_was_taken_and_would_be_searched_for_long_stops(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By an earlier version: it ends, and the server goes on."""
+    rig = Rig()
+    rig.put()
+    row = rig.schedules.get("s")
+    assert row is not None
+    slow = TimingRow("rrule", "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=29;BYHOUR=17", "UTC")
+    rig.ask(lambda c: write_schedule(c, "s", msgspec.structs.replace(row, timing=slow)))
+    rig.walk(START_MS + 2 * HOUR_MS, HOUR_MS)
+    assert rig.fired() == hours(1, 1)
+    assert "cannot go on" in caplog.text

@@ -152,3 +152,26 @@ def test_lines_exdates_count_and_until() -> None:
 def test_what_is_no_rule_is_refused_soon(text: str) -> None:
     with pytest.raises(RuleError):
         parse_rule(text, START)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=28;BYHOUR=17",
+        "FREQ=MINUTELY;BYMONTH=2;BYMONTHDAY=29;BYHOUR=17",
+        "FREQ=SECONDLY;INTERVAL=7;BYMONTH=2;BYMONTHDAY=29;BYHOUR=17;BYMINUTE=3;BYSECOND=5",
+    ],
+)
+def test_a_rule_that_is_searched_time_of_day_by_time_of_day_is_refused(text: str) -> None:
+    with pytest.raises(RuleError, match="takes too long to search"):
+        parse_rule(text, START)
+
+
+def test_what_is_found_within_some_days_is_not() -> None:
+    for text in (
+        "FREQ=SECONDLY;BYHOUR=9;BYDAY=MO,TU,WE,TH,FR",
+        "FREQ=MINUTELY;BYHOUR=17;BYMONTHDAY=1",
+        "FREQ=MINUTELY;INTERVAL=5;BYHOUR=9,10,11;BYMINUTE=5,10,15;BYDAY=MO",
+    ):
+        expected = list(islice(rrulestr(text, dtstart=START), 200))
+        assert list(islice(parse_rule(text, START).times(START - timedelta(seconds=1)), 200)) == expected

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from server import jobfolder
 from server import pipeline as pipeline_module
 from server.clock import SimulatedClock
 from server.config import Config, Slices
@@ -492,6 +494,34 @@ async def test_a_cancel_that_was_lost_and_sent_again_during_the_commit(
     monkeypatch.setattr(handover, "replay", and_then)
     assert (await work.commit(job, files))["state"] == "done"
     assert await work.listed() == [text for text in EVERYTHING if text != "m3"]
+
+
+async def test_nothing_else_happens_to_a_job_while_it_commits(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease lapses, it is looked at, begun, aborted and committed again meanwhile."""
+    app = work.server.app
+    job = await work.create()
+    begun = await work.begin(job, CUTS)
+    files = await asyncio.to_thread(moved, begun)
+    check, may_go_on = jobfolder.check, threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        may_go_on.wait(10)
+        return check(*arguments)
+
+    monkeypatch.setattr(jobfolder, "check", slow)
+    commit = asyncio.ensure_future(work.commit(job, files))
+    while (await work.look(job))["state"] != "committing":
+        await asyncio.sleep(0.005)
+    app.pipeline.get(job["id"]).lease_until = 0.0  # type: ignore[union-attr]
+    await app.pipeline.sweep()
+    await work.begin(job, CUTS, 409)
+    await work.commit(job, files, 409)
+    await work.post(f"/v1/jobs/{job['id']}:abort", {"token": job["token"]}, 409)
+    may_go_on.set()
+    assert (await commit)["state"] == "done"
+    assert await work.listed() == EVERYTHING
 
 
 async def test_a_slice_that_has_come_near_is_given_up(work: Work) -> None:

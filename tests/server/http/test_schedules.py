@@ -260,3 +260,18 @@ async def test_made_while_the_clock_is_set_back(server: Running, clock: Simulate
     assert [fire["at"] for fire in upcoming] == ["2026-11-21T07:01:00.000Z", "2026-11-21T07:02:00.000Z"]
     await server.call("DELETE", "/v1/schedules/tick", status=204)
     assert (await server.call("GET", "/v1/messages?state=pending")).body["messages"] == []
+
+
+async def test_one_whose_zone_is_no_more_does_not_hide_the_others(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        body = {"every": "PT1M", "topic": "jobs/tick"}
+        await server.call("PUT", f"/v1/schedules/{name}", body, status=201)
+
+    def gone(timing: object, name: str, anchor_ms: int) -> None:
+        raise KeyError("Mars/Olympus")
+
+    monkeypatch.setattr("server.http.schedules.plan_of", gone)
+    page = (await server.call("GET", "/v1/schedules")).body["schedules"]
+    assert [(one["name"], one["next"]) for one in page] == [("one", None), ("two", None)]
