@@ -94,6 +94,8 @@ class Schedules:
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
         self._asked: set[str] = set()
+        self._stuck: dict[str, Position] = {}
+        """What cannot be followed: asked for no more, also when the rows are read again."""
         self._losses = writer.losses
         self.unreadable = 0
         """Rows that were passed over: they are no schedules."""
@@ -173,8 +175,10 @@ class Schedules:
         elif isinstance(answer, Exception) and not isinstance(answer, StoreFailed):
             # It would fail again, and take others with it each time.
             log.error("schedule %s does not go on until it is changed or the server starts: %r", name, answer)
-            self._note(name, None)
-            self._places[name] = None
+            place = self._places.get(name)
+            if place is not None:
+                self._stuck[name] = place
+                self._due.discard((place, name))
 
     def _next(self, commit: Commit, name: str, row: ScheduleRow, *, was_late: bool = False) -> ScheduleRow:
         """The row with its next occurrence, written; without one when there is none. Raises Refused."""
@@ -289,5 +293,7 @@ class Schedules:
         if row is not None:
             position = row.occurrence.position if row.occurrence is not None else None
             self._places[name] = position
-            if position is not None:
+            if position is not None and self._stuck.get(name) != position:
                 self._due.add((position, name))
+        else:
+            self._stuck.pop(name, None)
