@@ -103,6 +103,8 @@ class Schedules:
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
         self._asked: set[str] = set()
+        self._stuck: dict[str, Position] = {}
+        """What cannot be followed: asked for no more, also when the rows are read again."""
         self.unreadable = 0
         """Rows that were passed over: they are no schedules."""
         self._retry_at = 0.0
@@ -187,8 +189,11 @@ class Schedules:
         elif isinstance(answer, Exception) and not isinstance(answer, StoreFailed):
             # It would fail again, and take others with it each time.
             log.error("schedule %s does not go on until it is changed or the server starts: %r", name, answer)
-            self._note(name, None)
-            self._places[name] = None
+            place = self._places.get(name)
+            if place is not None:
+                self._stuck[name] = place
+                self._due.discard((place, name))
+                self._held.discard((place, name))
 
     def _next(self, commit: Commit, name: str, row: ScheduleRow, *, was_late: bool = False) -> ScheduleRow:
         """The row with its next occurrence, written; without one when there is none. Raises Refused."""
@@ -302,8 +307,9 @@ class Schedules:
             self._due.discard((last, name))
             self._held.discard((last, name))
         if row is None:
+            self._stuck.pop(name, None)
             return
         occurrence = row.occurrence
         self._places[name] = None if occurrence is None else occurrence.position
-        if occurrence is not None:
+        if occurrence is not None and self._stuck.get(name) != occurrence.position:
             (self._held if occurrence.is_held else self._due).add((occurrence.position, name))

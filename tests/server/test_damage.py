@@ -26,7 +26,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.unreadable import notes
 from tests.server.conftest import Fronted, Running
-from timeline.position import END, START, MessageId, id_text
+from timeline.position import END, START, MessageId, id_position, id_text
 
 START_MS = 1_795_248_000_000
 DUE_MS = START_MS + 3_600_000
@@ -377,3 +377,39 @@ async def test_small_rows_that_cannot_be_read_are_passed_over(
 def quiet_engine(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.set_level(logging.WARNING)
     return
+
+
+async def test_a_message_in_the_wheel_without_its_payload(tmp_path: Path) -> None:
+    """Its block goes bad after it was loaded: dispatch passes it over, the next start has it again."""
+    world = World(tmp_path / "data")
+    async with world.server() as server:
+        app = server.app
+        store = app.opened.store
+        _, link = await server.connect("here", "a/#", expiry_s=100_000)
+
+        def large(number: int) -> Draft:
+            payload = b"%d " % number + bytes((number * 7 + 131 * n * n) % 251 for n in range(20_000))
+            due_ms = START_MS + 60_000 + number
+            return Draft(due_ms, b"a/b", encode(Record(b"a/b", payload, due_ms, 1)))
+
+        ids = await app.ask(lambda c: c.put([large(n) for n in range(9)]))
+        await app.quiet()
+        assert len(app.wheel) == 9
+        store._families[Table.MESSAGES].flush()  # type: ignore[attr-defined]
+        world.table = world.path / largest(store)  # type: ignore[arg-type]
+        world.whole = world.table.read_bytes()
+        world.damage()
+        await server.pass_time(120_000)
+        got = [number_of(message.record) for message in link.sent]
+        (gone,) = set(range(9)) - set(got)
+        assert got == [n for n in range(9) if n != gone]
+        assert app.horizon.position > (START_MS + 100_000) << 48
+        assert app.writer.broken is None
+        assert [note.owed for note in notes(store)] == [id_position(ids[gone])]
+        for packet_id in list(link.packet_ids):
+            app.sessions.get("here").session.ack(packet_id)  # type: ignore[union-attr]
+    world.mend()
+    async with world.server() as server:
+        _, link = await server.connect("here", expiry_s=100_000)
+        await server.app.quiet()
+        assert [number_of(message.record) for message in link.sent] == [gone]

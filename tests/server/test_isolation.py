@@ -1,0 +1,132 @@
+"""What fails for one session, schedule or callback ends that one; what only the core does ends the server."""
+
+import asyncio
+
+import pytest
+
+from server.app import App
+from shards.errors import Corrupt
+from tests.server.conftest import FakeLink, Running
+
+MINUTE_MS = 60_000
+
+
+class BrokenLink(FakeLink):
+    """Cannot be sent anything."""
+
+    def send(self, *args: object) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+
+async def connected(server: Running, client_id: str, link: FakeLink) -> FakeLink:
+    subscriber, _ = await server.connect(client_id, "a/#")
+    subscriber.link = link
+    return link
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_a_session_to_which_nothing_can_be_sent(server: Running, is_behind: bool) -> None:
+    """It loses its connection, whether it tails or reads on; the others get the message."""
+    _, before = await server.connect("1-before", "a/#")
+    broken = await connected(server, "2-broken", BrokenLink())
+    _, after = await server.connect("3-after", "a/#")
+    if is_behind:
+        for name in ("1-before", "2-broken", "3-after"):
+            subscriber = server.app.sessions.get(name)
+            assert subscriber is not None
+            subscriber.session.fall_behind(server.app.horizon.position)
+    await server.schedule(deliver_in=60)
+    await server.pass_time(MINUTE_MS)
+    for name in ("1-before", "2-broken", "3-after"):
+        subscriber = server.app.sessions.get(name)
+        assert subscriber is not None
+        server.app.replay.wake(subscriber)
+    await server.app.quiet()
+    assert (len(before.sent), len(after.sent)) == (1, 1)
+    assert broken.closed[0] == 0x80
+    await server.schedule()
+    await server.app.quiet()
+    assert (len(before.sent), len(after.sent)) == (2, 2)
+    await server.call("GET", "/readyz")
+
+
+async def test_a_retained_message_whose_topic_cannot_be_read(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, link = await server.connect("c", "a/#")
+
+    def note(*_: object) -> None:
+        raise Corrupt("a row")
+
+    monkeypatch.setattr(server.app.retained, "note", note)
+    await server.schedule(retain=True, deliver_in=60)
+    await server.schedule(deliver_in=61)
+    await server.pass_time(2 * MINUTE_MS)
+    assert len(link.sent) == 2
+    assert server.app.writer.broken is None
+
+
+async def test_a_schedule_that_cannot_go_on(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked once, and others go on; a change asks again."""
+    every = {"every": "PT1M", "topic": "a/b", "payload": 1, "timezone": "UTC"}
+    _, link = await server.connect("c", "a/#", window=1_000)
+    for name in ("bad", "good"):
+        await server.call("PUT", f"/v1/schedules/{name}", {**every, "payload": name}, status=201)
+    real, asked = server.app.schedules._successor, []
+
+    def successor(commit: object, name: str, row: object) -> object:
+        if name == "bad":
+            asked.append(name)
+            raise ZeroDivisionError
+        return real(commit, name, row)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server.app.schedules, "_successor", successor)
+    for _ in range(5):
+        await server.pass_time(MINUTE_MS)
+    assert asked == ["bad"]
+    assert [m.record.payload for m in link.sent].count(b"good") == 5
+    assert server.app.writer.given_up <= 1
+    monkeypatch.undo()
+    await server.call("POST", "/v1/schedules/bad:pause")
+    await server.call("POST", "/v1/schedules/bad:resume")
+    await server.pass_time(MINUTE_MS)
+    assert [m.record.payload for m in link.sent].count(b"bad") == 2
+
+
+async def test_a_held_message_that_cannot_be_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, link = await server.connect("c", "a/#")
+    server.clock.now_ms -= 10 * MINUTE_MS
+    ids = [await server.schedule(payload=f"{n}", deliver_in=60 + n) for n in range(3)]
+    assert server.app.opened.commit.held == 3
+    real, asked = server.app.opened.commit.release, []
+
+    def release(place: int) -> None:
+        if place & (1 << 48) - 1 == int(ids[1], 16) & (1 << 48) - 1:
+            asked.append(place)
+            raise Corrupt("a row")
+        real(place)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server.app.opened.commit, "release", release)
+    await server.pass_time(5 * MINUTE_MS)
+    assert [m.record.payload for m in link.sent] == [b"0", b"2"]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("part", ["round", "settle"])
+async def test_the_core_stops_the_server(server: Running, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """After an exception there nobody knows what has been dispatched: a start does."""
+    stopped = asyncio.Event()
+    app: App = server.app
+    monkeypatch.setattr(app, "_fatal", stopped.set)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    if part == "round":
+        monkeypatch.setattr(app.dispatch, "turn", broken)
+        app.plan()
+    else:
+        monkeypatch.setattr(app.horizon, "close_group", broken)
+        app.writer.submit(lambda commit: None, lambda answer: None)
+    await asyncio.wait_for(stopped.wait(), 10)
+    await server.call("POST", "/v1/messages", {"topic": "a", "payload": 1}, status=503)
