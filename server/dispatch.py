@@ -9,9 +9,9 @@ the position that the writer gave them, which is at once unless something before
 synced. One that finds a session without room then is owed to it (server/owed). Bound: who places them looks
 at `live` and `live_bytes`; a publisher is held back before that (server/mqtt).
 
-A turn has a budget in deliveries: it ends between two messages once TURN_OFFERS have been made, and of one
-message that more sessions want the rest fall behind and read on by themselves, in turns of their own. What
-is taken from the wheel at once follows from how many got a message the last time.
+A turn has a budget in deliveries, and in bytes that count for some: it ends between two messages once
+TURN_COST is spent, and of one message that more sessions want the rest fall behind and read on by themselves,
+in turns of their own. What is taken from the wheel at once follows from what the messages before have cost.
 
 One row that cannot be read is passed over, one session to which nothing can be sent loses its connection.
 
@@ -38,15 +38,17 @@ from .mqtt.router import Router, Targets
 from .owed import Owed
 from .replay import Replay
 from .subscriber import Subscriber
-from .writer import Entry, Writer
+from .writer import Entry, Writer, entry
 
 log = logging.getLogger(__name__)
 
 TURN_MESSAGES = 1_000
-TURN_OFFERS = 2_000
+TURN_COST = 2_000
 """Deliveries in one turn: each is some 2 us here and, for a connection of its own, 10 us at its socket."""
+COST_BITS = 12
+"""So many bytes of a message in RAM, 4 KiB, cost as much as a delivery."""
 RUN_MIN = 16
-"""Messages that a turn passes at least."""
+"""Messages that are taken from the wheel in one go at least; those for which the turn has no time go back."""
 
 Handed = Callable[[int], None]
 """Called when a plain publish has been handed on, with the number of sessions that match it."""
@@ -128,44 +130,58 @@ class Dispatch:
         horizon.observe(wall_ms)
         end = horizon.limit(self._wheel.loaded)
         self.counts.turns += 1
-        passed = offers = 0
+        passed = spent = 0
         while True:
-            to, count, offered = self._pass_run(end, min(self._run, limit), wall_ms)
+            to, count, cost = self._pass_run(end, min(self._run, limit), TURN_COST - spent, wall_ms)
             horizon.advance(to)
             while self._marks and self._marks[0][0] <= to:
                 self._marks.popleft()[1]()
             passed += count
-            offers += offered
+            spent += cost
             if count:
-                self._run = min(TURN_MESSAGES, max(RUN_MIN, TURN_OFFERS * count // (offered + 1)))
-            if to >= end or passed >= limit or offers >= TURN_OFFERS:
+                self._run = min(TURN_MESSAGES, max(RUN_MIN, TURN_COST * count // (cost + 1)))
+            if to >= end or passed >= limit or spent >= TURN_COST:
                 return to < end
 
-    def _pass_run(self, end: Position, run: int, wall_ms: int) -> tuple[Position, int, int]:
-        """Pass at most `run` stored messages and `run` others: how far, how many, how many deliveries."""
-        to = end
-        if len(self._live) > run:
-            to = min(to, self._live[run - 1][0].position)
+    def _pass_run(self, end: Position, run: int, most: int, wall_ms: int) -> tuple[Position, int, int]:
+        """Pass at most `run` stored messages and `run` others, while they cost less than `most`, but one at
+        least: how far, how many, what they cost."""
+        live, to = self._live, end
+        if len(live) > run:
+            to = min(to, live[run - 1][0].position)
         due = self._wheel.advance(to, run)
         if len(due) >= run:
             to = due[-1][0]
-        if not due and not self._live:
+        if not due and not live:
             return to, 0, 0
-        count, offered = self._hand_on(due, to, wall_ms)
-        if due:
+        given, count, cost = self._hand_on(due, to, most, wall_ms)
+        if given < len(due):
+            to = Position(due[given][0] - 1)
+            for place, (shard, value) in due[given:]:
+                self._wheel.add(place, *entry(shard, value))
+        if live and live[0][0].position <= to:
+            to = Position(live[0][0].position - 1)
+        if given:
+            self.counts.dispatched += given
             self._writer.note_turn(to, wall_ms)
-            self._dispatched(len(due))
-        return to, count, offered
+            self._dispatched(given)
+        return to, count, cost
 
-    def _hand_on(self, due: list[tuple[Position, Entry]], to: Position, wall_ms: int) -> tuple[int, int]:
-        """Give out due entries and waiting plain publishes up to `to`, in position order; how many they
-        are, and how many match them."""
+    def _hand_on(
+        self, due: list[tuple[Position, Entry]], to: Position, most: int, wall_ms: int
+    ) -> tuple[int, int, int]:
+        """Give out due entries and waiting plain publishes up to `to`, in position order: how many entries,
+        how many of both, and what they cost."""
         live, late_ms = self._live, self.counts.late_ms
-        count, offered = len(due), 0
+        given = count = cost = 0
         for place, (shard, value) in due:
-            while live and live[0][0].position < place:
+            while live and live[0][0].position < place and cost < most:
                 count += 1
-                offered += self._hand_live()
+                cost += self._hand_live()
+            if cost >= most:
+                return given, count, cost
+            given += 1
+            count += 1
             try:
                 if value is None:
                     value = self._reader.value_at(place, shard)
@@ -177,14 +193,15 @@ class Dispatch:
             if wall_ms < message.due_ms:
                 self.counts.early += 1
             late_ms.append(message.late_ms)
-            offered += self._give(message, wall_ms, message.size())
-        self.counts.dispatched += len(due)
-        while live and live[0][0].position <= to:
+            size = message.size()
+            cost += self._give(message, wall_ms, size) + (size >> COST_BITS)
+        while live and live[0][0].position <= to and cost < most:
             count += 1
-            offered += self._hand_live()
-        return count, offered
+            cost += self._hand_live()
+        return given, count, cost
 
     def _hand_live(self) -> int:
+        """Give out the next plain publish; what it cost."""
         message, handed, size = self._live.popleft()
         self.live_bytes -= size
         matched = self._give(message, message.due_ms, size)
@@ -193,7 +210,7 @@ class Dispatch:
                 handed(matched)
             except Exception:
                 log.exception("a publish could not be answered")
-        return matched
+        return matched + (size >> COST_BITS)
 
     def _give(self, message: Message, wall_ms: int, size: int) -> int:
         """Offer a message to every tailing session that it matches; how many match at all."""
@@ -205,7 +222,7 @@ class Dispatch:
             return len(targets)
         if record.retain:
             self._retain(message)
-        if (message.shard < 0 and record.qos) or len(targets) > TURN_OFFERS:
+        if (message.shard < 0 and record.qos) or len(targets) > TURN_COST:
             self._give_or_owe(message, targets)
             return len(targets)
         for subscriber, subscriptions in targets.items():
@@ -226,7 +243,7 @@ class Dispatch:
             offers += 1
             if subscriber.session.tailing:
                 try:
-                    if offers <= TURN_OFFERS and subscriber.offer(message, subscriptions):
+                    if offers <= TURN_COST and subscriber.offer(message, subscriptions):
                         continue
                 except Exception:
                     self._replay.cut_off(subscriber)

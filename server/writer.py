@@ -1,8 +1,8 @@
 """The one writer: requests in, one group commit after another, answers out after the sync.
 
 A request is a function of the open group (`decide`) and a callback for its answer (`done`). Requests are
-decided in the order of their arrival, up to 1,000 messages' worth to a group (one request is never cut);
-the group is written as one batch and synced in a thread, while the loop goes on and the next group
+decided in the order of their arrival, up to 1,000 messages' worth or 4 MiB to a group (one request is never
+cut); the group is written as one batch and synced in a thread, while the loop goes on and the next group
 gathers. So concurrent requests share one fsync, and a lone one waits for nobody.
 
     submit ──> queue ──> compose: decide each, write batch ──> sync in a thread ──> settle: wheel, answers
@@ -46,6 +46,8 @@ from .clock import Clock
 log = logging.getLogger(__name__)
 
 GROUP_MESSAGES = 1_000
+GROUP_BYTES = 4 << 20
+"""The engine holds the interpreter while it takes a batch: about 1 ms a MiB."""
 OPEN_GROUPS = 2
 TURNS_MAX = 10_000
 """Dispatch turns that may wait to be written to the journal."""
@@ -76,9 +78,9 @@ class Cursors(Protocol):
         """Nothing of what was written may have survived: all of it again."""
 
 
-def entry(shard: int, value: bytes) -> tuple[Entry, int]:
-    """What the wheel holds of a row, and its size."""
-    if len(value) <= ENTRY_PAYLOAD_BYTES:
+def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
+    """What the wheel holds of a row, and its size. `value`: None if it is to be read when it is due."""
+    if value is not None and len(value) <= ENTRY_PAYLOAD_BYTES:
         return (shard, value), len(value) + ENTRY_OVERHEAD
     return (shard, None), ENTRY_OVERHEAD
 
@@ -114,6 +116,7 @@ class Writer:
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._bytes = 0
+        self._arriving = 0
         self._open: deque[tuple[Group, Answers]] = deque()
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
@@ -135,6 +138,11 @@ class Writer:
         return self._bytes
 
     @property
+    def waiting_bytes(self) -> int:
+        """Of these, what waits to be written or synced: without what is still on its way here."""
+        return self._bytes - self._arriving
+
+    @property
     def can_compose(self) -> bool:
         """Whether `compose` would find something to do."""
         if not self._queue or self.broken is not None:
@@ -153,13 +161,13 @@ class Writer:
 
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
-        if size and self._bytes and self._bytes + size > self._max_bytes:
-            raise Busy(f"{self._bytes} bytes of requests are under way, {self._max_bytes} may be")
-        self._bytes += size
+        self._take(size)
+        self._arriving += size
 
     def leave(self, size: int) -> None:
         """They are here no more: answered, or submitted with a size of their own."""
         self._bytes -= size
+        self._arriving -= size
 
     def submit(
         self, decide: Decide, done: Done, *, cost: int = 1, size: int = 0, writes: bool = True
@@ -172,10 +180,15 @@ class Writer:
             raise StoreFailed(str(self.broken))
         if self._queued + cost > self._max_queued and self._queue:
             raise Busy(f"{self._queued} messages wait to be written, {self._max_queued} may")
-        self.enter(size)
+        self._take(size)
         self._queue.append((cost, size, writes, decide, done))
         self._queued += cost
         self._wake()
+
+    def _take(self, size: int) -> None:
+        if size and self._bytes and self._bytes + size > self._max_bytes:
+            raise Busy(f"{self._bytes} bytes of requests are under way, {self._max_bytes} may be")
+        self._bytes += size
 
     def note_turn(self, place: Position, wall_ms: int) -> None:
         """A dispatch turn ended at `place`: written to the journal with the next group."""
@@ -268,15 +281,16 @@ class Writer:
     def _decide(self, commit: Commit) -> tuple[Answers, bool, bool]:
         """Decide what is queued: the answers, whether they wanted to write, whether all of it is whole."""
         answers: Answers = []
-        messages, writes, is_whole = 0, False, True
+        messages, filled, writes, is_whole = 0, 0, False, True
         syncing = len(self._open) >= OPEN_GROUPS
-        while self._queue and messages < GROUP_MESSAGES and is_whole:
+        while self._queue and messages < GROUP_MESSAGES and filled < GROUP_BYTES and is_whole:
             cost, size, needs_write, decide, done = self._queue[0]
             if needs_write and syncing:
                 break
             self._queue.popleft()
             self._queued -= cost
             messages += cost
+            filled += size
             writes = writes or needs_write
             mark = commit.mark
             try:

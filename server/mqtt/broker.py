@@ -28,12 +28,16 @@ from ..writer import Busy, Writer
 from .dead import Dead
 from .groups import Groups
 from .incoming import Wish
-from .placing import LIVE_MAX, Answer, Placing, Traffic
+from .placing import Answer, Placing, Traffic
 from .reasons import Reason
 from .router import Router
 from .wills import Wills
 
 log = logging.getLogger(__name__)
+
+HOLD_MESSAGES = 8_000
+HOLD_BYTES = 16 << 20
+"""From so much that waits on no publisher is read: what is sent now comes some 30 ms later."""
 
 
 class Broker:
@@ -74,14 +78,11 @@ class Broker:
 
     @property
     def is_congested(self) -> bool:
-        """Publishers should be held back: what they send waits in RAM."""
+        """Publishers should be held back: what they send waits in RAM, and others' requests behind it."""
         dispatch, writer, limits = self._dispatch, self._writer, self.config.limits
-        waiting_bytes = writer.queued_bytes + dispatch.live_bytes
-        return (
-            dispatch.live * 2 > LIVE_MAX
-            or writer.queued * 2 > limits.queued
-            or waiting_bytes * 2 > limits.queued_bytes
-        )
+        return dispatch.live + writer.queued > min(
+            HOLD_MESSAGES, limits.queued // 2
+        ) or writer.waiting_bytes + dispatch.live_bytes > min(HOLD_BYTES, limits.queued_bytes // 2)
 
     def admits(self, now_s: float) -> bool:
         """Whether `limits.connect_rate` leaves room for one more connection in this second."""
