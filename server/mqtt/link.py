@@ -42,6 +42,8 @@ RESUMED_AT_ONCE = 64
 """Links that are read again in one turn: then it is seen whether the server is congested."""
 KEEP_ALIVE_SLACK = 1.5
 HELD_CHECK_S = 1.0
+READ_BYTES = 32 << 10
+"""Who sends so much at once is read again in its turn: the loop would read the socket 32 times in a row."""
 UNREAD_FACTOR = 4
 """Times `limits.out_bytes` that may lie unread before the client is read from no more."""
 LINGER_S = 2.0
@@ -154,7 +156,7 @@ class MqttLink(asyncio.Protocol):
         kept_bytes = connection.kept_bytes
         if kept_bytes != self.kept_bytes:
             self._links.keep(self, kept_bytes)
-        if not self._is_held and self._is_to_hold(connection):
+        if not self._is_held and (len(data) >= READ_BYTES or self._is_to_hold(connection)):
             self._hold()
 
     def eof_received(self) -> None:
