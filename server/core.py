@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import islice, takewhile
 
 from shards.commit import Caps, Commit
-from shards.errors import Corrupt
+from shards.errors import Corrupt, StoreFailed
 from shards.recover import Opened, open_timeline
 from shards.store import Store
 from timeline.position import Position, at_of
@@ -68,13 +68,14 @@ class Core:
             wake=wake,
             settled=wake,
             recovered=self._recovered,
+            lost=lambda first, last: self.dispatch.retract(first, last),
         )
         self.schedules = self._schedules(store)
         self.mending = Mending(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
         self.replay = self._replay()
-        self.dispatch = Dispatch(
+        self.dispatch: Dispatch = Dispatch(
             self.horizon,
             self.wheel,
             self.tail,
@@ -101,7 +102,7 @@ class Core:
         )
         self.sessions.submit, self.sessions.sealing = self.writer.submit, self.retained.write
         self._held_from: float = 0.0
-        self._is_releasing = False
+        self._is_releasing = self._is_beating = False
         self._stuck: set[Position] = set()
         """Held messages that cannot be read."""
         self.sessions.load()
@@ -147,8 +148,18 @@ class Core:
         self.horizon.observe(self.clock.wall_ms())
         self.sessions.step()
         self.broker.wills.step()
-        if self.horizon.needs_heartbeat and self.writer.is_idle and self.writer.broken is None:
-            self.writer.submit(lambda commit: None, lambda answer: None)
+        if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:
+            return
+
+        def beaten(_: object) -> None:
+            self._is_beating = False
+
+        # Also while the writer is never idle: plain publishes pass it without a group that renews the bound.
+        self._is_beating = True
+        try:
+            self.writer.submit(lambda commit: None, beaten, cost=0)
+        except Busy:
+            self._is_beating = False
 
     def can_advance(self) -> bool:
         horizon = self.horizon
@@ -174,7 +185,7 @@ class Core:
     def _retain(self, message: Message) -> None:
         try:
             self.retained.note(message, self.broker.submit)
-        except Corrupt as error:
+        except (Corrupt, StoreFailed) as error:
             log.error("not retained, what was before it cannot be read: %s", error)
 
     def _dispatched(self, count: int) -> None:

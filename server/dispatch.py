@@ -23,12 +23,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shards.errors import Corrupt
+from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_dropped
 from shards.read import Reader
 from shards.record import decode
 from timeline.horizon import Horizon
-from timeline.position import Position
+from timeline.position import Position, seq_of
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
@@ -116,6 +116,14 @@ class Dispatch:
         self._live.append((message, handed, size))
         self.live_bytes += size
 
+    def retract(self, first_seq: int, last_seq: int) -> None:
+        """Forget plain publishes that wait with a seq above the first and up to the last: they were answered
+        with an error, because what they were placed with could not be stored."""
+        kept = [one for one in self._live if not first_seq < seq_of(one[0].position) <= last_seq]
+        if len(kept) < len(self._live):
+            self._live = deque(kept)
+            self.live_bytes = sum(size for _, _, size in kept)
+
     def add_mark(self, place: Position, passed: Callable[[], None]) -> None:
         """Call `passed` when the horizon has come to `place`; these come in rising order too."""
         self._marks.append((place, passed))
@@ -180,16 +188,23 @@ class Dispatch:
                 cost += self._hand_live()
             if cost >= most:
                 return given, count, cost
-            given += 1
-            count += 1
             try:
                 if value is None:
                     value = self._reader.value_at(place, shard)
                     assert value is not None, "a row in the wheel is on disk"
                 message = Message(place, shard, decode(value), wall_ms)
             except Corrupt as error:
+                given += 1
+                count += 1
                 self._reader.unreadable_row(place, shard, error)
                 continue
+            except StoreFailed:
+                if not count:
+                    raise
+                # What has been given out is behind the horizon; this one is tried again in the next turn.
+                return given, count, max(cost, most)
+            given += 1
+            count += 1
             if wall_ms < message.due_ms:
                 self.counts.early += 1
             late_ms.append(message.late_ms)

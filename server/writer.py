@@ -100,10 +100,12 @@ class Writer:
         wake: Callable[[], None],
         settled: Callable[[], None],
         recovered: Callable[[], None],
+        lost: Callable[[int, int], None],
     ) -> None:
         """`wake`: something waits for `compose`; `settled`: something new may be due; `recovered`: something
         that was decided has not been written, and the store can be read: what RAM keeps of its rows, noted
-        when it was decided, has to be read again."""
+        when it was decided, has to be read again; `lost`: what was placed with a seq above the first number
+        and up to the second has been answered with an error and is not to be sent."""
         self._opened = opened
         self._wheel = wheel
         self._clock = clock
@@ -113,10 +115,10 @@ class Writer:
         self._wake = wake
         self._settled = settled
         self._recovered = recovered
+        self._lost = lost
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._bytes = 0
-        self._arriving = 0
         self._open: deque[tuple[Group, Answers]] = deque()
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
@@ -138,11 +140,6 @@ class Writer:
         return self._bytes
 
     @property
-    def waiting_bytes(self) -> int:
-        """Of these, what waits to be written or synced: without what is still on its way here."""
-        return self._bytes - self._arriving
-
-    @property
     def can_compose(self) -> bool:
         """Whether `compose` would find something to do."""
         if not self._queue or self.broken is not None:
@@ -161,13 +158,13 @@ class Writer:
 
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
-        self._take(size)
-        self._arriving += size
+        if size and self._bytes and self._bytes + size > self._max_bytes:
+            raise Busy(f"{self._bytes} bytes of requests are under way, {self._max_bytes} may be")
+        self._bytes += size
 
     def leave(self, size: int) -> None:
         """They are here no more: answered, or submitted with a size of their own."""
         self._bytes -= size
-        self._arriving -= size
 
     def submit(
         self, decide: Decide, done: Done, *, cost: int = 1, size: int = 0, writes: bool = True
@@ -180,15 +177,10 @@ class Writer:
             raise StoreFailed(str(self.broken))
         if self._queued + cost > self._max_queued and self._queue:
             raise Busy(f"{self._queued} messages wait to be written, {self._max_queued} may")
-        self._take(size)
+        self.enter(size)
         self._queue.append((cost, size, writes, decide, done))
         self._queued += cost
         self._wake()
-
-    def _take(self, size: int) -> None:
-        if size and self._bytes and self._bytes + size > self._max_bytes:
-            raise Busy(f"{self._bytes} bytes of requests are under way, {self._max_bytes} may be")
-        self._bytes += size
 
     def note_turn(self, place: Position, wall_ms: int) -> None:
         """A dispatch turn ended at `place`: written to the journal with the next group."""
@@ -247,6 +239,8 @@ class Writer:
         """A write or sync failed: nothing that is open became durable for certain."""
         log.error("store failed: %s", error)
         failed = [answer for _, answers in self._open for answer in answers]
+        for group, _ in self._open:
+            self._lost(group.first_seq, group.last_seq)
         self._open.clear()
         self.broken = error
         self._opened.horizon.unbounded = True
@@ -316,11 +310,12 @@ class Writer:
     def _give_up(self, answers: Answers) -> None:
         """The group that is being composed goes, with all that was decided in it."""
         self.given_up += 1
+        self._lost(self._opened.commit.first_seq, self._opened.horizon.seq)
         try:
             undo_group(self._opened)
             self._recovered()
         except ShardsError as error:
-            self._open.append((Group(), answers))
+            self._open.append((self._spoilt(), answers))
             self.fail(error)
             return
         self._cursors.mark_all()
@@ -345,7 +340,7 @@ class Writer:
         except Exception as error:
             if not isinstance(error, ShardsError):
                 log.exception("a group cannot be written")
-            self._open.append((Group(), answers))
+            self._open.append((self._spoilt(), answers))
             self.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
             return None
         self._turns = []
@@ -357,6 +352,10 @@ class Writer:
     def _passed_ms(self) -> int:
         """Running time since it was last noted."""
         return int((self._clock.mono() - self._mono) * 1000)
+
+    def _spoilt(self) -> Group:
+        """What stands for the open group when it could not be sealed."""
+        return Group(first_seq=self._opened.commit.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
         if self.broken is None:

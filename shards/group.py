@@ -42,6 +42,9 @@ class Group:
     """Cancelled or moved: out of the wheel at once, the floor keeps dispatch below them."""
     floor: Position | None = None
     rows: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+    """What was placed with it, stored or not, has a seq above the first and up to the last."""
 
     def touch(self, place: Position) -> None:
         if self.floor is None or place < self.floor:

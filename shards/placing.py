@@ -81,7 +81,7 @@ class Placing:
         self.horizon.observe(wall_ms)
         self._wall_ms = wall_ms
         self._counted = self.pending, self.held
-        self._group = Group()
+        self._group = Group(first_seq=self.horizon.seq)
         self._batch = self._store.batch()
         self._fresh.clear()
         self._touched.clear()
@@ -102,6 +102,11 @@ class Placing:
     def mark(self) -> tuple[int, int, int]:
         """Changes with everything that is composed."""
         return len(self._batch), len(self._touched), len(self._slices)
+
+    @property
+    def first_seq(self) -> int:
+        """The last seq that was issued before the open group."""
+        return self._group.first_seq
 
     @property
     def is_empty(self) -> bool:
@@ -140,6 +145,7 @@ class Placing:
         """Write the group: readable now, durable after the caller's sync. Raises StoreFailed."""
         self.count()
         group = self._group
+        group.last_seq = self.horizon.seq
         group.bound_ms = self.horizon.open_group(group.floor)
         cursor = StoredCursor(
             self.horizon.position, group.bound_ms, self.horizon.seq, self.running_ms, self.directory.floor

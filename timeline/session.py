@@ -273,6 +273,11 @@ class Session:
         self.retired.update(dict.fromkeys(packet_ids))
         while len(self.retired) > RETIRED_MAX:
             del self.retired[next(iter(self.retired))]
+        self.resize(self.window)
+
+    def resize(self, window: int) -> None:
+        """How many messages may be in flight at once from now on: no more than there are packet ids in use."""
+        self.window = min(window, PACKET_ID_MAX - len(self.retired))
 
     def restore(self, flights: list[Flight]) -> None:
         """Take over what was in flight when the cursor was stored."""

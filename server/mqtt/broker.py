@@ -78,11 +78,11 @@ class Broker:
 
     @property
     def is_congested(self) -> bool:
-        """Publishers should be held back: what they send waits in RAM, and others' requests behind it."""
-        dispatch, writer, limits = self._dispatch, self._writer, self.config.limits
-        return dispatch.live + writer.queued > min(
+        """Publishers should be held back: what they have sent waits in RAM, others' requests behind it."""
+        dispatch, placing, limits = self._dispatch, self._placing, self.config.limits
+        return dispatch.live + placing.waiting > min(
             HOLD_MESSAGES, limits.queued // 2
-        ) or writer.waiting_bytes + dispatch.live_bytes > min(HOLD_BYTES, limits.queued_bytes // 2)
+        ) or dispatch.live_bytes + placing.waiting_bytes > min(HOLD_BYTES, limits.queued_bytes // 2)
 
     def admits(self, now_s: float) -> bool:
         """Whether `limits.connect_rate` leaves room for one more connection in this second."""
@@ -126,7 +126,8 @@ class Broker:
         if known is not None:
             self._displace(known, is_resumed=is_present)
             if is_present:
-                known.session.expiry_s, known.session.window = expiry_s, window
+                known.session.expiry_s = expiry_s
+                known.session.resize(window)
                 known.link, known.left_ms, known.left_running_ms = link, 0, 0
                 return known, True
             self.sessions.drop(known)

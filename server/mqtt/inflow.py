@@ -195,7 +195,7 @@ class Inflow:
         return True
 
     def _answer(self, pending: PendingAck | None, reason: int, message: int, session: Session) -> None:
-        if pending is None:
+        if pending is None or pending.is_ready:
             return
         if pending.qos == 2:
             if reason >= 0x80:

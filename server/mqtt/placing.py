@@ -74,6 +74,8 @@ class Placing:
         self.config = config
         self.router = router
         self.traffic = traffic
+        self.waiting = self.waiting_bytes = 0
+        """Publishes that are with the writer, and their bytes of RAM."""
         self._dispatch = dispatch
         self._owed = owed
         self._writer = writer
@@ -83,7 +85,11 @@ class Placing:
         self.traffic.received += len(wishes)
         writes = any(wish.received or self.is_to_store(wish, is_full=False) for wish, _ in wishes)
 
+        count, size = len(wishes), _size(wishes)
+
         def done(placed: object) -> None:
+            self.waiting -= count
+            self.waiting_bytes -= size
             if isinstance(placed, list):
                 for answer, reason, message in placed:
                     answer(reason, message)
@@ -94,10 +100,12 @@ class Placing:
             self._writer.submit(
                 lambda commit: self._place(commit, wishes),
                 done,
-                cost=len(wishes),
-                size=_size(wishes),
+                cost=count,
+                size=size,
                 writes=writes,
             )
+            self.waiting += count
+            self.waiting_bytes += size
         except Busy:
             self._answer_all(wishes, Reason.QUOTA_EXCEEDED)
         except StoreFailed:

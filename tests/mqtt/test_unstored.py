@@ -5,7 +5,11 @@ import pytest
 import server.dispatch
 from server.mqtt import wire
 from server.mqtt.packets import Ack, Publish
+from shards.commit import Commit
+from shards.errors import StoreFailed
+from shards.store import Table
 from tests.mqtt.rig import Peer, Rig, config
+from timeline.position import Position
 
 
 def _hold_the_horizon(rig: Rig) -> None:
@@ -224,3 +228,84 @@ def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch
     rig.pump()
     for subscriber in subscribers:
         assert [text[:6] for text in subscriber.payloads()] == [f"{index:06}" for index in range(30)]
+
+
+def test_plain_publishes_without_a_pause_do_not_wait_for_the_durable_bound() -> None:
+    """The writer is never idle then, and the bound is renewed all the same."""
+    rig = Rig(config())
+    subscriber, publisher = rig.connected("s"), rig.connected("p")
+    subscriber.subscribe("t", qos=0)
+    for number in range(120):
+        publisher.publish("t", str(number), pump=False)
+        rig.turn()
+        rig.compose()
+        rig.settle()
+        rig.clock.now_ms += 50
+    assert rig.core.dispatch.live <= 4
+    rig.pump()
+    assert subscriber.payloads() == list(map(str, range(120)))
+
+
+def test_a_read_that_fails_in_the_middle_of_a_turn_sends_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was given out before is behind the horizon."""
+    rig = Rig(config(receive_maximum=1_000))
+    subscriber = rig.lasting("s")
+    subscriber.subscribe("t", qos=2)
+    publisher = rig.connected("p")
+    for number in range(10):
+        publisher.publish("t", f"{number:06}" + "." * 5_000, 1, user_properties=(("deliver-in", "5s"),))
+    rig.clock.now_ms += 4_000
+    rig.pump()
+    reader = rig.core.reader
+    read, calls = reader.value_at, iter(range(1_000))
+
+    def fails_once(place: Position, shard: int) -> bytes | None:
+        if next(calls) == 7:
+            raise StoreFailed("planned")
+        return read(place, shard)
+
+    monkeypatch.setattr(type(reader), "value_at", lambda self, place, shard: fails_once(place, shard))
+    rig.clock.now_ms += 1_000
+    for _ in range(20):
+        rig.pump()
+    got = [text[:6] for text in subscriber.payloads()]
+    assert got == [f"{number:06}" for number in range(10)]
+
+
+def test_a_publish_that_was_answered_with_an_error_is_not_sent() -> None:
+    """A plain QoS 2 publish is not stored, but its packet id is: if that fails it comes again."""
+    rig = Rig(config())
+    watcher = rig.connected("w")
+    watcher.subscribe("t", qos=2)
+    publisher = rig.lasting("p")
+    packet_id = publisher.publish("t", "once", 2, pump=False)
+    assert rig.compose()
+    assert rig.core.dispatch.live == 1
+    rig.core.writer.fail(StoreFailed("planned"))
+    rig.open_groups.clear()
+    rig.store.survivors = 0
+    assert rig.core.writer.recover()
+    rig.pump()
+    assert publisher.take_ack(wire.PUBREC, packet_id).reason == 0x83
+    assert watcher.inbox == []
+    publisher.publish2("t", "again")
+    assert watcher.take_all() == ["again"]
+    assert rig.core.dispatch.live_bytes == 0
+
+
+def test_one_request_that_fails_takes_no_answer_twice() -> None:
+    rig = Rig(config())
+    rig.connected("w").subscribe("t", qos=1)
+    publisher = rig.connected("p")
+    packet_id = publisher.publish("t", "x", 1, pump=False)
+    rig.core.writer.submit(_spoil, lambda _: None)
+    rig.pump()
+    assert publisher.take_ack(wire.PUBACK, packet_id).reason == 0x83
+    assert publisher.inbox == []
+
+
+def _spoil(commit: Commit) -> None:
+    commit.row(Table.META, b"spoilt", b"")
+    raise ValueError("planned")

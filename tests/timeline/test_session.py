@@ -89,6 +89,15 @@ def test_the_packet_ids_out_of_use_are_bounded() -> None:
     assert session.take(Position(101), 0, 1) == 1
 
 
+def test_there_is_room_for_no_more_than_there_are_packet_ids_in_use() -> None:
+    session = make(window=PACKET_ID_MAX)
+    session.retire([7, 9])
+    session.resize(PACKET_ID_MAX)
+    while session.has_room:
+        session.take(Position(1), 0, 1)
+    assert len(session.flights) == PACKET_ID_MAX - 2
+
+
 def test_resends_come_by_rank_each_once() -> None:
     flights = [Flight(packet_id, Position(200 - packet_id), 0, 1) for packet_id in (7, 3, 5)]
     resends = Resends(flights)
