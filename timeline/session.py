@@ -276,7 +276,7 @@ class Session:
         self.resize(self.window)
 
     def resize(self, window: int) -> None:
-        """How many messages may be in flight at once from now on: no more than there are packet ids in use."""
+        """How many messages may be in flight at once: no more than there are packet ids in use."""
         self.window = min(window, PACKET_ID_MAX - len(self.retired))
 
     def restore(self, flights: list[Flight]) -> None:
