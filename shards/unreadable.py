@@ -64,7 +64,8 @@ class Stretch:
 
     @property
     def last(self) -> Position:
-        return Position(keys.place_of(self.end) - 1)
+        """Its end may be where the next shard begins."""
+        return Position(keys.place_of(self.end) - 1) if self.end.startswith(self.scope) else END
 
     def __str__(self) -> str:
         if not self.is_of_messages:
@@ -129,7 +130,9 @@ class Unreadable:
     ) -> bytes:
         """A scan of [start, end) failed at its first row: where it goes on."""
         if table is Table.MESSAGES:
-            start = (int.from_bytes(start[:22], "big") + (len(start) > 22)).to_bytes(22, "big")
+            start = (int.from_bytes(start[:22].ljust(22, b"\0"), "big") + (len(start) > 22)).to_bytes(
+                22, "big"
+            )
 
         def is_readable(key: bytes) -> bool:
             try:
