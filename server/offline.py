@@ -8,7 +8,7 @@ from shards.recover import read_directory, stored_cursor
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import session_of
-from shards.verify import Damage, Fault, repair_counts, repair_rows, verify_counts, verify_tables
+from shards.verify import DIRECTORY, Damage, Fault, repair_counts, repair_rows, verify_counts, verify_tables
 from timeline.position import at_of
 
 from .clock import SystemClock
@@ -47,14 +47,25 @@ def inspect(path: Path, max_slices: int) -> int:
 
 
 def verify(path: Path, max_slices: int, *, repair: bool) -> int:
-    """Check derived data against the rows, and that all can be read; 0 if all is well or repaired, else 1."""
+    """Check derived data against the rows, and that all can be read; 0 if all is well or repaired, else 1.
+
+    What is damaged in the directory cannot be repaired, and then nothing is. Raises Corrupt: it has gone.
+    """
     store = _open_existing(path, for_repair=repair)
     if repair:
         store.finish_rewrites()
     damages = verify_tables(store)
+    for damage in damages:
+        _say(str(damage))
+    gone = [damage.table.value for damage in damages if damage.table in DIRECTORY]
+    if gone:
+        store.close()
+        _say(f"table {', '.join(gone)} cannot be made again: nothing is repaired, restore a backup")
+        return 1
+    stored_cursor(store, 0)
     faults = verify_counts(store, read_directory(store, max_slices))
-    for found in (*damages, *faults):
-        _say(str(found))
+    for fault in faults:
+        _say(str(fault))
     if repair:
         _repair(store, damages, faults)
     store.close()

@@ -26,6 +26,8 @@ from .tables import cursor_row_of, dedupe_from, session_of, shard_value
 from .unreadable import Stretch, Unreadable
 
 ROWS_END = b"\xff" * 64
+DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
+"""What says what there is: nothing else does."""
 
 
 @dataclass(frozen=True, slots=True)
