@@ -1,5 +1,6 @@
 """Commands on a stopped server's data: look, check, repair."""
 
+from itertools import chain
 from pathlib import Path
 
 from shards import keys
@@ -67,26 +68,36 @@ def verify(path: Path, max_slices: int, *, repair: bool) -> int:
     for fault in faults:
         _say(str(fault))
     if repair:
-        _repair(store, damages, faults)
+        _repair(store, damages, faults, max_slices)
     store.close()
     count = len(damages) + len(faults)
     _say(f"{count} faults" if count else "nothing wrong")
     return 0 if not count or repair else 1
 
 
-def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault]) -> None:
+def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault], max_slices: int) -> None:
     """What can be read is kept; the rest is gone."""
+    stretches = chain(*(damage.stretches for damage in damages), *(fault.stretches for fault in faults))
+    if any(stretch.is_cut for stretch in stretches):
+        raise StoreFailed("nothing is repaired: rows would go that can be read, see the log")
     unreadable = [damage.table for damage in damages if damage.stretches]
     if any(fault.stretches for fault in faults):
         unreadable.append(Table.MESSAGES)
+    lost = sum(f.shard.count - f.counted.count for f in faults if f.stretches)
+    if faults:
+        # First: once a lost structure's row has gone, its number may be given again.
+        repair_counts(store, faults)
     for table in unreadable:
         store.rewrite(table)
         _say(f"table {table.value} is made anew from what can be read of it")
     if damages:
         repair_rows(store, damages)
+    if Table.MESSAGES in unreadable:
+        # What was gone round from one end and from the other need not be the same.
+        again = verify_counts(store, read_directory(store, max_slices))
+        repair_counts(store, again)
+        lost += sum(f.shard.count - f.counted.count for f in again)
     if faults:
-        lost = sum(f.shard.count - f.counted.count for f in faults if f.stretches)
-        repair_counts(store, faults)
         _say(f"repaired {len(faults)} shards" + (f"; {lost} messages are lost" if lost > 0 else ""))
 
 

@@ -115,6 +115,7 @@ def _tried(store: Store, reader: Reader) -> list[Stretch]:
                 pass
             owed.append(note)
         except Corrupt:
+            reader.unreadable.look_beside(store, Table.MESSAGES, note)
             reader.unreadable.add(note, is_noted=True)
     _seal(reader)
     return owed
