@@ -137,6 +137,7 @@ class Mending:
         def done(answer: object) -> None:
             if isinstance(answer, Corrupt):
                 self._owed.pop(0)
+                self._unreadable.look_beside(self._opened.store, Table.MESSAGES, note)
                 self._unreadable.add(note, is_noted=True)
             elif self._is_done(answer):
                 log.warning("%d rows can be read again, what is owed goes out now: %s", rows, note)

@@ -1,5 +1,6 @@
 """Commands on a stopped server's data: look, check, repair."""
 
+from itertools import chain
 from pathlib import Path
 
 from shards import keys
@@ -8,7 +9,7 @@ from shards.recover import read_directory, stored_cursor
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import session_of
-from shards.verify import Damage, Fault, repair_counts, repair_rows, verify_counts, verify_tables
+from shards.verify import DIRECTORY, Damage, Fault, repair_counts, repair_rows, verify_counts, verify_tables
 from timeline.position import at_of
 
 from .clock import SystemClock
@@ -47,35 +48,56 @@ def inspect(path: Path, max_slices: int) -> int:
 
 
 def verify(path: Path, max_slices: int, *, repair: bool) -> int:
-    """Check derived data against the rows, and that all can be read; 0 if all is well or repaired, else 1."""
+    """Check derived data against the rows, and that all can be read; 0 if all is well or repaired, else 1.
+
+    What is damaged in the directory cannot be repaired, and then nothing is. Raises Corrupt: it has gone.
+    """
     store = _open_existing(path, for_repair=repair)
     if repair:
         store.finish_rewrites()
     damages = verify_tables(store)
+    for damage in damages:
+        _say(str(damage))
+    gone = [damage.table.value for damage in damages if damage.table in DIRECTORY]
+    if gone:
+        store.close()
+        _say(f"table {', '.join(gone)} cannot be made again: nothing is repaired, restore a backup")
+        return 1
+    stored_cursor(store, 0)
     faults = verify_counts(store, read_directory(store, max_slices))
-    for found in (*damages, *faults):
-        _say(str(found))
+    for fault in faults:
+        _say(str(fault))
     if repair:
-        _repair(store, damages, faults)
+        _repair(store, damages, faults, max_slices)
     store.close()
     count = len(damages) + len(faults)
     _say(f"{count} faults" if count else "nothing wrong")
     return 0 if not count or repair else 1
 
 
-def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault]) -> None:
+def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault], max_slices: int) -> None:
     """What can be read is kept; the rest is gone."""
+    stretches = chain(*(damage.stretches for damage in damages), *(fault.stretches for fault in faults))
+    if any(stretch.is_cut for stretch in stretches):
+        raise StoreFailed("nothing is repaired: rows would go that can be read, see the log")
     unreadable = [damage.table for damage in damages if damage.stretches]
     if any(fault.stretches for fault in faults):
         unreadable.append(Table.MESSAGES)
+    lost = sum(f.shard.count - f.counted.count for f in faults if f.stretches)
+    if faults:
+        # First: once a lost structure's row has gone, its number may be given again.
+        repair_counts(store, faults)
     for table in unreadable:
         store.rewrite(table)
         _say(f"table {table.value} is made anew from what can be read of it")
     if damages:
         repair_rows(store, damages)
+    if Table.MESSAGES in unreadable:
+        # What was gone round from one end and from the other need not be the same.
+        again = verify_counts(store, read_directory(store, max_slices))
+        repair_counts(store, again)
+        lost += sum(f.shard.count - f.counted.count for f in again)
     if faults:
-        lost = sum(f.shard.count - f.counted.count for f in faults if f.stretches)
-        repair_counts(store, faults)
         _say(f"repaired {len(faults)} shards" + (f"; {lost} messages are lost" if lost > 0 else ""))
 
 

@@ -187,7 +187,8 @@ def switch(commit: Commit, move: Move, files: Sequence[MovedFile], nearest: Posi
     if any(piece.borrowed.keys() != move.prefixes.keys() for piece in pieces):
         raise Refused("wrong-state", "the slices do not borrow what they did when the job began")
     replay(commit, move, len(move.noted))
-    structures = {source.shard: source.structure for source in move.sources}
+    # As they are by now: a repair may have come in between.
+    structures = {number: shard.structure for number, shard in pieces[0].borrowed.items()}
     made = [moved_shards(files, child, structures) for child in move.children]
     for child, shards in zip(move.children, made, strict=True):
         for shard in shards:

@@ -82,6 +82,9 @@ class MemoryStore:
         rows = self._tables[table]
         yield from [(key, rows[key]) for key in rows.irange(start, end, (True, False))]
 
+    def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:  # noqa: ARG002 - no files
+        return iter(())
+
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
         """Nothing to give back."""
 

@@ -115,6 +115,7 @@ def _tried(store: Store, reader: Reader) -> list[Stretch]:
                 pass
             owed.append(note)
         except Corrupt:
+            reader.unreadable.look_beside(store, Table.MESSAGES, note)
             reader.unreadable.add(note, is_noted=True)
     _seal(reader)
     return owed
@@ -126,11 +127,21 @@ def _seal(reader: Reader) -> None:
 
 
 def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
-    """Where dispatch stood; a new store's timeline begins now."""
+    """Where dispatch stood; a new store's timeline begins now. Raises Corrupt: nothing says it."""
     value = store.get(Table.META, META_CURSOR)
     if value is not None:
         return cursor_from(value)
+    _check_new(store, "where dispatch stood")
     return StoredCursor(before(wall_ms), 0, 0, 0, START)
+
+
+def _check_new(store: Store, missing: str) -> None:
+    """Who begins anew over what is there gives its ids again. Raises Corrupt."""
+    for table in Table:
+        if table is not Table.META and next(store.scan(table, b"", b"\xff" * 64), None) is not None:
+            raise Corrupt(
+                f"table meta does not say {missing}, and table {table.value} is not empty: a backup does"
+            )
 
 
 def read_directory(store: Store, max_slices: int) -> Directory:
@@ -180,6 +191,7 @@ def count_pending(reader: Reader, horizon: Position) -> int:
 def _check_format(store: Store) -> None:
     value = store.get(Table.META, META_FORMAT)
     if value is None:
+        _check_new(store, "the format")
         batch = store.batch()
         batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_VERSION)
         store.write(batch)

@@ -42,7 +42,7 @@ from rocksdict import (
 from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
 from .scan import scan, scan_at_rest
 from .store import Batch, Contents, Table
-from .unreadable import readable
+from .unreadable import REPAIR_BYTES, Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ MEMTABLES_BYTES = 64 << 20
 CACHE_BYTES = 32 << 20
 COPY_ROWS = 1_000
 _COPY = ".copy"
+_BESIDE = "beside"
 _END = b"\xff" * 64
 """Above every key of every table; in a copy: it is whole."""
 _ROTTEN = ("Corruption", "Input/output error", "No such file")
@@ -129,6 +130,38 @@ class RocksStore:
         through = scan_at_rest if self.read_only else scan
         return through(self._family(table), start, end, partial(self._read_refusal, table))
 
+    def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
+        """From a database beside this one, of links to its files without those that are rotten."""
+        side = self.path / _BESIDE
+        shutil.rmtree(side, ignore_errors=True)
+        try:
+            side.mkdir()
+            family = self._family(table)
+            if not self.read_only:
+                family.flush()
+            for held in family.live_files():
+                if held["start_key"] < end and held["end_key"] >= start:
+                    file = self.path / str(held["name"]).lstrip("/")
+                    (side / file.name).hardlink_to(file)
+            options = _options(Cache(1 << 20))
+            Rdict.repair(str(side), options)
+            names = _families_on_disk(side, options)
+            if table.value in names:
+                found = Rdict(str(side), options, dict.fromkeys(names, options), AccessType.read_only())
+                try:
+                    rows = scan_at_rest(
+                        found.get_column_family(table.value), start, end, partial(self._read_refusal, table)
+                    )
+                    yield from (key for key, _ in rows)
+                finally:
+                    found.close()
+        except ShardsError:
+            raise
+        except Exception as error:
+            raise StoreFailed(f"reading the files of {self.path} one by one: {error}") from error
+        finally:
+            shutil.rmtree(side, ignore_errors=True)
+
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
         if self.is_damaged:
             return
@@ -173,6 +206,8 @@ class RocksStore:
     def rewrite(self, table: Table) -> None:
         """Make a table anew from what can be read of it. Durable on return; StoreFailed if it is not.
 
+        What would lose rows that can be read, because there are too many to go round what cannot, is refused.
+
         First a copy, which says when it is whole; then the table is made again from that. Cut off before, the
         table is as it was; after it, the store opens for nobody but the next repair (`finish_rewrites`).
         """
@@ -180,7 +215,13 @@ class RocksStore:
         if side in Rdict.list_cf(str(self.path), Options(raw_mode=True)):
             self._db.drop_column_family(side)
         self._db.create_column_family(side, self._options())
-        self._copy(readable(self, table, b"", _END), side)
+        unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
+        self._copy(unreadable.scan(self, table, b"", _END), side)
+        if any(stretch.is_cut for stretch in unreadable):
+            self._db.drop_column_family(side)
+            raise StoreFailed(
+                f"table {table.value} is left as it is: rows would go that can be read, see the log"
+            )
         self._copy(iter([(_END, b"")]), side)
         self._finish(table)
 

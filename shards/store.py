@@ -81,6 +81,13 @@ class Store(Protocol):
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows with start <= key < end, in order, as they were at the first `next`."""
 
+    def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Where `scan` fails: keys of [start, end), in order, from what can be read of it file by file.
+
+        `get` may find less there, and what a rotten file holds is not among them. Makes files; blocks for
+        half a millisecond a megabyte. Raises StoreFailed.
+        """
+
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
         """Give the space of deleted rows in [start, end) back."""
 

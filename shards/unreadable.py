@@ -9,34 +9,46 @@ once, and goes on behind it. The next reader skips what is known without trying.
     rows       a b c . . . . . . k l m         the block of d to j cannot be read
     scan       a b c                 k l m     and the stretch (after c, up to k) is known
 
-Of two bad blocks close to each other the rows between may be passed over with them: a stretch is at least
-what cannot be read. It is never written to again (`Reader` sees to it), because nobody would find the row.
+In a stretch may lie rows of other, healthy files: at a rotten block the engine ends the scan of all. So their
+files are read by themselves for the *keys* (`Store.keys_beside`), which are kept with the stretch; a scan
+gives of these what `get` finds. What can be read of the rotten file lies around the stretch, but between two
+bad blocks close to each other it may be passed over with them.
+
+A stretch is at least what cannot be read. It is never written to again (`Reader` sees to it), because nobody
+would find the row.
 
 Messages that dispatch has not come to must not be forgotten with their stretch. It is *noted* in the table
 `meta`, with the first position that is *owed*, and until that is durable the loader stops before it
 (`barrier`). A start tries the notes: what can be read by then and was owed is dispatched late (server/core).
 
-Bound: 10,000 stretches; beyond it a stretch goes on to the end of what was to be read.
+Bound: 10,000 stretches; beyond it a stretch goes on to the end of what was to be read. Keys of KEPT_BYTES in
+all and LOOKS_MAX looks beside; what is beyond is passed over until a repair, and the log says so.
 
     meta    "unreadable/" · first key (22)  ->  end (22) · owed (12) · noted ms (8) · why, UTF-8
 """
 
 import logging
 import struct
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from timeline.position import END, Position
 from timeline.slices import Home
 
 from . import keys
-from .errors import Corrupt
+from .errors import Corrupt, ShardsError
 from .store import Store, Table
 
 log = logging.getLogger(__name__)
 
 STRETCHES_MAX = 10_000
+KEPT_BYTES = 16 << 20
+KEPT_OVERHEAD = 60
+"""Bytes of a kept key beside its own."""
+LOOKS_MAX = 200
+REPAIR_BYTES = 4 << 30
+"""Kept where nobody is served meanwhile; no bound on looks there."""
 NOTE = b"unreadable/"
 NOTE_END = b"unreadable0"
 _NOTE = struct.Struct(">22s12sQ")
@@ -52,6 +64,10 @@ class Stretch:
     why: str
     owed: Position | None = None
     """Messages from here on have not been dispatched; None: from behind the horizon on, when it is noted."""
+    kept: list[bytes] = field(default_factory=list)
+    """Keys within it, in order, that may be found by `get`."""
+    is_cut: bool = False
+    """There may be more of these."""
 
     @property
     def home(self) -> tuple[Home, int]:
@@ -64,7 +80,8 @@ class Stretch:
 
     @property
     def last(self) -> Position:
-        return Position(keys.place_of(self.end) - 1)
+        """Its end may be where the next shard begins."""
+        return Position(keys.place_of(self.end) - 1) if self.end.startswith(self.scope) else END
 
     def __str__(self) -> str:
         if not self.is_of_messages:
@@ -83,7 +100,9 @@ class Stretch:
 class Unreadable:
     """What is known to be unreadable in one open store."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept_bytes = kept_bytes
+        self._kept = self._looks = 0
         self._by_scope: dict[bytes, list[Stretch]] = {}
         self._count = 0
         self.fresh: list[Stretch] = []
@@ -122,14 +141,17 @@ class Unreadable:
                 continue
             if known is None:
                 return
+            yield from _kept(store, table, known, at, end)
             at = max(at, known.end)
 
     def meet(
         self, store: Store, table: Table, start: bytes, end: bytes, scope: bytes, error: Corrupt
     ) -> bytes:
-        """A scan of [start, end) failed at its first row: where it goes on."""
+        """A scan of [start, end) failed at its first row: where it goes on, now that more is known."""
         if table is Table.MESSAGES:
-            start = (int.from_bytes(start[:22], "big") + (len(start) > 22)).to_bytes(22, "big")
+            start = (int.from_bytes(start[:22].ljust(22, b"\0"), "big") + (len(start) > 22)).to_bytes(
+                22, "big"
+            )
 
         def is_readable(key: bytes) -> bool:
             try:
@@ -145,8 +167,25 @@ class Unreadable:
         further = end if self._count >= STRETCHES_MAX else beyond(is_readable, start, end)
         if table is Table.MESSAGES:
             further = further.ljust(22, b"\0")
-        self.add(Stretch(start, further, scope, str(error)))
-        return further
+        stretch = Stretch(start, further, scope, str(error))
+        self.look_beside(store, table, stretch)
+        self.add(stretch)
+        return start
+
+    def look_beside(self, store: Store, table: Table, stretch: Stretch) -> None:
+        """Keep the keys of other files that lie in a stretch."""
+        self._looks += 1
+        try:
+            if self._looks > LOOKS_MAX and self._kept_bytes < REPAIR_BYTES:
+                raise Corrupt("too many stretches")
+            for key in store.keys_beside(table, stretch.start, stretch.end):
+                if self._kept > self._kept_bytes:
+                    raise Corrupt("too many rows")
+                stretch.kept.append(key)
+                self._kept += len(key) + KEPT_OVERHEAD
+        except ShardsError as error:
+            stretch.is_cut = True
+            log.error("readable rows may be passed over until a repair, %s: %s", error, stretch)
 
     def row(self, prefix: bytes, place: Position, error: Corrupt) -> None:
         """One message that dispatch could not read."""
@@ -179,6 +218,7 @@ class Unreadable:
         else:
             self._by_scope.pop(stretch.scope, None)
         self._count -= 1
+        self._kept -= sum(map(len, stretch.kept)) + KEPT_OVERHEAD * len(stretch.kept)
 
     def _next(self, scope: bytes, at: bytes, end: bytes) -> Stretch | None:
         """The first known stretch that reaches into [at, end)."""
@@ -186,6 +226,19 @@ class Unreadable:
             if stretch.end > at and stretch.start < end:
                 return stretch
         return None
+
+
+def _kept(
+    store: Store, table: Table, stretch: Stretch, start: bytes, end: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """What can be read one by one in a stretch, of [start, end)."""
+    for at in range(bisect_left(stretch.kept, start), bisect_left(stretch.kept, end)):
+        try:
+            value = store.get(table, stretch.kept[at])
+        except Corrupt:
+            continue
+        if value is not None:
+            yield stretch.kept[at], value
 
 
 def readable(store: Store, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:

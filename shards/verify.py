@@ -4,17 +4,18 @@ A shard's counts are compared with its rows. What the engine cannot read of any 
 its table, is found on the way: named by its stretch of keys, and of messages counted, since the shard says
 how many there were.
 
-Repair writes the counts again. A table with an unreadable stretch is made anew from what can be read of it;
-rows that are none are deleted. Where the directory itself (`slices`, `shards`, `meta`) is damaged there is
-nothing to make it from: a backup is.
+Repair writes the counts again, and structure 0 to the shards whose structure nobody knows any more. A table
+with an unreadable stretch is made anew from what can be read of it; rows that are none are deleted. Where the
+directory itself (`slices`, `shards`, `meta`) is damaged there is nothing to make it from: a backup is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
 from timeline.slices import Directory, Shard
+from timeline.structures import ANYTHING
 
 from .errors import Corrupt
 from .group import ROW_OVERHEAD
@@ -23,9 +24,11 @@ from .record import decode, is_stub
 from .schedules import schedule_of
 from .store import Store, Table
 from .tables import cursor_row_of, dedupe_from, session_of, shard_value
-from .unreadable import Stretch, Unreadable
+from .unreadable import REPAIR_BYTES, Stretch, Unreadable, readable
 
 ROWS_END = b"\xff" * 64
+DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
+"""What says what there is: nothing else does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Fault:
             f"slice {said.home.start_ms} shard {said.number}: says {said.count} rows, {said.live} live, "
             f"has {is_.count} rows, {is_.live} live"
         )
+        if is_.structure != said.structure:
+            text += f"; its structure {said.structure} is not known"
         return "\n  ".join((text, *map(str, self.stretches)))
 
 
@@ -80,11 +85,19 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
         for prefix in (shard.prefix for shard in piece.borrowed.values()):
             # What has expired of it belongs to nobody, and may still lie there.
             spans.setdefault(prefix, []).append(span_range(prefix, piece.start_ms, piece.end_ms))
-    unreadable = Unreadable()
+    unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
+    structures = {ANYTHING, *(number for number, _ in structure_rows(store))}
     faults = []
     for prefix, shard in shards.items():
         counted = _count(store, shard, spans[prefix], unreadable)
-        is_right = (counted.count, counted.live) == (shard.count, shard.live)
+        if shard.structure not in structures:
+            # Its number may be given to another pattern; what is in it is anything from now on.
+            counted.structure = ANYTHING
+        is_right = (counted.count, counted.live, counted.structure) == (
+            shard.count,
+            shard.live,
+            shard.structure,
+        )
         if is_right and shard.count:
             # What is borrowed by fewer than before keeps its bounds.
             is_inside = shard.first <= counted.first and counted.last <= shard.last
@@ -102,7 +115,7 @@ def verify_tables(store: Store) -> list[Damage]:
     for table in Table:
         if table is Table.MESSAGES:
             continue
-        unreadable, damage = Unreadable(), Damage(table)
+        unreadable, damage = Unreadable(kept_bytes=REPAIR_BYTES), Damage(table)
         check = _DECODERS.get(table)
         for key, value in unreadable.scan(store, table, b"", ROWS_END):
             try:
@@ -114,6 +127,12 @@ def verify_tables(store: Store) -> list[Damage]:
         if damage.stretches or damage.bad:
             found.append(damage)
     return found
+
+
+def structure_rows(store: Store) -> Iterator[tuple[int, str]]:
+    """The structures that can be read."""
+    for key, value in readable(store, Table.STRUCTURES, b"", ROWS_END):
+        yield int.from_bytes(key, "big"), value.decode()
 
 
 def repair_counts(store: Store, faults: list[Fault]) -> None:
