@@ -156,6 +156,8 @@ class MqttLink(asyncio.Protocol):
         kept_bytes = connection.kept_bytes
         if kept_bytes != self.kept_bytes:
             self._links.keep(self, kept_bytes)
+            if self._is_ending:
+                return
         if not self._is_held and (len(data) >= READ_BYTES or self._is_to_hold(connection)):
             self._hold()
 
