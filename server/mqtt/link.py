@@ -9,6 +9,10 @@ publisher that is too fast waits instead of filling RAM, and a flood of tiny pac
 turns. All held links wait in one queue, that of `Links`, which gives them their turns in order; those that
 wait for their own socket or session come to it when that has happened.
 
+A client that goes, by DISCONNECT or by the end of its stream, loses nothing that it sent before: what is not
+handled then is handled in its turns, and the session is left at the end of that. Whom the server ends, or who
+is taken over, has no such claim: what is not handled is dropped.
+
 The end is in two steps. What belongs to the session is settled at once: its will, its group's messages, its
 place. The socket lingers: what is to be said goes out, writing is shut down, and what still comes is read
 and dropped until the client has hung up, for `LINGER_S` and `LINGER_BYTES` at most. Closed at once, bytes
@@ -153,18 +157,17 @@ class MqttLink(asyncio.Protocol):
             self._transport.abort()
             return
         connection.receive(data)
-        kept_bytes = connection.kept_bytes
-        if kept_bytes != self.kept_bytes:
-            self._links.keep(self, kept_bytes)
-            if self._is_ending:
-                return
-        if not self._is_held and (len(data) >= READ_BYTES or self._is_to_hold(connection)):
+        if (
+            self._keep(connection)
+            and not self._is_held
+            and (len(data) >= READ_BYTES or self._is_to_hold(connection))
+        ):
             self._hold()
 
     def eof_received(self) -> None:
         """The client sends no more: the loop closes the transport. What has come before is still handled."""
         connection, transport = self._connection, self._transport
-        if connection is not None and transport is not None and connection.is_behind:
+        if connection is not None and transport is not None and connection.is_unfinished:
             self._timer.cancel()
             self._timer = self._loop.call_later(LINGER_S, _cut, transport)
             return
@@ -187,7 +190,9 @@ class MqttLink(asyncio.Protocol):
         """What has come before is still handled, each in its turn."""
         self._transport = None
         self._timer.cancel()
-        if self._connection is not None and self._connection.is_behind:
+        connection = self._connection
+        if connection is not None and not self._is_ending and connection.is_unfinished:
+            connection.is_blocked = True  # what it were sent would be in vain
             self._is_held = True
             self._wait()
         else:
@@ -215,14 +220,19 @@ class MqttLink(asyncio.Protocol):
         if self._is_ending or connection is None:
             return
         connection.receive(b"")
-        self._links.keep(self, connection.kept_bytes)
+        if not self._keep(connection):
+            return
+        if self._transport is None:
+            if connection.is_unfinished:
+                self._wait()
+            else:
+                self._finish()
+            return
         if self._is_to_hold(connection):
             self._wait()
             return
         self._is_held = False
-        if self._transport is None:
-            self._finish()
-        elif not self._transport.is_closing():
+        if not self._transport.is_closing():
             self._last_received = self._loop.time()
             self._transport.resume_reading()
 
@@ -272,6 +282,13 @@ class MqttLink(asyncio.Protocol):
 
     # -- leaves
 
+    def _keep(self, connection: Connection) -> bool:
+        """Note what is kept; False: that was too much, and this link has been ended."""
+        kept_bytes = connection.kept_bytes
+        if kept_bytes != self.kept_bytes:
+            self._links.keep(self, kept_bytes)
+        return not self._is_ending
+
     def _plan_flush(self) -> None:
         if not self._is_flush_planned:
             self._is_flush_planned = True
@@ -283,6 +300,9 @@ class MqttLink(asyncio.Protocol):
         if connection is None or self._is_ending:
             return
         out = connection.take_output()
+        if transport is None and not connection.is_unfinished:
+            self._finish()
+            return
         if transport is not None:
             if not self._is_armed and connection.is_open:
                 self._arm()

@@ -110,17 +110,11 @@ class Connection(Sending):
         self._inflow.flush()
 
     def lost(self) -> None:
-        """The connection is gone. The session stays if it is persistent."""
-        while not (self.is_closed or self.is_opening):
-            if self._waiting is not None:
-                self._go_on(self._waiting)
-            elif self._held or self._decoder.is_behind:
-                self._accept(self._decode(b""))
-            else:
-                break
+        """The connection is gone, with what is not handled (`is_unfinished`). A persistent session stays."""
         self._inflow.flush()
         self.is_closed = True
         self._held.clear()
+        self._waiting = None
         self._decoder = Decoder(4)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self:
@@ -140,6 +134,13 @@ class Connection(Sending):
     def is_behind(self) -> bool:
         """More has come than is handled yet: read no more for now, and call `receive` when there is time."""
         return not self.is_closed and (bool(self._held) or self._decoder.is_behind or self._asks_much)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Something that the client sent is not done yet: a client that goes in order has a claim to it."""
+        return not self.is_closed and (
+            self._waiting is not None or bool(self._held) or self._decoder.is_behind
+        )
 
     @property
     def is_waiting(self) -> bool:

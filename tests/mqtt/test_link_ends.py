@@ -1,12 +1,21 @@
 """How a link ends and holds back, step by step: a transport that only notes, a server without a thread."""
 
 import asyncio
+import time
 from typing import Any, cast
 
+import pytest
+
 from server.mqtt.encode import encode
+from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
-from server.mqtt.packets import Connect, Publish
+from server.mqtt.packets import Connect, Publish, Subscribe, SubscribeOptions
+from server.mqtt.websocket import Websocket
 from tests.mqtt.rig import Rig, config
+from tests.mqtt.test_links import REQUEST, masked
+
+LONGEST_S = 0.04
+"""What one callback may take: 5 ms where nothing else runs, 80 and more if all is done at once."""
 
 
 class Transport:
@@ -53,6 +62,8 @@ class Served:
 
     def __init__(self, **keys: int) -> None:
         self.rig = Rig(config(**keys))
+        start_s = self.rig.clock.mono() - time.monotonic()
+        self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
         self.links = Links(self.rig.core.broker)
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
@@ -90,4 +101,85 @@ async def test_who_keeps_too_much_is_read_to_its_end() -> None:
     link.data_received(data[60_000:120_000])
     assert transport.is_over
     assert not transport.is_paused
+    assert served.links.kept_bytes == 0
+
+
+# -- what is not handled when it ends
+
+
+FILTERS = 3_000
+
+
+def _much() -> bytes:
+    """A SUBSCRIBE that waits for the PUBLISH before it and then takes some 80 ms, and a PUBLISH behind it."""
+    filters = tuple(("/" * 120 + str(number), SubscribeOptions(1)) for number in range(FILTERS))
+    first, last = Publish(b"first", b"", 0), Publish(b"last", b"", 0)
+    return b"".join(encode(packet, 5) for packet in (first, Subscribe(1, filters), last))
+
+
+@pytest.mark.parametrize("how", ["fin", "reset"])
+async def test_what_was_sent_before_the_end_is_handled_in_turns(how: str) -> None:
+    served = Served(subscriptions_per_session=10_000, subscription_bytes_per_session=1 << 21)
+    watcher = served.rig.connected("watcher")
+    watcher.subscribe("first", "last", qos=0)
+    link, _ = await served.link("a")
+    broker = served.rig.core.broker
+    link.data_received(_much())
+    started = time.thread_time()
+    if how == "fin":
+        link.eof_received()
+    link.connection_lost(None)
+    assert time.thread_time() - started < LONGEST_S
+    assert broker.sessions.get("a") is not None
+    seen = 0
+    longest = 0.0
+    while len(served.links):
+        subscriber = broker.sessions.get("a")
+        if subscriber is not None:
+            seen = max(seen, len(subscriber.session.subscriptions))
+        for step in (served.rig.compose, served.rig.settle, served.rig.turn, served.rig.deliver):
+            started = time.thread_time()
+            step()
+            longest = max(longest, time.thread_time() - started)
+        await asyncio.sleep(0)
+    assert longest < LONGEST_S
+    assert broker.sessions.get("a") is None
+    assert seen == FILTERS
+    served.rig.pump()
+    assert [packet.topic for packet in watcher.publishes()] == [b"first", b"last"]
+
+
+async def test_a_takeover_waits_for_nothing() -> None:
+    served = Served()
+    watcher = served.rig.connected("watcher")
+    watcher.subscribe("last", qos=0)
+    link, _ = await served.link("a")
+    link.data_received(_much())
+    link.connection_lost(None)
+    assert len(served.links) == 1
+    started = time.thread_time()
+    other, _ = served.begin()
+    other.data_received(encode(Connect(5, "a"), 5))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert time.thread_time() - started < LONGEST_S
+    assert connection_of(other).is_open
+    assert list(served.links) == [other]
+    await served.settle()
+    assert not watcher.publishes()
+
+
+async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
+    served = Served()
+    link, _ = served.begin()
+    web, transport = Websocket(link, ()), Transport()
+    web.connection_made(cast("Any", transport))
+    web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
+    await served.settle()
+    flood = masked(BINARY, encode(Publish(b"a", b"", 0), 5) * 40_000)
+    started = time.thread_time()
+    web.data_received(flood + b"\x81\x00")
+    assert time.thread_time() - started < LONGEST_S
+    assert transport.is_over or not connection_of(link).is_open
+    assert served.rig.core.broker.sessions.get("a") is None
     assert served.links.kept_bytes == 0
