@@ -107,7 +107,7 @@ async def test_who_keeps_too_much_is_read_to_its_end() -> None:
 # -- what is not handled when it ends
 
 
-FILTERS = 3_000
+FILTERS = 8_000
 
 
 def _much() -> bytes:
