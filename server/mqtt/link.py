@@ -107,12 +107,19 @@ class Links:
         waiting = self._waiting
         clock = self._broker.clock
         until = clock.mono() + TURN_S
-        for _ in range(min(len(waiting), RESUMED_AT_ONCE)):
-            if self._broker.is_congested or clock.mono() >= until:
-                break
-            waiting.popleft().go_on()
-        if waiting and not self._is_planned:
-            self._plan()
+        try:
+            for _ in range(min(len(waiting), RESUMED_AT_ONCE)):
+                if self._broker.is_congested or clock.mono() >= until:
+                    break
+                link = waiting.popleft()
+                try:
+                    link.go_on()
+                except Exception:
+                    log.exception("a connection could not go on")
+                    link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
+        finally:
+            if waiting and not self._is_planned:
+                self._plan()
 
 
 class MqttLink(asyncio.Protocol):

@@ -110,21 +110,24 @@ async def test_who_keeps_too_much_is_read_to_its_end() -> None:
 FILTERS = 8_000
 
 
-def _much() -> bytes:
-    """A SUBSCRIBE that waits for the PUBLISH before it and then takes some 80 ms, and a PUBLISH behind it."""
+def _much(*topics: bytes) -> bytes:
+    """A SUBSCRIBE that waits for the PUBLISH before it and then takes some 80 ms, and what is behind it."""
     filters = tuple(("/" * 120 + str(number), SubscribeOptions(1)) for number in range(FILTERS))
-    first, last = Publish(b"first", b"", 0), Publish(b"last", b"", 0)
-    return b"".join(encode(packet, 5) for packet in (first, Subscribe(1, filters), last))
+    behind = [Publish(topic, b"", 0) for topic in topics]
+    return b"".join(
+        encode(packet, 5) for packet in (Publish(b"first", b"", 0), Subscribe(1, filters), *behind)
+    )
 
 
 @pytest.mark.parametrize("how", ["fin", "reset"])
-async def test_what_was_sent_before_the_end_is_handled_in_turns(how: str) -> None:
+@pytest.mark.parametrize("behind", [[], [b"last"]])
+async def test_what_was_sent_before_the_end_is_handled_in_turns(behind: list[bytes], how: str) -> None:
     served = Served(subscriptions_per_session=10_000, subscription_bytes_per_session=1 << 21)
     watcher = served.rig.connected("watcher")
     watcher.subscribe("first", "last", qos=0)
     link, _ = await served.link("a")
     broker = served.rig.core.broker
-    link.data_received(_much())
+    link.data_received(_much(*behind))
     started = time.thread_time()
     if how == "fin":
         link.eof_received()
@@ -146,7 +149,7 @@ async def test_what_was_sent_before_the_end_is_handled_in_turns(how: str) -> Non
     assert broker.sessions.get("a") is None
     assert seen == FILTERS
     served.rig.pump()
-    assert [packet.topic for packet in watcher.publishes()] == [b"first", b"last"]
+    assert [packet.topic for packet in watcher.publishes()] == [b"first", *behind]
 
 
 async def test_a_takeover_waits_for_nothing() -> None:
@@ -154,7 +157,7 @@ async def test_a_takeover_waits_for_nothing() -> None:
     watcher = served.rig.connected("watcher")
     watcher.subscribe("last", qos=0)
     link, _ = await served.link("a")
-    link.data_received(_much())
+    link.data_received(_much(b"last"))
     link.connection_lost(None)
     assert len(served.links) == 1
     started = time.thread_time()
@@ -183,3 +186,25 @@ async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
     assert transport.is_over or not connection_of(link).is_open
     assert served.rig.core.broker.sessions.get("a") is None
     assert served.links.kept_bytes == 0
+
+
+# -- faults of the server's own
+
+
+async def test_one_that_cannot_go_on_does_not_stop_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served()
+    made = [await served.link(f"c{number}") for number in range(4)]
+
+    def cannot(data: bytes) -> None:
+        raise ValueError("one bad packet")
+
+    bad, _ = made[0]
+    monkeypatch.setattr(connection_of(bad), "receive", cannot)
+    for link, _ in made:
+        link._hold()
+    assert all(transport.is_paused for _, transport in made)
+    await served.settle()
+    assert not any(transport.is_paused for _, transport in made)
+    assert [transport.is_over for _, transport in made] == [True, False, False, False]
+    assert made[0][1].out.endswith(b"\x83") or b"\x83" in made[0][1].out
+    assert served.rig.core.broker.sessions.get("c0") is None
