@@ -309,10 +309,14 @@ class Connection(Sending):
         return self._waiting is not None
 
     def _go_on(self, work: Callable[[], None]) -> None:
-        """Its round has come."""
+        """Its round has come. What it raises is this connection's fault, not that of who calls: dispatch."""
         if self._waiting is work and not self.is_closed:
             self._waiting = None
-            work()
+            try:
+                work()
+            except Exception:
+                log.exception("a subscription could not take effect")
+                self.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
             self._wake()
 
     def _take_effect(self, packet: Subscribe | Unsubscribe) -> None:
