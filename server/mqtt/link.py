@@ -140,6 +140,7 @@ class MqttLink(asyncio.Protocol):
         self._last_received = 0.0
         self.kept_bytes = 0
         """As `links` has noted it."""
+        self._frame_bytes = 0
         links.add(self)
         self._timer = loop.call_later(broker.config.limits.connect_timeout_ms / 1000, self._check_alive)
 
@@ -218,6 +219,13 @@ class MqttLink(asyncio.Protocol):
             self._connection.close(reason)
             self._flush()
 
+    def keep_frames(self, count: int) -> None:
+        """So many bytes of frames of a websocket are not read yet: they count with what is kept here."""
+        if count != self._frame_bytes:
+            self._frame_bytes = count
+            if self._connection is not None and not self._is_ending:
+                self._keep(self._connection)
+
     # -- for the queue
 
     def go_on(self) -> None:
@@ -291,7 +299,7 @@ class MqttLink(asyncio.Protocol):
 
     def _keep(self, connection: Connection) -> bool:
         """Note what is kept; False: that was too much, and this link has been ended."""
-        kept_bytes = connection.kept_bytes
+        kept_bytes = connection.kept_bytes + self._frame_bytes
         if kept_bytes != self.kept_bytes:
             self._links.keep(self, kept_bytes)
         return not self._is_ending
@@ -306,6 +314,8 @@ class MqttLink(asyncio.Protocol):
         transport, connection = self._transport, self._connection
         if connection is None or self._is_ending:
             return
+        if self.kept_bytes:
+            self._keep(connection)
         out = connection.take_output()
         if transport is None and not connection.is_unfinished:
             self._finish()

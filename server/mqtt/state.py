@@ -80,6 +80,11 @@ class Connection(Sending):
         self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
         self._held: deque[Packet | MqttError] = deque()
         """What has been read and is not handled."""
+        self._stretches: deque[tuple[int, int]] = deque()
+        """Of these packets and of the one that waits: number of the last in each stretch, and its bytes."""
+        self._read = 0
+        self._held_bytes = 0
+        """Of all stretches: one counts until all of it has been handled."""
         self._waiting: Callable[[], None] | None = None
         """What goes on in a later round, before all that is held."""
         self._portion = PORTION_BYTES
@@ -99,7 +104,11 @@ class Connection(Sending):
         clock, decoder = self._broker.clock, self._decoder
         until = 0.0
         while not self.is_closed:
-            self._accept(self._decode(data))
+            came = decoder.kept_bytes + len(data)
+            packets = self._decode(data)
+            self._accept(packets)
+            if self._held or self._waiting is not None or self._stretches:
+                self._note_held(len(packets), came - decoder.kept_bytes)
             if self.is_waiting or not decoder.is_behind:
                 break
             now = clock.mono()
@@ -155,7 +164,19 @@ class Connection(Sending):
     @property
     def kept_bytes(self) -> int:
         """Bytes that have come and wait: for the rest of their packet, or for their turn."""
-        return self._decoder.kept_bytes
+        is_held = self._held or self._waiting is not None
+        return self._decoder.kept_bytes + (self._held_bytes if is_held else 0)
+
+    def _note_held(self, count: int, size: int) -> None:
+        """So many packets of so many bytes have been read, and those that are held are the last of all."""
+        self._read += count
+        stretches = self._stretches
+        if not stretches or stretches[-1][0] < self._read:
+            self._held_bytes += size
+            stretches.append((self._read, size))
+        handled = self._read - len(self._held) - (self._waiting is not None)
+        while stretches and stretches[0][0] <= handled:
+            self._held_bytes -= stretches.popleft()[1]
 
     # -- packets
 
@@ -191,6 +212,7 @@ class Connection(Sending):
         """Handle what need not wait for a subscription; whether it was that."""
         is_ahead = self._waiting is not None and isinstance(packet, Ack | Pingreq) and not self.is_closed
         if is_ahead:
+            self._read -= 1  # it is not among those that are held
             self._handle(packet)
         return is_ahead
 

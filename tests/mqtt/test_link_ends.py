@@ -230,3 +230,45 @@ async def test_a_subscribe_that_cannot_take_effect_ends_its_connection_alone(
     assert b"\x83" in transport.out
     assert broker.sessions.get("a") is None
     assert connection_of(other).is_open
+
+
+# -- what is kept
+
+
+async def test_packets_that_wait_count_as_kept() -> None:
+    """Read from their bytes, but not handled: they wait behind a SUBSCRIBE that waits for its round."""
+    served = Served()
+    link, transport = await served.link("a")
+    link.data_received(_much() + encode(Publish(b"t", bytes(1_000), 0), 5) * 100)
+    assert served.links.kept_bytes == link.kept_bytes > 1_000_000
+    await served.settle()
+    assert served.links.kept_bytes == 0
+    # Without end, in small pieces: what has been handled is not counted for ever.
+    first = encode(Publish(b"t", b"", 0), 5)
+    for number in range(2_000):
+        subscribe = Subscribe(number + 1, (("t" * 500, SubscribeOptions(1)),))
+        link.data_received(first + encode(subscribe, 5))
+        while True:
+            for step in (served.rig.turn, served.rig.compose, served.rig.settle):
+                step()
+            await asyncio.sleep(0)
+            if not transport.is_paused:
+                break
+        assert link.kept_bytes < 100_000
+    await served.settle()
+    assert served.links.kept_bytes == 0
+
+
+async def test_frames_that_wait_count_as_kept() -> None:
+    served = Served()
+    link, _ = served.begin()
+    web = Websocket(link, ())
+    web.connection_made(cast("Any", Transport()))
+    web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
+    await served.settle()
+    web.pause_reading()
+    web.data_received(masked(BINARY, encode(Publish(b"t", bytes(1_000), 0), 5)) * 200)
+    assert served.links.kept_bytes > 200_000
+    web.resume_reading()
+    await served.settle()
+    assert served.links.kept_bytes == 0
