@@ -3,11 +3,13 @@
 Output is gathered for a loop turn and written in one call. While the socket takes no more data the
 connection has no room and its session reads on later.
 
-A socket is not read (it is *held*) while the server is congested, while its client does not read the
-answers, while its session is being opened, and when it has sent more than could be handled in a turn. So a
-publisher that is too fast waits instead of filling RAM, and a flood of tiny packets leaves the others their
-turns. All held links wait in one queue, that of `Links`, which gives them their turns in order; those that
-wait for their own socket or session come to it when that has happened.
+A socket is not read (it is *held*) when its client has published and the server is congested, while its
+client does not read the answers, while its session is being opened, and when it has sent more than could be
+handled in a turn. So a publisher that is too fast waits instead of filling RAM, and a flood of tiny packets
+leaves the others their turns. Held links wait in the queues of `Links`, which give them their turns in order:
+one of those that have just published, which stands still while the server is congested, and one of all
+others, whose acks, pings and subscriptions wait for nobody. Those that wait for their own socket or session
+come to it when that has happened.
 
 A client that goes, by DISCONNECT or by the end of its stream, loses nothing that it sent before: what is not
 handled then is handled in its turns, and the session is left at the end of that. Whom the server ends, or who
@@ -26,7 +28,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fcntl import ioctl
 from termios import TIOCOUTQ
@@ -56,13 +58,13 @@ TLS_HELLO = b"\x16\x03"
 
 
 class Links:
-    """All connections from their accept to their end, and the queue of those that are held."""
+    """All connections from their accept to their end, and the queues of those that are held."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._all: set[MqttLink] = set()
-        self._waiting: deque[MqttLink] = deque()
-        self._is_planned = False
+        self._publishing = Queue(broker, lambda: broker.is_congested)
+        self._others = Queue(broker, lambda: False)
         self.kept_bytes = 0
         """What all of them have read and not handled."""
 
@@ -88,8 +90,21 @@ class Links:
                 Reason.QUOTA_EXCEEDED, "limits.in_bytes: no other keeps so much that is not handled"
             )
 
-    def wait(self, link: "MqttLink") -> None:
-        """Call its `go_on` when it is its turn."""
+    def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
+        """Call its `go_on` when it is its turn; if it has published, not while the server is congested."""
+        (self._publishing if has_published else self._others).append(link)
+
+
+class Queue:
+    """Held links that are given their turns in order, a few at a time, while `is_stopped` does not say no."""
+
+    def __init__(self, broker: Broker, is_stopped: Callable[[], bool]) -> None:
+        self._clock = broker.clock
+        self._is_stopped = is_stopped
+        self._waiting: deque[MqttLink] = deque()
+        self._is_planned = False
+
+    def append(self, link: "MqttLink") -> None:
         self._waiting.append(link)
         if not self._is_planned:
             self._plan()
@@ -97,7 +112,7 @@ class Links:
     def _plan(self) -> None:
         self._is_planned = True
         loop = asyncio.get_running_loop()
-        if self._broker.is_congested:
+        if self._is_stopped():
             loop.call_later(CONGESTION_POLL_S, self._turn)
         else:
             loop.call_soon(self._turn)
@@ -105,11 +120,11 @@ class Links:
     def _turn(self) -> None:
         self._is_planned = False
         waiting = self._waiting
-        clock = self._broker.clock
+        clock = self._clock
         until = clock.mono() + TURN_S
         try:
             for _ in range(min(len(waiting), RESUMED_AT_ONCE)):
-                if self._broker.is_congested or clock.mono() >= until:
+                if self._is_stopped() or clock.mono() >= until:
                     break
                 link = waiting.popleft()
                 try:
@@ -334,7 +349,8 @@ class MqttLink(asyncio.Protocol):
 
     def _is_to_hold(self, connection: Connection) -> bool:
         """Whether the server has to catch up with what came, or the client with what it was answered."""
-        return connection.is_behind or self._broker.is_congested or self._is_unread
+        is_too_fast = connection.has_published and self._broker.is_congested
+        return is_too_fast or connection.is_behind or self._is_unread
 
     @property
     def _is_unread(self) -> bool:
@@ -357,7 +373,7 @@ class MqttLink(asyncio.Protocol):
         connection = self._connection
         if not (self._is_waiting or self._is_unread or connection is None or connection.is_waiting):
             self._is_waiting = True
-            self._links.wait(self)
+            self._links.wait(self, has_published=connection.has_published)
 
     def _arm(self) -> None:
         """CONNECT has come: from now on it is the keep alive that counts."""

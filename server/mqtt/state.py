@@ -102,6 +102,7 @@ class Connection(Sending):
         What is not done in `TURN_S` is kept (`is_behind`), as is what comes while something is waited for.
         """
         clock, decoder = self._broker.clock, self._decoder
+        self._inflow.has_published = False
         until = 0.0
         while not self.is_closed:
             came = decoder.kept_bytes + len(data)
@@ -150,6 +151,11 @@ class Connection(Sending):
         return not self.is_closed and (
             self._waiting is not None or bool(self._held) or self._decoder.is_behind
         )
+
+    @property
+    def has_published(self) -> bool:
+        """What the last call of `receive` handled had publishes in it."""
+        return self._inflow.has_published
 
     @property
     def is_waiting(self) -> bool:

@@ -6,16 +6,19 @@ from typing import Any, cast
 
 import pytest
 
+from server.mqtt.broker import Broker
 from server.mqtt.encode import encode
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
-from server.mqtt.packets import Connect, Publish, Subscribe, SubscribeOptions
+from server.mqtt.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
 from server.mqtt.websocket import Websocket
 from tests.mqtt.rig import Rig, config
 from tests.mqtt.test_links import REQUEST, masked
 
 LONGEST_S = 0.04
 """What one callback may take: 5 ms where nothing else runs, 80 and more if all is done at once."""
+
+PING, PONG = encode(Pingreq(), 5), encode(Pingresp(), 5)
 
 
 class Transport:
@@ -272,3 +275,35 @@ async def test_frames_that_wait_count_as_kept() -> None:
     web.resume_reading()
     await served.settle()
     assert served.links.kept_bytes == 0
+
+
+# -- congestion
+
+
+async def test_only_who_has_published_waits_while_the_server_is_congested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Acks, pings and subscriptions go on: by themselves, after a long chunk and in the queue."""
+    served = Served()
+    publisher, publishing = await served.link("publisher")
+    other, reading = await served.link("other")
+    is_congested = True
+    monkeypatch.setattr(Broker, "is_congested", property(lambda _: is_congested))
+    publisher.data_received(encode(Publish(b"t", b"", 0), 5) + PING)
+    assert publishing.is_paused
+    other.data_received(PING)
+    assert not reading.is_paused
+    flood = PING * 40_000 + encode(Subscribe(1, (("t", SubscribeOptions(0)),)), 5)
+    await asyncio.sleep(0.01)
+    reading.out = b""
+    other.data_received(flood)
+    assert reading.is_paused
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert reading.out == PONG * 40_000 + encode(Suback(1, (0,)), 5)
+    assert not reading.is_paused
+    await asyncio.sleep(0.02)
+    assert publishing.is_paused
+    is_congested = False
+    await asyncio.sleep(0.02)
+    assert not publishing.is_paused
