@@ -43,6 +43,11 @@ class Frames:
     def feed(self, data: bytes) -> None:
         self._rest += data
 
+    @property
+    def kept_bytes(self) -> int:
+        """What has come and is not read."""
+        return len(self._rest)
+
     def next(self) -> tuple[int, bytes] | None:
         """(BINARY, CLOSE, PING or PONG, payload); None if more bytes are needed. Raises FrameError."""
         if self._left:

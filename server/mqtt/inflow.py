@@ -62,6 +62,8 @@ class Inflow:
         """Packet ids of QoS 2 that were answered here: what Receive Maximum counts, with `_acks`."""
         self.is_settled = True
         """Nothing was handed over since who looks here has waited for it."""
+        self.has_published = False
+        """Something was handed over since who looks here has reset it."""
 
     def fault(self, packet: Publish, session: Session, level: int) -> tuple[Reason, str] | None:
         """What of a publish ends the connection."""
@@ -160,6 +162,7 @@ class Inflow:
         if self._wishes:
             wishes, self._wishes = self._wishes, []
             self.is_settled = False
+            self.has_published = True
             self._broker.publish(wishes)
 
     def released(self, packet_id: int) -> None:

@@ -3,11 +3,17 @@
 Output is gathered for a loop turn and written in one call. While the socket takes no more data the
 connection has no room and its session reads on later.
 
-A socket is not read (it is *held*) while the server is congested, while its client does not read the
-answers, while its session is being opened, and when it has sent more than could be handled in a turn. So a
-publisher that is too fast waits instead of filling RAM, and a flood of tiny packets leaves the others their
-turns. All held links wait in one queue, that of `Links`, which gives them their turns in order; those that
-wait for their own socket or session come to it when that has happened.
+A socket is not read (it is *held*) when its client has published and the server is congested, while its
+client does not read the answers, while its session is being opened, and when it has sent more than could be
+handled in a turn. So a publisher that is too fast waits instead of filling RAM, and a flood of tiny packets
+leaves the others their turns. Held links wait in the queues of `Links`, which give them their turns in order:
+one of those that have just published, which stands still while the server is congested, and one of all
+others, whose acks, pings and subscriptions wait for nobody. Those that wait for their own socket or session
+come to it when that has happened.
+
+A client that goes, by DISCONNECT or by the end of its stream, loses nothing that it sent before: what is not
+handled then is handled in its turns, and the session is left at the end of that. Whom the server ends, or who
+is taken over, has no such claim: what is not handled is dropped.
 
 The end is in two steps. What belongs to the session is settled at once: its will, its group's messages, its
 place. The socket lingers: what is to be said goes out, writing is shut down, and what still comes is read
@@ -22,7 +28,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fcntl import ioctl
 from termios import TIOCOUTQ
@@ -52,13 +58,13 @@ TLS_HELLO = b"\x16\x03"
 
 
 class Links:
-    """All connections from their accept to their end, and the queue of those that are held."""
+    """All connections from their accept to their end, and the queues of those that are held."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._all: set[MqttLink] = set()
-        self._waiting: deque[MqttLink] = deque()
-        self._is_planned = False
+        self._publishing = Queue(broker, lambda: broker.is_congested)
+        self._others = Queue(broker, lambda: False)
         self.kept_bytes = 0
         """What all of them have read and not handled."""
 
@@ -84,8 +90,21 @@ class Links:
                 Reason.QUOTA_EXCEEDED, "limits.in_bytes: no other keeps so much that is not handled"
             )
 
-    def wait(self, link: "MqttLink") -> None:
-        """Call its `go_on` when it is its turn."""
+    def wait(self, link: "MqttLink", *, has_published: bool = True) -> None:
+        """Call its `go_on` when it is its turn; if it has published, not while the server is congested."""
+        (self._publishing if has_published else self._others).append(link)
+
+
+class Queue:
+    """Held links that are given their turns in order, a few at a time, while `is_stopped` does not say no."""
+
+    def __init__(self, broker: Broker, is_stopped: Callable[[], bool]) -> None:
+        self._clock = broker.clock
+        self._is_stopped = is_stopped
+        self._waiting: deque[MqttLink] = deque()
+        self._is_planned = False
+
+    def append(self, link: "MqttLink") -> None:
         self._waiting.append(link)
         if not self._is_planned:
             self._plan()
@@ -93,7 +112,7 @@ class Links:
     def _plan(self) -> None:
         self._is_planned = True
         loop = asyncio.get_running_loop()
-        if self._broker.is_congested:
+        if self._is_stopped():
             loop.call_later(CONGESTION_POLL_S, self._turn)
         else:
             loop.call_soon(self._turn)
@@ -101,14 +120,21 @@ class Links:
     def _turn(self) -> None:
         self._is_planned = False
         waiting = self._waiting
-        clock = self._broker.clock
+        clock = self._clock
         until = clock.mono() + TURN_S
-        for _ in range(min(len(waiting), RESUMED_AT_ONCE)):
-            if self._broker.is_congested or clock.mono() >= until:
-                break
-            waiting.popleft().go_on()
-        if waiting and not self._is_planned:
-            self._plan()
+        try:
+            for _ in range(min(len(waiting), RESUMED_AT_ONCE)):
+                if self._is_stopped() or clock.mono() >= until:
+                    break
+                link = waiting.popleft()
+                try:
+                    link.go_on()
+                except Exception:
+                    log.exception("a connection could not go on")
+                    link.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
+        finally:
+            if waiting and not self._is_planned:
+                self._plan()
 
 
 class MqttLink(asyncio.Protocol):
@@ -129,6 +155,7 @@ class MqttLink(asyncio.Protocol):
         self._last_received = 0.0
         self.kept_bytes = 0
         """As `links` has noted it."""
+        self._frame_bytes = 0
         links.add(self)
         self._timer = loop.call_later(broker.config.limits.connect_timeout_ms / 1000, self._check_alive)
 
@@ -153,16 +180,17 @@ class MqttLink(asyncio.Protocol):
             self._transport.abort()
             return
         connection.receive(data)
-        kept_bytes = connection.kept_bytes
-        if kept_bytes != self.kept_bytes:
-            self._links.keep(self, kept_bytes)
-        if not self._is_held and (len(data) >= READ_BYTES or self._is_to_hold(connection)):
+        if (
+            self._keep(connection)
+            and not self._is_held
+            and (len(data) >= READ_BYTES or self._is_to_hold(connection))
+        ):
             self._hold()
 
     def eof_received(self) -> None:
         """The client sends no more: the loop closes the transport. What has come before is still handled."""
         connection, transport = self._connection, self._transport
-        if connection is not None and transport is not None and connection.is_behind:
+        if connection is not None and transport is not None and connection.is_unfinished:
             self._timer.cancel()
             self._timer = self._loop.call_later(LINGER_S, _cut, transport)
             return
@@ -185,7 +213,9 @@ class MqttLink(asyncio.Protocol):
         """What has come before is still handled, each in its turn."""
         self._transport = None
         self._timer.cancel()
-        if self._connection is not None and self._connection.is_behind:
+        connection = self._connection
+        if connection is not None and not self._is_ending and connection.is_unfinished:
+            connection.is_blocked = True  # what it were sent would be in vain
             self._is_held = True
             self._wait()
         else:
@@ -204,6 +234,13 @@ class MqttLink(asyncio.Protocol):
             self._connection.close(reason)
             self._flush()
 
+    def keep_frames(self, count: int) -> None:
+        """So many bytes of frames of a websocket are not read yet: they count with what is kept here."""
+        if count != self._frame_bytes:
+            self._frame_bytes = count
+            if self._connection is not None and not self._is_ending:
+                self._keep(self._connection)
+
     # -- for the queue
 
     def go_on(self) -> None:
@@ -213,14 +250,19 @@ class MqttLink(asyncio.Protocol):
         if self._is_ending or connection is None:
             return
         connection.receive(b"")
-        self._links.keep(self, connection.kept_bytes)
+        if not self._keep(connection):
+            return
+        if self._transport is None:
+            if connection.is_unfinished:
+                self._wait()
+            else:
+                self._finish()
+            return
         if self._is_to_hold(connection):
             self._wait()
             return
         self._is_held = False
-        if self._transport is None:
-            self._finish()
-        elif not self._transport.is_closing():
+        if not self._transport.is_closing():
             self._last_received = self._loop.time()
             self._transport.resume_reading()
 
@@ -270,6 +312,13 @@ class MqttLink(asyncio.Protocol):
 
     # -- leaves
 
+    def _keep(self, connection: Connection) -> bool:
+        """Note what is kept; False: that was too much, and this link has been ended."""
+        kept_bytes = connection.kept_bytes + self._frame_bytes
+        if kept_bytes != self.kept_bytes:
+            self._links.keep(self, kept_bytes)
+        return not self._is_ending
+
     def _plan_flush(self) -> None:
         if not self._is_flush_planned:
             self._is_flush_planned = True
@@ -280,7 +329,12 @@ class MqttLink(asyncio.Protocol):
         transport, connection = self._transport, self._connection
         if connection is None or self._is_ending:
             return
+        if self.kept_bytes:
+            self._keep(connection)
         out = connection.take_output()
+        if transport is None and not connection.is_unfinished:
+            self._finish()
+            return
         if transport is not None:
             if not self._is_armed and connection.is_open:
                 self._arm()
@@ -295,7 +349,8 @@ class MqttLink(asyncio.Protocol):
 
     def _is_to_hold(self, connection: Connection) -> bool:
         """Whether the server has to catch up with what came, or the client with what it was answered."""
-        return connection.is_behind or self._broker.is_congested or self._is_unread
+        is_too_fast = connection.has_published and self._broker.is_congested
+        return is_too_fast or connection.is_behind or self._is_unread
 
     @property
     def _is_unread(self) -> bool:
@@ -318,7 +373,7 @@ class MqttLink(asyncio.Protocol):
         connection = self._connection
         if not (self._is_waiting or self._is_unread or connection is None or connection.is_waiting):
             self._is_waiting = True
-            self._links.wait(self)
+            self._links.wait(self, has_published=connection.has_published)
 
     def _arm(self) -> None:
         """CONNECT has come: from now on it is the keep alive that counts."""

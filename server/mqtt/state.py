@@ -80,6 +80,11 @@ class Connection(Sending):
         self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
         self._held: deque[Packet | MqttError] = deque()
         """What has been read and is not handled."""
+        self._stretches: deque[tuple[int, int]] = deque()
+        """Of these packets and of the one that waits: number of the last in each stretch, and its bytes."""
+        self._read = 0
+        self._held_bytes = 0
+        """Of all stretches: one counts until all of it has been handled."""
         self._waiting: Callable[[], None] | None = None
         """What goes on in a later round, before all that is held."""
         self._portion = PORTION_BYTES
@@ -97,9 +102,14 @@ class Connection(Sending):
         What is not done in `TURN_S` is kept (`is_behind`), as is what comes while something is waited for.
         """
         clock, decoder = self._broker.clock, self._decoder
+        self._inflow.has_published = False
         until = 0.0
         while not self.is_closed:
-            self._accept(self._decode(data))
+            came = decoder.kept_bytes + len(data)
+            packets = self._decode(data)
+            self._accept(packets)
+            if self._held or self._waiting is not None or self._stretches:
+                self._note_held(len(packets), came - decoder.kept_bytes)
             if self.is_waiting or not decoder.is_behind:
                 break
             now = clock.mono()
@@ -110,17 +120,11 @@ class Connection(Sending):
         self._inflow.flush()
 
     def lost(self) -> None:
-        """The connection is gone. The session stays if it is persistent."""
-        while not (self.is_closed or self.is_opening):
-            if self._waiting is not None:
-                self._go_on(self._waiting)
-            elif self._held or self._decoder.is_behind:
-                self._accept(self._decode(b""))
-            else:
-                break
+        """The connection is gone, with what is not handled (`is_unfinished`). A persistent session stays."""
         self._inflow.flush()
         self.is_closed = True
         self._held.clear()
+        self._waiting = None
         self._decoder = Decoder(4)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self:
@@ -142,6 +146,18 @@ class Connection(Sending):
         return not self.is_closed and (bool(self._held) or self._decoder.is_behind or self._asks_much)
 
     @property
+    def is_unfinished(self) -> bool:
+        """Something that the client sent is not done yet: a client that goes in order has a claim to it."""
+        return not self.is_closed and (
+            self._waiting is not None or bool(self._held) or self._decoder.is_behind
+        )
+
+    @property
+    def has_published(self) -> bool:
+        """What the last call of `receive` handled had publishes in it."""
+        return self._inflow.has_published
+
+    @property
     def is_waiting(self) -> bool:
         """For the session, or for what was published: `wake` is called when that has come."""
         return self.is_opening or self._waiting is not None or self._asks_much
@@ -154,7 +170,19 @@ class Connection(Sending):
     @property
     def kept_bytes(self) -> int:
         """Bytes that have come and wait: for the rest of their packet, or for their turn."""
-        return self._decoder.kept_bytes
+        is_held = self._held or self._waiting is not None
+        return self._decoder.kept_bytes + (self._held_bytes if is_held else 0)
+
+    def _note_held(self, count: int, size: int) -> None:
+        """So many packets of so many bytes have been read, and those that are held are the last of all."""
+        self._read += count
+        stretches = self._stretches
+        if not stretches or stretches[-1][0] < self._read:
+            self._held_bytes += size
+            stretches.append((self._read, size))
+        handled = self._read - len(self._held) - (self._waiting is not None)
+        while stretches and stretches[0][0] <= handled:
+            self._held_bytes -= stretches.popleft()[1]
 
     # -- packets
 
@@ -190,6 +218,7 @@ class Connection(Sending):
         """Handle what need not wait for a subscription; whether it was that."""
         is_ahead = self._waiting is not None and isinstance(packet, Ack | Pingreq) and not self.is_closed
         if is_ahead:
+            self._read -= 1  # it is not among those that are held
             self._handle(packet)
         return is_ahead
 
@@ -308,10 +337,14 @@ class Connection(Sending):
         return self._waiting is not None
 
     def _go_on(self, work: Callable[[], None]) -> None:
-        """Its round has come."""
+        """Its round has come. What it raises is this connection's fault, not that of who calls: dispatch."""
         if self._waiting is work and not self.is_closed:
             self._waiting = None
-            work()
+            try:
+                work()
+            except Exception:
+                log.exception("a subscription could not take effect")
+                self.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
             self._wake()
 
     def _take_effect(self, packet: Subscribe | Unsubscribe) -> None:

@@ -166,6 +166,7 @@ class Websocket(asyncio.Protocol):
     def _turn(self) -> None:
         """Hand on what has come, if the link reads, for as many frames as are one turn."""
         if self._is_paused:
+            self._link.keep_frames(self._frames.kept_bytes)
             return
         payload: list[bytes] = []
         error: FrameError | None = None
@@ -174,6 +175,7 @@ class Websocket(asyncio.Protocol):
             has_more = self._take(payload)
         except FrameError as found:
             error = found
+        self._link.keep_frames(self._frames.kept_bytes)
         if payload:
             self._link.data_received(b"".join(payload))
         if error is not None:

@@ -90,6 +90,7 @@ class Peer:
         self.inbox: list[Packet] = []
         self.raw: list[bytes] = []
         self.is_closed = False
+        self.is_gone = False
         self.is_reading = True
         self._packet_id = 0
         rig.peers.append(self)
@@ -100,7 +101,7 @@ class Peer:
         self.send_bytes(b"".join(encode(packet, self.level) for packet in packets), pump=pump)
 
     def send_bytes(self, data: bytes, *, pump: bool = True) -> None:
-        if not self.is_closed:
+        if not (self.is_closed or self.is_gone):
             self.connection.receive(data)
         if pump:
             self.rig.pump()
@@ -194,10 +195,10 @@ class Peer:
         self.send(Disconnect(reason, asked))
 
     def drop(self, *, pump: bool = True) -> None:
-        """The network is gone."""
+        """The network is gone. What has come before is still handled, in later steps if that takes some."""
         if not self.is_closed:
-            self.is_closed = True
-            self.connection.lost()
+            self.is_gone = self.connection.is_blocked = True
+            self._leave()
         if pump:
             self.rig.pump()
 
@@ -205,6 +206,8 @@ class Peer:
 
     def deliver(self) -> bool:
         """What the server has put on the wire arrives. True if there was something."""
+        if self.is_gone and not self.is_closed:
+            return self._leave()
         if self.is_closed or not self.is_reading:
             return False
         is_behind = self.connection.is_behind and not self.connection.is_waiting
@@ -222,6 +225,18 @@ class Peer:
         if out:
             self.connection.drained()
         return bool(out) or is_behind
+
+    def _leave(self) -> bool:
+        """Nobody is there any more: handle what is left, then it is lost. Whether there was a step."""
+        connection = self.connection
+        is_step = connection.is_behind and not connection.is_waiting
+        if is_step:
+            connection.receive(b"")
+        connection.take_output()
+        if not connection.is_unfinished:
+            self.is_closed = is_step = True
+            connection.lost()
+        return is_step
 
     def take(self, kind: type[Any]) -> Any:
         assert self.inbox, f"no {kind.__name__} has come"

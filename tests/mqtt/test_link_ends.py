@@ -1,0 +1,309 @@
+"""How a link ends and holds back, step by step: a transport that only notes, a server without a thread."""
+
+import asyncio
+import time
+from typing import Any, cast
+
+import pytest
+
+from server.mqtt.broker import Broker
+from server.mqtt.encode import encode
+from server.mqtt.frames import BINARY
+from server.mqtt.link import Links, MqttLink
+from server.mqtt.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
+from server.mqtt.websocket import Websocket
+from tests.mqtt.rig import Rig, config
+from tests.mqtt.test_links import REQUEST, masked
+
+LONGEST_S = 0.04
+"""What one callback may take: 5 ms where nothing else runs, 80 and more if all is done at once."""
+
+PING, PONG = encode(Pingreq(), 5), encode(Pingresp(), 5)
+
+
+class Transport:
+    """What a link does to its socket."""
+
+    def __init__(self) -> None:
+        self.out = b""
+        self.is_paused = self.is_over = False
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        self.out += data
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def is_closing(self) -> bool:
+        return False
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_over = True
+
+    def close(self) -> None:
+        self.is_over = True
+
+    abort = close
+
+
+class Served:
+    """A rig whose connections are links."""
+
+    def __init__(self, **keys: int) -> None:
+        self.rig = Rig(config(**keys))
+        start_s = self.rig.clock.mono() - time.monotonic()
+        self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
+        self.links = Links(self.rig.core.broker)
+
+    async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
+        link, transport = self.begin()
+        link.data_received(encode(Connect(5, client_id), 5))
+        await self.settle()
+        assert connection_of(link).is_open
+        return link, transport
+
+    def begin(self) -> tuple[MqttLink, Transport]:
+        link, transport = MqttLink(self.rig.core.broker, asyncio.get_running_loop(), self.links), Transport()
+        link.connection_made(cast("Any", transport))
+        return link, transport
+
+    async def settle(self) -> None:
+        """Until nothing moves, on either side."""
+        for _ in range(2_000):
+            self.rig.pump()
+            await asyncio.sleep(0)
+            if not self.rig.core.writer.queued:
+                await asyncio.sleep(0)
+
+
+def connection_of(link: MqttLink) -> Any:
+    return link._connection
+
+
+async def test_who_keeps_too_much_is_read_to_its_end() -> None:
+    """Ended in the middle of what it sends: what still comes is read and dropped, or the reason is lost."""
+    served = Served(in_bytes=1 << 16)
+    link, transport = await served.link("a")
+    data = encode(Publish(b"a", bytes(200_000)), 5)
+    link.data_received(data[:60_000])
+    await served.settle()
+    link.data_received(data[60_000:120_000])
+    assert transport.is_over
+    assert not transport.is_paused
+    assert served.links.kept_bytes == 0
+
+
+# -- what is not handled when it ends
+
+
+FILTERS = 8_000
+
+
+def _much(*topics: bytes) -> bytes:
+    """A SUBSCRIBE that waits for the PUBLISH before it and then takes some 80 ms, and what is behind it."""
+    filters = tuple(("/" * 120 + str(number), SubscribeOptions(1)) for number in range(FILTERS))
+    behind = [Publish(topic, b"", 0) for topic in topics]
+    return b"".join(
+        encode(packet, 5) for packet in (Publish(b"first", b"", 0), Subscribe(1, filters), *behind)
+    )
+
+
+@pytest.mark.parametrize("how", ["fin", "reset"])
+@pytest.mark.parametrize("behind", [[], [b"last"]])
+async def test_what_was_sent_before_the_end_is_handled_in_turns(behind: list[bytes], how: str) -> None:
+    served = Served(subscriptions_per_session=10_000, subscription_bytes_per_session=1 << 21)
+    watcher = served.rig.connected("watcher")
+    watcher.subscribe("first", "last", qos=0)
+    link, _ = await served.link("a")
+    broker = served.rig.core.broker
+    link.data_received(_much(*behind))
+    started = time.thread_time()
+    if how == "fin":
+        link.eof_received()
+    link.connection_lost(None)
+    assert time.thread_time() - started < LONGEST_S
+    assert broker.sessions.get("a") is not None
+    seen = 0
+    longest = 0.0
+    while len(served.links):
+        for step in (served.rig.compose, served.rig.settle, served.rig.turn, served.rig.deliver):
+            started = time.thread_time()
+            step()
+            longest = max(longest, time.thread_time() - started)
+            subscriber = broker.sessions.get("a")
+            if subscriber is not None:
+                seen = max(seen, len(subscriber.session.subscriptions))
+        await asyncio.sleep(0)
+    assert longest < LONGEST_S
+    assert broker.sessions.get("a") is None
+    assert seen == FILTERS
+    served.rig.pump()
+    assert [packet.topic for packet in watcher.publishes()] == [b"first", *behind]
+
+
+async def test_a_takeover_waits_for_nothing() -> None:
+    served = Served()
+    watcher = served.rig.connected("watcher")
+    watcher.subscribe("last", qos=0)
+    link, _ = await served.link("a")
+    link.data_received(_much(b"last"))
+    link.connection_lost(None)
+    assert len(served.links) == 1
+    started = time.thread_time()
+    other, _ = served.begin()
+    other.data_received(encode(Connect(5, "a"), 5))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert time.thread_time() - started < LONGEST_S
+    assert connection_of(other).is_open
+    assert list(served.links) == [other]
+    await served.settle()
+    assert not watcher.publishes()
+
+
+async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
+    served = Served()
+    link, _ = served.begin()
+    web, transport = Websocket(link, ()), Transport()
+    web.connection_made(cast("Any", transport))
+    web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
+    await served.settle()
+    flood = masked(BINARY, encode(Publish(b"a", b"", 0), 5) * 40_000)
+    started = time.thread_time()
+    web.data_received(flood + b"\x81\x00")
+    assert time.thread_time() - started < LONGEST_S
+    assert transport.is_over or not connection_of(link).is_open
+    assert served.rig.core.broker.sessions.get("a") is None
+    assert served.links.kept_bytes == 0
+
+
+# -- faults of the server's own
+
+
+async def test_one_that_cannot_go_on_does_not_stop_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served()
+    made = [await served.link(f"c{number}") for number in range(4)]
+
+    def cannot(data: bytes) -> None:
+        raise ValueError("one bad packet")
+
+    bad, _ = made[0]
+    monkeypatch.setattr(connection_of(bad), "receive", cannot)
+    for link, _ in made:
+        link._hold()
+    assert all(transport.is_paused for _, transport in made)
+    await served.settle()
+    assert not any(transport.is_paused for _, transport in made)
+    assert [transport.is_over for _, transport in made] == [True, False, False, False]
+    assert b"\x83" in made[0][1].out
+    assert served.rig.core.broker.sessions.get("c0") is None
+
+
+async def test_a_subscribe_that_cannot_take_effect_ends_its_connection_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for its round, and fails in the middle of dispatch: that is not dispatch's fault."""
+    served = Served()
+    other, _ = await served.link("other")
+    link, transport = await served.link("a")
+    broker = served.rig.core.broker
+
+    def cannot(*_: object) -> bool:
+        raise ValueError("one client's SUBSCRIBE")
+
+    monkeypatch.setattr(broker, "subscribe", cannot)
+    subscribe = Subscribe(1, (("t", SubscribeOptions(1)),))
+    link.data_received(encode(Publish(b"first", b"", 0), 5) + encode(subscribe, 5))
+    await served.settle()
+    assert transport.is_over
+    assert b"\x83" in transport.out
+    assert broker.sessions.get("a") is None
+    assert connection_of(other).is_open
+
+
+# -- what is kept
+
+
+async def test_packets_that_wait_count_as_kept() -> None:
+    """Read from their bytes, but not handled: they wait behind a SUBSCRIBE that waits for its round."""
+    served = Served()
+    link, transport = await served.link("a")
+    link.data_received(_much() + encode(Publish(b"t", bytes(1_000), 0), 5) * 100)
+    assert served.links.kept_bytes == link.kept_bytes > 1_000_000
+    await served.settle()
+    assert served.links.kept_bytes == 0
+    # Without end, in small pieces: what has been handled is not counted for ever.
+    first = encode(Publish(b"t", b"", 0), 5)
+    for number in range(2_000):
+        subscribe = Subscribe(number + 1, (("t" * 500, SubscribeOptions(1)),))
+        link.data_received(first + encode(subscribe, 5))
+        while True:
+            for step in (served.rig.turn, served.rig.compose, served.rig.settle):
+                step()
+            await asyncio.sleep(0)
+            if not transport.is_paused:
+                break
+        assert link.kept_bytes < 100_000
+    await served.settle()
+    assert served.links.kept_bytes == 0
+
+
+async def test_frames_that_wait_count_as_kept() -> None:
+    served = Served()
+    link, _ = served.begin()
+    web = Websocket(link, ())
+    web.connection_made(cast("Any", Transport()))
+    web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
+    await served.settle()
+    web.pause_reading()
+    web.data_received(masked(BINARY, encode(Publish(b"t", bytes(1_000), 0), 5)) * 200)
+    assert served.links.kept_bytes > 200_000
+    web.resume_reading()
+    await served.settle()
+    assert served.links.kept_bytes == 0
+
+
+# -- congestion
+
+
+async def test_only_who_has_published_waits_while_the_server_is_congested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Acks, pings and subscriptions go on: by themselves, after a long chunk and in the queue."""
+    served = Served()
+    publisher, publishing = await served.link("publisher")
+    other, reading = await served.link("other")
+    is_congested = True
+    monkeypatch.setattr(Broker, "is_congested", property(lambda _: is_congested))
+    publisher.data_received(encode(Publish(b"t", b"", 0), 5) + PING)
+    assert publishing.is_paused
+    other.data_received(PING)
+    assert not reading.is_paused
+    flood = PING * 40_000 + encode(Subscribe(1, (("t", SubscribeOptions(0)),)), 5)
+    await asyncio.sleep(0.01)
+    reading.out = b""
+    other.data_received(flood)
+    assert reading.is_paused
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert reading.out == PONG * 40_000 + encode(Suback(1, (0,)), 5)
+    assert not reading.is_paused
+    await asyncio.sleep(0.02)
+    assert publishing.is_paused
+    is_congested = False
+    await asyncio.sleep(0.02)
+    assert not publishing.is_paused
