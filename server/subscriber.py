@@ -261,27 +261,26 @@ class Subscriber:
             self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
         return True
 
+    def borrow(self, message: Message, qos: int, loan: Loan) -> int:
+        """Have in flight what a group has chosen this member for, whose window has room; the packet id."""
+        packet_id = self.session.take(message.position, message.shard, qos, self._weight(message))
+        self.session.flights[packet_id].loan = loan
+        self.dirty.add(self)
+        if qos == 2:
+            self.is_entangled = True
+        return packet_id
+
     def send_shared(
         self,
         message: Message,
         qos: int,
+        packet_id: int,
         subscriptions: tuple[Subscription, ...],
-        loan: Loan | None,
         *,
         attempt: int,
     ) -> None:
-        """Send as a member of a group that has chosen this one: its window and link have room.
-
-        `loan`: None at QoS 0.
-        """
+        """Send what was borrowed, or at QoS 0 with packet id 0; the link has room."""
         assert self.link is not None
-        packet_id = 0
-        if qos:
-            packet_id = self.session.take(message.position, message.shard, qos, self._weight(message))
-            self.session.flights[packet_id].loan = loan
-            self.dirty.add(self)
-            if qos == 2:
-                self.is_entangled = True
         self.delivered += 1
         if self.gate or (qos == 2 and self.session.is_persistent):
             self._wait(message, qos, packet_id, subscriptions, False)

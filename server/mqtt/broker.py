@@ -208,7 +208,7 @@ class Broker:
         """End a flight that its client has not acked and will not be sent again."""
         subscriber.session.give_up(flight)
         if flight.loan is not None:
-            self.groups.ended(subscriber, flight.loan)
+            self.groups.over(subscriber, flight, is_acked=False)
 
     def submit(self, decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
         """A request of the server's own; `done` says whether it is durable."""
