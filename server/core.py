@@ -135,7 +135,7 @@ class Core:
             self.owed,
             self.retained,
             max_attempts=self.config.sessions.max_attempts,
-            bury=lambda subscriber, message, flight: self.broker.bury(subscriber, message, flight),
+            bury=lambda subscriber, message, flight: self.broker.dead.bury(subscriber, message, flight),
             give_up=lambda subscriber, flight: self.broker.give_up(subscriber, flight),
             wall_ms=self.clock.wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
@@ -147,6 +147,7 @@ class Core:
         self.horizon.observe(self.clock.wall_ms())
         self.sessions.step()
         self.broker.wills.step()
+        self.broker.dead.step()
         if self.horizon.needs_heartbeat and self.writer.is_idle and self.writer.broken is None:
             self.writer.submit(lambda commit: None, lambda answer: None)
 

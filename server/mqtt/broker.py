@@ -67,9 +67,16 @@ class Broker:
         self.horizon = horizon
         self.traffic = Traffic()
         self._placing = Placing(config, router, dispatch, owed, writer, self.traffic)
-        self.bury = Dead(
-            sessions, self._placing, writer, node=node, read_on=self.read_on, give_up=self.give_up
-        ).bury
+        self.dead = Dead(
+            sessions,
+            self._placing,
+            writer,
+            clock,
+            node=node,
+            send_again=self._send_again,
+            read_on=self.read_on,
+            give_up=self.give_up,
+        )
         self.wills = Wills(sessions, self._placing, writer, clock, config.limits)
         self._assigned = 0
         self._second = self._connects = 0
@@ -209,6 +216,12 @@ class Broker:
         subscriber.session.give_up(flight)
         if flight.loan is not None:
             self.groups.over(subscriber, flight, is_acked=False)
+
+    def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:
+        """A flight is to be sent again, or ended, before anything new."""
+        subscriber.session.fall_behind(self.horizon())
+        subscriber.session.resends.add(flight, flight.position)
+        self.replay.wake(subscriber)
 
     def submit(self, decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
         """A request of the server's own; `done` says whether it is durable."""
