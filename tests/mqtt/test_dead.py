@@ -10,10 +10,10 @@ from shards.store import Table
 from tests.mqtt.rig import Peer, Rig, config
 
 
-def _unacked(rig: Rig, text: str) -> None:
+def _unacked(rig: Rig, *texts: str) -> None:
     """A message that a session has been sent once, of which once is enough."""
     rig.lasting("grave").subscribe("$dead/#")
-    rig.lasting("a").subscribe(text, qos=1)
+    rig.lasting("a").subscribe(*texts, qos=1)
     rig.connected("p").publish1("t", "bad")
     for peer in list(rig.peers):
         peer.drop()
@@ -212,9 +212,7 @@ def _refuse(*_: object, **__: object) -> None:
 
 def test_a_member_whose_own_message_could_not_be_buried_is_sent_the_group_s() -> None:
     rig = Rig(config(max_attempts=1))
-    _unacked(rig, "t")
-    rig.lasting("a").subscribe("$share/g/jobs")
-    rig.peers[-1].drop()
+    _unacked(rig, "t", "$share/g/jobs")
     peer = _back(rig)
     rig.turn()
     rig.turn()
