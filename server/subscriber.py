@@ -74,6 +74,7 @@ class Subscriber:
         "dirty",
         "doubt",
         "even_at",
+        "former_will",
         "gate",
         "gate_bytes",
         "gate_bytes_max",
@@ -134,6 +135,8 @@ class Subscriber:
         """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
         self.will: Will | None = None
         """What to publish if the connection ends without a word."""
+        self.former_will: Will | None = None
+        """The delayed will of the connection before, until the client is back for certain."""
         self.unplaced: Will | None = None
         """A will that is to be published at once and has no place yet: stored until it has."""
         self.will_id = 0
