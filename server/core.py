@@ -139,6 +139,7 @@ class Core:
             give_up=lambda subscriber, flight: self.broker.give_up(subscriber, flight),
             wall_ms=self.clock.wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
+            resent=lambda subscriber: self.broker.groups.meet(subscriber),
             wake=self._wake,
         )
 

@@ -155,8 +155,9 @@ class Group(Subscriber):
         flight = loan.flight
         is_here = flight is not None and self.session.flights.get(flight.packet_id) is flight
         if is_acked:
-            shown, window = self.shown.get(member, SHOWN_FIRST), member.session.window
-            self.shown[member] = shown + 1 if shown < window else window
+            if member in self.members:
+                shown, window = self.shown.get(member, SHOWN_FIRST), member.session.window
+                self.shown[member] = shown + 1 if shown < window else window
             if is_here and flight is not None:
                 self.session.ack(flight.packet_id)
                 self.dirty.add(self)

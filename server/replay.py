@@ -76,10 +76,12 @@ class Replay:
         give_up: Callable[[Subscriber, Flight], None],
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
+        resent: Callable[[Subscriber], None],
         wake: Callable[[], None],
     ) -> None:
         """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never); its
-        flight is the callee's to end. `give_up`: ends a flight that cannot be sent again."""
+        flight is the callee's to end. `give_up`: ends a flight that cannot be sent again. `resent`: called
+        with a session that has sent again or ended all that it had to: its groups may go on."""
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
@@ -91,6 +93,7 @@ class Replay:
         self._give_up = give_up
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
+        self._resent = resent
         self._wake = wake
         self._ready: deque[Subscriber] = deque()
         self.lost = 0
@@ -156,6 +159,8 @@ class Replay:
             flight = resends.first()
             self._send_again(subscriber, flight)
             resends.discard(flight.packet_id)
+            if not resends and subscriber.groups:
+                self._resent(subscriber)
         return Progress.MORE if resends else Progress.DONE
 
     def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:

@@ -5,6 +5,7 @@ import pytest
 from server.group import KEY_PREFIX, SHOWN_FIRST, Group
 from server.mqtt import wire
 from server.mqtt.packets import Publish, Unsubscribe
+from server.replay import TURN_RESENDS
 from shards.errors import StoreFailed
 from tests.mqtt.rig import Peer, Rig, config
 from timeline.position import Position
@@ -600,3 +601,40 @@ def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(sur
     rig.crash(survivors)
     rig.pump()
     assert rig.lasting("a").take_all() == ["job"]
+
+
+def test_a_group_goes_on_when_its_member_has_ended_what_it_had_to_send_again() -> None:
+    """Nobody acks what has expired meanwhile: it is not an ack that makes room."""
+    rig = Rig()
+    a = rig.lasting("a")
+    a.subscribe("own", "$share/g/t/#", qos=1)
+    publisher = rig.connected("p")
+    for _ in range(TURN_RESENDS + 50):
+        publisher.publish("own", qos=1, message_expiry=5)
+    a.drop()
+    rig.pass_ms(10_000)
+    _send(rig, "0", "1")
+    a = rig.peer()
+    a.connect("a", clean=False, expiry=3_600, pump=False)
+    while a.connection.is_opening:
+        rig.compose()
+        rig.settle()
+    a.deliver()
+    a.inbox.clear()
+    rig.pump()
+    assert a.payloads() == ["0", "1"]
+
+
+def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
+    rig = Rig()
+    _members(rig, "keeper", receive_maximum=1)
+    _send(rig, "hold")
+    (guest,) = _members(rig, "guest")
+    _send(rig, "x")
+    (delivery,) = guest.publishes()
+    guest.unsubscribe("$share/g/t/#")
+    guest.ack(wire.PUBACK, delivery.packet_id)
+    group = rig.core.broker.groups.get("$share/g/t/#")
+    assert group is not None
+    assert rig.core.sessions.get("guest") not in group.shown
+    assert len(group.held) == 1
