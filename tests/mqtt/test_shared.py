@@ -7,6 +7,7 @@ from server.mqtt import wire
 from server.mqtt.packets import Publish, Unsubscribe
 from server.replay import TURN_RESENDS
 from shards.errors import StoreFailed
+from shards.store import Table
 from tests.mqtt.rig import Peer, Rig, config
 from timeline.position import Position
 from timeline.session import Flight, Session
@@ -638,3 +639,23 @@ def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
     assert group is not None
     assert rig.core.sessions.get("guest") not in group.shown
     assert len(group.held) == 1
+
+
+def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
+    rig = Rig()
+    a = rig.lasting("a")
+    names = [f"$share/g{number}/t" for number in range(100)]
+    a.subscribe(*names, qos=1)
+    rig.connected("p").publish("t", "job", 1)
+    assert len(a.publishes()) == len(names)
+    rig.pass_ms(1_000)
+    before = len(rig.store.log)
+    a.unsubscribe(*names)
+    cursors = [
+        sum(change[0] is Table.CURSORS and change[1] == b"a" and bool(change[2]) for change in batch.changes)
+        for batch in rig.store.log[before:]
+    ]
+    assert max(cursors) == 1
+    rig.crash()
+    rig.pump()
+    assert rig.lasting("a").take_all() == ["job"] * len(names)
