@@ -136,10 +136,11 @@ class Core:
             self.owed,
             self.retained,
             max_attempts=self.config.sessions.max_attempts,
-            bury=lambda subscriber, message, flight: self.broker.bury(subscriber, message, flight),
+            bury=lambda subscriber, message, flight: self.broker.dead.bury(subscriber, message, flight),
             give_up=lambda subscriber, flight: self.broker.give_up(subscriber, flight),
             wall_ms=self.clock.wall_ms,
             dispatched_ms=self.writer.dispatched_ms,
+            resent=lambda subscriber: self.broker.groups.meet(subscriber),
             wake=self._wake,
         )
 
@@ -148,6 +149,7 @@ class Core:
         self.horizon.observe(self.clock.wall_ms())
         self.sessions.step()
         self.broker.wills.step()
+        self.broker.dead.step()
         if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:
             return
 

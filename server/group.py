@@ -45,8 +45,9 @@ class Group(Subscriber):
         self.members: dict[Subscriber, Subscription] = {}
         self.present: set[Subscriber] = set()
         """Members that are connected."""
-        self.held: dict[Subscriber, int] = {}
-        """Loans by who has them, those who are no members any more too; nobody with none."""
+        self.held: dict[Subscriber, dict[int, Flight]] = {}
+        """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who
+        are no members any more too; nobody with none."""
         self.shown: dict[Subscriber, int] = {}
         """How much each member has shown that it can take."""
         self.ready: OrderedDict[Subscriber, None] = OrderedDict()
@@ -122,20 +123,41 @@ class Group(Subscriber):
 
     def held_by(self, member: Subscriber) -> int:
         """How many of the group's messages the member has in flight."""
-        return self.held.get(member, 0)
+        return len(self.held.get(member, ()))
 
-    def returned(self, member: Subscriber, loan: Loan, *, is_acked: bool) -> None:
+    def hold(self, member: Subscriber, lent: Flight) -> None:
+        """The member has the message in flight."""
+        self.held.setdefault(member, {})[lent.packet_id] = lent
+
+    def bequeath(self, *, is_last: bool) -> list[Subscriber]:
+        """The group ends (`is_last`), or its rows: what was lent is theirs who have it, whom it returns.
+
+        To all of them, or to those who outlive their connection: no other would survive a kill. O(loans).
+        """
+        heirs = [heir for heir in self.held if is_last or heir.session.is_persistent]
+        for heir in heirs:
+            for lent in self.held.pop(heir).values():
+                loan, lent.loan = lent.loan, None
+                if loan is not None and loan.flight is not None and not loan.is_overdue:
+                    self.session.ack(loan.flight.packet_id)
+            heir.dirty.add(heir)
+        return heirs
+
+    def returned(self, member: Subscriber, lent: Flight, *, is_acked: bool) -> None:
         """The member has the message no more in flight: it has acked it, or left without."""
-        held = self.held.get(member, 0) - 1
-        if held > 0:
-            self.held[member] = held
-        else:
-            self.held.pop(member, None)
+        loan = lent.loan
+        assert loan is not None, "only what is lent comes back"
+        held = self.held.get(member)
+        if held is not None:
+            held.pop(lent.packet_id, None)
+            if not held:
+                del self.held[member]
         flight = loan.flight
         is_here = flight is not None and self.session.flights.get(flight.packet_id) is flight
         if is_acked:
-            shown, window = self.shown.get(member, SHOWN_FIRST), member.session.window
-            self.shown[member] = shown + 1 if shown < window else window
+            if member in self.members:
+                shown, window = self.shown.get(member, SHOWN_FIRST), member.session.window
+                self.shown[member] = shown + 1 if shown < window else window
             if is_here and flight is not None:
                 self.session.ack(flight.packet_id)
                 self.dirty.add(self)
@@ -153,13 +175,12 @@ class Group(Subscriber):
         """
         if self.present <= {member}:
             return
-        text = self.text
-        for flight in member.session.flights.values():
-            loan = flight.loan
-            if loan is None or loan.flight is None or loan.is_overdue or loan.share != text:
+        for lent in self.held[member].values():
+            loan = lent.loan
+            if loan is None or loan.flight is None or loan.is_overdue:
                 continue
             if self.sweeps - loan.since <= SWEEPS:
-                return  # the first one that is not: flights are in the order in which they were sent
+                return  # the first one that is not: they are in the order of lending
             loan.is_overdue = True
             if self.session.flights.get(loan.flight.packet_id) is loan.flight:
                 self.give_back(loan.flight)
@@ -179,8 +200,14 @@ class Group(Subscriber):
         loan = None
         if qos:
             loan = Loan(self.text, flight, self.sweeps)
-            self.held[member] = self.held.get(member, 0) + 1
-        member.send_shared(message, qos, (own,), loan, attempt=attempt)
+        packet_id = 0
+        if loan is not None:
+            packet_id = member.borrow(message, qos, loan)
+            held = self.held.get(member)
+            if held is None:
+                held = self.held[member] = {}
+            held[packet_id] = member.session.flights[packet_id]
+        member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
 
     def _next(self) -> Subscriber | None:
         """Who gets the next message; None if nobody has room."""
@@ -189,7 +216,9 @@ class Group(Subscriber):
         looked = 0
         held, shown = self.held, self.shown
         for member in self.ready:
-            share = held.get(member, 0) / (shown.get(member) or min(SHOWN_FIRST, member.session.window))
+            share = (len(held[member]) if member in held else 0) / (
+                shown.get(member) or min(SHOWN_FIRST, member.session.window)
+            )
             if share >= 1.0 or not _is_free(member):
                 full.append(member)
                 continue

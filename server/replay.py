@@ -72,14 +72,16 @@ class Replay:
         retained: Retained,
         *,
         max_attempts: int,
-        bury: Callable[[Subscriber, Message, Flight], bool],
+        bury: Callable[[Subscriber, Message, Flight], None],
         give_up: Callable[[Subscriber, Flight], None],
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
+        resent: Callable[[Subscriber], None],
         wake: Callable[[], None],
     ) -> None:
-        """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never); it ends
-        its flight, or says False: not now. `give_up`: ends a flight that cannot be sent again."""
+        """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never); its
+        flight is the callee's to end. `give_up`: ends a flight that cannot be sent again. `resent`: called
+        with a session that has sent again or ended all that it had to: its groups may go on."""
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
@@ -91,6 +93,7 @@ class Replay:
         self._give_up = give_up
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
+        self._resent = resent
         self._wake = wake
         self._ready: deque[Subscriber] = deque()
         self.lost = 0
@@ -154,25 +157,25 @@ class Replay:
             if not subscriber.can_resend:
                 return Progress.BLOCKED
             flight = resends.first()
-            if not self._send_again(subscriber, flight):
-                return Progress.BLOCKED
+            self._send_again(subscriber, flight)
             resends.discard(flight.packet_id)
+            if not resends and subscriber.groups:
+                self._resent(subscriber)
         return Progress.MORE if resends else Progress.DONE
 
-    def _send_again(self, subscriber: Subscriber, flight: Flight) -> bool:
-        """Send a flight again or end it; False: it cannot be ended now."""
+    def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:
+        """Send a flight again or end it."""
         subscriber.dirty.add(subscriber)
         if flight.phase:
             subscriber.release(flight)
-            return True
+            return
         message = self._in_flight(flight)
         if message is None or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
         elif self._max_attempts and flight.attempts >= self._max_attempts:
-            return self._bury(subscriber, message, flight)
+            self._bury(subscriber, message, flight)
         else:
             subscriber.resend(message, flight, self._asked(subscriber, message, flight))
-        return True
 
     def _is_over(self, message: Message, flight: Flight) -> bool:
         """It has expired meanwhile. What was begun at QoS 2 is finished: [MQTT-4.3.3-7]."""

@@ -309,8 +309,8 @@ class Sessions:
         """
         self.sealing(commit)
         self._is_nudged = False
-        gone = self._erase_ended(commit)
-        cost, answers = self._write_asked(commit)
+        gone, heirs, cost = self._erase_ended(commit)
+        cost, answers = self._write_asked(commit, heirs, cost)
         self._write_dirty(commit, cost)
 
         def done(answer: object) -> None:
@@ -326,15 +326,19 @@ class Sessions:
 
         return done
 
-    def _erase_ended(self, commit: Commit) -> list[str]:
+    def _erase_ended(self, commit: Commit) -> tuple[list[str], set[Subscriber], int]:
+        """Which names are erased, whose cursors went with them, once each, and what these cost."""
         mono = self._clock.mono()
+        heirs: set[Subscriber] = set()
+        cost = 0
         gone = [name for name, is_written in self._ended.items() if not is_written]
         for name in gone:
             self._ended[name] = True
             for owner in self._heirs.get(name, ()):
-                if self._is_to_store(owner):
+                if owner in self.dirty and self._is_to_store(owner):
                     # Whatever it costs; who asks for it waits for the answer to an UNSUBSCRIBE that is paced.
-                    self._write_place(commit, owner, mono)
+                    heirs.add(owner)
+                    cost += self._write_place(commit, owner, mono)
             commit.row(Table.SESSIONS, name.encode(), None)
             commit.row(Table.CURSORS, name.encode(), None)
             commit.clear(Table.RECEIVED, *keys.received_range(name))
@@ -342,25 +346,29 @@ class Sessions:
             if heir is not None:
                 heir.stored_changes = -1
                 self.dirty.add(heir)
-        return gone
+        return gone, heirs, cost
 
-    def _write_asked(self, commit: Commit) -> tuple[int, list[tuple[Secured, int]]]:
-        """Those whom somebody waits for, unless they owe: what it cost, and whom to tell of it."""
+    def _write_asked(
+        self, commit: Commit, written: set[Subscriber], cost: int
+    ) -> tuple[int, list[tuple[Secured, int]]]:
+        """Those whom somebody waits for, unless they owe: what the group has cost, and whom to tell of it.
+
+        `written`: their rows are in it already, for `cost`.
+        """
         mono = self._clock.mono()
         asked, self._asked, self._wanted_at = self._asked, {}, NEVER
         now, self._now = self._now, {}
-        cost = 0
         for subscriber in now:
-            if self._is_to_store(subscriber) and subscriber not in asked:
+            if self._is_to_store(subscriber) and subscriber not in asked and subscriber not in written:
                 cost += self._write_place(commit, subscriber, mono)
         answers: list[tuple[Secured, int]] = []
         for subscriber, waiting in asked.items():
             owes = cost >= ASKED_COST or subscriber.even_at > mono + BURST_S
-            if owes and not self._is_last and subscriber not in now:
+            if owes and not (self._is_last or subscriber in now or subscriber in written):
                 self._asked[subscriber] = waiting
                 self._wanted_at = min(self._wanted_at, subscriber.even_at - BURST_S)
                 continue
-            if self._is_to_store(subscriber):
+            if subscriber not in written and self._is_to_store(subscriber):
                 cost += self._write_place(commit, subscriber, mono)
             answers += [(done, len(subscriber.gate)) for done in waiting]
         return cost, answers

@@ -74,6 +74,7 @@ class Subscriber:
         "dirty",
         "doubt",
         "even_at",
+        "former_will",
         "gate",
         "gate_bytes",
         "gate_bytes_max",
@@ -134,6 +135,8 @@ class Subscriber:
         """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
         self.will: Will | None = None
         """What to publish if the connection ends without a word."""
+        self.former_will: Will | None = None
+        """The delayed will of the connection before, until the client is back for certain."""
         self.unplaced: Will | None = None
         """A will that is to be published at once and has no place yet: stored until it has."""
         self.will_id = 0
@@ -261,27 +264,26 @@ class Subscriber:
             self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
         return True
 
+    def borrow(self, message: Message, qos: int, loan: Loan) -> int:
+        """Have in flight what a group has chosen this member for, whose window has room; the packet id."""
+        packet_id = self.session.take(message.position, message.shard, qos, self._weight(message))
+        self.session.flights[packet_id].loan = loan
+        self.dirty.add(self)
+        if qos == 2:
+            self.is_entangled = True
+        return packet_id
+
     def send_shared(
         self,
         message: Message,
         qos: int,
+        packet_id: int,
         subscriptions: tuple[Subscription, ...],
-        loan: Loan | None,
         *,
         attempt: int,
     ) -> None:
-        """Send as a member of a group that has chosen this one: its window and link have room.
-
-        `loan`: None at QoS 0.
-        """
+        """Send what was borrowed, or at QoS 0 with packet id 0; the link has room."""
         assert self.link is not None
-        packet_id = 0
-        if qos:
-            packet_id = self.session.take(message.position, message.shard, qos, self._weight(message))
-            self.session.flights[packet_id].loan = loan
-            self.dirty.add(self)
-            if qos == 2:
-                self.is_entangled = True
         self.delivered += 1
         if self.gate or (qos == 2 and self.session.is_persistent):
             self._wait(message, qos, packet_id, subscriptions, False)

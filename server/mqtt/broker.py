@@ -67,9 +67,16 @@ class Broker:
         self.horizon = horizon
         self.traffic = Traffic()
         self._placing = Placing(config, router, dispatch, owed, writer, self.traffic)
-        self.bury = Dead(
-            sessions, self._placing, writer, node=node, read_on=self.read_on, give_up=self.give_up
-        ).bury
+        self.dead = Dead(
+            sessions,
+            self._placing,
+            writer,
+            clock,
+            node=node,
+            send_again=self._send_again,
+            read_on=self.read_on,
+            give_up=self.give_up,
+        )
         self.wills = Wills(sessions, self._placing, writer, clock, config.limits)
         self._assigned = 0
         self._second = self._connects = 0
@@ -143,17 +150,23 @@ class Broker:
         """Store what `claim` gave; `done` says whether it is durable, and CONNACK may leave.
 
         Of a session that ends with its connection it is that nothing is stored under its name. One that
-        cannot be stored has not been opened: no will of its client counts, and a new one goes with the link.
+        cannot be stored has not been opened: its client's will does not count, the one before still does, and
+        a new session goes with the link.
         """
-        session, will_id = subscriber.session, subscriber.will_id
+        session, will_id, link = subscriber.session, subscriber.will_id, subscriber.link
 
         def begun(waiting: int) -> None:
-            if waiting < 0:
-                subscriber.will = None
+            if waiting >= 0:  # the client is back, for certain only now
+                subscriber.former_will = None
+                if will_id == subscriber.will_id and subscriber.link is not None:
+                    self.wills.recall(subscriber, at_once=False)
+            else:
                 if is_new:
                     session.expiry_s = 0
-            elif will_id == subscriber.will_id and subscriber.link is not None:
-                self.wills.recall(subscriber, at_once=False)  # the client is back, for certain only now
+                if subscriber.link is link or subscriber.link is None:
+                    subscriber.will, subscriber.former_will = subscriber.former_will, None
+                if subscriber.link is None:
+                    self.wills.publish(subscriber, at_once=False)
             done(waiting >= 0)
 
         if session.is_persistent:
@@ -209,7 +222,13 @@ class Broker:
         """End a flight that its client has not acked and will not be sent again."""
         subscriber.session.give_up(flight)
         if flight.loan is not None:
-            self.groups.ended(subscriber, flight.loan)
+            self.groups.over(subscriber, flight, is_acked=False)
+
+    def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:
+        """A flight is to be sent again, or ended, before anything new."""
+        subscriber.session.fall_behind(self.horizon())
+        subscriber.session.resends.add(flight, flight.position)
+        self.replay.wake(subscriber)
 
     def submit(self, decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
         """A request of the server's own; `done` says whether it is durable."""
@@ -224,9 +243,13 @@ class Broker:
         if known.link is not None:
             known.link.close(Reason.SESSION_TAKEN_OVER)
             self._part(known)
-        # It may also be a will that is on its way to the timeline: that does not go on (`Wills`).
+        # It may also be a will that is on its way to the timeline: that stops (`Wills`), and goes on if the
+        # client is refused. The will of one that was not back for certain does not count.
+        known.will, known.former_will = known.former_will or known.will, None
         if known.will is not None and not (is_resumed and known.will.delay_s):
             self.wills.publish(known, at_once=True)
+        if is_resumed:
+            known.former_will = known.will
         known.will = None
         if not is_resumed:
             self.wills.recall(known, at_once=True)

@@ -3,6 +3,9 @@
 The copy there and the end of the delivery are decided in the writer and written in one batch, so that a crash
 leaves the message in flight or at `$dead`, never in both and never in neither. Until then it stays in flight,
 and an ack that comes in between wins.
+
+One that the writer does not take, or that has no place there, is tried again a second later, when the store
+can be written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
 """
 
 import logging
@@ -16,6 +19,7 @@ from shards.record import Record
 from timeline.filters import TOPIC_BYTES_MAX, parse_share
 from timeline.session import Flight
 
+from ..clock import Clock
 from ..group import KEY_PREFIX
 from ..logs import by, shown
 from ..message import Message
@@ -30,36 +34,60 @@ log = logging.getLogger(__name__)
 
 _NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
 """A client id may hold what a level of a topic may not."""
+RETRY_S = 1.0
+RETRIES = 250
+"""Burials that are tried again in one step."""
 
 
 class Dead:
-    """Where poison messages go. `read_on`: a session has room again; `give_up`: ends a flight."""
+    """Where poison messages go. `send_again`: a flight is the session's to resend; `read_on`: a session has
+    room again; `give_up`: ends a flight."""
 
     def __init__(
         self,
         sessions: Sessions,
         placing: Placing,
         writer: Writer,
+        clock: Clock,
         *,
         node: int,
+        send_again: Callable[[Subscriber, Flight], None],
         read_on: Callable[[Subscriber], None],
         give_up: Callable[[Subscriber, Flight], None],
     ) -> None:
         self._sessions = sessions
         self._placing = placing
         self._writer = writer
+        self._clock = clock
         self._node = node
+        self._send_again = send_again
         self._read_on = read_on
         self._give_up = give_up
+        self._refused: dict[tuple[Subscriber, int], Flight] = {}
+        self._retry_at = 0.0
 
-    def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> bool:
-        """Move a message from a session's or group's flights to `$dead`; False: not now, it stays."""
+    def __len__(self) -> int:
+        """How many messages wait to be tried again."""
+        return len(self._refused)
+
+    def step(self) -> None:
+        """Try those again that could not be buried."""
+        if not self._refused or self._writer.broken is not None or self._clock.mono() < self._retry_at:
+            return
+        for _ in range(min(RETRIES, len(self._refused))):
+            waiting = next(iter(self._refused))
+            flight, subscriber = self._refused.pop(waiting), waiting[0]
+            if subscriber.session.flights.get(flight.packet_id) is flight:
+                self._send_again(subscriber, flight)
+
+    def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> None:
+        """Move a message from a session's or group's flights to `$dead`. Until that is durable it stays."""
         wish = Wish(_record(subscriber, message, flight), False, b"", b"")
         session = subscriber.session
 
-        def decide(commit: Commit) -> bool:
+        def decide(commit: Commit) -> bool | None:
             if session.flights.get(flight.packet_id) is not flight:
-                return True  # acked meanwhile
+                return None  # acked meanwhile
             if self._placing.place(commit, wish) is None:
                 return False
             self._give_up(subscriber, flight)
@@ -78,17 +106,20 @@ class Dead:
                     extra=by(name),
                 )
                 self._read_on(subscriber)
-            elif session.flights.setdefault(flight.packet_id, flight) is flight:
+            elif answer is not None and session.flights.setdefault(flight.packet_id, flight) is flight:
                 session.retired.pop(flight.packet_id, None)
-                session.resends.add(flight, flight.position)
+                self._later(subscriber, flight, answer or "there is no room for it")
 
         try:
             self._writer.submit(decide, done)
         except (Busy, StoreFailed) as error:
-            name = shown(name_of(subscriber))
-            log.warning("%s: a message that is not acked stays: %s", name, error, extra=by(name))
-            return False
-        return True
+            self._later(subscriber, flight, error)
+
+    def _later(self, subscriber: Subscriber, flight: Flight, why: object) -> None:
+        name = shown(name_of(subscriber))
+        log.warning("%s: a message that is not acked stays: %s", name, why, extra=by(name))
+        self._refused[subscriber, flight.packet_id] = flight
+        self._retry_at = self._clock.mono() + RETRY_S
 
     def _is_known(self, subscriber: Subscriber) -> bool:
         return subscriber.is_group or self._sessions.get(subscriber.session.client_id) is subscriber

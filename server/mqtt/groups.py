@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from timeline.filters import parse_share
 from timeline.position import Position
-from timeline.session import Loan, Session, Subscription
+from timeline.session import Flight, Session, Subscription
 
 from ..group import KEY_PREFIX, Group
 from ..owed import Owed
@@ -63,7 +63,7 @@ class Groups:
                 if group is None:
                     flight.loan = None
                 else:
-                    group.held[member] = group.held.get(member, 0) + 1
+                    group.hold(member, flight)
 
     def join(self, member: Subscriber, text: str, subscription: Subscription) -> bool:
         """Make a session a member; True if it was not one before."""
@@ -82,13 +82,18 @@ class Groups:
         if group is None or member.groups.pop(text, None) is None:
             return
         was_persistent = group.session.is_persistent
+        is_last = group.leave(member)
+        if is_last:
+            del self._by_text[text]
+            self._router.discard_all(group)
+            self._owed.forget(group)
         heirs: list[Subscriber] = []
-        if group.leave(member):
-            heirs = self._close(group)
-        else:
-            self._pause(group)
+        if is_last or (was_persistent and not group.session.is_persistent):
+            heirs = group.bequeath(is_last=is_last)
         if was_persistent and not group.session.is_persistent:
             self._sessions.drop_group(group, heirs)
+        if not is_last:
+            self._pause(group)
 
     def part(self, member: Subscriber) -> None:
         """The member's connection has ended: what it has not acked goes to another."""
@@ -98,9 +103,9 @@ class Groups:
         for flight in list(member.session.flights.values()):
             loan = flight.loan
             lender = self._by_text.get(loan.share) if loan is not None else None
-            if lender is not None and loan is not None and loan.flight is not None:
+            if lender is not None and flight.is_of_group:
                 member.session.ack(flight.packet_id)
-                lender.returned(member, loan, is_acked=False)
+                lender.returned(member, flight, is_acked=False)
                 touched.add(lender)
         for group in touched:
             self._pause(group)
@@ -112,17 +117,15 @@ class Groups:
             group.meet(member)
             self._replay().wake(group)
 
-    def acked(self, member: Subscriber, loan: Loan) -> None:
-        """A member's client has the message, whoever else was given it meanwhile."""
-        group = self._by_text.get(loan.share)
-        if group is not None:
-            group.returned(member, loan, is_acked=True)
+    def over(self, member: Subscriber, lent: Flight, *, is_acked: bool) -> None:
+        """A member's client has the message, whoever else was given it meanwhile, or will never take it.
 
-    def ended(self, member: Subscriber, loan: Loan) -> None:
-        """A QoS 2 loan is over without an ack: the member holds one less."""
-        group = self._by_text.get(loan.share)
+        The group has room for one more then, even if it was no member's any more.
+        """
+        group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
         if group is not None:
-            group.returned(member, loan, is_acked=False)
+            group.returned(member, lent, is_acked=is_acked)
+            self._replay().wake(group)
 
     def sweep(self) -> None:
         """Called SWEEPS times in each `sessions.ack_timeout`: what is unacked for longer goes to another."""
@@ -155,20 +158,6 @@ class Groups:
         self._by_text[text] = group
         self._router.add(group, session.subscriptions[topic_filter])
         return group
-
-    def _close(self, group: Group) -> list[Subscriber]:
-        """The last member has left: what was lent belongs to those who have it, whom it returns."""
-        text = group.text
-        del self._by_text[text]
-        self._router.discard_all(group)
-        self._owed.forget(group)
-        heirs = list(group.held)
-        for heir in heirs:
-            heir.dirty.add(heir)
-            for flight in heir.session.flights.values():
-                if flight.loan is not None and flight.loan.share == text:
-                    flight.loan = None
-        return heirs
 
     def _pause(self, group: Group) -> None:
         """When nobody is there the group's read position stands still; else somebody else goes on."""

@@ -74,7 +74,7 @@ class Outflow:
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
         if flight.loan is not None:
-            self._broker.groups.acked(subscriber, flight.loan)
+            self._broker.groups.over(subscriber, flight, is_acked=True)
         if subscriber.groups or not subscriber.session.tailing:
             self._broker.read_on(subscriber)
 

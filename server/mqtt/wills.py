@@ -71,6 +71,8 @@ class Wills:
         self._kept: deque[tuple[Submit, int]] = deque()
         """What is to be tried again, each with its bytes."""
         self._kept_bytes = 0
+        self._underway: dict[Subscriber, Will] = {}
+        """Delayed wills that have no place yet, in the queue or kept."""
         self._retry_at = 0.0
         self.lost = 0
         """Wills that were given up."""
@@ -87,7 +89,12 @@ class Wills:
         leaving = Leaving(subscriber, will, self._clock.wall_ms() + delay_s * 1000 if delay_s else 0)
         if not delay_s:
             subscriber.will, subscriber.unplaced = None, will
-        self._try(partial(self._submit, leaving), leaving.size)
+        elif self._underway.get(subscriber) is will:
+            return  # its client was refused when it came back: it goes on as it was
+        else:
+            self._underway[subscriber] = will
+        if not self._try(partial(self._submit, leaving), leaving.size):
+            self._forget(leaving)
 
     def recall(self, subscriber: Subscriber, *, at_once: bool) -> None:
         """The client is back: its delayed will is cancelled, or `at_once`: comes out now."""
@@ -107,21 +114,26 @@ class Wills:
             self._kept.popleft()
             self._kept_bytes -= size
 
-    def _try(self, submit: Submit, size: int) -> None:
-        if not submit():
-            self._later(submit, size)
+    def _try(self, submit: Submit, size: int) -> bool:
+        return submit() or self._later(submit, size)
 
-    def _later(self, submit: Submit, size: int) -> None:
-        """Keep what cannot be done now, within the bound."""
+    def _forget(self, leaving: Leaving) -> None:
+        """It has come to its end, whichever."""
+        if self._underway.get(leaving.subscriber) is leaving.will:
+            del self._underway[leaving.subscriber]
+
+    def _later(self, submit: Submit, size: int) -> bool:
+        """Keep what cannot be done now; False: it is lost, beyond the bound."""
         limits = self._limits
         if len(self._kept) >= limits.connections or self._kept_bytes + size > limits.queued_bytes:
             self.lost += 1
             log.warning("a will is lost: %d and %d bytes wait for a place", len(self._kept), self._kept_bytes)
-            return
+            return False
         if not self._kept:
             self._retry_at = self._clock.mono() + RETRY_S
         self._kept.append((submit, size))
         self._kept_bytes += size
+        return True
 
     def _recall(self, wanted: MessageId, *, at_once: bool) -> bool:
         def decide(commit: Commit) -> None:
@@ -142,8 +154,9 @@ class Wills:
         writes = stored or bool(leaving.due_ms) or self._placing.is_to_store(leaving.wish)
 
         def done(answer: object) -> None:
-            if answer is not True and self._is_taken_back(leaving):
-                self._later(partial(self._submit, leaving), leaving.size)
+            is_wanted = answer is not True and self._is_taken_back(leaving)
+            if not (is_wanted and self._later(partial(self._submit, leaving), leaving.size)):
+                self._forget(leaving)
 
         return self._send(lambda commit: self._place(commit, leaving), done, writes=writes)
 
@@ -158,7 +171,7 @@ class Wills:
         """In the writer: a place for the will, and the session's row without it; False: there is none."""
         subscriber, will = leaving.subscriber, leaving.will
         if leaving.due_ms and subscriber.will is not will:
-            return True  # the client has come back
+            return subscriber.former_will is not will  # the client has come back; not for certain: later
         if not leaving.placed or commit.find(leaving.placed) is None:
             placed = self._placing.place(commit, leaving.wish, leaving.due_ms)
             if placed is None:
@@ -176,6 +189,8 @@ class Wills:
     def _is_taken_back(self, leaving: Leaving) -> bool:
         """It was refused, or the group has failed: the will is the session's again, unless it is void."""
         subscriber, will = leaving.subscriber, leaving.will
+        if leaving.due_ms and subscriber.former_will is will:
+            return True
         if leaving.due_ms and subscriber.will is not will:
             if not leaving.placed or subscriber.will_id != leaving.placed:
                 return False  # the client has come back

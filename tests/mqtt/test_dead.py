@@ -4,15 +4,16 @@ import pytest
 
 from server.group import SHOWN_FIRST
 from server.mqtt import wire
+from server.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table
 from tests.mqtt.rig import Peer, Rig, config
 
 
-def _unacked(rig: Rig, text: str) -> None:
+def _unacked(rig: Rig, *texts: str) -> None:
     """A message that a session has been sent once, of which once is enough."""
     rig.lasting("grave").subscribe("$dead/#")
-    rig.lasting("a").subscribe(text, qos=1)
+    rig.lasting("a").subscribe(*texts, qos=1)
     rig.connected("p").publish1("t", "bad")
     for peer in list(rig.peers):
         peer.drop()
@@ -98,7 +99,8 @@ def test_while_the_store_fails_it_stays() -> None:
     message = rig.core.replay._in_flight(next(iter(subscriber.session.flights.values())))
     assert message is not None
     (flight,) = subscriber.session.flights.values()
-    assert rig.core.broker.bury(subscriber, message, flight) is False
+    rig.core.broker.dead.bury(subscriber, message, flight)
+    assert len(rig.core.broker.dead) == 1
     assert rig.core.writer.recover()
     rig.pump()
     assert list(subscriber.session.flights.values()) == [flight]
@@ -161,3 +163,76 @@ def test_many_at_once_write_one_cursor(text: str) -> None:
     # A member of a group that acks nothing is not given more.
     given = 200 if text == "t" else SHOWN_FIRST
     assert len(rig.lasting("grave").take_all()) == given
+
+
+def _back(rig: Rig) -> Peer:
+    """The session's client has its CONNACK; what was in flight has not been looked at."""
+    peer = rig.peer()
+    peer.connect("a", clean=False, expiry=3_600, pump=False)
+    while peer.connection.is_opening:
+        rig.compose()
+        rig.settle()
+    peer.deliver()
+    peer.inbox.clear()
+    return peer
+
+
+@pytest.mark.parametrize("text", ["t", "$share/g/t"])
+@pytest.mark.parametrize("how", ["busy", "failed"])
+def test_what_cannot_be_buried_is_tried_again_and_holds_nobody(
+    text: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(config(max_attempts=1))
+    _unacked(rig, text)
+    rig.connected("p").publish1("t", "good")
+    peer = _back(rig)
+    with monkeypatch.context() as patch:
+        if how == "busy":
+            patch.setattr(rig.core.broker.dead._writer, "submit", _refuse)
+            for _ in range(3):
+                rig.turn()
+        else:
+            rig.turn()
+            rig.turn()
+            rig.compose()
+            rig.core.writer.fail(StoreFailed("told to"))
+            rig.open_groups.clear()
+            rig.core.writer.recover()
+    rig.pump()
+    assert peer.payloads() == ["good"]
+    assert len(rig.core.broker.dead) == 1
+    rig.pass_ms(2_000)
+    assert len(rig.core.broker.dead) == 0
+    assert _found(rig)[0] == ["bad"]
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise Busy("full")
+
+
+def test_a_member_whose_own_message_could_not_be_buried_is_sent_the_group_s() -> None:
+    rig = Rig(config(max_attempts=1))
+    _unacked(rig, "t", "$share/g/jobs")
+    peer = _back(rig)
+    rig.turn()
+    rig.turn()
+    rig.compose()
+    rig.core.writer.fail(StoreFailed("told to"))
+    rig.open_groups.clear()
+    rig.core.writer.recover()
+    rig.pump()
+    publisher = rig.connected("p")
+    for n in range(3):
+        publisher.publish1("jobs", str(n))
+    assert peer.payloads() == ["0", "1", "2"]
+
+
+def test_what_is_acked_before_it_is_buried_is_not_said_to_be_moved(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(config(max_attempts=1))
+    _unacked(rig, "t")
+    peer = _back(rig)
+    rig.turn()
+    (flight,) = rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
+    peer.ack(wire.PUBACK, flight.packet_id)
+    assert _found(rig) == ([], False)
+    assert "moved" not in caplog.text

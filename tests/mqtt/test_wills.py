@@ -342,6 +342,33 @@ def test_a_client_that_is_refused_has_not_returned() -> None:
     assert watch.take_all() == ["gone"]
 
 
+def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused() -> None:
+    rig = Rig()
+    watch = _watch(rig)
+    peer = rig.lasting("a", will=_delayed(5))
+    rig.store.fail_writes = True
+    rig.core.writer.fail(StoreFailed("told to"))
+    peer.drop()
+    for _ in range(3):
+        assert rig.peer().connect("a", clean=False, expiry=60, will=Will(b"w", b"new", 1)).reason == 0x88
+        rig.pump()
+        assert len(rig.core.broker.wills) == 1
+    rig.store.fail_writes = False
+    assert rig.core.writer.recover()
+    rig.pass_ms(20_000)
+    assert watch.take_all() == ["gone"]
+    assert not rig.core.broker.wills._underway
+    # And who does come back has none that is published.
+    peer = rig.lasting("a", will=_delayed(5))
+    rig.core.writer.fail(StoreFailed("told to"))
+    peer.drop(pump=False)
+    assert rig.core.writer.recover()
+    rig.lasting("a")
+    rig.pass_ms(20_000)
+    assert watch.take_all() == []
+    assert not rig.core.broker.wills._underway
+
+
 def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
     rig = Rig(config(connections=3))
     watch = _watch(rig)
