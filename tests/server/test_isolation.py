@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from server.app import App
+from shards.dedupe import Refused
 from shards.errors import Corrupt
 from tests.server.conftest import FakeLink, Running
 
@@ -93,7 +94,10 @@ async def test_a_schedule_that_cannot_go_on(server: Running, monkeypatch: pytest
     assert [m.record.payload for m in link.sent].count(b"bad") == 2
 
 
-async def test_a_held_message_that_cannot_be_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [Corrupt("a row"), Refused("over-quota", "no slice")])
+async def test_a_held_message_that_cannot_be_released(
+    server: Running, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     _, link = await server.connect("c", "a/#")
     server.clock.now_ms -= 10 * MINUTE_MS
     ids = [await server.schedule(payload=f"{n}", deliver_in=60 + n) for n in range(3)]
@@ -103,13 +107,18 @@ async def test_a_held_message_that_cannot_be_read(server: Running, monkeypatch: 
     def release(place: int) -> None:
         if place & (1 << 48) - 1 == int(ids[1], 16) & (1 << 48) - 1:
             asked.append(place)
-            raise Corrupt("a row")
+            raise error
         real(place)  # type: ignore[arg-type]
 
     monkeypatch.setattr(server.app.opened.commit, "release", release)
-    await server.pass_time(5 * MINUTE_MS)
+    server.clock.now_ms += 5 * MINUTE_MS
+    server.app.plan()
+    async with asyncio.timeout(5):
+        while len(link.sent) < 2:
+            await asyncio.sleep(0.01)
     assert [m.record.payload for m in link.sent] == [b"0", b"2"]
     assert len(asked) == 1
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("part", ["round", "settle"])
