@@ -169,7 +169,7 @@ class Core:
     def _recovered(self) -> None:
         """The store is back, perhaps without what was decided last."""
         self.schedules.load()
-        self.retained.recount()
+        self.retained.recover()
 
     def _retain(self, message: Message) -> None:
         try:
