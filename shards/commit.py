@@ -173,13 +173,19 @@ class Commit(Placing):
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
 
     def taken(self, key: bytes) -> DedupeRow | None:
-        """The request that has the key. Raises Refused if that cannot be read any more."""
+        """The request that has the key. Raises Refused if that cannot be read any more.
+
+        A key whose message has been lost (a repair) is nobody's: who sends it again gets one that is there.
+        """
         try:
             value = self.get(Table.DEDUPE, key)
             row = dedupe_from(value) if value is not None else None
         except Corrupt as error:
             raise Refused("unreadable", "what was stored under the key cannot be read") from error
-        return row if row and row.position >= self.directory.floor else None
+        if row is None or row.position < self.directory.floor:
+            return None
+        # What this group has placed itself is not lost, but `find` may not see it yet.
+        return row if (Table.DEDUPE, key) in self._fresh or self._is_there(row.id) else None
 
     def taken_by(self, value: bytes) -> DedupeRow | None:
         """What is stored under the key of a message, for `rehome`. Raises Refused, Corrupt."""
@@ -209,6 +215,12 @@ class Commit(Placing):
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
             self._put(Table.DEDUPE, record.key, dedupe_value(follow))
         return row_id
+
+    def _is_there(self, wanted: MessageId) -> bool:
+        try:
+            return self.find(wanted) is not None
+        except Corrupt:
+            return True
 
     def _if_readable(self, value: bytes) -> DedupeRow | None:
         """`taken_by` for what has to be sent now: it does not wait for its key."""

@@ -541,3 +541,32 @@ def test_what_has_to_go_out_does_not_wait_for_its_key() -> None:
     sync(opened, commit.seal())
     assert sorted(texts(opened)) == ["-", "held", "revived"]
     assert opened.commit.held == 0
+
+
+def test_a_key_whose_message_is_lost_is_free() -> None:
+    store = MemoryStore()
+    opened = open_at(store)
+    one = draft(NOW + QUARTER, key=b"k" * 16)
+    (name,) = put(opened, one)
+    found = opened.reader.find(name)
+    assert found is not None
+    assert found.shard is not None
+    batch = store.batch()
+    batch.delete(Table.MESSAGES, found.shard.prefix + keys.place(found.position))
+    store.write(batch)
+    commit = group(opened)
+    ((again,), twin) = commit.put([one]), commit.put([one])
+    sync(opened, commit.seal())
+    assert isinstance(again, int)
+    assert again != name
+    assert twin == [Replayed(again, NOW + QUARTER)]
+    assert opened.reader.find(MessageId(again)) is not None
+
+
+def test_a_key_that_cannot_be_read_names_its_draft() -> None:
+    store = Rotten()
+    opened = open_at(store)
+    store.is_rotten = True
+    with pytest.raises(Refused) as refused:
+        group(opened).put([draft(NOW), draft(NOW, key=b"k" * 16)])
+    assert (refused.value.why, refused.value.index) == ("unreadable", 1)
