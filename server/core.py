@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from itertools import islice, takewhile
 
-from shards.commit import Caps, Commit
+from shards.commit import Caps, Commit, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.recover import Opened, open_timeline
 from shards.store import Store
@@ -182,7 +182,7 @@ class Core:
     def _recovered(self) -> None:
         """The store is back, perhaps without what was decided last."""
         self.schedules.load()
-        self.retained.recount()
+        self.retained.recover()
 
     def _retain(self, message: Message) -> None:
         try:
@@ -207,13 +207,17 @@ class Core:
             return
         due = self._due_held(HELD_STEP)
 
-        def release(commit: Commit) -> None:
+        def release(commit: Commit) -> Refused | None:
+            refused = None
             for place in due:
                 try:
                     commit.release(place)
                 except Corrupt as error:
                     log.error("a held message is passed over: %s", error)
                     self._stuck.add(place)
+                except Refused as error:
+                    refused = error
+            return refused
 
         def released(answer: object) -> None:
             self._is_releasing = False

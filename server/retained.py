@@ -24,7 +24,7 @@ from sortedcontainers import SortedDict
 
 from shards import keys
 from shards.commit import Commit
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 from shards.record import decode, encode
 from shards.store import Store, Table
 from shards.tables import META_RETAINED
@@ -34,6 +34,7 @@ from timeline.position import Position
 
 from .logs import by
 from .message import Message
+from .writer import Done
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Retained:
         self._fresh: SortedDict[bytes, Message] = SortedDict()
         """Not durable yet; an empty payload: cleared."""
         self._unwritten: dict[bytes, Message] = {}
-        """Of these, what no group has yet, or one that was lost."""
+        """Of these, what no group has yet, or one that was lost: it goes with the next that is sealed."""
         self._volatile: dict[bytes, Message] = {}
         self.count = 0
         """Topics that have one. Noted when it is decided, so counted again when a group was lost."""
@@ -64,6 +65,11 @@ class Retained:
         if store.get(Table.META, META_RETAINED) is None:
             with suppress(StoreFailed):
                 self._index()
+        self.recount()
+
+    def recover(self) -> None:
+        """What was decided last may not have been written: all that is not durable is written again."""
+        self._unwritten = dict(self._fresh)
         self.recount()
 
     def recount(self) -> None:
@@ -90,22 +96,16 @@ class Retained:
         self._fresh[topic] = message
         self._unwritten[topic] = message
 
-        def written(is_durable: bool) -> None:
-            if self._fresh.get(topic) is not message:
-                return
-            if is_durable:
-                del self._fresh[topic]
-            else:
-                self._unwritten[topic] = message
+        submit(lambda commit: None, lambda is_durable: None)  # a group; every one takes along what is fresh
 
-        submit(self.write, written)
+    def write(self, commit: Commit) -> Done:
+        """Put what is not written into a group that is about to be sealed; called when that is over.
 
-    def write(self, commit: Commit) -> None:
-        """Put what is not written into the open group. Every group that is sealed has to have it: it says
-        that the horizon has passed these messages."""
+        Every group has to have it: it says that the horizon has passed these messages.
+        """
         unwritten, self._unwritten = self._unwritten, {}
         for topic, message in unwritten.items():
-            before = commit.get(Table.RETAINED, topic)
+            before = _if_readable(commit, topic)
             if before is not None:
                 commit.row(Table.RETAINED, _at(before), None)
             if message.record.payload:
@@ -113,6 +113,16 @@ class Retained:
                 commit.row(Table.RETAINED, keys.retained_at(message.position), topic)
             else:
                 commit.row(Table.RETAINED, topic, None)
+
+        def done(answer: object) -> None:
+            if isinstance(answer, Exception):
+                return  # `recover` comes
+            for topic, message in unwritten.items():
+                for kept in (self._fresh, self._unwritten):
+                    if kept.get(topic) is message:
+                        del kept[topic]
+
+        return done
 
     def note_volatile(self, message: Message) -> None:
         """Kept in RAM only (`$SYS`)."""
@@ -211,6 +221,14 @@ class Retained:
             return fresh.position if fresh.record.payload else None
         value = self._store.get(Table.RETAINED, topic)
         return None if value is None else keys.place_of(value[:12])
+
+
+def _if_readable(commit: Commit, topic: bytes) -> bytes | None:
+    try:
+        return commit.get(Table.RETAINED, topic)
+    except Corrupt as error:
+        log.error("what was retained before cannot be read, it is overwritten: %s", error)
+        return None
 
 
 def _at(value: bytes) -> bytes:

@@ -25,6 +25,7 @@ from zoneinfo import TZPATH
 
 from shards.commit import Commit
 from shards.dedupe import Refused
+from shards.errors import Corrupt
 from shards.group import Outcome
 from shards.read import Row
 from shards.record import decode, has_zone, is_stub
@@ -187,7 +188,7 @@ def _why_kept(commit: Commit, change: Change) -> str:
     """Move it; why that did not work, if so."""
     try:
         control = commit.move(change.id, change.new_ms, change.row, zone=change.wish.encode())
-    except Refused as error:
+    except (Refused, Corrupt) as error:
         return str(error)
     return "" if control.outcome is Outcome.DONE else "too near or past"
 

@@ -23,6 +23,7 @@ import msgspec
 
 from shards.commit import Commit
 from shards.dedupe import Refused
+from shards.errors import Corrupt
 from shards.recover import Opened
 from shards.schedules import (
     Occurrence,
@@ -30,12 +31,13 @@ from shards.schedules import (
     TimingRow,
     has_passed,
     is_untouched,
+    named_row,
     place,
-    schedule_of,
     without,
     write_schedule,
 )
 from shards.store import Table
+from shards.unreadable import readable
 from timeline.fires import Fire, Misfire, Plan, Progress, following, just_before, next_fire
 
 from .schedules import NAMES_END, plan_of
@@ -54,31 +56,39 @@ class _Bounds(msgspec.Struct):
 
 @dataclass(slots=True)
 class SchedulesReport:
-    """Pending occurrences looked at, those that follow, those that could not."""
+    """Pending occurrences looked at, those that follow, those that could not; rows that cannot be read."""
 
     looked: int = 0
     moved: int = 0
     kept: int = 0
+    unreadable: int = 0
 
     def __str__(self) -> str:
-        return f"{self.looked} pending occurrences of schedules, {self.moved} moved, {self.kept} could not be"
+        text = f"{self.looked} pending occurrences of schedules, {self.moved} moved, {self.kept} could not be"
+        return f"{text}, {self.unreadable} rows cannot be read" if self.unreadable else text
 
 
 def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) -> SchedulesReport:
     """Let every pending occurrence follow its zone; `told` gets a line for each that does or cannot.
 
-    For a timeline that nobody else uses. Durable on return. Raises StoreFailed, Corrupt.
+    A row that cannot be read is passed over: it does not fire either. For a timeline that nobody else uses.
+    Durable on return. Raises StoreFailed.
     """
     report, after = SchedulesReport(), b""
     while True:
-        rows = list(islice(opened.store.scan(Table.SCHEDULES, after, NAMES_END), STEP))
+        rows = list(islice(readable(opened.store, Table.SCHEDULES, after, NAMES_END), STEP))
         if not rows:
             return report
         opened.commit.begin(wall_ms)
         for key, value in rows:
-            line = _follow(opened.commit, key.decode(), schedule_of(value), wall_ms, report)
+            try:
+                name, row = named_row(key, value)
+                line = _follow(opened.commit, name, row, wall_ms, report)
+            except (Corrupt, msgspec.MsgspecError) as error:
+                name, line = repr(key), f"passed over, it cannot be read: {error}"
+                report.unreadable += 1
             if line:
-                told(f"schedule {key.decode()}: {line}")
+                told(f"schedule {name}: {line}")
         opened.commit.seal()
         opened.store.flush()
         opened.horizon.close_group()

@@ -16,6 +16,7 @@ back all rows are read again. Bounds: `max_schedules`, and 100 requests to a rou
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
 from typing import cast
@@ -33,6 +34,7 @@ from shards.schedules import (
     draft_at,
     has_passed,
     is_untouched,
+    named_row,
     place,
     read_schedule,
     schedule_of,
@@ -105,25 +107,30 @@ class Schedules:
         self._asked: set[str] = set()
         self._stuck: dict[str, Position] = {}
         """What cannot be followed: asked for no more, also when the rows are read again."""
-        self.unreadable = 0
-        """Rows that were passed over: they are no schedules."""
+        self._unreadable: set[bytes] = set()
+        """Keys of rows that were passed over: they are no schedules."""
         self._retry_at = 0.0
         self.load()
 
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def unreadable(self) -> int:
+        """Rows that were passed over."""
+        return len(self._unreadable)
+
     def load(self) -> None:
         """Read all rows: at start, and when the store is back after a failure."""
         self._places.clear()
         self._due.clear()
         self._held.clear()
-        self.unreadable = 0
+        self._unreadable.clear()
         for key, value in readable(self._store, Table.SCHEDULES, b"", NAMES_END):
             try:
-                self._note(key.decode(), schedule_of(value))
+                self._note(*named_row(key, value))
             except Corrupt as error:
-                self.unreadable += 1
+                self._unreadable.add(key)
                 log.error("schedule %r cannot be read, it does not fire: %s", key, error)
         horizon = self._horizon.position
         self._passed = set(takewhile(lambda entry: entry[0] <= horizon, self._due))
@@ -217,9 +224,10 @@ class Schedules:
     ) -> tuple[ScheduleRow, bool]:
         """Make or change a schedule; its row and whether it is new. Raises Refused.
 
-        A change counts from now on; what the old definition owed by then is written first.
+        A change counts from now on; what the old definition owed by then is written first. One that cannot
+        be read is no schedule: this one is new.
         """
-        old, now_ms, taken_back = read_schedule(commit, name), self._clock.wall_ms(), None
+        old, now_ms, taken_back = self._if_readable(commit, name), self._clock.wall_ms(), None
         is_new = old is None
         if old is None:
             if len(self) >= self._max and name not in self._places:
@@ -266,15 +274,16 @@ class Schedules:
         return None if row is None else commit.put_known(draft_at(name, row.record, self._clock.wall_ms()))
 
     def delete(self, commit: Commit, name: str) -> bool:
-        """Forget the schedule; its pending occurrence is cancelled, also if it was moved."""
-        row = read_schedule(commit, name)
-        if row is None:
-            return False
-        if row.occurrence is not None:
+        """Forget the schedule; its pending occurrence is cancelled, also if it was moved.
+
+        One that cannot be read is no schedule, but its row goes.
+        """
+        row = self._if_readable(commit, name)
+        if row is not None and row.occurrence is not None:
             cancel(commit, row.occurrence)
         write_schedule(commit, name, None)
         self._note(name, None)
-        return True
+        return row is not None
 
     # -- leaves
 
@@ -286,8 +295,20 @@ class Schedules:
     def after(self, name: str, limit: int) -> list[tuple[str, ScheduleRow]]:
         """Schedules in order of their names, from behind `name`."""
         start = name.encode() + b"\0" if name else b""
-        rows = islice(self._store.scan(Table.SCHEDULES, start, NAMES_END), limit)
-        return [(key.decode(), schedule_of(value)) for key, value in rows]
+        found: list[tuple[str, ScheduleRow]] = []
+        for key, value in readable(self._store, Table.SCHEDULES, start, NAMES_END):
+            with suppress(Corrupt):  # the log has it since the rows were loaded
+                found.append(named_row(key, value))
+            if len(found) == limit:
+                break
+        return found
+
+    def _if_readable(self, commit: Commit, name: str) -> ScheduleRow | None:
+        try:
+            return read_schedule(commit, name)
+        except Corrupt as error:
+            log.error("schedule %s cannot be read, a message of it may be pending: %s", name, error)
+            return None
 
     def _take_back(self, commit: Commit, message: MessageId | None) -> None:
         if message is not None:
@@ -302,6 +323,7 @@ class Schedules:
 
     def _note(self, name: str, row: ScheduleRow | None) -> None:
         """What RAM keeps of a row, from when it is decided: the horizon waits for the group anyway."""
+        self._unreadable.discard(name.encode())
         last = self._places.pop(name, None)
         if last is not None:
             self._due.discard((last, name))

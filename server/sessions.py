@@ -123,8 +123,8 @@ class Sessions:
         self._is_last = False
         self.submit: Callable[[Decide, Done], None] = _not_connected
         """How a request gets to the writer; set by who builds both."""
-        self.sealing: Callable[[Commit], None] = _nothing_to_add
-        """Called with each group that is about to be sealed."""
+        self.sealing: Callable[[Commit], Done] = _nothing_to_add
+        """Called with each group that is about to be sealed; what it gives, when that is over."""
         self.dropped: Callable[[Subscriber], None] = _nobody_asks
         """Called with a session that is over; set by who keeps its shared subscriptions."""
 
@@ -307,13 +307,14 @@ class Sessions:
         Subscriptions that are not stored as they are go with the cursors: a read position says nothing
         without them.
         """
-        self.sealing(commit)
+        sealed = self.sealing(commit)
         self._is_nudged = False
         gone, heirs, cost = self._erase_ended(commit)
         cost, answers = self._write_asked(commit, heirs, cost)
         self._write_dirty(commit, cost)
 
         def done(answer: object) -> None:
+            sealed(answer)
             is_durable = not isinstance(answer, Exception)
             for name in gone:
                 if not is_durable:
@@ -498,8 +499,9 @@ def _nobody_asks(_: Subscriber) -> None:
     """There are no shared subscriptions."""
 
 
-def _nothing_to_add(_: Commit) -> None:
+def _nothing_to_add(_: Commit) -> Done:
     """There are no side effects of dispatch."""
+    return lambda answer: None
 
 
 def _nothing(_: Commit) -> None:

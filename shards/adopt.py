@@ -37,7 +37,7 @@ def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -
     for index, spot in zip(fresh, spots, strict=True):
         draft, name = drafts[index], names[index]
         if name:
-            row = commit.rehome(name, with_id(draft.value, name, draft.due_ms), draft.due_ms, spot)
+            row = commit.rehome(name, with_id(draft.value, name, draft.due_ms), draft.due_ms, spot, None)
             commit.pending += 1
             answers[index] = name
             if draft.key:

@@ -13,6 +13,7 @@ checked whole before the first row is placed, so a refused one leaves nothing be
 Rows of fresh drafts cannot be cancelled or moved within their own group: nobody has been told their ids.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -29,6 +30,8 @@ from .read import Found
 from .record import CANCELLED, MOVED, decode, is_stub, stub, with_id
 from .store import Table
 from .tables import DedupeRow, dedupe_from, dedupe_value, wall_value
+
+log = logging.getLogger(__name__)
 
 
 class Commit(Placing):
@@ -74,8 +77,9 @@ class Commit(Placing):
             return Control(Outcome.CHANGED, found)
         spots = self.reserve([Draft(due_ms, b"", b"")])
         value = with_id(found.value, wanted, due_ms, zone)
+        taken = self.taken_by(value)
         self._retire(found, MOVED)
-        row = self.rehome(wanted, value, due_ms, spots[0])
+        row = self.rehome(wanted, value, due_ms, spots[0], taken)
         return Control(Outcome.DONE, found, row)
 
     def revive(self, found: Found) -> None:
@@ -83,12 +87,13 @@ class Commit(Placing):
         spots = self.reserve([Draft(0, b"", b"")])
         due_ms = decode(found.value).due_ms
         value = with_id(found.value, found.id, due_ms)
+        taken = self._if_readable(value)
         self._retire(found, MOVED)
         self.pending += 1
-        self.rehome(found.id, value, due_ms, spots[0])
+        self.rehome(found.id, value, due_ms, spots[0], taken)
 
     def release(self, place: Position) -> None:
-        """Put a held message on the timeline: the wall clock has reached its due."""
+        """Put a held message on the timeline: the wall clock has reached its due. Raises Refused."""
         value = self.get(Table.HELD, keys.place(place))
         if value is None:
             return
@@ -96,9 +101,11 @@ class Commit(Placing):
         wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.node))
         # First: when it is refused the message must stay where it is.
         spots = self.reserve([Draft(record.due_ms, b"", b"")])
+        value = with_id(value, wanted, record.due_ms)
+        taken = self._if_readable(value)
         self._delete(Table.HELD, keys.place(place))
         self.held -= 1
-        self.rehome(wanted, with_id(value, wanted, record.due_ms), record.due_ms, spots[0])
+        self.rehome(wanted, value, record.due_ms, spots[0], taken)
 
     # -- slices and the journal
 
@@ -166,21 +173,38 @@ class Commit(Placing):
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
 
     def taken(self, key: bytes) -> DedupeRow | None:
-        """The request that has the key. Raises Refused if that cannot be read any more."""
+        """The request that has the key. Raises Refused if that cannot be read any more.
+
+        A key whose message has been lost (a repair) is nobody's: who sends it again gets one that is there.
+        """
         try:
             value = self.get(Table.DEDUPE, key)
+            row = dedupe_from(value) if value is not None else None
         except Corrupt as error:
             raise Refused("unreadable", "what was stored under the key cannot be read") from error
-        row = dedupe_from(value) if value is not None else None
-        return row if row and row.position >= self.directory.floor else None
+        if row is None or row.position < self.directory.floor:
+            return None
+        # What this group has placed itself is not lost, but `find` may not see it yet.
+        return row if (Table.DEDUPE, key) in self._fresh or self._is_there(row.id) else None
+
+    def taken_by(self, value: bytes) -> DedupeRow | None:
+        """What is stored under the key of a message, for `rehome`. Raises Refused, Corrupt."""
+        key = decode(value).key
+        return self.taken(key) if key else None
 
     def rehome(
-        self, wanted: MessageId, value: bytes, due_ms: int, spot: tuple[int, Slice | None]
+        self,
+        wanted: MessageId,
+        value: bytes,
+        due_ms: int,
+        spot: tuple[int, Slice | None],
+        taken: DedupeRow | None,
     ) -> MessageId:
-        """Write a message that has an id already to a new position, and say where it is."""
+        """Write a message that has an id already to a new position, and say where it is.
+
+        The row that it had is overwritten by now, so nothing is refused here: what can be is read before.
+        """
         record = decode(value)
-        # First, like all that is read: it may be unreadable.
-        taken = self.taken(record.key) if record.key else None
         (row_id,) = self.place([Draft(due_ms, record.topic, value)], [spot])
         self.pending -= 1
         if spot[1] is not None:
@@ -191,6 +215,20 @@ class Commit(Placing):
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
             self._put(Table.DEDUPE, record.key, dedupe_value(follow))
         return row_id
+
+    def _is_there(self, wanted: MessageId) -> bool:
+        try:
+            return self.find(wanted) is not None
+        except Corrupt:
+            return True
+
+    def _if_readable(self, value: bytes) -> DedupeRow | None:
+        """`taken_by` for what has to be sent now: it does not wait for its key."""
+        try:
+            return self.taken_by(value)
+        except Refused as error:
+            log.error("a message goes on without its key: %s", error)
+            return None
 
     def _open(self, wanted: MessageId) -> Control:
         """Whether a cancel or move of the message can still win."""

@@ -1,8 +1,8 @@
 """Idempotency keys: which drafts of a request were accepted before.
 
-A key is remembered with its message (table `dedupe`) until that message's slice is dropped. A draft whose
-key is taken by the same request gets the first answer again; by another request, the whole request is
-refused before any row is placed. Two drafts of one request with the same key are one message.
+A key is remembered with its message (table `dedupe`) until that message's slice is dropped, or it is lost. A
+draft whose key is taken by the same request gets the first answer again; by another request, the whole
+request is refused before any row is placed. Two drafts of one request with the same key are one message.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,11 @@ def known_keys(
         if not draft.key:
             continue
         twin = here.setdefault(draft.key, index)
-        row = taken(draft.key) if twin == index else None
+        try:
+            row = taken(draft.key) if twin == index else None
+        except Refused as error:
+            error.index = index
+            raise
         fingerprint = row.fingerprint if row else drafts[twin].fingerprint
         if fingerprint != draft.fingerprint:
             raise Refused("idempotency-mismatch", "the key was used by another request", index)

@@ -12,9 +12,11 @@ there are. Then the rows go too.
     the last one    messages: A's rows go; meta: the note goes
 
 What a step finds it only suspects: a key may have been taken anew since, a message may have been moved on.
-`forget` decides, against the row as it is then. A crash in between makes the same steps again.
+`forget` decides, against the row as it is then; one that cannot be read it passes over. A crash in between
+makes the same steps again.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,12 +24,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
 
 from . import keys
+from .errors import Corrupt
 from .record import names_of
 from .store import Store, Table
 from .tables import dedupe_from
+from .unreadable import readable
 
 if TYPE_CHECKING:
     from .commit import Commit
+
+log = logging.getLogger(__name__)
 
 LEFT = b"left/"
 LEFT_END = b"left0"
@@ -50,7 +56,7 @@ def leave(commit: "Commit", start: bytes, end: bytes) -> None:
 
 def left(store: Store) -> Iterator[tuple[bytes, bytes]]:
     """What has been left, oldest first: [start, end) of `messages`."""
-    for key, end in store.scan(Table.META, LEFT, LEFT_END):
+    for key, end in readable(store, Table.META, LEFT, LEFT_END):
         yield key[len(LEFT) :], end
 
 
@@ -77,20 +83,32 @@ def look(store: Store, start: bytes, end: bytes, rows: int, size: int) -> Look:
 
 def look_through(store: Store, table: Table, start: bytes, rows: int, floor: Position) -> Look:
     """A step through all of `dedupe` or `moved`: for what was left without a note. Blocks."""
-    looked = list(islice(store.scan(table, start, keys.LAST), rows))
-    names = [(table, key) for key, value in looked if _place(table, value) < floor]
+    looked = list(islice(readable(store, table, start, keys.LAST), rows))
+    names = [(table, key) for key, value in looked if _is_gone(table, key, value, floor)]
     return Look(names, looked[-1][0] + b"\0" if len(looked) == rows else None)
 
 
 def forget(commit: "Commit", names: Iterable[Name]) -> int:
-    """In the writer: delete those that count as absent; how many."""
+    """In the writer: delete those that count as absent; how many. What cannot be read stays."""
     floor, gone = commit.directory.floor, 0
     for table, key in names:
-        value = commit.get(table, key)
-        if value is not None and _place(table, value) < floor:
+        try:
+            value = commit.get(table, key)
+        except Corrupt as error:
+            log.error("what has expired is not forgotten: %s", error)
+            continue
+        if value is not None and _is_gone(table, key, value, floor):
             commit.row(table, key, None)
             gone += 1
     return gone
+
+
+def _is_gone(table: Table, key: bytes, value: bytes, floor: Position) -> bool:
+    try:
+        return _place(table, value) < floor
+    except Corrupt as error:
+        log.error("table %s: row %s is passed over: %s", table.value, key.hex(), error)
+        return False
 
 
 def _place(table: Table, value: bytes) -> Position:

@@ -100,6 +100,14 @@ def schedule_of(value: bytes) -> ScheduleRow:
     return decoded(_decoder, value)
 
 
+def named_row(key: bytes, value: bytes) -> tuple[str, ScheduleRow]:
+    """A row as a scan gives it. Raises Corrupt."""
+    try:
+        return key.decode(), schedule_of(value)
+    except UnicodeDecodeError as error:
+        raise Corrupt(f"{key!r} is no name") from error
+
+
 def read_schedule(commit: Commit, name: str) -> ScheduleRow | None:
     """The row as this group leaves it."""
     value = commit.get(Table.SCHEDULES, name.encode())

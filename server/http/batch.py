@@ -10,6 +10,7 @@ and an answer put together by one join: beside parsing and commit it takes about
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from shards.dedupe import Draft, Refused, Replayed
+from shards.errors import Corrupt
 from timeline.position import id_text
 
 from ..app import App
@@ -26,7 +28,7 @@ from .answers import flag, raw_answer, refusal, refusals
 from .batches import is_ndjson, parse_batch, parse_each
 from .calls import WRITES, Gives, described
 from .drafts import Placed, draft_of, late_ones, names_of, place, place_each
-from .problems import problem_of
+from .problems import Problem, problem_of
 from .requests import FieldError, Item, ParsedMessage
 from .scalars import FLAG
 from .views import PENDING, found_state
@@ -34,6 +36,8 @@ from .views import PENDING, found_state
 YIELD_EVERY = 500
 ASIDE_BYTES = 512 << 10
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 Result = Placed | Refused | FieldError
 _NEW = b'{"id":"%032x"}'
@@ -157,12 +161,23 @@ def _said(app: App, results: Sequence[Result]) -> Iterator[bytes]:
             yield _REPLAYED % (result, PENDING.encode()) if result in seen else _NEW % result
             seen.add(result)
         elif isinstance(result, Replayed):
-            found = app.reader.find(result.id)
-            state = PENDING if found is None else found_state(app, found)
-            yield _REPLAYED % (result.id, state.encode())
+            yield _known(app, result)
         else:
-            problem = refusal(result) if isinstance(result, Refused) else problem_of(result)
-            yield b'{"problem":' + problem.to_bytes() + b"}"
+            yield _refused(refusal(result) if isinstance(result, Refused) else problem_of(result))
+
+
+def _known(app: App, replayed: Replayed) -> bytes:
+    try:
+        found = app.reader.find(replayed.id)
+        state = PENDING if found is None else found_state(app, found)
+    except Corrupt as error:
+        log.error("the message under a key: %s", error)
+        return _refused(Problem("unreadable", f"{id_text(replayed.id)} cannot be read"))
+    return _REPLAYED % (replayed.id, state.encode())
+
+
+def _refused(problem: Problem) -> bytes:
+    return b'{"problem":' + problem.to_bytes() + b"}"
 
 
 def _line(body: bytes, content_type: str, index: int, count: int) -> int:

@@ -9,6 +9,9 @@ moved again is its seq: it only grows, so everything placed after the call began
 seq issued at that moment, and is passed over. `as_of` is in the answer, and a call that sends it along goes
 on where an earlier one stopped, for whatever reason: what that one has moved stays where it is.
 
+A call that is refused half way says in its problem how far it came; a message that cannot be read counts as
+matched and is left as it is.
+
     {"filter": {"topic": "orders/#"}, "shift": "PT1H", "dry_run": true}   {"matched": 7, ..., "as_of": A}
     {"filter": {"topic": "orders/#"}, "shift": "PT1H", "as_of": A}        connection lost, 3 are moved
     {"filter": {"topic": "orders/#"}, "shift": "PT1H", "as_of": A}        {"matched": 4, "changed": 4, ...}
@@ -18,24 +21,27 @@ to show how far it is.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
+from shards.dedupe import Refused
+from shards.errors import Corrupt
 from shards.group import Outcome
 from shards.record import decode
-from timeline.position import MessageId, Position, message_id, seq_of
+from timeline.position import MessageId, Position, id_text, message_id, seq_of
 
 from ..app import App
 from ..times import TimeError
 from . import shapes
-from .answers import ask, body_of, delay_ms, instant_ms, json_answer
+from .answers import ask, body_of, delay_ms, instant_ms, json_answer, refusal
 from .calls import WRITES, Gives, described
 from .listing import Query, Selection, cursor_of, pending_query
 from .problems import Problem
@@ -43,6 +49,8 @@ from .requests import FieldError
 from .scalars import Cursor, Point, Seq, Shift
 from .scalars import Filter as TopicFilter
 from .views import due_of_row
+
+log = logging.getLogger(__name__)
 
 LOOK_ROWS = 2_000
 """Rows read between two turns of the loop."""
@@ -81,8 +89,15 @@ class Target:
     due_ms: int
 
 
-Act = Callable[[list[Target], Commit], int]
-"""In the writer: change these; how many it did change."""
+class Acted(NamedTuple):
+    """How many were changed, and what stopped it before the last one, if something did."""
+
+    changed: int
+    refused: Refused | None = None
+
+
+Act = Callable[[list[Target], Commit], Acted]
+"""In the writer: change these."""
 
 
 @dataclass(slots=True)
@@ -101,7 +116,7 @@ class Sweep:
             "matched": self.matched,
             "changed": self.changed,
             "as_of": f"{self.as_of:012x}",
-            "next": None if self.next is None else f"{self.next - 1:024x}",
+            "next": None if self.next is None else f"{max(0, self.next - 1):024x}",
         }
 
 
@@ -140,6 +155,9 @@ class Control:
         except Problem as problem:
             problem.extra |= sweep.view()
             raise
+        except Corrupt as error:
+            log.error("bulk: %s", error)
+            raise Problem("unreadable", **sweep.view()) from error
         return json_answer(sweep.view())
 
     def _sweep(self, wish: BulkRequest) -> Sweep:
@@ -159,10 +177,14 @@ class Control:
     async def _run(self, sweep: Sweep, act: Act | None, is_abandoned: Callable[[], bool]) -> None:
         """Step by step to the end of the range, the limit, or until nobody waits. `act` None: dry run."""
         while sweep.next is not None and sweep.matched < sweep.limit and not is_abandoned():
-            targets, sweep.next = self._step(sweep, sweep.next)
+            targets, following = self._step(sweep, sweep.next)
             sweep.matched += len(targets)
             if targets and act is not None:
-                sweep.changed += await ask(self._app, partial(act, targets), cost=len(targets))
+                acted: Acted = await ask(self._app, partial(act, targets), cost=len(targets))
+                sweep.changed += acted.changed
+                if acted.refused is not None:
+                    raise refusal(acted.refused)  # `next` is the step that is not done
+            sweep.next = following
             await asyncio.sleep(0)
 
     def _step(self, sweep: Sweep, start: Position) -> tuple[list[Target], Position | None]:
@@ -182,24 +204,41 @@ class Control:
         return targets, start if looked == LOOK_ROWS else None
 
 
-def cancel_all(targets: list[Target], commit: Commit) -> int:
+def cancel_all(targets: list[Target], commit: Commit) -> Acted:
     """Cancel those that are still where they were seen."""
-    changed = 0
-    for target in targets:
+
+    def cancel(target: Target) -> bool:
         found = commit.find(target.id)
-        if found is not None and found.row_id == target.row:
-            changed += commit.cancel(target.id).outcome is Outcome.DONE
-    return changed
+        if found is None or found.row_id != target.row:
+            return False
+        return commit.cancel(target.id).outcome is Outcome.DONE
+
+    return _each(targets, cancel)
 
 
-def shift_all(targets: list[Target], commit: Commit, *, by_ms: int, latest_ms: int) -> int:
+def shift_all(targets: list[Target], commit: Commit, *, by_ms: int, latest_ms: int) -> Acted:
     """Move those that are still where they were seen, none beyond `latest_ms`."""
+
+    def shift(target: Target) -> bool:
+        due_ms = max(1, target.due_ms + by_ms)
+        return due_ms <= latest_ms and commit.move(target.id, due_ms, target.row).outcome is Outcome.DONE
+
+    return _each(targets, shift)
+
+
+def _each(targets: list[Target], change: Callable[[Target], bool]) -> Acted:
+    """One that cannot be read is not changed; what is refused otherwise would be for the others too."""
     changed = 0
     for target in targets:
-        due_ms = max(1, target.due_ms + by_ms)
-        if due_ms <= latest_ms:
-            changed += commit.move(target.id, due_ms, target.row).outcome is Outcome.DONE
-    return changed
+        try:
+            changed += change(target)
+        except Corrupt as error:
+            log.error("%s is not changed: %s", id_text(target.id), error)
+        except Refused as error:
+            if error.why != "unreadable":
+                return Acted(changed, error)
+            log.error("%s is not changed: %s", id_text(target.id), error)
+    return Acted(changed)
 
 
 def signed_ms(field: str, value: str | float) -> int:

@@ -17,8 +17,8 @@ from functools import lru_cache
 from shards.adopt import adopt
 from shards.commit import Commit
 from shards.dedupe import Draft, Refused, Replayed
+from shards.errors import Corrupt
 from shards.record import ENCODINGS, Record, encode, encode_fresh
-from shards.store import Table
 from timeline.position import MessageId
 
 from ..mqtt.incoming import dedupe_key
@@ -82,7 +82,7 @@ def place(
     """In the writer: place all drafts or none. Raises Refused."""
     for index in late:
         key = drafts[index].key
-        if not key or commit.get(Table.DEDUPE, key) is None:
+        if not key or commit.taken(key) is None:
             raise Refused("late", "has passed, and the message is not wanted late", index)
     return adopt(commit, drafts, names) if names else commit.put(drafts)
 
@@ -93,7 +93,7 @@ def place_each(
     """In the writer: place each draft that can be; together if all can, which is the usual case."""
     try:
         return list(place(commit, drafts, late, names))
-    except Refused:
+    except (Refused, Corrupt):
         pass
     dropped = frozenset(late)
     answers: list[Placed | Refused] = []
@@ -102,6 +102,8 @@ def place_each(
             answers += place(commit, [draft], (0,) if index in dropped else (), names[index : index + 1])
         except Refused as error:
             answers.append(error)
+        except Corrupt as error:  # before anything of it was written
+            answers.append(Refused("unreadable", str(error)))
     return answers
 
 

@@ -126,7 +126,11 @@ class Desk:
         draft = draft_of(message, now_ms)
 
         def done(placed: Any) -> None:
-            answer(self._answer(placed, draft.due_ms, now_ms))
+            try:
+                said = self._answer(placed, draft.due_ms, now_ms)
+            except Exception as error:  # who waits is answered, whatever becomes of the look-up
+                said = self._answer(error, draft.due_ms, now_ms)
+            answer(said)
 
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:

@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
+from shards.errors import Corrupt
 from shards.record import decode, is_stub
 from shards.schedules import ScheduleRow
 from timeline.fires import Fire, Plan, fires, local_of, local_text
@@ -228,7 +229,10 @@ class ScheduleRoutes:
         if row.occurrence is None:
             return None
         app, message = self._app, row.occurrence.message
-        found = app.reader.find(message)
+        try:
+            found = app.reader.find(message)
+        except Corrupt:
+            return None  # one must not hide the others
         if found is None or is_stub(found.value):
             return None
         if found.shard is not None and found.position <= app.horizon.position:
@@ -236,7 +240,7 @@ class ScheduleRoutes:
         try:
             plan = plan_of(row.timing, "", row.anchor_ms)
         except (ValueError, KeyError, OSError):
-            return None  # a zone or rule that this server knows no more: one must not hide the others
+            return None  # a zone or rule that this server knows no more
         occurrence = row.occurrence
         if found.row_id != message:
             due_ms = decode(found.value).due_ms

@@ -260,6 +260,31 @@ async def test_what_cannot_be_read_goes_and_its_keys_by_and_by(
     assert count(app, Table.DEDUPE) == 0
 
 
+async def test_a_name_that_cannot_be_read_holds_up_no_other(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the sweep nor in the walk; and no group is given up for it."""
+    app = server.app
+    await put(app, *(draft("x", START_MS, key) for key in range(1, 6)))
+    batch, torn = server.store.batch(), (4).to_bytes(16, "big")
+    batch.put(Table.DEDUPE, torn, b"torn")
+    server.store.write(batch)
+    real, rotten = server.store.get, (2).to_bytes(16, "big")
+
+    def get(table: Table, key: bytes) -> bytes | None:
+        if (table, key) == (Table.DEDUPE, rotten):
+            raise Corrupt("block checksum mismatch")
+        return real(table, key)
+
+    monkeypatch.setattr(server.store, "get", get)
+    await pass_by(server, START_MS + HOUR_MS)
+    await Housekeeping(app).run_due()
+    await app.pipeline.leavings.walk()
+    assert [key for key, _ in server.store.scan(Table.DEDUPE, b"", keys.LAST)] == [rotten, torn]
+    assert count(app, Table.MESSAGES) == len(list(leavings.left(server.store))) == 0
+    assert app.writer.given_up == 0
+
+
 async def test_it_waits_for_a_store_that_takes_no_writes(server: Running) -> None:
     app = server.app
     await put(app, draft("x", START_MS, 7))

@@ -5,7 +5,11 @@ import asyncio
 import pytest
 
 from server.app import App
+from server.message import Message
+from server.retained import Submit
+from shards.commit import Commit, Refused
 from shards.errors import Corrupt
+from shards.store import Table
 from tests.server.conftest import FakeLink, Running
 
 MINUTE_MS = 60_000
@@ -93,7 +97,10 @@ async def test_a_schedule_that_cannot_go_on(server: Running, monkeypatch: pytest
     assert [m.record.payload for m in link.sent].count(b"bad") == 2
 
 
-async def test_a_held_message_that_cannot_be_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [Corrupt("a row"), Refused("over-quota", "no slice")])
+async def test_a_held_message_that_cannot_be_released(
+    server: Running, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     _, link = await server.connect("c", "a/#")
     server.clock.now_ms -= 10 * MINUTE_MS
     ids = [await server.schedule(payload=f"{n}", deliver_in=60 + n) for n in range(3)]
@@ -103,13 +110,18 @@ async def test_a_held_message_that_cannot_be_read(server: Running, monkeypatch: 
     def release(place: int) -> None:
         if place & (1 << 48) - 1 == int(ids[1], 16) & (1 << 48) - 1:
             asked.append(place)
-            raise Corrupt("a row")
+            raise error
         real(place)  # type: ignore[arg-type]
 
     monkeypatch.setattr(server.app.opened.commit, "release", release)
-    await server.pass_time(5 * MINUTE_MS)
+    server.clock.now_ms += 5 * MINUTE_MS
+    server.app.plan()
+    async with asyncio.timeout(5):
+        while len(link.sent) < 2:
+            await asyncio.sleep(0.01)
     assert [m.record.payload for m in link.sent] == [b"0", b"2"]
     assert len(asked) == 1
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("part", ["round", "settle"])
@@ -130,3 +142,54 @@ async def test_the_core_stops_the_server(server: Running, monkeypatch: pytest.Mo
         app.writer.submit(lambda commit: None, lambda answer: None)
     await asyncio.wait_for(stopped.wait(), 10)
     await server.call("POST", "/v1/messages", {"topic": "a", "payload": 1}, status=503)
+
+
+def retained_rows(server: Running) -> set[bytes]:
+    return {topic for topic, _ in server.store.scan(Table.RETAINED, b"", b"\xff")}
+
+
+async def test_a_group_that_is_given_up_loses_nothing_that_is_retained(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of somebody else, between those of two retained messages, fails half way."""
+    app = server.app
+    for topic in ("A", "B"):
+        await server.schedule(topic, retain=True, deliver_in=60)
+    real, noted = app.retained.note, []
+
+    def spoil(commit: Commit) -> None:
+        raise ZeroDivisionError
+
+    def note(message: Message, submit: Submit) -> None:
+        real(message, submit)
+        noted.append(message)
+        if len(noted) == 1:
+            app.writer.submit(spoil, lambda answer: None)
+
+    monkeypatch.setattr(app.retained, "note", note)
+    await server.pass_time(61_000)
+    await app.ask(lambda commit: None)
+    assert app.writer.given_up == 1
+    assert retained_rows(server) == {b"A", b"B"}
+    assert not app.retained._fresh
+    assert app.retained.count == 2
+
+
+async def test_what_is_retained_while_the_store_fails_is_written_when_it_is_back(server: Running) -> None:
+    app = server.app
+    for n in range(5):
+        await server.schedule(f"t/{n}", retain=True, deliver_in=60)
+    server.store.is_failing = True
+    await server.call("POST", "/v1/messages", {"topic": "z", "payload": 1}, status=503)
+    server.clock.now_ms += 61_000
+    app.plan()
+    async with asyncio.timeout(5):
+        while len(app.retained._fresh) < 5:
+            await asyncio.sleep(0.01)
+        server.store.is_failing = False
+        while app.writer.broken is not None:
+            app.plan()
+            await asyncio.sleep(0.01)
+    await app.ask(lambda commit: None)
+    assert len(retained_rows(server)) == app.retained.count == 5
+    assert not app.retained._fresh

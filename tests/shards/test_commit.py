@@ -4,7 +4,7 @@ import pytest
 
 from shards import keys
 from shards.commit import Caps, Control, Outcome, Refused, Replayed
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 from shards.memory import MemoryStore
 from shards.record import CANCELLED, MOVED, decode
 from shards.recover import Opened, count_pending
@@ -498,3 +498,75 @@ def test_cached_slices_are_forgotten_at_their_bound() -> None:
         put(opened, draft(NOW + 30 * DAY_MS + number * QUARTER))
     assert len(opened.commit._quarters) <= 7
     assert consistent(opened)
+
+
+class Rotten(MemoryStore):
+    """What is stored under keys cannot be read."""
+
+    is_rotten = False
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        if self.is_rotten and table is Table.DEDUPE:
+            raise Corrupt("block checksum mismatch")
+        return super().get(table, key)
+
+
+def test_a_move_that_is_refused_leaves_the_message_where_it_is() -> None:
+    store = Rotten()
+    opened = open_at(store)
+    (name,) = put(opened, draft(NOW + QUARTER, "precious", key=b"k" * 16))
+    store.is_rotten = True
+    commit = group(opened)
+    with pytest.raises(Refused):
+        commit.move(name, NOW + 2 * QUARTER)
+    sync(opened, commit.seal())
+    assert texts(open_at(store)) == ["precious"]
+    assert opened.commit.pending == 1
+
+
+def test_what_has_to_go_out_does_not_wait_for_its_key() -> None:
+    store = Rotten()
+    opened = open_at(store)
+    commit = group(opened, NOW - 60_000)
+    commit.put([draft(NOW - 30_000, "held", key=b"h" * 16)])
+    sync(opened, commit.seal())
+    (name,) = put(opened, draft(NOW + QUARTER, "revived", key=b"r" * 16))
+    store.is_rotten = True
+    commit = group(opened)
+    (place,) = [place for place, _, _ in opened.reader.held()]
+    commit.release(place)
+    found = opened.reader.find(name)
+    assert found is not None
+    commit.revive(found)
+    sync(opened, commit.seal())
+    assert sorted(texts(opened)) == ["-", "held", "revived"]
+    assert opened.commit.held == 0
+
+
+def test_a_key_whose_message_is_lost_is_free() -> None:
+    store = MemoryStore()
+    opened = open_at(store)
+    one = draft(NOW + QUARTER, key=b"k" * 16)
+    (name,) = put(opened, one)
+    found = opened.reader.find(name)
+    assert found is not None
+    assert found.shard is not None
+    batch = store.batch()
+    batch.delete(Table.MESSAGES, found.shard.prefix + keys.place(found.position))
+    store.write(batch)
+    commit = group(opened)
+    ((again,), twin) = commit.put([one]), commit.put([one])
+    sync(opened, commit.seal())
+    assert isinstance(again, int)
+    assert again != name
+    assert twin == [Replayed(again, NOW + QUARTER)]
+    assert opened.reader.find(MessageId(again)) is not None
+
+
+def test_a_key_that_cannot_be_read_names_its_draft() -> None:
+    store = Rotten()
+    opened = open_at(store)
+    store.is_rotten = True
+    with pytest.raises(Refused) as refused:
+        group(opened).put([draft(NOW), draft(NOW, key=b"k" * 16)])
+    assert (refused.value.why, refused.value.index) == ("unreadable", 1)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from server.config import Config, Http, Limits
+from shards.errors import Corrupt
+from timeline.position import MessageId
 
 from ..conftest import MINUTE_MS, NDJSON, Running
 
@@ -150,3 +152,19 @@ class TestBounds:
         results = (await post(server, *[item()] * 3, status=200, query="?each=true"))["results"]
         assert [sorted(result) for result in results] == [["id"], ["id"], ["problem"]]
         assert results[2]["problem"]["status"] == 429
+
+
+async def test_a_known_message_that_cannot_be_read_is_a_problem_of_its_item(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [{"topic": "a", "payload": n, "deliver_in": 60} for n in range(3)]
+    items[1]["key"] = "k"
+    await server.call("POST", "/v1/messages:batch?each=true", items[1:2])
+
+    def find(wanted: MessageId) -> None:
+        raise Corrupt("block checksum mismatch")
+
+    monkeypatch.setattr(server.app.reader, "find", find)
+    results = (await server.call("POST", "/v1/messages:batch?each=true", items)).body["results"]
+    assert [list(result) for result in results] == [["id"], ["problem"], ["id"]]
+    assert results[1]["problem"]["type"] == "/problems/unreadable"

@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from server.http import control
 from server.http.views import time_text
+from shards import keys
+from shards.dedupe import Draft, Refused
+from shards.errors import Corrupt
+from shards.store import Table
+from timeline.position import MessageId, id_position
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
 
@@ -171,3 +177,48 @@ async def test_a_failure_says_how_far_it_came(server: Running) -> None:
     server.app.plan()
     await server.app.quiet()
     assert len(await dues(server)) == 3
+
+
+async def test_one_that_cannot_be_read_stops_no_other(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await fill(server, 6)
+    await server.call("PATCH", f"/v1/messages/{ids[2]}", {"deliver_in": 7_200})
+    real, rotten = server.store.get, keys.place(id_position(MessageId(int(ids[2], 16))))
+
+    def get(table: Table, key: bytes) -> bytes | None:
+        if table is Table.MESSAGES and key.endswith(rotten):
+            raise Corrupt("block checksum mismatch")
+        return real(table, key)
+
+    monkeypatch.setattr(server.store, "get", get)
+    said = await bulk(server, SHIFT, filter=ALL, shift="PT1M")
+    assert (said["matched"], said["changed"]) == (6, 5)
+    said = await bulk(server, CANCEL, filter=ALL)
+    assert (said["matched"], said["changed"]) == (6, 5)
+    assert server.app.writer.given_up == 0
+
+
+async def test_a_refusal_half_way_says_how_far_it_came(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await fill(server, 6)
+    commit = server.app.opened.commit
+    real, moved = commit.reserve, []
+
+    def reserve(drafts: Sequence[Draft]) -> object:
+        if len(moved) == 4:
+            raise Refused("over-quota", "no slice")
+        moved.append(drafts)
+        return real(drafts)
+
+    before = await dues(server)
+    monkeypatch.setattr(commit, "reserve", reserve)
+    answer = await server.call("POST", SHIFT, {"filter": ALL, "shift": "PT1H"}, status=429)
+    assert (answer.slug, answer.body["matched"], answer.body["changed"]) == ("over-quota", 6, 4)
+    after = await dues(server)
+    assert sum(before[name] != after[name] for name in ids) == 4
+    monkeypatch.undo()
+    more = {"as_of": answer.body["as_of"], "cursor": answer.body["next"]}
+    said = await bulk(server, SHIFT, filter=ALL, shift="PT1H", **more)
+    assert (said["matched"], said["changed"], said["next"]) == (2, 2, None)

@@ -14,6 +14,8 @@ from aiohttp.test_utils import TestServer
 
 from server.config import Config, Limits
 from server.http.front import AHEAD_MAX, WHOLE_MAX, Desk, read_call
+from shards.errors import Corrupt
+from timeline.position import MessageId
 
 from ..conftest import Fronted, Running
 
@@ -268,3 +270,23 @@ async def test_closing_lets_what_is_decided_be_answered(server: Running, dial: D
         assert (await wire.answer())[0] == 201
     assert await wire.reader.read() == b""
     assert await idle.reader.read() == b""
+
+
+async def test_what_cannot_be_answered_is_said(
+    server: Running, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message under a key cannot be read: its client gets an answer, and the connection goes on."""
+    wire = await dial()
+    wire.send(post(BODY, b"Idempotency-Key: k"))
+    assert (await wire.answer())[0] == 201
+
+    def find(wanted: MessageId) -> None:
+        raise Corrupt("block checksum mismatch")
+
+    monkeypatch.setattr(server.app.reader, "find", find)
+    wire.send(post(BODY, b"Idempotency-Key: k"))
+    async with asyncio.timeout(5):
+        status, _, body = await wire.answer()
+    assert (status, body["type"]) == (500, "/problems/unreadable")
+    wire.send(post())
+    assert (await wire.answer())[0] == 201

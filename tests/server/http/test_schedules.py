@@ -8,10 +8,14 @@ import pytest
 
 from server.clock import SimulatedClock
 from server.config import Config, Limits
+from server.core import timeline_of
 from server.mqtt.incoming import read_publish
 from server.mqtt.outgoing import common_properties
 from server.mqtt.packets import Publish
 from server.mqtt.properties import Properties, decode_properties
+from server.retime_schedules import retime_schedules
+from shards.rocks import RocksStore
+from shards.store import Table
 
 from ..conftest import DAY_MS, HOUR_MS, START_MS, Running, running
 
@@ -275,3 +279,28 @@ async def test_one_whose_zone_is_no_more_does_not_hide_the_others(
     monkeypatch.setattr("server.http.schedules.plan_of", gone)
     page = (await server.call("GET", "/v1/schedules")).body["schedules"]
     assert [(one["name"], one["next"]) for one in page] == [("one", None), ("two", None)]
+
+
+async def test_a_row_that_cannot_be_read_is_no_schedule(tmp_path: Path, clock: SimulatedClock) -> None:
+    """It hides no other, stops no start on other zones, and a PUT or a DELETE of its name heals it."""
+    async with running(tmp_path, Config(), clock) as server:
+        for name in ("a", "b", "c", "d"):
+            await put(server, name)
+        batch = server.store.batch()
+        for key in (b"b", b"c", b"e\xff"):
+            batch.put(Table.SCHEDULES, key, b"\xc1")
+        server.store.write(batch)
+        server.app.schedules.load()
+        assert server.app.schedules.unreadable == 3
+        listed = (await server.call("GET", f"{SCHEDULES}?limit=2")).body
+        assert ([s["name"] for s in listed["schedules"]], listed["next"]) == (["a", "d"], None)
+        assert (await server.call("GET", f"{SCHEDULES}/b", status=500)).slug == "unreadable"
+        await put(server, "b")
+        await server.call("DELETE", f"{SCHEDULES}/c", status=404)
+        await server.call("GET", f"{SCHEDULES}/c", status=404)
+        assert server.app.schedules.unreadable == 1
+    store = RocksStore(tmp_path)
+    lines: list[str] = []
+    report = retime_schedules(timeline_of(Config(), clock, store), clock.now_ms, lines.append)
+    assert (report.looked, report.unreadable, len(lines)) == (3, 1, 1)
+    store.close()
