@@ -1,7 +1,9 @@
 """How a link ends and holds back, step by step: a transport that only notes, a server without a thread."""
 
 import asyncio
+import gc
 import time
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -19,6 +21,14 @@ LONGEST_S = 0.04
 """What one callback may take: 5 ms where nothing else runs, 80 and more if all is done at once."""
 
 PING, PONG = encode(Pingreq(), 5), encode(Pingresp(), 5)
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    """This process is a test's: it has far more to look through than a server."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class Transport:
