@@ -168,22 +168,25 @@ class Group(Subscriber):
         """Somebody else gets it, before anything new, in the order of the positions."""
         self.session.resends.add(flight, flight.position)
 
-    def take_overdue(self, member: Subscriber) -> None:
-        """Give back what the member has had for longer than SWEEPS sweeps. O(overdue + its own flights).
+    def take_overdue(self, member: Subscriber) -> int:
+        """Give back what the member has had for longer than SWEEPS sweeps; how many loans that took to see.
 
         It keeps the packet id, and may still finish the message. While nobody else is there it keeps all.
         """
+        looked = 1
         if self.present <= {member}:
-            return
-        for lent in self.held[member].values():
+            return looked
+        for lent in self.held.get(member, {}).values():
+            looked += 1
             loan = lent.loan
             if loan is None or loan.flight is None or loan.is_overdue:
                 continue
             if self.sweeps - loan.since <= SWEEPS:
-                return  # the first one that is not: they are in the order of lending
+                break  # the first one that is not: they are in the order of lending
             loan.is_overdue = True
             if self.session.flights.get(loan.flight.packet_id) is loan.flight:
                 self.give_back(loan.flight)
+        return looked
 
     def _lend(
         self,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.group import KEY_PREFIX, SHOWN_FIRST, Group
+from server.group import KEY_PREFIX, SHOWN_FIRST, SWEEPS, Group
 from server.mqtt import wire
 from server.mqtt.packets import Publish, Unsubscribe
 from server.replay import TURN_RESENDS
@@ -659,3 +659,22 @@ def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
     rig.crash()
     rig.pump()
     assert rig.lasting("a").take_all() == ["job"] * len(names)
+
+
+def test_a_sweep_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.mqtt.groups.SWEEP_LOOKS", 10)
+    rig = Rig()
+    names = [f"$share/g{number}/t" for number in range(25)]
+    a = rig.connected("a")
+    a.subscribe(*names, qos=1)
+    rig.connected("p").publish("t", "job", 1)
+    assert len(a.publishes()) == len(names)
+    b = rig.connected("b")
+    b.subscribe(*names, qos=1)
+    came = []
+    for _ in range(SWEEPS + 9):
+        rig.core.broker.groups.sweep()
+        rig.pump()
+        came.append(len(b.take_all()))
+    assert max(came) <= 10
+    assert sum(came) == len(names)
