@@ -678,3 +678,30 @@ def test_a_sweep_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyP
         came.append(len(b.take_all()))
     assert max(came) <= 10
     assert sum(came) == len(names)
+
+
+def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() -> None:
+    rig = Rig()
+    worker = rig.connected("worker", maximum_packet_size=1_000)
+    worker.subscribe("$share/g/t/#", qos=1)
+    tiny = rig.connected("tiny", maximum_packet_size=20)
+    tiny.subscribe("$share/g/t/#", qos=1)
+    large = ["." * 50 + str(number) for number in range(3 * SHOWN_FIRST)]
+    _send(rig, *large)
+    # The worker is full, and what is large waits for it.
+    came = worker.take_all()
+    assert came == large
+    assert tiny.inbox == []
+    assert rig.core.broker.traffic.dropped == 0
+    _send(rig, "a", "b")
+    assert len(worker.take_all() + tiny.take_all()) == 2
+    # When it is gone what it had comes back, and nobody takes that.
+    _send(rig, large[0])
+    worker.disconnect()
+    rig.pump()
+    assert rig.core.broker.traffic.dropped == 1
+    _send(rig, "c", large[1], "d")
+    assert tiny.take_all() == ["c", "d"]
+    group = rig.core.broker.groups.get("$share/g/t/#")
+    assert group is not None
+    assert not group.session.flights
