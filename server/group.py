@@ -10,13 +10,15 @@ alone from the moment it is sent (MQTT-4.8.2): it is resent to that client, or t
 at first, one more with each ack, its window at most. More than that nobody is given, so that one that has
 stalled, however large its window, keeps that much and no more from the others. Only members that may have
 room are looked at (`ready`), LOOKED_AT of them at a time: a member without room is taken off when it is come
-to, and put back when it acks, drains or connects.
+to, and put back when it acks, drains or connects. One whose client does not take a message of its size is
+passed over for it; only when none would, it goes to one nevertheless, where it is dropped and counted.
 
 A group lives as long as a session, present or away, holds the subscription.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 
 from timeline.session import Flight, Loan, Session, Subscription
 
@@ -27,6 +29,8 @@ KEY_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
 SHOWN_FIRST = 16
 LOOKED_AT = 8
+UNABLE_MAX = 100
+"""Members that are asked for one message whether their clients take its size, where all have a bound."""
 SWEEPS = 4
 """Sweeps for overdue messages in each `sessions.ack_timeout`."""
 
@@ -34,7 +38,7 @@ SWEEPS = 4
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("held", "members", "present", "ready", "shown", "sweeps", "text")
+    __slots__ = ("held", "members", "present", "ready", "shown", "sweeps", "text", "unlimited")
 
     is_group = True
 
@@ -45,6 +49,8 @@ class Group(Subscriber):
         self.members: dict[Subscriber, Subscription] = {}
         self.present: set[Subscriber] = set()
         """Members that are connected."""
+        self.unlimited: set[Subscriber] = set()
+        """Of these, whose clients take messages of any size."""
         self.held: dict[Subscriber, dict[int, Flight]] = {}
         """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who
         are no members any more too; nobody with none."""
@@ -71,11 +77,14 @@ class Group(Subscriber):
         """The member may have room."""
         if member.link is not None:
             self.present.add(member)
+            if not member.link.is_limited:
+                self.unlimited.add(member)
             self.ready.setdefault(member)
 
     def part(self, member: Subscriber) -> None:
         """The member's connection has ended: the next one has to show anew what it can take."""
         self.present.discard(member)
+        self.unlimited.discard(member)
         self.ready.pop(member, None)
         self.shown.pop(member, None)
 
@@ -89,10 +98,10 @@ class Group(Subscriber):
 
     @property
     def can_resend(self) -> bool:
-        return self._next() is not None
+        return self._next(None) is not None
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
-        member = self._next()
+        member = self._next(message)
         if member is None or not self.session.has_room:
             return False
         own = self.members[member]
@@ -108,15 +117,17 @@ class Group(Subscriber):
         message: Message,
         flight: Flight,
         subscriptions: tuple[Subscription, ...],  # noqa: ARG002
-    ) -> None:
-        member = self._next()
-        assert member is not None, "the caller has looked for room"
+    ) -> bool:
+        member = self._next(message, flight.attempts + 1)
+        if member is None:
+            return False
         flight.attempts += 1
         own = self.members[member]
         qos = min(message.record.qos, own.qos)
         if qos != 1:
             self.session.ack(flight.packet_id)
         self._lend(message, member, own, qos, flight if qos == 1 else None, attempt=flight.attempts)
+        return True
 
     def bound(self) -> Iterable[Subscriber]:
         return self.members
@@ -168,22 +179,25 @@ class Group(Subscriber):
         """Somebody else gets it, before anything new, in the order of the positions."""
         self.session.resends.add(flight, flight.position)
 
-    def take_overdue(self, member: Subscriber) -> None:
-        """Give back what the member has had for longer than SWEEPS sweeps. O(overdue + its own flights).
+    def take_overdue(self, member: Subscriber) -> int:
+        """Give back what the member has had for longer than SWEEPS sweeps; how many loans that took to see.
 
         It keeps the packet id, and may still finish the message. While nobody else is there it keeps all.
         """
+        looked = 1
         if self.present <= {member}:
-            return
-        for lent in self.held[member].values():
+            return looked
+        for lent in self.held.get(member, {}).values():
+            looked += 1
             loan = lent.loan
             if loan is None or loan.flight is None or loan.is_overdue:
                 continue
             if self.sweeps - loan.since <= SWEEPS:
-                return  # the first one that is not: they are in the order of lending
+                break  # the first one that is not: they are in the order of lending
             loan.is_overdue = True
             if self.session.flights.get(loan.flight.packet_id) is loan.flight:
                 self.give_back(loan.flight)
+        return looked
 
     def _lend(
         self,
@@ -209,10 +223,19 @@ class Group(Subscriber):
             held[packet_id] = member.session.flights[packet_id]
         member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
 
-    def _next(self) -> Subscriber | None:
-        """Who gets the next message; None if nobody has room."""
+    def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
+        """Whether a member's client takes a message of this size."""
+        own = self.members[member]
+        link, qos = member.link, min(message.record.qos, own.qos)
+        return link is not None and link.takes(message, qos, (own,), attempt)
+
+    def _next(self, message: Message | None, attempt: int = 1) -> Subscriber | None:
+        """Who gets a message, or any; None if nobody has room who would take it."""
         best, least = None, 1.0
         full: list[Subscriber] = []
+        unable: list[Subscriber] = []
+        unlimited = self.unlimited
+        is_any_limited = len(unlimited) < len(self.present)
         looked = 0
         held, shown = self.held, self.shown
         for member in self.ready:
@@ -221,6 +244,17 @@ class Group(Subscriber):
             )
             if share >= 1.0 or not _is_free(member):
                 full.append(member)
+                continue
+            if (
+                is_any_limited
+                and message is not None
+                and member not in unlimited
+                and not self._takes(member, message, attempt)
+            ):
+                unable.append(member)
+                looked += best is not None
+                if looked >= LOOKED_AT or (not unlimited and len(unable) >= UNABLE_MAX):
+                    break
                 continue
             looked += 1
             if share < least:
@@ -232,7 +266,18 @@ class Group(Subscriber):
         if best is not None:
             # Among equals the one that waited longest is next.
             self.ready.move_to_end(best)
+        elif unable and message is not None and not self._is_another_s(message, attempt):
+            best = unable[0]
+        for member in unable:
+            self.ready.move_to_end(member)
         return best
+
+    def _is_another_s(self, message: Message, attempt: int) -> bool:
+        """Whether somebody takes a message who has no room now: it waits for that."""
+        if self.unlimited:
+            return True
+        some = islice(self.present, UNABLE_MAX)
+        return any(m not in self.ready and self._takes(m, message, attempt) for m in some)
 
 
 def _is_free(member: Subscriber) -> bool:

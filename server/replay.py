@@ -157,25 +157,27 @@ class Replay:
             if not subscriber.can_resend:
                 return Progress.BLOCKED
             flight = resends.first()
-            self._send_again(subscriber, flight)
+            if not self._send_again(subscriber, flight):
+                return Progress.BLOCKED
             resends.discard(flight.packet_id)
             if not resends and subscriber.groups:
                 self._resent(subscriber)
         return Progress.MORE if resends else Progress.DONE
 
-    def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:
-        """Send a flight again or end it."""
+    def _send_again(self, subscriber: Subscriber, flight: Flight) -> bool:
+        """Send a flight again or end it; False: there is no room for this one."""
         subscriber.dirty.add(subscriber)
         if flight.phase:
             subscriber.release(flight)
-            return
+            return True
         message = self._in_flight(flight)
         if message is None or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
         elif self._max_attempts and flight.attempts >= self._max_attempts:
             self._bury(subscriber, message, flight)
         else:
-            subscriber.resend(message, flight, self._asked(subscriber, message, flight))
+            return subscriber.resend(message, flight, self._asked(subscriber, message, flight))
+        return True
 
     def _is_over(self, message: Message, flight: Flight) -> bool:
         """It has expired meanwhile. What was begun at QoS 2 is finished: [MQTT-4.3.3-7]."""

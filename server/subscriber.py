@@ -44,6 +44,15 @@ class Link(Protocol):
     def has_room(self) -> bool:
         """False while the socket takes no more: send nothing, wait for a wake-up."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Its client does not take every packet."""
+
+    def takes(
+        self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
+    ) -> bool:
+        """Whether the client takes a delivery of this size; `send` drops one that it does not."""
+
     def close(self, reason: int) -> None:
         """End the connection: the session was taken over or dropped."""
 
@@ -224,8 +233,8 @@ class Subscriber:
             return True
         return self._send(message, (subscription,), is_retained=True)
 
-    def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> None:
-        """Send again what was in flight when the last connection ended."""
+    def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> bool:
+        """Send again what was in flight when the last connection ended; False: there is no room for it."""
         assert self.link is not None
         flight.attempts += 1
         self.session.weigh(flight, self._weight(message))
@@ -234,6 +243,7 @@ class Subscriber:
             self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts, True)
         else:
             self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
+        return True
 
     def release(self, flight: Flight) -> None:
         """Send PUBREL (again): the client has said that the message is there."""

@@ -14,6 +14,8 @@ from ..subscriber import Subscriber
 from .router import Router
 
 GROUP_WINDOW = 65_535
+SWEEP_LOOKS = 5_000
+"""Loans that one sweep for overdue ones looks at: some 3 ms."""
 
 
 class Groups:
@@ -25,6 +27,7 @@ class Groups:
         self._owed = owed
         self._replay = replay
         self._by_text: dict[str, Group] = {}
+        self._looks = self._look()
         sessions.dropped = self._dropped
 
     def __len__(self) -> int:
@@ -128,13 +131,30 @@ class Groups:
             self._replay().wake(group)
 
     def sweep(self) -> None:
-        """Called SWEEPS times in each `sessions.ack_timeout`: what is unacked for longer goes to another."""
+        """Called SWEEPS times in each `sessions.ack_timeout`: what is unacked for longer goes to another.
+
+        One that has looked at SWEEP_LOOKS is over; the next goes on behind it.
+        """
         for group in self._by_text.values():
             group.sweeps += 1
+        left = SWEEP_LOOKS
+        while left > 0:
+            looked = next(self._looks, 0)
+            if not looked:
+                self._looks = self._look()
+                return
+            left -= looked
+
+    def _look(self) -> Iterator[int]:
+        """Look once for what is overdue with each member of each group: how many loans, in steps."""
+        for group in list(self._by_text.values()):
             for member in list(group.held):
-                group.take_overdue(member)
-            if group.session.resends:
-                self._pause(group)
+                if self._by_text.get(group.text) is not group:
+                    break
+                looked = group.take_overdue(member)
+                if group.session.resends:
+                    self._pause(group)
+                yield looked
 
     def _dropped(self, member: Subscriber) -> None:
         """Its session is over, with what it still has in flight."""

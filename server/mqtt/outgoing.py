@@ -44,6 +44,24 @@ class Shape:
         attempt: int,
         is_dup: bool,
     ) -> Parts | None:
+        """What `fitting` says; a topic that goes out has an alias from then on."""
+        found = self.fitting(message, qos, retain, subscriptions, attempt, is_dup)
+        if found is not None and self._aliases_max:
+            topic = message.record.topic
+            if topic not in self._aliases and self._is_to_alias(topic):
+                self._aliases[topic] = len(self._aliases) + 1
+                self._alias_room -= len(topic)
+        return found
+
+    def fitting(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_dup: bool,
+    ) -> Parts | None:
         """(head, tail) of a delivery; None if it is larger than the client takes."""
         if self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions):
             found = self._special(message, qos, retain, subscriptions, attempt, is_dup)
@@ -52,11 +70,6 @@ class Shape:
         size = len(found[0]) + len(found[1]) + (2 if qos else 0)
         if self._max_packet and size > self._max_packet:
             return None
-        if self._aliases_max:
-            topic = message.record.topic
-            if topic not in self._aliases and self._is_to_alias(topic):
-                self._aliases[topic] = len(self._aliases) + 1
-                self._alias_room -= len(topic)
         return found
 
     def _is_to_alias(self, topic: bytes) -> bool:

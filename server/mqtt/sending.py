@@ -74,6 +74,16 @@ class Sending:
         is_free = self._out_bytes < self._out_max and not self.is_blocked
         return is_free and not (self.is_opening or self.is_closed or self._subscriber is None)
 
+    @property
+    def is_limited(self) -> bool:
+        return self._max_packet > 0
+
+    def takes(
+        self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
+    ) -> bool:
+        retain = message.record.retain and any(s.retain_as_published for s in subscriptions)
+        return self._shape.fitting(message, qos, retain, subscriptions, attempt, attempt > 1) is not None
+
     def send(
         self,
         message: Message,

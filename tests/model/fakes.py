@@ -51,6 +51,7 @@ class FakeLink:
     """
 
     level = 5
+    is_limited = False
 
     def __init__(self, client_id: str, receiver: Receiver, closed: Callable[["FakeLink"], None]) -> None:
         self.client_id = client_id

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.group import KEY_PREFIX, SHOWN_FIRST, Group
+from server.group import KEY_PREFIX, SHOWN_FIRST, SWEEPS, Group
 from server.mqtt import wire
 from server.mqtt.packets import Publish, Unsubscribe
 from server.replay import TURN_RESENDS
@@ -659,3 +659,49 @@ def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
     rig.crash()
     rig.pump()
     assert rig.lasting("a").take_all() == ["job"] * len(names)
+
+
+def test_a_sweep_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.mqtt.groups.SWEEP_LOOKS", 10)
+    rig = Rig()
+    names = [f"$share/g{number}/t" for number in range(25)]
+    a = rig.connected("a")
+    a.subscribe(*names, qos=1)
+    rig.connected("p").publish("t", "job", 1)
+    assert len(a.publishes()) == len(names)
+    b = rig.connected("b")
+    b.subscribe(*names, qos=1)
+    came = []
+    for _ in range(SWEEPS + 9):
+        rig.core.broker.groups.sweep()
+        rig.pump()
+        came.append(len(b.take_all()))
+    assert max(came) <= 10
+    assert sum(came) == len(names)
+
+
+def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() -> None:
+    rig = Rig()
+    worker = rig.connected("worker", maximum_packet_size=1_000)
+    worker.subscribe("$share/g/t/#", qos=1)
+    tiny = rig.connected("tiny", maximum_packet_size=20)
+    tiny.subscribe("$share/g/t/#", qos=1)
+    large = ["." * 50 + str(number) for number in range(3 * SHOWN_FIRST)]
+    _send(rig, *large)
+    # The worker is full, and what is large waits for it.
+    came = worker.take_all()
+    assert came == large
+    assert tiny.inbox == []
+    assert rig.core.broker.traffic.dropped == 0
+    _send(rig, "a", "b")
+    assert len(worker.take_all() + tiny.take_all()) == 2
+    # When it is gone what it had comes back, and nobody takes that.
+    _send(rig, large[0])
+    worker.disconnect()
+    rig.pump()
+    assert rig.core.broker.traffic.dropped == 1
+    _send(rig, "c", large[1], "d")
+    assert tiny.take_all() == ["c", "d"]
+    group = rig.core.broker.groups.get("$share/g/t/#")
+    assert group is not None
+    assert not group.session.flights

@@ -64,6 +64,8 @@ class FailingStore(RocksStore):
 class FakeLink:
     """A connection that keeps what it is sent."""
 
+    is_limited = False
+
     def __init__(self) -> None:
         self.sent: list[Message] = []
         self.packet_ids: list[int] = []
