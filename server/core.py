@@ -70,7 +70,7 @@ class Core:
             recovered=self._recovered,
         )
         self.schedules = self._schedules(store)
-        self.mending = Mending(self.opened, self.writer, clock)
+        self.mending = Mending(self.opened, self.wheel, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
         self.replay = self._replay()
