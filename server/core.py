@@ -71,7 +71,7 @@ class Core:
             lost=lambda first, last: self.dispatch.retract(first, last),
         )
         self.schedules = self._schedules(store)
-        self.mending = Mending(self.opened, self.writer, clock)
+        self.mending = Mending(self.opened, self.wheel, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
         self.replay = self._replay()

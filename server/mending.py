@@ -5,6 +5,8 @@ has to be written about it, a step in each round:
 
     note      the stretch goes into the table `meta` with the first position that is owed: what lies behind
               the horizon has been dispatched. The loader stops before the stretch until that is durable
+    renote    the wheel may hold messages of the stretch, read before it rotted: when the horizon has passed
+              them they have been dispatched from RAM, and are owed no more
     recount   when the horizon has passed it, what is pending is counted again
     forget    when its slice has been dropped, so is the note
     revive    after a start: a noted stretch that can be read again. Its messages that were owed are moved to
@@ -26,9 +28,10 @@ from shards.recover import Opened, count_pending
 from shards.store import Table
 from shards.unreadable import Stretch, note_key, note_value
 from timeline.position import MessageId, Position, at_of, message_id
+from timeline.wheel import Wheel
 
 from .clock import Clock
-from .writer import Busy, Decide, Done, Writer
+from .writer import Busy, Decide, Done, Entry, Writer
 
 log = logging.getLogger(__name__)
 
@@ -39,23 +42,27 @@ LOOK_S = 1.0
 class Mending:
     """One step at a time; nothing to do is the usual case."""
 
-    def __init__(self, opened: Opened, writer: Writer, clock: Clock) -> None:
+    def __init__(self, opened: Opened, wheel: Wheel[Entry], writer: Writer, clock: Clock) -> None:
         self._opened = opened
+        self._wheel = wheel
         self._writer = writer
         self._clock = clock
         self._unreadable = opened.reader.unreadable
         self._owed = opened.owed
         self._until = opened.horizon.position
         """What this start may find that is owed: it dispatches the rest itself."""
+        self._held: dict[Stretch, tuple[Position, int]] = {}
+        """Up to where the wheel holds what is owed of a stretch, if it has given nothing back since."""
         self._passed: set[Stretch] = set()
         self._is_asked = False
         self._is_put_off = False
         self._from = 0.0
+        self._look_from = 0.0
 
     @property
     def is_settled(self) -> bool:
         """Nothing is owed that can be read, and no stretch waits for its note."""
-        return self._is_put_off or not (self._owed or self._unreadable.fresh)
+        return self._is_put_off or not (self._owed or self._unreadable.fresh or self._dispatched())
 
     def step(self) -> None:
         """Ask the writer for what has to be written next."""
@@ -67,13 +74,16 @@ class Mending:
             self._revive(self._owed[0])
         elif self._unreadable.fresh:
             self._note(list(self._unreadable.fresh))
-        else:
-            self._from = self._clock.mono() + LOOK_S
+        elif dispatched := self._dispatched():
+            self._renote(dispatched)
+        elif self._clock.mono() >= self._look_from:
+            self._look_from = self._clock.mono() + LOOK_S
             self._recount()
             self._forget()
 
     def _note(self, fresh: list[Stretch]) -> None:
         horizon = self._opened.horizon
+        held: dict[Stretch, tuple[Position, int]] = {}
 
         def decide(commit: Commit) -> None:
             for stretch in fresh:
@@ -82,10 +92,52 @@ class Mending:
                 commit.row(
                     Table.META, note_key(stretch), note_value(stretch, stretch.owed, self._clock.wall_ms())
                 )
+            held.update(self._in_wheel(fresh))
 
         def done(answer: object) -> None:
             if self._is_done(answer):
                 self._unreadable.noted(fresh)
+                self._held |= held
+
+        self._ask(decide, done)
+
+    def _in_wheel(self, stretches: list[Stretch]) -> dict[Stretch, tuple[Position, int]]:
+        """Those of which the wheel holds the beginning, without a gap, and up to where.
+
+        A large message is in the wheel without its payload: that one, and what comes after it, stays owed.
+        """
+        wheel = self._wheel
+        bare = [(place, item[0]) for place, (item, _) in wheel.items() if item[1] is None]
+        held: dict[Stretch, tuple[Position, int]] = {}
+        for stretch in stretches:
+            first, last, number = stretch.owed, min(stretch.last, wheel.loaded), stretch.home[1]
+            assert first is not None, "it has been noted"
+            large = [place for place, shard in bare if shard == number and first <= place <= last]
+            last = Position(min(large, default=last + 1) - 1)
+            if self._opened.horizon.position < first <= last:
+                held[stretch] = last, wheel.given_back
+        return held
+
+    def _dispatched(self) -> list[Stretch]:
+        """Those whose messages in the wheel the horizon has passed."""
+        if not self._held:
+            return []
+        position = self._opened.horizon.position
+        self._held = {s: held for s, held in self._held.items() if held[1] == self._wheel.given_back}
+        return [stretch for stretch, (last, _) in self._held.items() if last <= position]
+
+    def _renote(self, dispatched: list[Stretch]) -> None:
+        owed = {stretch: Position(self._held[stretch][0] + 1) for stretch in dispatched}
+
+        def decide(commit: Commit) -> None:
+            for stretch, place in owed.items():
+                commit.row(Table.META, note_key(stretch), note_value(stretch, place, self._clock.wall_ms()))
+
+        def done(answer: object) -> None:
+            if self._is_done(answer):
+                for stretch, place in owed.items():
+                    stretch.owed = place
+                    self._held.pop(stretch, None)
 
         self._ask(decide, done)
 
@@ -104,6 +156,7 @@ class Mending:
                 for stretch in gone:
                     self._unreadable.drop(stretch)
                     self._passed.discard(stretch)
+                    self._held.pop(stretch, None)
 
         self._ask(decide, done)
 
@@ -123,12 +176,16 @@ class Mending:
 
         def decide(commit: Commit) -> None:
             nonlocal rows, last
-            rows, last = 0, b""
-            for key, value in islice(self._opened.store.scan(Table.MESSAGES, start, end), STEP_ROWS):
-                rows, last = rows + 1, key
-                found = self._found(note, keys.place_of(key), value)
-                if found is not None:
-                    commit.revive(found)
+            # All is read before anything is changed: the scan may fail.
+            read = list(islice(self._opened.store.scan(Table.MESSAGES, start, end), STEP_ROWS))
+            rows, last = len(read), read[-1][0] if read else b""
+            for key, value in read:
+                try:
+                    found = self._found(note, keys.place_of(key), value)
+                    if found is not None:
+                        commit.revive(found)
+                except Corrupt as error:
+                    log.error("%s: a message is passed over: %s", key.hex(), error)
             left = None
             if rows == STEP_ROWS:
                 left = note_value(note, Position(keys.place_of(last) + 1), self._clock.wall_ms())

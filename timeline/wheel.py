@@ -26,6 +26,7 @@ anew. Not here: threads, clocks, callbacks.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -51,6 +52,8 @@ class Wheel(Generic[Item]):
         self.max_entries = max_entries
         self.max_bytes = max_bytes
         self.bytes = 0
+        self.given_back = 0
+        """How often `loaded` has moved back, so that what it held may have to be read again."""
         self._stale = 0
         """Positions in slots whose entry was cancelled."""
         self._now_ms = at_of(start)
@@ -112,6 +115,7 @@ class Wheel(Generic[Item]):
         self._items.clear()
         self._rebuild()
         self.loaded = loaded
+        self.given_back += 1
 
     def skip(self, place: Position) -> None:
         """Jump over a stretch in which nothing is stored, up to `place`. The wheel must be empty."""
@@ -128,6 +132,11 @@ class Wheel(Generic[Item]):
         for place in places[keep:]:
             self.cancel(Position(place))
         self.loaded = Position(places[keep - 1] if keep else places[0] - 1)
+        self.given_back += 1
+
+    def items(self) -> Iterable[tuple[int, tuple[Item, int]]]:
+        """(position, (item, size)) of every entry, in no order."""
+        return self._items.items()
 
     def next_ms(self) -> int | None:
         """A time not later than the first entry's; None when the wheel is empty."""
