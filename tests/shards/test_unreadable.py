@@ -155,3 +155,22 @@ def test_beyond_of_names() -> None:
         assert names[bad] < found
         if bad + 1 < len(names) and len(names[bad]) < 24:
             assert found <= names[bad + 1].ljust(24, b"\0")
+
+
+@pytest.mark.parametrize("size", [70, 2_000, 60_000])
+@pytest.mark.parametrize("seed", range(10))
+def test_long_names_cost_no_more_probes(size: int, seed: int) -> None:
+    r = Random(seed)
+    common = b"t" * r.randrange(size - 40)
+    names = sorted({common + r.randbytes(r.randrange(1, 40)) + b"e" * r.randrange(size) for _ in range(100)})
+    bad = r.randrange(99)
+    probes = 0
+
+    def is_readable(key: bytes) -> bool:
+        nonlocal probes
+        probes += 1
+        return key > names[bad]
+
+    found = beyond(is_readable, names[bad - 1] + b"\0" if bad else common, b"\xff" * r.choice((1, 64)))
+    assert names[bad] < found <= names[bad + 1]
+    assert probes < 1_100
