@@ -16,6 +16,7 @@ passed over for it; only when none would, it goes to one nevertheless, where it 
 A group lives as long as a session, present or away, holds the subscription.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
@@ -23,7 +24,10 @@ from itertools import islice
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message
+from .mqtt.reasons import Reason
 from .subscriber import Secure, Subscriber
+
+log = logging.getLogger(__name__)
 
 KEY_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
@@ -221,7 +225,13 @@ class Group(Subscriber):
             if held is None:
                 held = self.held[member] = {}
             held[packet_id] = member.session.flights[packet_id]
-        member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
+        try:
+            member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
+        except Exception:
+            # It is the member's, and comes back when its connection has ended; the others are sent theirs.
+            log.exception("%r: nothing can be sent to it", member.session.client_id)
+            assert member.link is not None
+            member.link.close(Reason.UNSPECIFIED_ERROR)
 
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
         """Whether a member's client takes a message of this size."""

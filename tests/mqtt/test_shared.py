@@ -705,3 +705,21 @@ def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() 
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None
     assert not group.session.flights
+
+
+def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b")
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("told to")
+
+    monkeypatch.setattr(a.connection, "send", fail)
+    _send(rig, "0", "1", "2", "3")
+    assert a.is_closed
+    assert sorted(b.take_all()) == ["0", "1", "2", "3"]
+    group = rig.core.broker.groups.get("$share/g/t/#")
+    assert group is not None
+    assert not group.session.flights
