@@ -213,6 +213,9 @@ class Oracle:
         """The log has lost its tail: look at all of it again."""
         self.synced()
         self._pending_acks.clear()
+        for watch in self.watches.values():
+            # An ack that was not durable is forgotten: a cursor that the next life writes does not hold it.
+            watch.acked &= watch.done
         self._dead = set()
         for batch in self._store.log:
             for table, key, value, _ in _changes(batch):
