@@ -203,19 +203,18 @@ class Oracle:
                         self._live.discard(_place(key))
                     else:
                         self._live.add(_place(key))
-            for client_id, acked in self._pending_acks.pop(index, {}).items():
-                watch = self.watches.get(client_id)
-                if watch is not None:
-                    watch.done |= acked
+            pending = self._pending_acks.pop(index, {})
+            if not log[index].is_ingested:  # else it has come to stand where a batch was that is lost
+                for client_id, acked in pending.items():
+                    watch = self.watches.get(client_id)
+                    if watch is not None:
+                        watch.done |= acked
             self._counted += 1
 
     def cut(self) -> None:
         """The log has lost its tail: look at all of it again."""
         self.synced()
         self._pending_acks.clear()
-        for watch in self.watches.values():
-            # An ack that was not durable is forgotten: a cursor that the next life writes does not hold it.
-            watch.acked &= watch.done
         self._dead = set()
         for batch in self._store.log:
             for table, key, value, _ in _changes(batch):
