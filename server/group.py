@@ -215,16 +215,10 @@ class Group(Subscriber):
     ) -> None:
         self.delivered += 1
         self.dirty.add(self)
-        loan = None
-        if qos:
-            loan = Loan(self.text, flight, self.sweeps)
         packet_id = 0
-        if loan is not None:
-            packet_id = member.borrow(message, qos, loan)
-            held = self.held.get(member)
-            if held is None:
-                held = self.held[member] = {}
-            held[packet_id] = member.session.flights[packet_id]
+        if qos:
+            packet_id = member.borrow(message, qos, Loan(self.text, flight, self.sweeps))
+            self.hold(member, member.session.flights[packet_id])
         try:
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:
