@@ -45,7 +45,7 @@ class Message:
     def size(self) -> int:
         """Bytes of RAM, about."""
         record = self.record
-        return OVERHEAD_BYTES + 3 * len(record.payload) + len(record.topic) + len(record.properties)
+        return OVERHEAD_BYTES + 2 * len(record.payload) + record.size
 
     def id_text(self, node: int) -> str:
         """The message id as users know it."""

@@ -225,11 +225,7 @@ class Placing:
 
 def _size(wishes: Sequence[tuple[Wish, Answer | None]]) -> int:
     """Bytes of RAM of publishes that wait for the writer, about."""
-    size = WISH_BYTES * len(wishes)
-    for wish, _ in wishes:
-        record = wish.record
-        size += len(record.payload) + len(record.topic) + len(record.properties)
-    return size
+    return sum([WISH_BYTES + wish.record.size for wish, _ in wishes])
 
 
 def _can_replay(subscriber: Subscriber) -> bool:
