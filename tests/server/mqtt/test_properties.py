@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.mqtt import wire
-from server.mqtt.packets import Publish
-from server.mqtt.properties import (
+from server.codec import wire
+from server.codec.packets import Publish
+from server.codec.properties import (
     Properties,
     decode_properties,
     encode_properties,
@@ -21,8 +21,8 @@ from server.mqtt.properties import (
     topic_alias,
     user_property,
 )
-from server.mqtt.publish import Decoder
-from server.mqtt.reasons import MqttError
+from server.codec.publish import Decoder
+from server.codec.reasons import MqttError
 from tests.server.mqtt import samples
 
 FULL = Properties(
