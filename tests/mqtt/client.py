@@ -19,7 +19,7 @@ from server.codec.packets import (
     SubscribeOptions,
     Unsuback,
 )
-from tests.mqtt.rig import LONG_S, Peer, Rig, props
+from tests.support.rig import LONG_S, Peer, Rig, props
 
 PUBLISHED, RELEASED = "published", "released"
 

@@ -12,7 +12,7 @@ from server.config import Config
 from server.kinds import Address
 from server.mqtt.listeners import Listeners
 from shards.rocks import RocksStore
-from tests.mqtt.rig import config
+from tests.support.rig import config
 
 TLS = Path(__file__).parent / "tls"
 SCHEMES = ("mqtt", "mqtts", "ws", "wss")

@@ -5,7 +5,7 @@ import pytest
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Ack, Publish, Will
-from tests.mqtt.rig import Rig, config
+from tests.support.rig import Rig, config
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -3,7 +3,7 @@
 import pytest
 
 from server.codec.packets import Connack, Connect
-from tests.mqtt.rig import Peer, Rig
+from tests.support.rig import Peer, Rig
 
 LEVELS = pytest.mark.parametrize("level", [3, 4])
 

@@ -21,7 +21,7 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from tests.mqtt.rig import LONG_S, Rig, config, props
+from tests.support.rig import LONG_S, Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [3, 4, 5])
 

@@ -9,7 +9,7 @@ import pytest
 from server.codec.packets import Unsuback, Unsubscribe
 from server.delivery.subscriber import Subscriber
 from tests.mqtt.client import Client, finish
-from tests.mqtt.rig import Peer, Rig
+from tests.support.rig import Peer, Rig
 
 STEPS_MAX = 150
 BREAKS = ["drop", "takeover", "restart", "crash 0", "crash 1", "crash 2"]

@@ -7,7 +7,7 @@ from server.delivery.shared import SHOWN_FIRST
 from server.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table
-from tests.mqtt.rig import Peer, Rig, config
+from tests.support.rig import Peer, Rig, config
 
 
 def _unacked(rig: Rig, *texts: str) -> None:

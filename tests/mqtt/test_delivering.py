@@ -5,7 +5,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
-from tests.mqtt.rig import Rig, config, props
+from tests.support.rig import Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
 

@@ -4,7 +4,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Will
-from tests.mqtt.rig import Rig, config
+from tests.support.rig import Rig, config
 
 TOPIC = "$foo/a"
 RESERVED = ("$SYS", "$share", "$delayed", "$dead", "$queue", "$control")

@@ -7,7 +7,7 @@ from server.delivery.message import Message
 from shards.errors import StoreFailed
 from shards.record import Record
 from shards.store import Table
-from tests.mqtt.rig import Rig, config, props
+from tests.support.rig import Rig, config, props
 
 
 def _expiries(packets: list[Publish]) -> list[int | None]:

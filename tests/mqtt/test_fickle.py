@@ -11,7 +11,7 @@ import pytest
 
 from server.codec.packets import Packet, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
 from tests.mqtt.client import Client, finish
-from tests.mqtt.rig import Rig, config
+from tests.support.rig import Rig, config
 
 WALKS = int(os.environ.get("FASTI_MQTT_WALKS", "40"))
 STEPS = 200

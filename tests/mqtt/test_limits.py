@@ -15,7 +15,7 @@ from server.codec.packets import (
     Will,
 )
 from server.codec.packets import Unsubscribe as Leave
-from tests.mqtt.rig import Rig, config, props
+from tests.support.rig import Rig, config, props
 
 
 @pytest.mark.parametrize("level", [4, 5])

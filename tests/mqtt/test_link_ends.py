@@ -14,8 +14,8 @@ from server.delivery.broker import Broker
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
-from tests.mqtt.rig import Rig, config
 from tests.mqtt.test_links import REQUEST, masked
+from tests.support.rig import Rig, config
 
 LONGEST_S = 0.06
 """What one callback may take: 5 ms where nothing else runs, 80 and more if all is done at once."""

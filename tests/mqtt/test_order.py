@@ -19,7 +19,7 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from tests.mqtt.rig import Peer, Rig, config
+from tests.support.rig import Peer, Rig, config
 
 RETAINED = Publish(b"t", b"x", 1, True, packet_id=1)
 

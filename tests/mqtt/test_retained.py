@@ -4,7 +4,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Suback, Subscribe, SubscribeOptions
-from tests.mqtt.rig import Peer, Rig, config
+from tests.support.rig import Peer, Rig, config
 
 
 def _retained(peer: Peer) -> dict[str, str]:

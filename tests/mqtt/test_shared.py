@@ -8,7 +8,7 @@ from server.delivery.replay import TURN_RESENDS
 from server.delivery.shared import KEY_PREFIX, SHOWN_FIRST, SWEEPS, Group
 from shards.errors import StoreFailed
 from shards.store import Table
-from tests.mqtt.rig import Peer, Rig, config
+from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
 from timeline.session import Flight, Session
 

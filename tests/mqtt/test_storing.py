@@ -19,7 +19,7 @@ from shards.errors import StoreFailed
 from shards.memory import MemoryBatch
 from shards.store import Table
 from shards.tables import encode_row, session_of
-from tests.mqtt.rig import LONG_S, Peer, Rig, config
+from tests.support.rig import LONG_S, Peer, Rig, config
 from timeline.position import Position
 
 

@@ -9,7 +9,7 @@ from server.codec.packets import Connack, Connect, Publish
 from server.delivery.replay import TURN_ROWS
 from shards.commit import Commit
 from shards.store import Table
-from tests.mqtt.rig import LONG_S, Peer, Rig, config, props
+from tests.support.rig import LONG_S, Peer, Rig, config, props
 from timeline.retention import expired_slices, passed_slices
 
 QUARTER_MS = 900_000

@@ -3,7 +3,7 @@
 import pytest
 
 from server.delivery.quota import Quota
-from tests.mqtt.rig import Rig, config
+from tests.support.rig import Rig, config
 
 
 def _quota(rig: Rig) -> Quota:

@@ -8,7 +8,7 @@ from server.codec.packets import Ack, Publish
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.store import Table
-from tests.mqtt.rig import Peer, Rig, config
+from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Will
-from tests.mqtt.rig import Peer, Rig, config
+from tests.support.rig import Peer, Rig, config
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
 QOS = pytest.mark.parametrize("asked", [0, 1, 2])

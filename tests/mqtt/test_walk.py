@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.mqtt.client import Client, finish
-from tests.mqtt.rig import Rig, config
+from tests.support.rig import Rig, config
 
 WALKS = int(os.environ.get("FASTI_MQTT_WALKS", "40"))
 STEPS = 250

@@ -10,7 +10,7 @@ from server.config import Config, Slices
 from server.writer import Busy
 from shards.errors import StoreFailed
 from shards.record import decode
-from tests.mqtt.rig import Peer, Rig, config, props
+from tests.support.rig import Peer, Rig, config, props
 from timeline.position import START, Position
 
 WILL = Will(b"w", b"gone", 1)
