@@ -8,7 +8,7 @@ import pytest
 
 from server.codec.packets import Unsuback, Unsubscribe
 from server.delivery.subscriber import Subscriber
-from tests.mqtt.client import Client, finish
+from tests.support.client import Client, finish
 from tests.support.rig import Peer, Rig
 
 STEPS_MAX = 150

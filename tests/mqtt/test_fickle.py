@@ -10,7 +10,7 @@ import random
 import pytest
 
 from server.codec.packets import Packet, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
-from tests.mqtt.client import Client, finish
+from tests.support.client import Client, finish
 from tests.support.rig import Rig, config
 
 WALKS = int(os.environ.get("FASTI_MQTT_WALKS", "40"))

@@ -40,7 +40,7 @@ from server.config import Config
 from server.mqtt import link as link_module
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links
-from tests.mqtt.served import SCHEMES, TLS, Served, everywhere, serve
+from tests.support.served import SCHEMES, TLS, Served, everywhere, serve
 
 MIB = 1 << 20
 LONGEST_S = 0.15

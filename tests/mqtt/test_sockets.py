@@ -28,7 +28,7 @@ from server.codec.packets import (
 from server.codec.publish import Decoder
 from server.config import Config
 from server.mqtt.link import MqttLink
-from tests.mqtt.served import TLS, Served, everywhere, serve
+from tests.support.served import TLS, Served, everywhere, serve
 
 
 @pytest.fixture
