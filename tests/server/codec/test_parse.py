@@ -14,7 +14,7 @@ from server.codec.reasons import (
     UnsupportedLevel,
     connect_return,
 )
-from tests.server.mqtt import samples
+from tests.server.codec import samples
 
 M, P = MalformedPacket, ProtocolViolation
 

@@ -13,8 +13,8 @@ from server.codec.parse import check_first, parse
 from server.codec.properties import Properties, encode_properties, user_property
 from server.codec.publish import Decoder, ack, acks, publish_parts, with_dup
 from server.codec.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation, Reason
-from tests.server.mqtt import samples
-from tests.server.mqtt.samples import LIMIT, SAMPLES, Role
+from tests.server.codec import samples
+from tests.server.codec.samples import LIMIT, SAMPLES, Role
 
 ALL = [(role, level, encode(packet, level)) for role, level, packet in SAMPLES]
 ALL_IDS = [f"{role}-{level}-{type(packet).__name__}" for role, level, packet in SAMPLES]

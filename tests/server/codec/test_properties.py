@@ -23,7 +23,7 @@ from server.codec.properties import (
 )
 from server.codec.publish import Decoder
 from server.codec.reasons import MqttError
-from tests.server.mqtt import samples
+from tests.server.codec import samples
 
 FULL = Properties(
     payload_format=1,

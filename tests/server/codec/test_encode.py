@@ -24,8 +24,8 @@ from server.codec.packets import (
 )
 from server.codec.properties import Properties
 from server.codec.publish import Decoder
-from tests.server.mqtt import samples
-from tests.server.mqtt.samples import LIMIT, SAMPLES, Role, sample_id
+from tests.server.codec import samples
+from tests.server.codec.samples import LIMIT, SAMPLES, Role, sample_id
 
 
 @pytest.mark.parametrize("level", [3, 4, 5])

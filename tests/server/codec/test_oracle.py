@@ -29,8 +29,8 @@ from server.codec.packets import (
     Will,
 )
 from server.codec.properties import Properties
-from tests.server.mqtt import samples
-from tests.server.mqtt.samples import SAMPLES, Role, sample_id
+from tests.server.codec import samples
+from tests.server.codec.samples import SAMPLES, Role, sample_id
 
 mqtt5 = pytest.importorskip("mqtt5")
 
