@@ -4,7 +4,7 @@ import pytest
 
 from server.mqtt.frames import BINARY, CLOSE, PING, PONG, TEXT, FrameError, Frames, frame
 from server.mqtt.handshake import HEAD_MAX, HandshakeRefused, answer_handshake
-from tests.mqtt.test_links import masked
+from tests.server.mqtt.test_links import masked
 
 HEADERS = {
     "Host": "broker.example:9001",

@@ -14,7 +14,7 @@ from server.delivery.broker import Broker
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
-from tests.mqtt.test_links import REQUEST, masked
+from tests.server.mqtt.test_links import REQUEST, masked
 from tests.support.rig import Rig, config
 
 LONGEST_S = 0.06
