@@ -18,9 +18,9 @@ from shards.schedules import TimingRow
 from timeline.cron import parse_cron
 from timeline.fires import Overlap, Plan, just_before, local_of, next_fire
 
-from .conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
+from .test_recurring import Rig
 from .test_retime import changed
-from .test_schedules import Rig
 
 BUCHAREST = "Europe/Bucharest"
 SCHEDULES: dict[str, dict[str, object]] = {

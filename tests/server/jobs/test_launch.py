@@ -84,7 +84,7 @@ async def ended(server: Running) -> Any:
 
 @pytest.fixture(autouse=True)
 def paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
 
 
 async def test_an_overfull_slice_is_split_by_the_server(server: Running, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from shards.store import Table
 from shards.verify import verify_counts
 from timeline.position import MessageId
 
-from .conftest import HOUR_MS, START_MS, Running, running
+from ..conftest import HOUR_MS, START_MS, Running, running
 
 RETENTION_MS = 60_000
 FAR = START_MS - START_MS % (6 * HOUR_MS) + 72 * HOUR_MS

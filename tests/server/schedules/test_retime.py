@@ -23,7 +23,7 @@ from shards.tables import META_ZONES
 from tests.support.http import http
 from tests.support.server import run, serving
 
-from .conftest import HOUR_MS, START_MS, Running, running
+from ..conftest import HOUR_MS, START_MS, Running, running
 
 WISH = "2027-06-01T09:00[Europe/Bucharest]"
 YEAR = datetime.now(UTC).year + 1
