@@ -293,6 +293,8 @@ class Rig:
         self.store = MemoryStore()
         self.peers: list[Peer] = []
         self.open_groups: list[tuple[Group, int]] = []
+        self.is_held = False
+        """No sync ends."""
         self.core = self._core()
         self.pump()
 
@@ -325,7 +327,7 @@ class Rig:
 
     def settle(self) -> bool:
         """The oldest open group has been synced."""
-        if not self.open_groups:
+        if self.is_held or not self.open_groups:
             return False
         _, mark = self.open_groups.pop(0)
         self.store.durable = max(self.store.durable, mark)
