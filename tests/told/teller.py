@@ -8,8 +8,8 @@
 A line at the margin is a command, one that begins with `#` is prose, and the indented lines below a command
 are all that it made the server send, one packet a line: client by client, as they connected, and for each one
 in the order in which it came. Where nothing was sent it says `nothing`. `told` runs the commands of such a
-text against a server without a socket (tests/support/rig.py) and gives the text back with what came this time.
-It tells what a client would act on, and leaves out ids of messages, times and the server's limits.
+text against a server without a socket (tests/support/rig.py) and gives the text back with what came now. It
+tells what a client would act on, and leaves out ids of messages, times and the server's limits.
 
     connect NAME [id=ID] [level=4] [clean] [expiry=TIME] [window=N] [will="TOPIC TEXT"]
         CONNECT, at level 5 and with NAME as client id if it does not say, resuming a session if there is one.
