@@ -32,6 +32,7 @@ from server.codec.properties import Properties
 from server.codec.publish import Decoder
 from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core
+from server.delivery.subscriber import Closing
 from server.mqtt.state import Connection
 from shards.commit import Group
 from shards.memory import MemoryStore
@@ -387,7 +388,7 @@ class Rig:
     def restart(self) -> None:
         """Stopped in order and started again."""
         for peer in list(self.peers):
-            peer.connection.close(0x8B)
+            peer.connection.close(Closing.STOPPING)
         self.pump()
         self.core.sessions.finish()
         self.core.broker.submit(lambda commit: None, lambda durable: None)

@@ -290,7 +290,7 @@ async def test_a_row_that_cannot_be_read_is_no_schedule(tmp_path: Path, clock: S
         for key in (b"b", b"c", b"e\xff"):
             batch.put(Table.SCHEDULES, key, b"\xc1")
         server.store.write(batch)
-        server.app.schedules.load()
+        server.app.schedules.recover()
         assert server.app.schedules.unreadable == 3
         listed = (await server.call("GET", f"{SCHEDULES}?limit=2")).body
         assert ([s["name"] for s in listed["schedules"]], listed["next"]) == (["a", "d"], None)
