@@ -35,7 +35,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from shards.commit import Commit, Group, Refused
+from shards.commit import Commit, GroupCommit, Refused
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.recover import Opened, reopen_timeline, undo_group
 from timeline.position import Position
@@ -119,7 +119,7 @@ class Writer:
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._bytes = 0
-        self._open: deque[tuple[Group, Answers]] = deque()
+        self._open: deque[tuple[GroupCommit, Answers]] = deque()
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
         self.given_up = 0
@@ -200,7 +200,7 @@ class Writer:
         index = bisect_left(self._turns, (place, 0))
         return self._turns[index][1] if index < len(self._turns) else None
 
-    def compose(self) -> Group | None:
+    def compose(self) -> GroupCommit | None:
         """Decide what is queued and write it as one group; None when nothing needs a sync.
 
         While enough groups are being synced only requests that should write nothing are let through.
@@ -329,7 +329,7 @@ class Writer:
         )
         self._settled()
 
-    def _write(self, commit: Commit, answers: Answers) -> Group | None:
+    def _write(self, commit: Commit, answers: Answers) -> GroupCommit | None:
         passed_ms = self._passed_ms()
         commit.running_ms += passed_ms
         self._mono += passed_ms / 1000  # the rest counts with the next group
@@ -353,9 +353,9 @@ class Writer:
         """Running time since it was last noted."""
         return int((self._clock.mono() - self._mono) * 1000)
 
-    def _spoilt(self) -> Group:
+    def _spoilt(self) -> GroupCommit:
         """What stands for the open group when it could not be sealed."""
-        return Group(first_seq=self._opened.commit.first_seq, last_seq=self._opened.horizon.seq)
+        return GroupCommit(first_seq=self._opened.commit.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
         if self.broken is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from timeline.slices import Directory, Shard, Slice
 
 from . import keys
-from .group import ROW_OVERHEAD
+from .group_commit import ROW_OVERHEAD
 from .leavings import leave
 from .record import is_stub
 from .store import Store, Table

@@ -5,7 +5,7 @@ arrival, closes it (`seal`: one atomic batch, readable but not yet durable) and,
 sends the answers that were decided here. Decisions are made against what is stored plus what this group
 has already changed, so that two cancels of one message in one group get the same truth as in two.
 
-    begin(wall) -> put, cancel, move, release, ... -> seal() -> Group -> (sync) -> durable(group)
+    begin(wall) -> put, cancel, move, release, ... -> seal() -> GroupCommit -> (sync) -> durable(group)
 
 A message's place is chosen in `placing.py` and nowhere else (DESIGN: "position"). A batch of drafts is
 checked whole before the first row is placed, so a refused one leaves nothing behind.
@@ -23,7 +23,7 @@ from timeline.slices import Shard, Slice
 from . import borrow, keys
 from .dedupe import Draft, Refused, Replayed, known_keys, woven
 from .errors import Corrupt
-from .group import Caps, Control, Group, Outcome
+from .group_commit import Caps, Control, GroupCommit, Outcome
 from .leavings import leave
 from .placing import Placing
 from .read import Found
@@ -259,4 +259,4 @@ class Commit(Placing):
         self._group.touch(found.position)
 
 
-__all__ = ["Caps", "Commit", "Control", "Draft", "Group", "Outcome", "Refused", "Replayed"]
+__all__ = ["Caps", "Commit", "Control", "Draft", "GroupCommit", "Outcome", "Refused", "Replayed"]

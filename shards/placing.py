@@ -21,7 +21,7 @@ from timeline.structures import ANYTHING, Structures
 
 from . import keys
 from .dedupe import Draft, Refused
-from .group import ROW_OVERHEAD, Caps, Group
+from .group_commit import ROW_OVERHEAD, Caps, GroupCommit
 from .read import Found, find
 from .store import Batch, Store, Table
 from .tables import (
@@ -69,7 +69,7 @@ class Placing:
         self.running_ms = 0
         """Server running time over all starts; the writer sets it before `seal`."""
         self._wall_ms = 0
-        self._group = Group()
+        self._group = GroupCommit()
         self._batch: Batch = store.batch()
         self._fresh: dict[tuple[Table, bytes], bytes | None] = {}
         self._touched: dict[bytes, Shard] = {}
@@ -81,7 +81,7 @@ class Placing:
         self.horizon.observe(wall_ms)
         self._wall_ms = wall_ms
         self._counted = self.pending, self.held
-        self._group = Group(first_seq=self.horizon.seq)
+        self._group = GroupCommit(first_seq=self.horizon.seq)
         self._batch = self._store.batch()
         self._fresh.clear()
         self._touched.clear()
@@ -141,7 +141,7 @@ class Placing:
         self._touched.clear()
         self._slices.clear()
 
-    def seal(self) -> Group:
+    def seal(self) -> GroupCommit:
         """Write the group: readable now, durable after the caller's sync. Raises StoreFailed."""
         self.count()
         group = self._group

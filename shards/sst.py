@@ -24,7 +24,7 @@ from timeline.position import POSITION_BYTES
 from timeline.slices import Home
 
 from .errors import ShardsError, StoreFailed
-from .group import ROW_OVERHEAD
+from .group_commit import ROW_OVERHEAD
 from .keys import slice_key
 from .record import STUB_BYTE
 from .rocks import file_options

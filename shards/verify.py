@@ -18,7 +18,7 @@ from timeline.slices import Directory, Shard
 from timeline.structures import ANYTHING
 
 from .errors import Corrupt
-from .group import ROW_OVERHEAD
+from .group_commit import ROW_OVERHEAD
 from .keys import place_of, shard_range, span_range
 from .record import decode, is_stub
 from .schedules import schedule_of

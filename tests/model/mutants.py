@@ -18,7 +18,7 @@ from server.replay import Replay
 from server.subscriber import Subscriber
 from server.writer import Writer
 from shards.commit import Commit
-from shards.group import Group
+from shards.group_commit import GroupCommit
 from shards.handover import Notes
 from shards.tables import StoredCursor, cursor_value
 from timeline.horizon import Horizon
@@ -44,11 +44,11 @@ def no_floor(patch: pytest.MonkeyPatch) -> None:
 def floor_of_puts_only(patch: pytest.MonkeyPatch) -> None:
     """Cancels and moves do not hold the horizon."""
 
-    def touch(self: Group, place: Position) -> None:
+    def touch(self: GroupCommit, place: Position) -> None:
         if place not in self.gone and (self.floor is None or place < self.floor):
             self.floor = place
 
-    patch.setattr(Group, "touch", touch)
+    patch.setattr(GroupCommit, "touch", touch)
 
 
 def horizon_at_the_end_of_the_millisecond(patch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def cursors_without_the_horizon(patch: pytest.MonkeyPatch) -> None:
     last = [Position(0)]
     seal = Commit.seal
 
-    def naive(self: Commit) -> Group:
+    def naive(self: Commit) -> GroupCommit:
         if self._group.placed or not last[0] or last[0] > self.horizon.position:
             last[0] = self.horizon.position
         return seal(self)
@@ -126,7 +126,7 @@ def into_the_wheel_when_written(patch: pytest.MonkeyPatch) -> None:
     """Rows enter the wheel before they are durable, and no floor holds them."""
     write = Writer._write
 
-    def naive(self: Writer, commit: Commit, answers: Any) -> Group | None:
+    def naive(self: Writer, commit: Commit, answers: Any) -> GroupCommit | None:
         group = write(self, commit, answers)
         for place, shard, value in group.placed if group is not None else ():
             item, size = server.writer.entry(shard, value)

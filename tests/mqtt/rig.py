@@ -33,7 +33,7 @@ from server.mqtt.packets import (
 from server.mqtt.properties import Properties
 from server.mqtt.publish import Decoder
 from server.mqtt.state import Connection
-from shards.commit import Group
+from shards.commit import GroupCommit
 from shards.memory import MemoryStore
 
 START_MS = 1_795_248_000_000
@@ -292,7 +292,7 @@ class Rig:
         self.clock = TestClock()
         self.store = MemoryStore()
         self.peers: list[Peer] = []
-        self.open_groups: list[tuple[Group, int]] = []
+        self.open_groups: list[tuple[GroupCommit, int]] = []
         self.core = self._core()
         self.pump()
 

@@ -1,7 +1,7 @@
 """A store's timeline for tests: opened on a store in RAM, with a wall clock that is an argument."""
 
 from shards.commit import Caps, Commit, Draft
-from shards.group import Group
+from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
 from shards.record import Record, decode, encode
 from shards.recover import Opened, open_timeline
@@ -33,7 +33,7 @@ def put(opened: Opened, *drafts: Draft, wall_ms: int = NOW) -> list[MessageId]:
     return ids
 
 
-def sync(opened: Opened, group: Group) -> Group:
+def sync(opened: Opened, group: GroupCommit) -> GroupCommit:
     opened.store.flush()
     opened.horizon.close_group()
     return group

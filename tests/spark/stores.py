@@ -11,7 +11,7 @@ from typing import Any
 
 from shards import keys
 from shards.commit import Caps, Commit, Draft
-from shards.group import Outcome
+from shards.group_commit import Outcome
 from shards.record import Record, decode, encode, is_stub
 from shards.recover import Opened, open_timeline
 from shards.rocks import RocksStore

@@ -32,7 +32,7 @@ class Control(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Group:
+class GroupCommit:
     """One atomic batch: written, not yet durable."""
 
     bound_ms: int = 0
