@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from timeline.slices import Directory, Shard, Slice
 
 from . import keys
-from .group_commit import ROW_OVERHEAD
 from .leavings import leave
 from .record import is_stub
 from .store import Store, Table
@@ -48,7 +47,7 @@ def counting(store: Store, prefix: bytes, start_ms: int, end_ms: int, step_rows:
         for key, value in readable(store, Table.MESSAGES, start, end):
             rows += 1
             live += not is_stub(value)
-            size += len(value) + ROW_OVERHEAD
+            size += len(value) + keys.MESSAGE_KEY_BYTES
             if rows == step_rows:
                 start = key + b"\0"
                 break
@@ -102,7 +101,5 @@ def give_back(commit: "Commit", store: Store, piece: Slice, counted: Mapping[byt
 
 def lessen(commit: "Commit", shard: Shard, part: Counts) -> None:
     """So much less is in a shard that others go on borrowing."""
-    shard.count -= part.rows
-    shard.live -= part.live
-    shard.bytes = max(0, shard.bytes - part.bytes)
+    shard.lessen(part.rows, part.live, part.bytes)
     commit.changed((), (shard,))

@@ -253,7 +253,7 @@ class Commit(Placing):
             return
         self._put(Table.MESSAGES, found.shard.prefix + keys.place(found.position), left)
         self.retired(found.shard.prefix, found.position)
-        found.shard.live -= 1
+        found.shard.retire()
         self._touched[found.shard.prefix] = found.shard
         self._group.gone.append(found.position)
         self._group.touch(found.position)

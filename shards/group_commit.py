@@ -9,9 +9,6 @@ from timeline.position import MessageId, Position
 
 from .read import Found, Row
 
-ROW_OVERHEAD = 22
-"""Key bytes that count towards a shard's bytes."""
-
 
 class Outcome(Enum):
     """How a cancel or move ended."""

@@ -192,7 +192,7 @@ def switch(commit: Commit, move: Move, files: Sequence[MovedFile], nearest: Posi
     made = [moved_shards(files, child, structures) for child in move.children]
     for child, shards in zip(move.children, made, strict=True):
         for shard in shards:
-            shard.live -= move.retired.get((child.start_ms, shard.number), 0)
+            shard.retire(move.retired.get((child.start_ms, shard.number), 0))
     borrowed = dict(pieces[0].borrowed)
     parts = {number: _part(made, number) for number in borrowed}
     _check_parts(commit, pieces, borrowed, parts)

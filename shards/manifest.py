@@ -28,7 +28,6 @@ from .store import Store
 PLACE_DIGITS = 24
 NUMBER_MAX = (1 << 48) - 1
 """Of rows and bytes; sums of them fit in the rows of shards."""
-KEY_DIGITS = 44
 
 
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,11 +188,8 @@ def moved_shards(files: Sequence[MovedFile], child: PieceRow, structures: Mappin
         for share in file.shards if file.slice == child.start_ms else ():
             number = share.shard
             shard = shards.setdefault(number, Shard(child.home, number, structures[number]))
-            shard.count += share.rows
-            shard.live += share.live
-            shard.bytes += share.bytes
-            shard.first = min(shard.first, Position(int(share.first, 16)))
-            shard.last = max(shard.last, Position(int(share.last, 16)))
+            first, last = Position(int(share.first, 16)), Position(int(share.last, 16))
+            shard.take(share.rows, share.live, share.bytes, first, last)
     return list(shards.values())
 
 

@@ -21,7 +21,7 @@ from timeline.structures import ANYTHING, Structures
 
 from . import keys
 from .dedupe import Draft, Refused
-from .group_commit import ROW_OVERHEAD, Caps, GroupCommit
+from .group_commit import Caps, GroupCommit
 from .read import Found, find
 from .store import Batch, Store, Table
 from .tables import (
@@ -202,7 +202,7 @@ class Placing:
         seq, node = self.horizon.seq, self.node << 48
         put, touched, placed = self._batch.put_message, self._touched, self._group.placed
         cap_messages, cap_bytes, busy = self.caps.messages, self.caps.bytes, self.caps.structure_above
-        lowest = END
+        overhead, lowest = keys.MESSAGE_KEY_BYTES, END
         ids: list[MessageId] = []
         for draft, (at, piece) in zip(drafts, spots, strict=True):
             if piece is None:
@@ -221,7 +221,7 @@ class Placing:
             # Shard.grow, written out.
             shard.count += 1
             shard.live += 1
-            shard.bytes += len(value) + ROW_OVERHEAD
+            shard.bytes += len(value) + overhead
             if position < shard.first:
                 shard.first = position
             if position > shard.last:
@@ -275,4 +275,4 @@ class Placing:
         self._fresh[Table.MESSAGES, shard.prefix + keys.place(place)] = value
         if dead:
             self._group.placed.pop()
-            shard.live -= 1
+            shard.retire()

@@ -95,7 +95,7 @@ class Stretch:
 
     @property
     def is_of_messages(self) -> bool:
-        return self.start.startswith(self.scope) and len(self.start) == 22
+        return self.start.startswith(self.scope) and len(self.start) == keys.MESSAGE_KEY_BYTES
 
 
 class Unreadable:
@@ -150,9 +150,9 @@ class Unreadable:
     ) -> bytes:
         """A scan of [start, end) failed at its first row: where it goes on, now that more is known."""
         if table is Table.MESSAGES:
-            start = (int.from_bytes(start[:22].ljust(22, b"\0"), "big") + (len(start) > 22)).to_bytes(
-                22, "big"
-            )
+            whole = keys.MESSAGE_KEY_BYTES
+            number = int.from_bytes(start[:whole].ljust(whole, b"\0"), "big") + (len(start) > whole)
+            start = number.to_bytes(whole, "big")
 
         def is_readable(key: bytes) -> bool:
             try:
@@ -167,7 +167,7 @@ class Unreadable:
             return start
         further = end if self._count >= STRETCHES_MAX else beyond(is_readable, start, end)
         if table is Table.MESSAGES:
-            further = further.ljust(22, b"\0")
+            further = further.ljust(keys.MESSAGE_KEY_BYTES, b"\0")
         stretch = Stretch(start, further, scope, str(error))
         self.look_beside(store, table, stretch)
         self.add(stretch)

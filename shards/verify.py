@@ -18,8 +18,7 @@ from timeline.slices import Directory, Shard
 from timeline.structures import ANYTHING
 
 from .errors import Corrupt
-from .group_commit import ROW_OVERHEAD
-from .keys import place_of, shard_range, span_range
+from .keys import MESSAGE_KEY_BYTES, place_of, shard_range, span_range
 from .record import decode, is_stub
 from .schedules import schedule_of
 from .store import Store, Table
@@ -158,7 +157,7 @@ def _count(store: Store, shard: Shard, spans: list[tuple[bytes, bytes]], unreada
     counted = Shard(shard.home, shard.number, shard.structure)
     rows = (unreadable.scan(store, Table.MESSAGES, *span, shard.prefix) for span in spans)
     for key, value in chain.from_iterable(rows):
-        counted.grow(place_of(key), len(value) + ROW_OVERHEAD)
+        counted.grow(place_of(key), len(value) + MESSAGE_KEY_BYTES)
         if is_stub(value):
-            counted.live -= 1
+            counted.retire()
     return counted
