@@ -107,6 +107,7 @@ class Writer:
         when it was decided, has to be read again; `lost`: what was placed with a seq above the first number
         and up to the second has been answered with an error and is not to be sent."""
         self._opened = opened
+        self._open_group = opened.open_group
         self._wheel = wheel
         self._clock = clock
         self._cursors = cursors
@@ -149,7 +150,7 @@ class Writer:
     @property
     def running_ms(self) -> int:
         """Running time of the server over all starts."""
-        return self._opened.commit.running_ms + self._passed_ms()
+        return self._opened.running_ms + self._passed_ms()
 
     @property
     def is_idle(self) -> bool:
@@ -208,17 +209,16 @@ class Writer:
         if not self.can_compose:
             self._refuse_queue()
             return None
-        commit = self._opened.commit
-        commit.begin(self._clock.wall_ms())
-        answers, writes, is_whole = self._decide(commit)
-        if not is_whole or not self._is_countable(commit):
+        self._open_group.begin(self._clock.wall_ms())
+        answers, writes, is_whole = self._decide(self._opened.commit)
+        if not is_whole or not self._is_countable():
             self._give_up(answers)
             return None
-        if not writes and commit.is_empty:
+        if not writes and self._open_group.is_empty:
             self._answer(answers)
             self._settled()
             return None
-        return self._write(commit, answers)
+        return self._write(self._opened.commit, answers)
 
     def settle(self) -> None:
         """The oldest open group is durable: its messages may be sent, its answers leave."""
@@ -286,22 +286,22 @@ class Writer:
             messages += cost
             filled += size
             writes = writes or needs_write
-            mark = commit.mark
+            mark = self._open_group.mark
             try:
                 answer = decide(commit)
             except Refused as error:
                 answer = error
             except Exception as error:
-                answer, is_whole = error, isinstance(error, Corrupt) and commit.mark == mark
+                answer, is_whole = error, isinstance(error, Corrupt) and self._open_group.mark == mark
                 if not isinstance(error, Corrupt):
                     log.exception("a request failed in the writer")
             answers.append((size, done, answer))
         return answers, writes, is_whole
 
-    def _is_countable(self, commit: Commit) -> bool:
+    def _is_countable(self) -> bool:
         """Whether what was composed can be counted in rows."""
         try:
-            commit.count()
+            self._open_group.count()
         except Exception:
             log.exception("a group cannot be written")
             return False
@@ -310,7 +310,7 @@ class Writer:
     def _give_up(self, answers: Answers) -> None:
         """The group that is being composed goes, with all that was decided in it."""
         self.given_up += 1
-        self._lost(self._opened.commit.first_seq, self._opened.horizon.seq)
+        self._lost(self._open_group.first_seq, self._opened.horizon.seq)
         try:
             undo_group(self._opened)
             self._recovered()
@@ -331,12 +331,12 @@ class Writer:
 
     def _write(self, commit: Commit, answers: Answers) -> GroupCommit | None:
         passed_ms = self._passed_ms()
-        commit.running_ms += passed_ms
+        self._open_group.ran(passed_ms)
         self._mono += passed_ms / 1000  # the rest counts with the next group
         try:
             answers.append((0, self._cursors.write_cursors(commit), None))
-            commit.dispatched(self._turns)
-            group = commit.seal()
+            self._open_group.dispatched(self._turns)
+            group = self._open_group.seal()
         except Exception as error:
             if not isinstance(error, ShardsError):
                 log.exception("a group cannot be written")
@@ -355,7 +355,7 @@ class Writer:
 
     def _spoilt(self) -> GroupCommit:
         """What stands for the open group when it could not be sealed."""
-        return GroupCommit(first_seq=self._opened.commit.first_seq, last_seq=self._opened.horizon.seq)
+        return GroupCommit(first_seq=self._open_group.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
         if self.broken is None:

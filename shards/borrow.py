@@ -14,18 +14,16 @@ borrowed shard, and none goes but with its borrower, so the number of rows does 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from timeline.slices import Directory, Shard, Slice
 
 from . import keys
+from .commit import Commit
 from .leavings import leave
 from .record import is_stub
 from .store import Store, Table
 from .unreadable import readable
-
-if TYPE_CHECKING:
-    from .commit import Commit
 
 
 class Counts(NamedTuple):
@@ -85,21 +83,21 @@ def is_shared(directory: Directory, shard: Shard) -> bool:
     return next(found, None) is not None and next(found, None) is not None
 
 
-def give_back(commit: "Commit", store: Store, piece: Slice, counted: Mapping[bytes, Counts]) -> None:
+def give_back(commit: Commit, piece: Slice, counted: Mapping[bytes, Counts]) -> None:
     """A slice that has expired, and is in the directory no more, gives up what it borrowed."""
     for shard in piece.borrowed.values():
         if next(borrowers(commit.directory, shard), None) is None:
-            commit.forget_shard(shard)
+            commit.open_group.forget_shard(shard)
             leave(commit, *keys.shard_range(shard.prefix))
             continue
         part = counted.get(counted_key(piece, shard))
         if part is None:
-            part = span_counts(store, shard.prefix, piece.start_ms, piece.end_ms)
+            part = span_counts(commit.open_group.store, shard.prefix, piece.start_ms, piece.end_ms)
         lessen(commit, shard, part)
         leave(commit, *keys.span_range(shard.prefix, piece.start_ms, piece.end_ms))
 
 
-def lessen(commit: "Commit", shard: Shard, part: Counts) -> None:
+def lessen(commit: Commit, shard: Shard, part: Counts) -> None:
     """So much less is in a shard that others go on borrowing."""
     shard.lessen(part.rows, part.live, part.bytes)
-    commit.changed((), (shard,))
+    commit.open_group.changed((), (shard,))

@@ -19,19 +19,17 @@ makes the same steps again.
 import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
 
 from . import keys
+from .commit import Commit
 from .errors import Corrupt
 from .record import names_of
 from .store import Store, Table
 from .tables import dedupe_from
 from .unreadable import readable
-
-if TYPE_CHECKING:
-    from .commit import Commit
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class Look(NamedTuple):
     next: bytes | None
 
 
-def leave(commit: "Commit", start: bytes, end: bytes) -> None:
+def leave(commit: Commit, start: bytes, end: bytes) -> None:
     """Note that the rows of `messages` in [start, end) have expired."""
     commit.row(Table.META, LEFT + start, end)
 
@@ -60,7 +58,7 @@ def left(store: Store) -> Iterator[tuple[bytes, bytes]]:
         yield key[len(LEFT) :], end
 
 
-def clear(commit: "Commit", start: bytes, end: bytes) -> None:
+def clear(commit: Commit, start: bytes, end: bytes) -> None:
     """It has been read: the rows go, and the note."""
     commit.clear(Table.MESSAGES, start, end)
     commit.row(Table.META, LEFT + start, None)
@@ -88,7 +86,7 @@ def look_through(store: Store, table: Table, start: bytes, rows: int, floor: Pos
     return Look(names, looked[-1][0] + b"\0" if len(looked) == rows else None)
 
 
-def forget(commit: "Commit", names: Iterable[Name]) -> int:
+def forget(commit: Commit, names: Iterable[Name]) -> int:
     """In the writer: delete those that count as absent; how many. What cannot be read stays."""
     floor, gone = commit.directory.floor, 0
     for table, key in names:

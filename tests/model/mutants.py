@@ -13,13 +13,14 @@ import pytest
 import server.loader
 import server.sessions
 import server.writer
-import shards.placing
+import shards.open_group
 from server.replay import Replay
 from server.subscriber import Subscriber
 from server.writer import Writer
 from shards.commit import Commit
+from shards.cuts import Notes
 from shards.group_commit import GroupCommit
-from shards.handover import Notes
+from shards.open_group import OpenGroup
 from shards.tables import StoredCursor, cursor_value
 from timeline.horizon import Horizon
 from timeline.position import SEQ_MAX, Position, before
@@ -82,18 +83,18 @@ def nothing_is_held(patch: pytest.MonkeyPatch) -> None:
 def cursors_without_the_horizon(patch: pytest.MonkeyPatch) -> None:
     """Only groups with messages in them write the horizon; cursors go with any."""
     last = [Position(0)]
-    seal = Commit.seal
+    seal = OpenGroup.seal
 
-    def naive(self: Commit) -> GroupCommit:
-        if self._group.placed or not last[0] or last[0] > self.horizon.position:
+    def naive(self: OpenGroup) -> GroupCommit:
+        if self._made.placed or not last[0] or last[0] > self.horizon.position:
             last[0] = self.horizon.position
         return seal(self)
 
     def stale(cursor: StoredCursor) -> bytes:
         return cursor_value(msgspec.structs.replace(cursor, horizon=min(last[0], cursor.horizon)))
 
-    patch.setattr(Commit, "seal", naive)
-    patch.setattr(shards.placing, "cursor_value", stale)
+    patch.setattr(OpenGroup, "seal", naive)
+    patch.setattr(shards.open_group, "cursor_value", stale)
 
 
 def cancels_against_the_horizon(patch: pytest.MonkeyPatch) -> None:
@@ -255,13 +256,13 @@ def stubs_are_not_noted(patch: pytest.MonkeyPatch) -> None:
 def slices_stay_cached_when_cut(patch: pytest.MonkeyPatch) -> None:
     """The quarters of an hour know their slice, whatever becomes of it."""
 
-    def replaced(self: Commit, piece: Slice, children: Sequence[Slice]) -> None:
+    def replaced(self: OpenGroup, piece: Slice, children: Sequence[Slice]) -> None:
         kept = dict(self._quarters)
         real(self, piece, children)
         self._quarters.update(kept)
 
-    real = Commit.replaced
-    patch.setattr(Commit, "replaced", replaced)
+    real = OpenGroup.replaced
+    patch.setattr(OpenGroup, "replaced", replaced)
 
 
 def ingested_rows_are_left_lying(patch: pytest.MonkeyPatch) -> None:
