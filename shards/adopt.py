@@ -1,4 +1,4 @@
-"""Messages that bring their ids: what an export with ids gives, taken back.
+"""Messages that bring their own ids: an export with ids, taken back in.
 
 An id names the row that it was first written to. An adopted one names no row here, so its message is stored
 as a moved one is: the record carries the id and `moved` says where it lies. Three things keep an id from ever

@@ -1,16 +1,16 @@
-"""Shards that several slices read: what a split leaves until the bytes have been moved.
+"""Shards that several slices read: what a cut leaves until the rows have been copied.
 
-A borrowed shard stays where it was written, under the key of the slice that was split, and each borrower
-reads of it what lies in its own span. Its row in `shards` says what all borrowers together hold, and it
-lives as long as one of them does:
+A borrowed shard stays where it was written, under the key of the slice that was cut, and each borrower reads
+of it what lies in its own span. Its row in `shards` says what all borrowers together hold, and it lives as
+long as one of them does:
 
     begin      slice A(0, 1, 2)  ->  B, C, D, each with A's 0, 1, 2 borrowed; A's rows in `shards` stay
-    D moved    D has 0, 1, 2 of its own; of A's shards the span of D is deleted, their rows say B + C
+    D copied   D has 0, 1, 2 of its own; of A's shards the span of D is deleted, their rows say B + C
     B expires  the span of B is deleted, their rows say C
-    C moved    A's shards are deleted whole
+    C copied   A's shards are deleted whole
 
-How many rows a borrower holds stands nowhere: they are counted when it is needed. No row is ever added to a
-borrowed shard, and none goes but with its borrower, so the number of rows does not change under the count.
+How many rows each borrower holds is stored nowhere: they are counted when that is needed. No row is ever
+added to a borrowed shard and none leaves it except with its borrower, so the count cannot go stale.
 """
 
 from collections.abc import Iterator, Mapping
@@ -55,12 +55,12 @@ def counting(store: Store, prefix: bytes, start_ms: int, end_ms: int, step_rows:
 
 
 def span_counts(store: Store, prefix: bytes, start_ms: int, end_ms: int) -> Counts:
-    """All of it at once."""
+    """`counting` in one step."""
     return next(counting(store, prefix, start_ms, end_ms, 1 << 62))
 
 
 def counted_key(piece: Slice, shard: Shard) -> bytes:
-    """Names what a slice holds of a shard that it borrows."""
+    """Stands for a slice's part of a shard that it borrows, where parts have been counted."""
     return keys.slice_key(piece.home) + shard.prefix
 
 
@@ -98,6 +98,6 @@ def give_back(commit: Commit, piece: Slice, counted: Mapping[bytes, Counts]) -> 
 
 
 def lessen(commit: Commit, shard: Shard, part: Counts) -> None:
-    """So much less is in a shard that others go on borrowing."""
+    """Rows have left a shard that other slices go on borrowing."""
     shard.lessen(part.rows, part.live, part.bytes)
     commit.open_group.changed((), (shard,))

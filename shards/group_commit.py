@@ -1,4 +1,4 @@
-"""The values of a group commit: what it did, how each cancel or move ended, its bounds."""
+"""The values of a group commit: what it wrote, how each cancel or move ended, its bounds."""
 
 from dataclasses import dataclass, field
 from enum import Enum

@@ -3,13 +3,13 @@
 `begin` is the whole logical split, one batch: the slice leaves the directory, its children come in, each
 borrowing all the shards that the slice had, own ones and borrowed ones. From then on new messages go to
 shards of the children, and what was there is sealed but for the stubs of cancels and moves. Nothing has to
-follow: a child that borrows is as good as another, only that it is read through rows that lie elsewhere.
+follow: a child that borrows is as good as any other, except that its rows lie elsewhere.
 
-A job that copies the sealed rows has begun with a checkpoint taken after `begin`, so it has every row. Rows
-that are overwritten by stubs meanwhile are *noted*. When the job hands its files back they are ingested under
-the children's keys, which nobody reads: a shard is there for readers when it has a row in `shards`. Noted
-stubs are replayed onto the ingested rows, most of them in groups of their own, the last of them in the batch
-of `switch`, which makes the ingested shards the children's own and deletes what was borrowed.
+A job copies the sealed rows from a checkpoint taken after `begin`, so it has every row. Those that are
+overwritten by stubs meanwhile are *noted* (cuts.py). When the job hands its files back they are ingested
+under the children's keys, which nobody reads: a shard is there for readers when it has a row in `shards`.
+Noted stubs are replayed onto the ingested rows, most of them in groups of their own, the last of them in the
+batch of `switch`, which makes the ingested shards the children's own and deletes what was borrowed.
 
     slice A(gen 0)  shards 0, 1      begin at t    A(gen 1) borrows 0, 1     B(gen 1, from t) borrows 0, 1
     put in B        B opens shard 2: its number is above all that it borrows, because an id carries it
@@ -33,7 +33,7 @@ from .commit import Commit
 from .cuts import Cut
 from .dedupe import Refused
 from .jobs import PieceRow, SourceRow
-from .manifest import MovedFile, moved_shards, prefix_of
+from .manifest import MovedFile, child_shards, prefix_of
 from .record import is_stub
 from .store import Table
 
@@ -85,12 +85,12 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
     if any(low >= high for low, high in pairwise([piece.start_ms, *cuts, piece.end_ms])):
         raise Refused("cuts", "must rise and lie inside the slice")
     if not cuts and not piece.borrowed:
-        raise Refused("cuts", "are needed: the slice borrows nothing, so there is nothing to move")
+        raise Refused("cuts", "are needed: the slice borrows nothing, so there is nothing to copy")
     directory = commit.directory
     if len(cuts) >= PARTS_MAX or len(directory) + len(cuts) > directory.max_slices:
-        raise Refused("cuts", f"make more slices than can be; slices.max is {directory.max_slices}")
+        raise Refused("cuts", f"would make more slices than slices.max allows, {directory.max_slices}")
     if piece.generation == GENERATION_MAX:
-        raise Refused("cuts", "cannot be made: the slice has been cut as often as a slice can be")
+        raise Refused("cuts", f"are too many: a slice and what came of it can be cut {GENERATION_MAX} times")
 
 
 def replay(commit: Commit, cut: Cut, limit: int) -> int:
@@ -103,15 +103,15 @@ def replay(commit: Commit, cut: Cut, limit: int) -> int:
         number, place = note
         value = commit.get(Table.MESSAGES, cut.prefixes[number] + keys.place(place))
         if value is None or not is_stub(value):
-            # Noted by a group that was lost. Who changes the row after all notes it again.
+            # Noted by a group that was lost. If the row is overwritten after all, it is noted again.
             cut.noted.discard(note)
             continue
         child = cut.child_at(place)
         key = prefix_of(child, number) + keys.place(place)
-        moved = commit.get(Table.MESSAGES, key)
-        if moved is None:
+        ingested = commit.get(Table.MESSAGES, key)
+        if ingested is None:
             raise Refused("bad-manifest", f"shard {number}: the row at {place:024x} is in no file")
-        if not is_stub(moved):
+        if not is_stub(ingested):
             spot = child.start_ms, number
             cut.retired[spot] = cut.retired.get(spot, 0) + 1
             commit.row(Table.MESSAGES, key, value)
@@ -127,7 +127,7 @@ def switch(commit: Commit, cut: Cut, files: Sequence[MovedFile], nearest: Positi
     replay(commit, cut, len(cut.noted))
     # As they are by now: a repair may have come in between.
     structures = {number: shard.structure for number, shard in pieces[0].borrowed.items()}
-    made = [moved_shards(files, child, structures) for child in cut.children]
+    made = [child_shards(files, child, structures) for child in cut.children]
     for child, shards in zip(cut.children, made, strict=True):
         for shard in shards:
             shard.retire(cut.retired.get((child.start_ms, shard.number), 0))
@@ -174,7 +174,7 @@ def _check_parts(
 
 
 def discard(commit: Commit, children: Sequence[PieceRow], sources: Sequence[SourceRow]) -> None:
-    """Delete what was ingested for these children and is not theirs."""
+    """Delete the rows that were ingested for these children and have not become theirs."""
     for child in children:
         for source in sources:
             prefix = prefix_of(child, source.shard)
@@ -189,5 +189,5 @@ def undo_replay(cut: Cut) -> None:
 
 
 def shared_sources(commit: Commit, piece: Slice) -> list[Shard]:
-    """The shards of a slice that others borrow too: their numbers say nothing about this slice."""
+    """The shards of a slice that others borrow too: their counts are not those of this slice."""
     return [shard for shard in piece.borrowed.values() if is_shared(commit.directory, shard)]

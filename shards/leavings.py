@@ -1,19 +1,19 @@
 """What expired slices leave: their rows in `messages`, until `dedupe` and `moved` have forgotten them.
 
 A slice that expires is gone at once: it is in the directory no more and the retention floor lies behind it.
-Its rows, which belong to nobody then, stay for a while, because they are the one list of what it had given
-away: a record has the hash of its idempotency key and, if it was moved here, its id. So the rows of `dedupe`
-and `moved` that have gone with it are found by reading it once, in steps, and not by looking through all that
-there are. Then the rows go too.
+Its rows, which belong to nobody then, stay for a while, because they are the only list of the names it had
+given out: a record has the hash of its idempotency key and, if it was moved here, its id. So the rows of
+`dedupe` and `moved` that have gone with it are found by reading it once, in steps, and not by looking through
+all that there are. Then the rows go too.
 
     expire          slices: A goes; floor: the end of A; meta: "left/" + start of A's rows -> their end
     a step          1,000 rows of A read, outside of the writer
                     keys and ids of those whose rows lie before the floor deleted, in the writer
     the last one    messages: A's rows go; meta: the note goes
 
-What a step finds it only suspects: a key may have been taken anew since, a message may have been moved on.
-`forget` decides, against the row as it is then; one that cannot be read it passes over. A crash in between
-makes the same steps again.
+What a step finds is only suspected: a key may have been taken anew since, a message may have been moved on.
+`forget` decides, against the row as it is by then, and passes over one that cannot be read. After a crash the
+same steps are made again.
 """
 
 import logging
@@ -59,7 +59,7 @@ def left(store: Store) -> Iterator[tuple[bytes, bytes]]:
 
 
 def clear(commit: Commit, start: bytes, end: bytes) -> None:
-    """It has been read: the rows go, and the note."""
+    """All of it has been looked through: the rows go, and the note."""
     commit.clear(Table.MESSAGES, start, end)
     commit.row(Table.META, LEFT + start, None)
 
@@ -87,7 +87,7 @@ def look_through(store: Store, table: Table, start: bytes, rows: int, floor: Pos
 
 
 def forget(commit: Commit, names: Iterable[Name]) -> int:
-    """In the writer: delete those that count as absent; how many. What cannot be read stays."""
+    """Delete the names whose messages have expired; how many. A row that cannot be read stays."""
     floor, gone = commit.directory.floor, 0
     for table, key in names:
         try:

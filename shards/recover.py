@@ -1,4 +1,4 @@
-"""Opening: from what is on disk to a directory, a horizon and a commit that can go on.
+"""Opening: from what is on disk to a directory, a horizon and an open group, ready for the next request.
 
 Counts, caps and the directory come from their rows, which are written in the same batch as the messages
 they count, so that nothing has to be scanned but the slice the horizon is in (to know how many of its
@@ -85,9 +85,9 @@ def open_timeline(
     open_group = OpenGroup(
         store, directory, structures, horizon, waiting, node=node, caps=caps, running_ms=cursor.running_ms
     )
-    changed = Notes()
-    commit = Commit(open_group, waiting, changed, caps=caps)
-    return Opened(store, directory, horizon, reader, open_group, commit, waiting, changed, owed)
+    cut_notes = Notes()
+    commit = Commit(open_group, waiting, cut_notes, caps=caps)
+    return Opened(store, directory, horizon, reader, open_group, commit, waiting, cut_notes, owed)
 
 
 def reopen_timeline(opened: Opened) -> ShardsError | None:
@@ -145,7 +145,7 @@ def _seal(reader: Reader) -> None:
 
 
 def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
-    """Where dispatch stood; a new store's timeline begins now. Raises Corrupt: nothing says it."""
+    """Where dispatch stood; a new store's timeline begins now. Raises Corrupt if only this row is missing."""
     value = store.get(Table.META, META_CURSOR)
     if value is not None:
         return cursor_from(value)
@@ -154,11 +154,11 @@ def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
 
 
 def _check_new(store: Store, missing: str) -> None:
-    """Who begins anew over what is there gives its ids again. Raises Corrupt."""
+    """Raises Corrupt if there are rows: to begin anew beside them would give their ids out again."""
     for table in Table:
         if table is not Table.META and next(store.scan(table, b"", b"\xff" * 64), None) is not None:
             raise Corrupt(
-                f"table meta does not say {missing}, and table {table.value} is not empty: a backup does"
+                f"table meta does not say {missing}, and table {table.value} is not empty: restore a backup"
             )
 
 

@@ -39,7 +39,7 @@ _WALL = Struct(">Q")
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
-    """What every batch writes: how far dispatch is and may go."""
+    """What every batch writes: how far dispatch has come and how far it may go."""
 
     horizon: Position
     bound_ms: int

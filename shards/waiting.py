@@ -1,11 +1,11 @@
 """How many messages wait: two figures that can be counted from rows, counted at start and kept up since.
 
     pending    messages neither dispatched nor cancelled, wherever they wait
-    held       rows of the table `held`: messages that wait because the clock was set back, and what cancels
-               have left of such messages until their due
+    held       rows of the table `held`: messages that wait because the clock was set back, and the stubs
+               of cancelled ones until their due
 
-Nobody but the methods here writes them. They are ahead of the disk by what has been composed: a group that is
-not going to be written is undone, and after a failure both are counted again.
+They are written by the methods here alone. They are ahead of the disk by what has been composed: a group that
+is not going to be written is undone, and after a failure both are counted again.
 """
 
 
@@ -26,7 +26,7 @@ class Waiting:
         self._found = self.pending, self.held
 
     def undo(self) -> None:
-        """The open group is not going to be written."""
+        """The open group is not going to be written: back to the figures at `begin`."""
         self.pending, self.held = self._found
 
     def placed(self, count: int) -> None:
