@@ -184,11 +184,11 @@ class Core:
         )
 
     def _dispatched(self, count: int) -> None:
-        self.opened.commit.pending -= count
+        self.opened.waiting.dispatched(count)
 
     def _due_held(self, limit: int) -> list[Position]:
         """Held messages whose due the wall clock shows, at most `limit`."""
-        if not self.opened.commit.held:
+        if not self.opened.held:
             return []
         wall_ms = self.clock.wall_ms()
         places = (place for place, _, _ in self.reader.held() if place not in self._stuck)

@@ -23,7 +23,7 @@ def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
         "messages/received": traffic.received,
         "messages/sent": traffic.sent,
         "publish/messages/dropped": traffic.dropped,
-        "fasti/pending": core.opened.commit.pending,
+        "fasti/pending": core.opened.pending,
         "fasti/dispatched": core.dispatch.counts.dispatched,
         "fasti/slices": len(core.directory),
     }

@@ -120,7 +120,7 @@ class Housekeeping:
 
         def seal(commit: Commit) -> None:
             for piece in passed_slices(app.directory, app.horizon.position):
-                commit.passed(piece)
+                commit.open_group.passed(piece)
 
         if passed_slices(app.directory, app.horizon.position):
             await app.ask(seal)

@@ -141,8 +141,8 @@ class ServerCollector(Collector):
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
         app = self._app
-        yield "messages_pending", "Messages neither dispatched nor cancelled", app.opened.commit.pending
-        yield "messages_held", "Messages that wait because the clock was set back", app.opened.commit.held
+        yield "messages_pending", "Messages neither dispatched nor cancelled", app.opened.pending
+        yield "messages_held", "Messages that wait because the clock was set back", app.opened.held
         yield "writer_queued", "Messages' worth of requests that wait to be written", app.writer.queued
         yield "writer_queued_bytes", "Bytes of requests that are not answered yet", app.writer.queued_bytes
         yield "unreadable_stretches", "Stretches of messages that cannot be read", len(app.reader.unreadable)

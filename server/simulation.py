@@ -38,7 +38,7 @@ async def advance(app: App, housekeeping: Housekeeping, by_ms: int) -> int:
     while True:
         start_ms = clock.now_ms
         await _walk(app, clock, min(target_ms, start_ms + step_ms))
-        app.opened.commit.running_ms += clock.now_ms - start_ms
+        app.opened.open_group.ran(clock.now_ms - start_ms)
         await housekeeping.run_due()
         if clock.now_ms >= target_ms:
             # Where the clock stands is on disk before anybody is told: it never goes back, kill -9 or not.

@@ -35,7 +35,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from shards.commit import Commit, Group, Refused
+from shards.commit import Commit, GroupCommit, Refused
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.recover import Opened, reopen_timeline, undo_group
 from timeline.position import Position
@@ -112,6 +112,7 @@ class Writer:
     ) -> None:
         """`wake`: something waits for `compose`, or something new may be due."""
         self._opened = opened
+        self._open_group = opened.open_group
         self._wheel = wheel
         self._clock = clock
         self._riders: list[Rider] = []
@@ -121,7 +122,7 @@ class Writer:
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._bytes = 0
-        self._open: deque[tuple[Group, Answers]] = deque()
+        self._open: deque[tuple[GroupCommit, Answers]] = deque()
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
         self.given_up = 0
@@ -151,7 +152,7 @@ class Writer:
     @property
     def running_ms(self) -> int:
         """Running time of the server over all starts."""
-        return self._opened.commit.running_ms + self._passed_ms()
+        return self._opened.running_ms + self._passed_ms()
 
     @property
     def is_idle(self) -> bool:
@@ -206,7 +207,7 @@ class Writer:
         index = bisect_left(self._turns, (place, 0))
         return self._turns[index][1] if index < len(self._turns) else None
 
-    def compose(self) -> Group | None:
+    def compose(self) -> GroupCommit | None:
         """Decide what is queued and write it as one group; None when nothing needs a sync.
 
         While enough groups are being synced only requests that should write nothing are let through.
@@ -214,17 +215,16 @@ class Writer:
         if not self.can_compose:
             self._refuse_queue()
             return None
-        commit = self._opened.commit
-        commit.begin(self._clock.wall_ms())
-        answers, writes, is_whole = self._decide(commit)
-        if not is_whole or not self._is_countable(commit):
+        self._open_group.begin(self._clock.wall_ms())
+        answers, writes, is_whole = self._decide(self._opened.commit)
+        if not is_whole or not self._is_countable():
             self._give_up(answers)
             return None
-        if not writes and commit.is_empty:
+        if not writes and self._open_group.is_empty:
             self._answer(answers)
             self._wake()
             return None
-        return self._write(commit, answers)
+        return self._write(self._opened.commit, answers)
 
     def settle(self) -> None:
         """The oldest open group is durable: its messages may be sent, its answers leave."""
@@ -291,22 +291,22 @@ class Writer:
             messages += cost
             filled += size
             writes = writes or needs_write
-            mark = commit.mark
+            mark = self._open_group.mark
             try:
                 answer = decide(commit)
             except Refused as error:
                 answer = error
             except Exception as error:
-                answer, is_whole = error, isinstance(error, Corrupt) and commit.mark == mark
+                answer, is_whole = error, isinstance(error, Corrupt) and self._open_group.mark == mark
                 if not isinstance(error, Corrupt):
                     log.exception("a request failed in the writer")
             answers.append((size, done, answer))
         return answers, writes, is_whole
 
-    def _is_countable(self, commit: Commit) -> bool:
+    def _is_countable(self) -> bool:
         """Whether what was composed can be counted in rows."""
         try:
-            commit.count()
+            self._open_group.count()
         except Exception:
             log.exception("a group cannot be written")
             return False
@@ -315,7 +315,7 @@ class Writer:
     def _give_up(self, answers: Answers) -> None:
         """The group that is being composed goes, with all that was decided in it."""
         self.given_up += 1
-        self._retract(self._opened.commit.first_seq, self._opened.horizon.seq)
+        self._retract(self._open_group.first_seq, self._opened.horizon.seq)
         try:
             undo_group(self._opened)
             self._recover_riders()
@@ -333,16 +333,16 @@ class Writer:
         )
         self._wake()
 
-    def _write(self, commit: Commit, answers: Answers) -> Group | None:
+    def _write(self, commit: Commit, answers: Answers) -> GroupCommit | None:
         passed_ms = self._passed_ms()
-        commit.running_ms += passed_ms
+        self._open_group.ran(passed_ms)
         self._mono += passed_ms / 1000  # the rest counts with the next group
         try:
             answers += [
                 (0, done, None) for rider in self._riders if (done := rider.write(commit)) is not None
             ]
-            commit.dispatched(self._turns)
-            group = commit.seal()
+            self._open_group.dispatched(self._turns)
+            group = self._open_group.seal()
         except Exception as error:
             if not isinstance(error, ShardsError):
                 log.exception("a group cannot be written")
@@ -367,9 +367,9 @@ class Writer:
         """Running time since it was last noted."""
         return int((self._clock.mono() - self._mono) * 1000)
 
-    def _spoilt(self) -> Group:
+    def _spoilt(self) -> GroupCommit:
         """What stands for the open group when it could not be sealed."""
-        return Group(first_seq=self._opened.commit.first_seq, last_seq=self._opened.horizon.seq)
+        return GroupCommit(first_seq=self._open_group.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
         if self.broken is None:

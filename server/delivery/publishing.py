@@ -151,7 +151,7 @@ class Publishing:
             return MessageId(0)
         draft = Draft(due_ms or wish.record.due_ms, wish.record.topic, encode(wish.record))
         try:
-            (placed,) = commit.place([draft], commit.reserve([draft]))
+            placed = commit.put_owed(draft)
         except Refused as error:
             self.traffic.refused += 1
             log.warning("publish of the server refused: %s", error, extra=by("the server"))

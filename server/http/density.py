@@ -49,7 +49,7 @@ class Density:
         `is_abandoned`: nobody waits for it.
         """
         structures = self._app.reader.structures.overlapping((topic,)) if topic else None
-        if self._app.opened.commit.held:
+        if self._app.opened.held:
             # Behind the horizon, all of them, and pending.
             start = before(self._start_ms)
             for row in self._app.reader.held():

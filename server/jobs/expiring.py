@@ -15,6 +15,7 @@ import msgspec
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
 from shards.dedupe import Refused
+from shards.expiry import expire as expire_slices
 from shards.jobs import ARCHIVING, EXPIRE, JobRow, PieceRow
 from shards.manifest import Fault
 from timeline.slices import Slice
@@ -63,7 +64,7 @@ async def commit(pipeline: Pipeline, job_id: str, token: str, said: Sequence[Dro
                 raise Refused("wrong-state", "the slices are not the oldest ones any more")
             if job.epoch != pipeline.app.directory.epoch:
                 return None
-            commit.expire(pieces, job.counted)
+            expire_slices(commit, pieces, job.counted)
             return pipeline.done_row(commit, job, sum(one.rows for one in said))
 
         row: JobRow | None = await pipeline.ask(job, decide)
@@ -104,7 +105,7 @@ async def expire(pipeline: Pipeline) -> list[Slice]:
     epoch = directory.epoch
     counted = await pipeline.in_thread(partial(borrowed_counts, pipeline, chosen))
     gone: list[Slice] = await pipeline.app.ask(
-        lambda commit: commit.expire(chosen, counted) if directory.epoch == epoch else []
+        lambda commit: expire_slices(commit, chosen, counted) if directory.epoch == epoch else []
     )
     return gone
 

@@ -35,9 +35,9 @@ from msgspec.structs import replace
 from shards import handover
 from shards.borrow import Counts
 from shards.commit import Commit
+from shards.cuts import Cut
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
-from shards.handover import Move, Notes
 from shards.jobs import ABORTED, DONE, ENDED, JobRow, PieceRow, job_key, job_value, stored_job, stored_jobs
 from shards.manifest import Fault
 from shards.store import Table
@@ -93,7 +93,7 @@ class Job:
     """What the slices of an expiry hold of borrowed shards."""
     epoch: int = 0
     """Of the directory that this was counted by."""
-    move: Move | None = None
+    cut: Cut | None = None
     is_ingested: bool = False
     """Files have been taken in that are not the children's yet."""
     is_busy: bool = False
@@ -113,7 +113,7 @@ class Pipeline:
         """`path`: of the store, in which the jobs' folders are."""
         self.app = app
         self.folder = path / "jobs"
-        self.notes = Notes()
+        self.notes = app.opened.notes
         self.launcher = Launcher(app.config.spark, self._child_ended)
         self.url = ""
         """Where the server can be reached by a child of it; set when it listens."""
@@ -128,7 +128,6 @@ class Pipeline:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pipeline")
         self._tasks: set[asyncio.Task[None]] = set()
         self.leavings = Leavings(app, self.in_thread)
-        app.opened.commit.retired = self.notes.note
 
     # -- the server's side
 
@@ -193,7 +192,7 @@ class Pipeline:
     def expired(self) -> list[Slice]:
         """The slices whose retention is over, the oldest first."""
         app = self.app
-        running_s = app.opened.commit.running_ms // 1000
+        running_s = app.opened.running_ms // 1000
         retention_s = app.config.slices.retention_ms // 1000
         return expired_slices(app.directory, running_s, retention_s)[:EXPIRE_SLICES]
 
@@ -335,8 +334,8 @@ class Pipeline:
             return
         job.row = row
         self._remember(row)
-        if job.move is not None:
-            self.notes.drop(job.move)
+        if job.cut is not None:
+            self.notes.drop(job.cut)
         self.launcher.end(row.id, is_done=row.state == DONE)
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
@@ -388,8 +387,8 @@ class Pipeline:
                 await self.closed(job, row)
             else:
                 await self.end(job, "the store failed")
-        elif job.move is not None and job.move.is_overrun:
-            await self.end(job, f"more than {handover.NOTED_MAX} rows changed during the job")
+        elif job.cut is not None and job.cut.is_overrun:
+            await self.end(job, f"more than {self.notes.most} rows changed during the job")
         elif job.orphaned:
             await self.end(job, job.orphaned)
         elif self.app.clock.mono() >= job.lease_until:

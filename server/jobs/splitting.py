@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from shards import handover, keys
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
+from shards.cuts import Cut
 from shards.dedupe import Refused
-from shards.handover import Move
 from shards.jobs import COMMITTING, MOVING, PLANNING, SPLIT, JobRow
 from shards.manifest import MovedFile, manifest_faults
 from timeline.position import before
@@ -73,11 +73,11 @@ async def begin(pipeline: Pipeline, job_id: str, token: str, cuts: Sequence[int]
     async with pipeline.step(job_id, token, SPLIT, PLANNING) as job:
 
         def decide(commit: Commit) -> JobRow:
-            move = handover.begin(commit, job.row.slices[0].home, cuts, pipeline.nearest(), job.known)
+            cut = handover.begin(commit, job.row.slices[0].home, cuts, pipeline.nearest(), job.known)
             # From now on, not from when it is durable: the next cancel may be in this group.
-            job.move = move
-            pipeline.notes.add(move)
-            row = replace(job.row, state=MOVING, children=move.children, sources=[move.sources])
+            job.cut = cut
+            pipeline.notes.add(cut)
+            row = replace(job.row, state=MOVING, children=cut.children, sources=[cut.sources])
             write_row(commit, row)
             return row
 
@@ -90,16 +90,16 @@ async def begin(pipeline: Pipeline, job_id: str, token: str, cuts: Sequence[int]
 async def commit(pipeline: Pipeline, job_id: str, token: str, files: Sequence[MovedFile]) -> JobRow:
     """Take what was moved. Raises JobRefused, StoreFailed, Busy."""
     async with pipeline.step(job_id, token, SPLIT, MOVING) as job:
-        move = job.move
-        assert move is not None, "it has begun"
-        faults = manifest_faults(files, move.children, move.sources, move.rows)
+        cut = job.cut
+        assert cut is not None, "it has begun"
+        faults = manifest_faults(files, cut.children, cut.sources, cut.rows)
         if faults:
             raise JobRefused("bad-manifest", "the manifest does not fit", faults)
         job.row.state = COMMITTING
         try:
-            row = await _take(pipeline, job, move, files)
+            row = await _take(pipeline, job, cut, files)
         except (JobRefused, Busy):
-            await _put_back(pipeline, job, move)
+            await _put_back(pipeline, job, cut)
             raise
         except Exception:
             # What came of it is seen from its row; the job cannot go on.
@@ -110,8 +110,8 @@ async def commit(pipeline: Pipeline, job_id: str, token: str, files: Sequence[Mo
     return row
 
 
-async def _take(pipeline: Pipeline, job: Job, move: Move, files: Sequence[MovedFile]) -> JobRow:
-    _check_near(pipeline, move)
+async def _take(pipeline: Pipeline, job: Job, cut: Cut, files: Sequence[MovedFile]) -> JobRow:
+    _check_near(pipeline, cut)
     store = pipeline.app.opened.store
     try:
         faults = await pipeline.in_thread(partial(jobfolder.check, store, job.folder, files))
@@ -119,34 +119,34 @@ async def _take(pipeline: Pipeline, job: Job, move: Move, files: Sequence[MovedF
             raise JobRefused("bad-manifest", "a file does not fit", faults)
         if job.is_ingested:
             # By a commit that was refused then: its rows, and what was replayed onto them, go first.
-            await pipeline.ask(job, partial(handover.discard, children=move.children, sources=move.sources))
-            handover.undo_replay(move)
+            await pipeline.ask(job, partial(handover.discard, children=cut.children, sources=cut.sources))
+            handover.undo_replay(cut)
         job.is_ingested = True
         await pipeline.in_thread(partial(jobfolder.ingest, store, job.folder, files))
     except OSError as error:
         raise JobRefused("bad-manifest", f"the files cannot be taken: {error}") from error
     left = 1
     while left:
-        step = partial(handover.replay, move=move, limit=REPLAY_ROWS)
-        left = await pipeline.ask(job, step, cost=min(REPLAY_ROWS, max(1, len(move.noted))))
+        step = partial(handover.replay, cut=cut, limit=REPLAY_ROWS)
+        left = await pipeline.ask(job, step, cost=min(REPLAY_ROWS, max(1, len(cut.noted))))
 
     def decide(commit: Commit) -> JobRow:
-        if move.is_overrun:
+        if cut.is_overrun:
             raise Refused("wrong-state", "more rows changed during the job than are noted")
-        handover.switch(commit, move, files, pipeline.nearest())
+        handover.switch(commit, cut, files, pipeline.nearest())
         return pipeline.done_row(commit, job, sum(file.rows for file in files))
 
     row: JobRow = await pipeline.ask(job, decide)
     return row
 
 
-def _check_near(pipeline: Pipeline, move: Move) -> None:
-    if before(move.start_ms) <= pipeline.nearest():
+def _check_near(pipeline: Pipeline, cut: Cut) -> None:
+    if before(cut.start_ms) <= pipeline.nearest():
         raise JobRefused("too-near", "the slice is in memory by now, or will soon be")
 
 
-async def _put_back(pipeline: Pipeline, job: Job, move: Move) -> None:
+async def _put_back(pipeline: Pipeline, job: Job, cut: Cut) -> None:
     """A commit was refused. What was ingested goes with the next one, or with the job."""
     job.row.state = MOVING
-    if move.is_overrun or before(move.start_ms) <= pipeline.nearest():
-        await pipeline.end(job, "too much changed" if move.is_overrun else "the slice has come too near")
+    if cut.is_overrun or before(cut.start_ms) <= pipeline.nearest():
+        await pipeline.end(job, "too much changed" if cut.is_overrun else "the slice has come too near")

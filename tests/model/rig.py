@@ -23,6 +23,7 @@ from server.writer import Busy
 from shards import keys
 from shards.commit import Commit, Control, Draft, Outcome, Refused, Replayed
 from shards.errors import StoreFailed
+from shards.expiry import expire
 from shards.leavings import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.record import CANCELLED, Record, decode, encode, is_stub, names_of, topic_of
@@ -182,7 +183,7 @@ class Rig:
 
         def seal(commit: Commit) -> None:
             for piece in passed:
-                commit.passed(piece)
+                commit.open_group.passed(piece)
 
         def sealed(answer: Any) -> None:
             self.is_expiring = not isinstance(answer, Exception) and self._drop(retention_s)
@@ -191,11 +192,11 @@ class Rig:
 
     def _drop(self, retention_s: int) -> bool:
         directory = self.core.directory
-        plan = expired_slices(directory, self.core.opened.commit.running_ms // 1000, retention_s)
+        plan = expired_slices(directory, self.core.opened.running_ms // 1000, retention_s)
 
         def drop(commit: Commit) -> None:
             if plan:
-                commit.expire(plan)
+                expire(commit, plan)
                 self.oracle.floor_ms = max(self.oracle.floor_ms, plan[-1].end_ms)
                 self.oracle.passed_over_ms = max(self.oracle.passed_over_ms, plan[-1].end_ms)
 
@@ -523,11 +524,11 @@ class Rig:
         if core.writer.broken is None:
             counted = count_pending(core.reader, horizon.position)
             need(
-                core.opened.commit.pending == counted,
-                f"pending is {core.opened.commit.pending}, counted {counted}",
+                core.opened.pending == counted,
+                f"pending is {core.opened.pending}, counted {counted}",
             )
             held = sum(1 for _ in core.reader.held())
-            need(core.opened.commit.held == held, f"held is {core.opened.commit.held}, counted {held}")
+            need(core.opened.held == held, f"held is {core.opened.held}, counted {held}")
         for subscriber in core.sessions:
             session = subscriber.session
             need(len(session.flights) <= session.window, "more in flight than the window")
@@ -592,7 +593,7 @@ class Rig:
         dues = [at_of(place) for place, _, _ in core.reader.held()]
         rows = core.reader.read(Position(core.horizon.position + 1), END)
         dues += [at_of(place) for place, _, value in rows if not is_stub(value)]
-        need(bool(dues) or not core.opened.commit.pending, "messages are pending and due never")
+        need(bool(dues) or not core.opened.pending, "messages are pending and due never")
         return min(dues) if dues else None
 
     def _check_whole(self) -> None:

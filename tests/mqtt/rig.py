@@ -34,7 +34,7 @@ from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core
 from server.delivery.subscriber import Closing
 from server.mqtt.state import Connection
-from shards.commit import Group
+from shards.commit import GroupCommit
 from shards.memory import MemoryStore
 
 START_MS = 1_795_248_000_000
@@ -293,7 +293,7 @@ class Rig:
         self.clock = TestClock()
         self.store = MemoryStore()
         self.peers: list[Peer] = []
-        self.open_groups: list[tuple[Group, int]] = []
+        self.open_groups: list[tuple[GroupCommit, int]] = []
         self.core = self._core()
         self.pump()
 

@@ -20,6 +20,7 @@ from server.jobs.pipeline import JobRefused
 from shards import keys, leavings
 from shards.commit import Draft, Replayed
 from shards.errors import Corrupt, StoreFailed
+from shards.expiry import expire
 from shards.record import Record, encode, names_of
 from shards.recover import read_directory
 from shards.store import Table
@@ -58,7 +59,7 @@ async def pass_by(server: Running, to_ms: int) -> None:
     await server.pass_time(to_ms - clock.now_ms)
     await server.pass_time(1)
     await Housekeeping(app)._seal()
-    app.opened.commit.running_ms += 2 * RETENTION_MS
+    app.opened.open_group.ran(2 * RETENTION_MS)
     await app.ask(lambda commit: None)
 
 
@@ -118,7 +119,7 @@ async def test_an_expiry_over_a_failure_leaves_what_others_borrow(server: Runnin
     assert app.reader.find(early) is None
     assert app.reader.find(late) is not None
     assert verify_counts(server.store, app.directory) == []
-    assert app.opened.commit.pending == 1
+    assert app.opened.pending == 1
     await server.pass_time(3 * HOUR_MS)
     assert app.dispatch.counts.dispatched == 2
 
@@ -136,9 +137,9 @@ async def test_two_expiries_of_one_slice(server: Running) -> None:
     chosen = [app.directory.get(home.start_ms) for home in dropped]
     await expiring.commit(app.pipeline, job.row.id, job.token, said)
     # What the server's own had chosen before that.
-    gone = await app.ask(lambda commit: commit.expire(chosen))
+    gone = await app.ask(lambda commit: expire(commit, chosen))
     assert gone == []
-    assert app.opened.commit.pending == 1
+    assert app.opened.pending == 1
 
 
 async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Running) -> None:

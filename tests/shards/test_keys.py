@@ -20,7 +20,7 @@ def test_positions_sort_as_bytes(one: Position, two: Position) -> None:
 @given(homes, st.integers(0, 0xFFFD), positions)
 def test_a_message_key_holds_all_of_it(home: Home, number: int, place: Position) -> None:
     key = Shard(home, number).prefix + keys.place(place)
-    assert len(key) == 22
+    assert len(key) == 22 == keys.MESSAGE_KEY_BYTES
     assert keys.place_of(key) == place
     assert keys.shard_of(key) == (home, number)
     assert keys.slice_of(key) == home

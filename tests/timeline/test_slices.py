@@ -185,12 +185,34 @@ def test_a_slice_sums_up_its_own_shards() -> None:
     for number in (0, 0, 1):
         shard = piece.open_shard(number)
         shard.grow(position(5, shard.number), 10)
-    piece.shards[0].live -= 1
+    piece.shards[0].retire()
     assert (piece.live, piece.bytes) == (2, 30)
     again = Slice(0, 1_000, 0)
     for shard in piece.shards.values():
         again.adopt(shard)
     assert again.count == 3
+
+
+def test_what_is_counted_elsewhere_is_taken_as_if_it_had_grown() -> None:
+    grown, taken = (Shard(Slice(0, 1_000, 0).home, 0) for _ in range(2))
+    for at_ms in (7, 3, 5):
+        grown.grow(position(at_ms, 1), 10)
+    taken.take(2, 2, 20, position(3, 1), position(7, 1))
+    taken.take(1, 1, 10, position(5, 1), position(5, 1))
+    for shard in (grown, taken):
+        assert (shard.count, shard.live, shard.bytes) == (3, 3, 30)
+        assert (shard.first, shard.last) == (position(3, 1), position(7, 1))
+
+
+def test_what_goes_from_a_shard_leaves_its_bounds() -> None:
+    shard = Shard(Slice(0, 1_000, 0).home, 0)
+    shard.take(5, 4, 50, position(3, 1), position(7, 1))
+    shard.retire()
+    shard.retire(2)
+    assert (shard.count, shard.live, shard.bytes) == (5, 1, 50)
+    shard.lessen(3, 1, 60)
+    assert (shard.count, shard.live, shard.bytes) == (2, 0, 0), "never less than nothing"
+    assert (shard.first, shard.last) == (position(3, 1), position(7, 1))
 
 
 def test_shards_are_bounded() -> None:

@@ -34,7 +34,7 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import Corrupt
-from shards.group import Outcome
+from shards.group_commit import Outcome
 from shards.record import decode
 from timeline.position import MessageId, Position, id_text, message_id, seq_of
 

@@ -177,7 +177,7 @@ class Selection:
         elif query.state not in (CANCELLED, ALL):
             high = min(high, Position(self._horizon + 1))
         rows = app.reader.read(low, high, self._structures) if low < high else iter(())
-        if app.opened.commit.held:
+        if app.opened.held:
             held = [row for row in app.reader.held() if start <= row[0] < query.end]
             rows = merge(held, rows, key=_place)
         return rows
@@ -224,7 +224,7 @@ async def count(app: App, query: Query, is_abandoned: Callable[[], bool]) -> int
     if query.state != PENDING or query.topic:
         return await _count_rows(app, query, is_abandoned)
     if query.is_whole:
-        return app.opened.commit.pending
+        return app.opened.pending
     held = [place for place, _, value in app.reader.held() if not is_stub(value)]
     total = sum(1 for place in held if query.start <= place < query.end)
     start = max(query.start, Position(app.horizon.position + 1))

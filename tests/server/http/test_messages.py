@@ -97,7 +97,7 @@ async def test_late_can_be_refused(server: Running) -> None:
     body = {"topic": "a", "payload": 1, "late": "drop", "deliver_at": "2026-11-21T07:59:59Z"}
     answer = await server.call("POST", "/v1/messages", body, status=422)
     assert [e["field"] for e in answer.body["errors"]] == ["deliver_at"]
-    assert server.app.opened.commit.pending == 0
+    assert server.app.opened.pending == 0
 
 
 async def test_a_retry_gets_its_first_answer_also_when_it_would_be_late(server: Running) -> None:
@@ -117,7 +117,7 @@ async def test_the_same_key_and_request_get_the_first_answer(server: Running) ->
     assert again.body == {**first.body, "server_time": "2026-11-21T08:01:00.000Z"}
     assert again.headers["ETag"] == first.headers["ETag"]
     assert again.headers["Location"] == first.headers["Location"]
-    assert server.app.opened.commit.pending == 1
+    assert server.app.opened.pending == 1
     other = await server.call(
         "POST", "/v1/messages", {**body, "payload": 2}, status=422, Idempotency_Key="order-17"
     )
@@ -314,7 +314,7 @@ async def test_a_message_that_waits_for_the_clock_is_pending(server: Running) ->
     assert (await server.call("GET", path)).body["deliver_at"] == "2026-11-21T08:02:00.000Z"
     await server.call("DELETE", path, status=204)
     assert (await server.call("GET", path)).body["state"] == "cancelled"
-    assert server.app.opened.commit.pending == 0
+    assert server.app.opened.pending == 0
 
 
 async def test_what_is_not_there_is_not_found(server: Running) -> None:
@@ -456,7 +456,7 @@ class TestQueue:
         refused = [a for a in answers if a.status == 429]
         assert {a.status for a in answers} <= {201, 429}
         assert all(a.headers["Retry-After"] == "1" for a in refused)
-        assert server.app.opened.commit.pending == 30 - len(refused)
+        assert server.app.opened.pending == 30 - len(refused)
 
 
 async def test_explain_says_where_a_message_lies(server: Running) -> None:
