@@ -28,9 +28,9 @@ from timeline.structures import Structures
 
 from . import keys
 from .errors import Corrupt
-from .record import MOVED
+from .record import is_moved
+from .state import Journal
 from .store import Store, Table
-from .tables import wall_from
 from .unreadable import Unreadable
 
 Row = tuple[Position, int, bytes]
@@ -102,11 +102,9 @@ class Reader:
     def dispatched_ms(self, place: Position) -> int | None:
         """When the message at `place` was dispatched, wall ms; None if the journal does not say."""
         try:
-            for _, value in self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST):
-                return wall_from(value)
+            return Journal(self._store).dispatched_ms(place)
         except Corrupt:
-            pass  # as if it did not say: the store's log does
-        return None
+            return None  # as if it did not say: the store's log does
 
     def numbered(self, number: int, start: Position, end: Position) -> Iterator[Row]:
         """Rows of the shards with this number, in position order, whatever slices lie there by now."""
@@ -154,7 +152,7 @@ def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
     now = wanted
     for _ in range(2):
         found = _at(get, directory, wanted, now)
-        if found is not None and not _was_moved(found.value):
+        if found is not None and not is_moved(found.value):
             return found
         target = get(Table.MOVED, keys.message(wanted))
         if target is None:
@@ -180,7 +178,3 @@ def _at(get: Getter, directory: Directory, wanted: MessageId, row: MessageId) ->
 def _shard_at(directory: Directory, place: Position, number: int) -> Shard | None:
     piece = directory.find(place >> 48)
     return piece.shard(number) if piece else None
-
-
-def _was_moved(value: bytes) -> bool:
-    return bool(value[1] << 8 & MOVED)

@@ -25,9 +25,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from shards.state import STATES
 from timeline.filters import FilterError, check_filter, matches
-
-from .columns import STATES
 
 LOW, HIGH = -(1 << 62), 1 << 62
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

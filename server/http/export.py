@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from shards.record import MOVED, Record, decode, is_stub
+from shards.state import PENDING
 from timeline.position import HELD_SHARD, MessageId, Position, message_id, seq_of
 
 from ..app import App
@@ -26,7 +27,7 @@ from .answers import flag, instant_parameter
 from .calls import NDJSON, Gives, described
 from .listing import Query, Selection, pending_query
 from .scalars import FLAG, SELECTED
-from .views import PENDING, message_view
+from .views import message_view
 
 STEP_ROWS = 500
 STEP_BYTES = 1 << 20
