@@ -12,12 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from shards.properties import headers_of
 from shards.read import Row
 from shards.record import ENCODINGS, Record, decode, due_at
 from shards.state import Journal, State, state_of
 from timeline.position import HELD_SHARD, MessageId, Position, at_of, id_text, message_id
-
-from .properties import headers_of
 
 STEP = 64
 

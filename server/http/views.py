@@ -9,6 +9,7 @@ from base64 import b64encode
 import msgspec
 
 from shards.borrow import Counts
+from shards.properties import headers_of
 from shards.read import Found
 from shards.record import ENCODINGS, Record, decode, due_at, schedule_name
 from shards.state import State, state_of
@@ -17,7 +18,6 @@ from timeline.slices import Shard, Slice
 
 from ..app import App
 from ..group import Group
-from ..mqtt.properties import Properties, decode_properties
 from ..subscriber import Subscriber
 from ..times import INSTANT_MS_MAX, format_ms
 from . import shapes
@@ -101,11 +101,11 @@ def _payload(record: Record) -> tuple[object, Encoding]:
 
 
 def _add_properties(view: shapes.Message, encoded: bytes) -> None:
-    properties = decode_properties(encoded) or Properties()
-    if properties.content_type:
-        view["content_type"] = properties.content_type
-    if properties.user_properties:
-        view["headers"] = dict(properties.user_properties)
+    headers, content_type = headers_of(encoded)
+    if content_type:
+        view["content_type"] = content_type
+    if headers:
+        view["headers"] = dict(headers)
 
 
 # -- the timeline

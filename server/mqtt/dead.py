@@ -15,6 +15,7 @@ import msgspec
 
 from shards.commit import Commit
 from shards.errors import StoreFailed
+from shards.properties import user_property
 from shards.record import Record
 from timeline.filters import TOPIC_BYTES_MAX, parse_share
 from timeline.session import Flight
@@ -28,7 +29,6 @@ from ..subscriber import Subscriber
 from ..writer import Busy, Writer
 from .incoming import Wish
 from .placing import Placing
-from .properties import user_property
 
 log = logging.getLogger(__name__)
 

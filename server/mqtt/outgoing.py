@@ -8,11 +8,12 @@ second delivery on. A plain publish goes out as it came in.
 from functools import lru_cache
 
 from shards.fate import AT_ONCE_MS
+from shards.properties import user_property
 from timeline.session import Subscription
 
 from ..message import Message
 from ..times import format_ms
-from .properties import message_expiry, subscription_id, topic_alias, user_property
+from .properties import message_expiry, subscription_id, topic_alias
 from .publish import publish_parts, with_dup
 
 Parts = tuple[bytes, bytes]

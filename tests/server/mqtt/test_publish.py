@@ -10,9 +10,10 @@ from server.mqtt import wire
 from server.mqtt.encode import encode
 from server.mqtt.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
 from server.mqtt.parse import check_first, parse
-from server.mqtt.properties import Properties, encode_properties, user_property
+from server.mqtt.properties import Properties, encode_properties
 from server.mqtt.publish import Decoder, ack, acks, publish_parts, with_dup
 from server.mqtt.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation, Reason
+from shards.properties import user_property
 from tests.server.mqtt import samples
 from tests.server.mqtt.samples import LIMIT, SAMPLES, Role
 
