@@ -82,13 +82,7 @@ class Reader:
         With `structures` (from `structures.overlapping`) only shards of those are read.
         """
         for piece in self.directory.over(start, end):
-            runs = [
-                self.run(piece, shard, start, end)
-                for shard in piece.readable()
-                if shard.last >= start
-                and shard.first < end
-                and (structures is None or shard.structure in structures)
-            ]
+            runs = [self.run(piece, shard, start, end) for shard in piece.over(start, end, structures)]
             if len(runs) == 1:
                 yield from runs[0]
             elif runs:
@@ -115,8 +109,7 @@ class Reader:
 
     def run(self, piece: Slice, shard: Shard, start: Position, end: Position) -> Iterator[Row]:
         """One shard's rows within its slice and start <= position < end, in position order."""
-        low = max(start, piece.start_ms << 48)
-        high = min(end, piece.end_ms << 48)
+        low, high = piece.within(start, end)
         prefix, number = shard.prefix, shard.number
         start_key, top = prefix + low.to_bytes(12, "big"), prefix + min(high, END).to_bytes(12, "big")
         if prefix not in self.unreadable:

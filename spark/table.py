@@ -32,7 +32,7 @@ from shards.read import Row
 from shards.record import due_at, due_of, is_moved, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, Journal
 from timeline.position import AT_MAX, HELD_SHARD, Position, before
-from timeline.slices import Shard, Slice
+from timeline.slices import Slice
 
 from .columns import HEADERS, Batch, batches, times
 from .pushdown import Range, Wanted, wanted_by, wanted_from
@@ -170,10 +170,7 @@ def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
             continue
         run: list[int] = []
         rows = 0
-        for shard in piece.readable():
-            within = max(low, before(piece.start_ms)), min(high, before(piece.end_ms))
-            if not _is_read(shard, *within, structures):
-                continue
+        for shard in piece.over(low, high, structures):
             if run and rows + shard.count > PARTITION_ROWS:
                 yield Run(piece.start_ms, tuple(run)), rows
                 run, rows = [], 0
@@ -184,10 +181,6 @@ def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
     is_placed = wanted.at != Range() or wanted.slice != Range()
     if not is_placed and (wanted.states is None or wanted.states & {PENDING, CANCELLED}):
         yield Run(HELD, ()), 0
-
-
-def _is_read(shard: Shard, low: Position, high: Position, structures: set[int] | None) -> bool:
-    return shard.last >= low and shard.first < high and (structures is None or shard.structure in structures)
 
 
 def _stretch(snapshot: Snapshot, wanted: Wanted) -> tuple[Position, Position]:
