@@ -22,7 +22,7 @@ Refusal = Callable[[str, Exception], ShardsError]
 """What a read that failed is told as: (the key behind which, the engine's error)."""
 RUN = 256
 """Rows that are read before they are given out: a step of the generator for each row took half of a scan. It
-begins with one, so that who wants the first row only does not pay for more."""
+begins with one, so that whoever wants only the first row does not pay for more."""
 
 
 def scan(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:

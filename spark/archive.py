@@ -121,7 +121,7 @@ def manifest_path(folder: Path, home: Home) -> Path:
 
 
 def clear_unfinished(folder: Path, home: Home) -> None:
-    """Take away what interrupted tries have left of a slice. Not while one is under way."""
+    """Remove what interrupted tries have left of a slice. Not to be called while one is under way."""
     for path in folder.glob(f"*/.{name_of(home)}.*.tmp"):
         path.unlink(missing_ok=True)
 

@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from shards.keys import MESSAGE_KEY_BYTES
 from shards.read import Row
 from shards.record import due_at, due_of, is_moved, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, Journal
@@ -264,6 +265,6 @@ def _record_batch(batch: Batch, snapshot: Snapshot, journal: Journal, piece: Sli
         content_type,
         times([piece.start_ms if piece is not None else None] * count, TIME),
         pa.array([None if number == HELD_SHARD else number for _, number, _ in batch.rows], pa.int32()),
-        pa.array([len(value) + 22 for _, _, value in batch.rows], pa.int32()),
+        pa.array([len(value) + MESSAGE_KEY_BYTES for _, _, value in batch.rows], pa.int32()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW)

@@ -136,7 +136,7 @@ class Slice:
         yield from self.borrowed.values()
 
     def within(self, start: Position, end: Position) -> tuple[Position, Position]:
-        """The bounds [start, end) cut to the slice's own."""
+        """The part of [start, end) that lies in the slice, as bounds; if low >= high there is none."""
         return max(start, before(self.start_ms)), min(end, before(self.end_ms))
 
     def over(self, start: Position, end: Position, structures: set[int] | None = None) -> list[Shard]:
