@@ -20,8 +20,8 @@ from shards.rocks import RocksStore
 from .clock import Clock
 from .config import Config
 from .core import Core
+from .jobs.pipeline import Pipeline
 from .metrics import Metrics
-from .pipeline import Pipeline
 from .writer import Decide
 
 log = logging.getLogger(__name__)

@@ -18,18 +18,18 @@ from timeline.wheel import Wheel
 
 from .clock import Clock
 from .config import Config
-from .dispatch import Dispatch
+from .delivery.broker import Broker
+from .delivery.dispatch import Dispatch
+from .delivery.message import Message
+from .delivery.owed import Owed
+from .delivery.quota import Quota
+from .delivery.replay import Replay
+from .delivery.retained import Retained
+from .delivery.router import Router
+from .delivery.sessions import Sessions
 from .loader import Loader
 from .mending import Mending
-from .message import Message
-from .mqtt.broker import Broker
-from .mqtt.router import Router
-from .owed import Owed
-from .quota import Quota
-from .replay import Replay
-from .retained import Retained
-from .schedules import Schedules
-from .sessions import Sessions
+from .schedules.recurring import Schedules
 from .writer import Busy, Entry, Writer
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,9 @@
 """What the server counts, for Prometheus.
 
-Hot paths keep plain integers (server/dispatch, server/mqtt) that are read when `/metrics` is asked for. Only
-two things are noted as they happen: the lateness of each dispatch turn, counted by distinct ms because most
-messages of a turn share one (0.05 µs a message, where a histogram's `observe` took 1.2), and group commits.
+Hot paths keep plain integers (server/delivery/dispatch, server/mqtt) that are read when `/metrics` is asked
+for. Only two things are noted as they happen: the lateness of each dispatch turn, counted by distinct ms
+because most messages of a turn share one (0.05 µs a message, where a histogram's `observe` took 1.2), and
+group commits.
 """
 
 from bisect import bisect_left
@@ -15,11 +16,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .dispatch import Counts
+from .delivery.dispatch import Counts
 
 if TYPE_CHECKING:
     from .app import App
-    from .jobs import Housekeeping
+    from .housekeeping import Housekeeping
 
 LATENESS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
 COMMIT_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)

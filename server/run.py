@@ -15,17 +15,17 @@ from shards.rocks import RocksStore
 
 from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
+from .codec.reasons import Reason
 from .config import Config
 from .core import timeline_of
 from .files import allow_open_files
+from .housekeeping import Housekeeping
 from .http.front import Desk
 from .http.gate import Gate
 from .http.protocol import Protocol
 from .http.site import build_site
-from .jobs import Housekeeping
 from .mqtt.listeners import Listeners
-from .mqtt.reasons import Reason
-from .retime import retime_if_changed, zones_version
+from .schedules.retime import retime_if_changed, zones_version
 
 log = logging.getLogger(__name__)
 

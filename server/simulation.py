@@ -14,7 +14,7 @@ from timeline.position import Position, at_of, before
 
 from .app import App
 from .clock import SimulatedClock
-from .jobs import INTERVAL_S, Housekeeping
+from .housekeeping import INTERVAL_S, Housekeeping
 
 STOPS = 100
 

@@ -65,6 +65,13 @@ Answers = list[tuple[int, Done, Any]]
 """(bytes of the request, its callback, its answer)."""
 
 
+class Ask(Protocol):
+    """Has a request decided in the writer: its answer, once it is durable."""
+
+    async def __call__(self, decide: Decide, *, cost: int = 1) -> Any:
+        """Raises what `decide` raised, Busy, StoreFailed."""
+
+
 class Busy(Exception):
     """The writer's queue is full, or the bytes that it holds are as many as may be."""
 

@@ -34,11 +34,11 @@ from ..app import App
 from ..logs import by
 from ..writer import Busy
 from .answers import WRITE_ERRORS, problem_of_write
-from .drafts import draft_of, late_ones, place
 from .gate import Gate
-from .messages import first_answer
 from .problems import MEDIA_TYPE, Problem
-from .requests import RequestError, check_json, parse_one
+from .routes.messages import first_answer
+from .values.drafts import draft_of, late_ones, place
+from .values.requests import RequestError, check_json, parse_one
 
 PATH = "/v1/messages"
 START = b"POST /v1/messages HTTP/1.1\r\n"

@@ -27,8 +27,8 @@ from aiohttp import web
 from shards.errors import Corrupt
 
 from ..logs import by, shown
-from .batches import BatchError, TooMany
-from .requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
+from .values.batches import BatchError, TooMany
+from .values.requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
 
 MEDIA_TYPE = "application/problem+json"
 

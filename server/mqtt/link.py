@@ -34,9 +34,9 @@ from fcntl import ioctl
 from termios import TIOCOUTQ
 from typing import cast
 
+from ..codec.reasons import Reason
+from ..delivery.broker import Broker
 from ..logs import by
-from .broker import Broker
-from .reasons import Reason
 from .state import Connection
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ handed on: a queue of them is kept, and sent from the front as far as it is comp
 
 A fault ends this connection only: at level 5 with a DISCONNECT that names the reason, below by closing.
 
-QoS 2 from the client: PUBREC leaves when message and packet id are durable, PUBCOMP when the release is.
-To the client: the session's cursor is durable before the PUBLISH leaves (server/subscriber, the gate) and
-again before PUBREL.
+QoS 2 from the client: PUBREC leaves when message and packet id are durable, PUBCOMP when the release is. To
+the client: the session's cursor is durable before the PUBLISH leaves (server/delivery/subscriber, the gate)
+and again before PUBREL.
 """
 
 import logging
@@ -23,24 +23,9 @@ from collections.abc import Callable, Sequence
 
 from timeline.position import MessageId, id_text
 
-from ..logs import shown
-from ..subscriber import Subscriber
-from . import wire
-from .broker import Broker
-from .encode import encode
-from .incoming import PublishRefused
-from .inflow import Inflow, PendingAck
-from .opening import (
-    connack_properties,
-    connect_fault,
-    granted_expiry_s,
-    granted_keep_alive_s,
-    granted_window,
-    read_will,
-)
-from .outflow import Outflow
-from .outgoing import fasti_id
-from .packets import (
+from ..codec import wire
+from ..codec.encode import encode
+from ..codec.packets import (
     Ack,
     Auth,
     Connack,
@@ -55,11 +40,26 @@ from .packets import (
     Unsuback,
     Unsubscribe,
 )
-from .properties import reason_string
-from .publish import Decoder, ack
-from .reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
-from .sending import Sending
+from ..codec.properties import reason_string
+from ..codec.publish import Decoder, ack
+from ..codec.reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
+from ..delivery.broker import Broker
+from ..delivery.subscriber import Subscriber
+from ..logs import shown
+from .acks import Outflow
+from .forms import fasti_id
+from .inbound import Inflow, PendingAck
+from .opening import (
+    connack_properties,
+    connect_fault,
+    granted_expiry_s,
+    granted_keep_alive_s,
+    granted_window,
+    read_will,
+)
+from .outbox import Sending
 from .subscribing import PORTION_BYTES, Reasons, bridged, size_of, subscribe, unsubscribe
+from .wishes import PublishRefused
 
 log = logging.getLogger(__name__)
 

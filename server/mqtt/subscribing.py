@@ -12,12 +12,12 @@ from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
 from timeline.position import Position, before
 from timeline.session import Subscription
 
-from ..subscriber import Subscriber
+from ..codec.packets import Subscribe, SubscribeOptions, Unsubscribe
+from ..codec.properties import Properties
+from ..codec.reasons import Reason
+from ..delivery.broker import Broker
+from ..delivery.subscriber import Subscriber
 from ..times import TimeError, parse_delay, parse_deliver_at
-from .broker import Broker
-from .packets import Subscribe, SubscribeOptions, Unsubscribe
-from .properties import Properties
-from .reasons import Reason
 
 PORTION_BYTES = 32 << 10
 """Of filters, each with FILTER_OVERHEAD, that are taken in one go."""

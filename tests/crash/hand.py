@@ -9,8 +9,8 @@ from typing import Any
 
 from server.config import Config
 from server.core import Core
-from server.message import Message
-from server.subscriber import Subscriber
+from server.delivery.message import Message
+from server.delivery.subscriber import Subscriber
 from shards.commit import Draft
 from shards.errors import StoreFailed
 from shards.record import Record, encode

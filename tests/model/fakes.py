@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from server.message import Message
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Packet
-from server.mqtt.reasons import Reason
-from server.subscriber import Subscriber
+from server.codec import wire
+from server.codec.packets import Ack, Packet
+from server.codec.reasons import Reason
+from server.delivery.message import Message
+from server.delivery.subscriber import Subscriber
 from timeline.session import Subscription
 
 

@@ -11,14 +11,14 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+from server.codec import wire
+from server.codec.packets import Ack
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
-from server.message import Message
-from server.mqtt import wire
-from server.mqtt.incoming import Wish
-from server.mqtt.outflow import Outflow
-from server.mqtt.packets import Ack
-from server.subscriber import Subscriber
+from server.delivery.message import Message
+from server.delivery.subscriber import Subscriber
+from server.mqtt.acks import Outflow
+from server.mqtt.wishes import Wish
 from server.writer import Busy
 from shards import keys
 from shards.commit import Commit, Control, Draft, Outcome, Refused, Replayed

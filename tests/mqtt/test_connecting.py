@@ -3,9 +3,9 @@
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import (
     Ack,
     Auth,
     Connack,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.message import Message
-from server.mqtt.packets import Publish, Will
+from server.codec.packets import Publish, Will
+from server.delivery.message import Message
 from shards.errors import StoreFailed
 from shards.record import Record
 from shards.store import Table

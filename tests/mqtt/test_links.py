@@ -18,13 +18,9 @@ import pytest
 import uvloop
 
 from server.clock import SystemClock
-from server.config import Config
-from server.mqtt import link as link_module
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.frames import BINARY
-from server.mqtt.link import Links
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import (
     Ack,
     Connack,
     Connect,
@@ -38,8 +34,12 @@ from server.mqtt.packets import (
     SubscribeOptions,
     Will,
 )
-from server.mqtt.properties import Properties
-from server.mqtt.publish import Decoder
+from server.codec.properties import Properties
+from server.codec.publish import Decoder
+from server.config import Config
+from server.mqtt import link as link_module
+from server.mqtt.frames import BINARY
+from server.mqtt.link import Links
 from tests.mqtt.served import SCHEMES, TLS, Served, everywhere, serve
 
 MIB = 1 << 20

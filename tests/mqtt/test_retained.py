@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Publish, Suback, Subscribe, SubscribeOptions
+from server.codec import wire
+from server.codec.packets import Ack, Publish, Suback, Subscribe, SubscribeOptions
 from tests.mqtt.rig import Peer, Rig, config
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from server.group import KEY_PREFIX, SHOWN_FIRST, SWEEPS, Group
-from server.mqtt import wire
-from server.mqtt.packets import Publish, Unsubscribe
-from server.replay import TURN_RESENDS
+from server.codec import wire
+from server.codec.packets import Publish, Unsubscribe
+from server.delivery.replay import TURN_RESENDS
+from server.delivery.shared import KEY_PREFIX, SHOWN_FIRST, SWEEPS, Group
 from shards.errors import StoreFailed
 from shards.store import Table
 from tests.mqtt.rig import Peer, Rig, config
@@ -662,7 +662,7 @@ def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
 
 
 def test_a_sweep_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.mqtt.groups.SWEEP_LOOKS", 10)
+    monkeypatch.setattr("server.delivery.membership.SWEEP_LOOKS", 10)
     rig = Rig()
     names = [f"$share/g{number}/t" for number in range(25)]
     a = rig.connected("a")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from server.jobs import Housekeeping
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Suback, Subscribe, SubscribeOptions
-from server.sessions import ASKED_COST, BURST_S, LAZY_COST, OWN_BYTES_PER_S, ROW_COST
-from server.subscriber import Subscriber
+from server.codec import wire
+from server.codec.packets import Ack, Suback, Subscribe, SubscribeOptions
+from server.delivery.sessions import ASKED_COST, BURST_S, LAZY_COST, OWN_BYTES_PER_S, ROW_COST
+from server.delivery.subscriber import Subscriber
+from server.housekeeping import Housekeeping
 from server.writer import Busy
 from shards import keys
 from shards.errors import StoreFailed

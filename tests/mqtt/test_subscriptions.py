@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.quota import Quota
+from server.delivery.quota import Quota
 from tests.mqtt.rig import Rig, config
 
 

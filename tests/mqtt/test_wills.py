@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from server.codec.packets import Will
 from server.config import Config, Slices
-from server.mqtt.packets import Will
 from server.writer import Busy
 from shards.errors import StoreFailed
 from shards.record import decode

@@ -16,12 +16,12 @@ from yarl import URL
 from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config
+from server.delivery.message import Message
+from server.delivery.subscriber import Subscriber
+from server.housekeeping import Housekeeping
 from server.http.front import Desk
 from server.http.gate import Gate
 from server.http.site import build_site
-from server.jobs import Housekeeping
-from server.message import Message
-from server.subscriber import Subscriber
 from shards.errors import StoreFailed
 from shards.rocks import RocksStore
 from timeline.session import Subscription

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from server import expiring, splitting
 from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config, Slices
-from server.expiring import DroppedSlice
-from server.jobs import Housekeeping
-from server.pipeline import JobRefused
+from server.housekeeping import Housekeeping
+from server.jobs import expiring, splitting
+from server.jobs.expiring import DroppedSlice
+from server.jobs.pipeline import JobRefused
 from shards import keys, leavings
 from shards.commit import Draft, Replayed
 from shards.errors import Corrupt, StoreFailed
@@ -249,13 +249,13 @@ async def test_what_cannot_be_read_goes_and_its_keys_by_and_by(
     def torn(*args: object) -> leavings.Look:
         raise Corrupt("told to be unreadable")
 
-    monkeypatch.setattr("server.leavings.look", torn)
+    monkeypatch.setattr("server.jobs.leavings.look", torn)
     caplog.set_level(logging.WARNING)
     await work._expire()
     await app.pipeline.leavings.sweep()
     assert "cannot be read" in caplog.text
     assert (count(app, Table.MESSAGES), count(app, Table.DEDUPE)) == (0, 30)
-    monkeypatch.setattr("server.leavings.LOOK_ROWS", 10)
+    monkeypatch.setattr("server.jobs.leavings.LOOK_ROWS", 10)
     await app.pipeline.leavings.walk()
     assert count(app, Table.DEDUPE) == 0
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from server.app import App
-from server.message import Message
-from server.retained import Submit
+from server.delivery.message import Message
+from server.delivery.retained import Submit
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt
 from shards.store import Table

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from server import pipeline as pipeline_module
-from server import splitting
 from server.config import Config, Slices, Spark
-from server.launch import missing
-from server.overfull import FAR_MS, Overfull
-from server.pipeline import Job, JobRefused
+from server.jobs import pipeline as pipeline_module
+from server.jobs import splitting
+from server.jobs.launch import missing
+from server.jobs.overfull import FAR_MS, Overfull
+from server.jobs.pipeline import Job, JobRefused
 from server.writer import Busy
 from tests.server.conftest import Running
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server import retime, retime_schedules, schedules
 from server.clock import SimulatedClock
 from server.config import Config
+from server.schedules import recurring as schedules
+from server.schedules import retime, retime_schedules
 from server.times import parse_deliver_at
 from shards.schedules import TimingRow
 from timeline.cron import parse_cron

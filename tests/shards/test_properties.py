@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.mqtt import wire
-from server.mqtt.properties import (
+from server.codec import wire
+from server.codec.properties import (
     RULES,
     Properties,
     encode_properties,
@@ -15,7 +15,7 @@ from server.mqtt.properties import (
     message_expiry,
     read_properties,
 )
-from server.mqtt.reasons import MqttError
+from server.codec.reasons import MqttError
 from shards import properties as stored
 from shards.errors import Corrupt
 from shards.properties import REMEMBERED_BYTES, headers_of, properties_of, user_property

@@ -11,9 +11,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from server.app import App
 from server.clock import SystemClock
 from server.config import Config, Slices
+from server.housekeeping import Housekeeping
 from server.http.gate import Gate
 from server.http.site import build_site
-from server.jobs import Housekeeping
 from shards.rocks import RocksStore
 
 from ..conftest import DAY_MS, HOUR_MS, START_MS, Running

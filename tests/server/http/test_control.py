@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.http import control
-from server.http.views import time_text
+from server.http.routes import control
+from server.http.values.views import time_text
 from shards import keys
 from shards.dedupe import Draft, Refused
 from shards.errors import Corrupt

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server import density
 from server.config import Config, Shards
+from server.http import density
 from shards.read import Reader
 
 from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running

@@ -9,7 +9,7 @@ import pytest
 
 from server.clock import SimulatedClock
 from server.config import Config
-from server.http import export
+from server.http.routes import export
 from server.times import format_ms
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from server import retime
 from server.clock import SimulatedClock
 from server.config import Config
 from server.core import timeline_of
+from server.schedules import retime
 from server.times import parse_deliver_at
 from shards.rocks import RocksStore
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from server import jobfolder
-from server import pipeline as pipeline_module
 from server.clock import SimulatedClock
 from server.config import Config, Slices
+from server.jobs import jobfolder
+from server.jobs import pipeline as pipeline_module
 from server.times import format_ms
 from server.writer import Busy
 from shards import handover

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.http import listing
+from server.http.routes import listing
 from server.times import format_ms
 from timeline.filters import matches
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from server.codec.packets import Publish
+from server.codec.properties import Properties
 from server.config import Config, Http, Limits, Tail
-from server.mqtt.incoming import read_publish
-from server.mqtt.packets import Publish
-from server.mqtt.properties import Properties
+from server.mqtt.wishes import read_publish
 from shards.record import decode
 from timeline.position import MessageId, id_position
 

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from server.http.batches import BatchError, TooMany
 from server.http.problems import MEDIA_TYPE, SLUGS, Problem, problem_middleware, problem_of
-from server.http.requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
+from server.http.values.batches import BatchError, TooMany
+from server.http.values.requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
 
 Client = TestClient[web.Request, web.Application]
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from server.clock import SimulatedClock
+from server.codec.packets import Publish
+from server.codec.properties import Properties
 from server.config import Config, Limits
 from server.core import timeline_of
-from server.mqtt.incoming import read_publish
-from server.mqtt.outgoing import common_properties
-from server.mqtt.packets import Publish
-from server.mqtt.properties import Properties
-from server.retime_schedules import retime_schedules
+from server.mqtt.forms import common_properties
+from server.mqtt.wishes import read_publish
+from server.schedules.retime_schedules import retime_schedules
 from shards.properties import headers_of
 from shards.rocks import RocksStore
 from shards.store import Table
@@ -275,7 +275,7 @@ async def test_one_whose_zone_is_no_more_does_not_hide_the_others(
     def gone(timing: object, name: str, anchor_ms: int) -> None:
         raise KeyError("Mars/Olympus")
 
-    monkeypatch.setattr("server.http.schedules.plan_of", gone)
+    monkeypatch.setattr("server.http.routes.schedules.plan_of", gone)
     page = (await server.call("GET", "/v1/schedules")).body["schedules"]
     assert [(one["name"], one["next"]) for one in page] == [("one", None), ("two", None)]
 

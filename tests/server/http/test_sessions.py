@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from server.clock import SimulatedClock
+from server.codec.reasons import Reason
 from server.config import Config
-from server.http import sessions
-from server.mqtt.reasons import Reason
+from server.http.routes import sessions
 from server.writer import Decide
 from shards.store import Table
 from timeline.position import before

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.mqtt import wire
-from server.mqtt.packets import Publish
-from server.mqtt.properties import (
+from server.codec import wire
+from server.codec.packets import Publish
+from server.codec.properties import (
     Properties,
     encode_properties,
     forwarded,
@@ -20,9 +20,9 @@ from server.mqtt.properties import (
     subscription_id,
     topic_alias,
 )
-from server.mqtt.publish import Decoder
-from server.mqtt.reasons import MqttError
-from server.mqtt.wire import Reader
+from server.codec.publish import Decoder
+from server.codec.reasons import MqttError
+from server.codec.wire import Reader
 from shards.properties import user_property
 from tests.server.mqtt import samples
 

@@ -1,0 +1,1 @@
+"""Pipeline jobs, the server's side: handed out, leased, taken back."""

@@ -1,0 +1,1 @@
+"""Recurring schedules, and what becomes of local times when the rules of a zone change."""
