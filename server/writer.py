@@ -38,6 +38,7 @@ from typing import Any, Protocol
 from shards.commit import Commit, GroupCommit, Refused
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.recover import Opened, reopen_timeline, undo_group
+from shards.state import Journal
 from timeline.position import Position
 from timeline.wheel import Wheel
 
@@ -206,6 +207,10 @@ class Writer:
             return written_ms
         index = bisect_left(self._turns, (place, 0))
         return self._turns[index][1] if index < len(self._turns) else None
+
+    def journal(self) -> Journal:
+        """When messages were dispatched, with the turns that are not written yet. For rising positions."""
+        return Journal(self._opened.store, self.dispatched_ms)
 
     def compose(self) -> GroupCommit | None:
         """Decide what is queued and write it as one group; None when nothing needs a sync.

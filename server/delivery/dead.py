@@ -14,12 +14,12 @@ import msgspec
 
 from shards.commit import Commit
 from shards.errors import StoreFailed
+from shards.properties import user_property
 from shards.record import Record
 from timeline.filters import TOPIC_BYTES_MAX, parse_share
 from timeline.session import Flight
 
 from ..clock import Clock
-from ..codec.properties import user_property
 from ..logs import by, shown
 from ..writer import Busy, Writer
 from .membership import Membership

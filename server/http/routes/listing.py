@@ -32,6 +32,7 @@ from aiohttp import web
 
 from shards.read import Row
 from shards.record import MOVED, Record, decode, is_stub, topic_of
+from shards.state import CANCELLED, PENDING, STATES, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, before, message_id
 
@@ -40,8 +41,8 @@ from ..answers import flag, instant_parameter, json_answer, limit_of
 from ..calls import Gives, described
 from ..values import shapes
 from ..values.requests import FieldError
-from ..values.scalars import FLAG, PAGED, SELECTED, State
-from ..values.views import CANCELLED, PENDING, STATES, Journal, message_view, state_of
+from ..values.scalars import FLAG, PAGED, SELECTED
+from ..values.views import message_view
 
 STEP_ROWS = 1_000
 LOOK_ROWS = 20_000
@@ -139,7 +140,7 @@ class Selection:
         self._app = app
         self._query = query
         self._horizon = app.horizon.position
-        self._journal = Journal(app)
+        self._journal = app.writer.journal()
         self._fits: dict[bytes, bool] = {}
         self._structures = app.reader.structures.overlapping((query.topic,)) if query.topic else None
 
