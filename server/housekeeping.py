@@ -53,7 +53,7 @@ class Housekeeping:
         self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=LATE_IS_FINE)
         self._sweep_topic = b""
         self._running = asyncio.Lock()
-        self._started_s = app.clock.mono()
+        self._started_s = app.core.clock.mono()
         self.expired_slices = 0
         self.overfull = Overfull(app.pipeline)
 
@@ -65,9 +65,9 @@ class Housekeeping:
             (self._app.pipeline.sweep, LEASES_INTERVAL_S),
             (self.overfull.look, LAUNCH_INTERVAL_S),
         ]
-        ack_timeout_ms = self._app.config.sessions.ack_timeout_ms
+        ack_timeout_ms = self._app.core.config.sessions.ack_timeout_ms
         if ack_timeout_ms:
-            every.append((self._app.broker.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
+            every.append((self._app.core.broker.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
         for work, seconds in every:
             self._scheduler.add_job(work, "interval", seconds=seconds)
         self._scheduler.start()
@@ -79,8 +79,10 @@ class Housekeeping:
     def tell_figures(self) -> None:
         """Publish `$SYS/#`."""
         app = self._app
-        uptime_s = int(app.clock.mono() - self._started_s)
-        app.broker.publish_system(sys_records(app, server_version(), uptime_s), app.retained.note_volatile)
+        uptime_s = int(app.core.clock.mono() - self._started_s)
+        app.core.broker.publish_system(
+            sys_records(app.core, server_version(), uptime_s), app.core.retained.note_volatile
+        )
 
     async def run_due(self) -> None:
         """Everything once, never twice at a time. Raises what the store raises."""
@@ -93,7 +95,7 @@ class Housekeeping:
         if not self._app.jobs_expire:
             await self._expire()
         await self._expire_sessions()
-        self._app.sessions.mark_idle()
+        self._app.core.sessions.mark_idle()
         await self._sweep_retained()
 
     async def _run_logged(self) -> None:
@@ -119,10 +121,10 @@ class Housekeeping:
         app = self._app
 
         def seal(commit: Commit) -> None:
-            for piece in passed_slices(app.directory, app.horizon.position):
+            for piece in passed_slices(app.core.directory, app.core.horizon.position):
                 commit.passed(piece)
 
-        if passed_slices(app.directory, app.horizon.position):
+        if passed_slices(app.core.directory, app.core.horizon.position):
             await app.ask(seal)
 
     async def _expire(self) -> None:
@@ -133,7 +135,7 @@ class Housekeeping:
 
     async def _expire_sessions(self) -> None:
         """End sessions a step at a time; the writer looks again at each, as its client may be back."""
-        broker, sessions = self._app.broker, self._app.sessions
+        broker, sessions = self._app.core.broker, self._app.core.sessions
         over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
         for start in range(0, len(over), EXPIRE_SESSIONS):
             step = over[start : start + EXPIRE_SESSIONS]
@@ -141,7 +143,7 @@ class Housekeeping:
 
     async def _sweep_retained(self) -> None:
         """Delete a step's worth of retained messages that have expired, so that they count no more."""
-        retained = self._app.retained
+        retained = self._app.core.retained
         topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
         if topics:
             await self._app.ask(lambda commit: retained.drop_expired(commit, topics))

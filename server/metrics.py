@@ -116,58 +116,74 @@ class ServerCollector(Collector):
         yield rows
 
     def _counters(self) -> Iterator[tuple[str, str, float]]:
-        counts = self._app.dispatch.counts
+        counts = self._app.core.dispatch.counts
         yield "messages_dispatched", "Stored messages that the horizon has passed", counts.dispatched
         yield "messages_expired", "Messages whose time to live was over at dispatch", counts.expired
         yield "messages_early", "Messages handed on before their due: always 0", counts.early
         yield "dispatch_turns", "Times that the horizon was moved", counts.turns
         yield "slices_expired", "Slices dropped after their retention", self._housekeeping.expired_slices
-        yield "replays_lost", "Times that a session found its place dropped", self._app.replay.lost
-        lost = self._app.replay.flights_lost
+        yield "replays_lost", "Times that a session found its place dropped", self._app.core.replay.lost
+        lost = self._app.core.replay.flights_lost
         yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
-        refused = self._app.retained.refused
+        refused = self._app.core.retained.refused
         yield "retained_refused", "Messages not retained: as many topics as limits.retained have one", refused
-        refused = self._app.sessions.quota.refused
+        refused = self._app.core.sessions.quota.refused
         yield "subscriptions_refused", "Subscriptions refused: one of the limits on them is reached", refused
 
     def _traffic(self) -> Iterator[tuple[str, str, float]]:
-        traffic = self._app.broker.traffic
+        traffic = self._app.core.broker.traffic
         yield "connects", "MQTT connections opened", traffic.connects
         yield "publishes_received", "Publishes received over MQTT", traffic.received
         yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
         yield "messages_delivered", "Messages sent to subscribers", traffic.sent
-        yield "wills_lost", "Wills given up, as too many could not be placed", self._app.broker.wills.lost
+        yield (
+            "wills_lost",
+            "Wills given up, as too many could not be placed",
+            self._app.core.broker.wills.lost,
+        )
         yield "messages_dropped", "Deliveries dropped: larger than the subscriber takes", traffic.dropped
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
         app = self._app
-        yield "messages_pending", "Messages neither dispatched nor cancelled", app.opened.commit.pending
-        yield "messages_held", "Messages that wait because the clock was set back", app.opened.commit.held
-        yield "writer_queued", "Messages' worth of requests that wait to be written", app.writer.queued
-        yield "writer_queued_bytes", "Bytes of requests that are not answered yet", app.writer.queued_bytes
-        yield "unreadable_stretches", "Stretches of messages that cannot be read", len(app.reader.unreadable)
-        passed_over = app.sessions.unreadable + app.schedules.unreadable
+        yield "messages_pending", "Messages neither dispatched nor cancelled", app.core.opened.commit.pending
+        yield (
+            "messages_held",
+            "Messages that wait because the clock was set back",
+            app.core.opened.commit.held,
+        )
+        yield "writer_queued", "Messages' worth of requests that wait to be written", app.core.writer.queued
+        yield (
+            "writer_queued_bytes",
+            "Bytes of requests that are not answered yet",
+            app.core.writer.queued_bytes,
+        )
+        yield (
+            "unreadable_stretches",
+            "Stretches of messages that cannot be read",
+            len(app.core.reader.unreadable),
+        )
+        passed_over = app.core.sessions.unreadable + app.core.schedules.unreadable
         yield "unreadable_rows", "Sessions, cursors and schedules that cannot be read", passed_over
-        yield "groups_given_up", "Groups of requests that one request spoilt", app.writer.given_up
-        yield "store_writable", "Whether the store takes writes", app.writer.broken is None
-        yield "wheel_entries", "Messages in the wheel", len(app.wheel)
-        yield "wheel_bytes", "Bytes in the wheel", app.wheel.bytes
-        yield "tail_entries", "Dispatched messages in RAM for sessions that are caught up", len(app.tail)
-        yield "tail_bytes", "Bytes of these", app.tail.bytes
-        yield "live_publishes", "Plain publishes that wait for the horizon", app.dispatch.live
-        yield "slices", "Slices in the directory", len(app.directory)
+        yield "groups_given_up", "Groups of requests that one request spoilt", app.core.writer.given_up
+        yield "store_writable", "Whether the store takes writes", app.core.writer.broken is None
+        yield "wheel_entries", "Messages in the wheel", len(app.core.wheel)
+        yield "wheel_bytes", "Bytes in the wheel", app.core.wheel.bytes
+        yield "tail_entries", "Dispatched messages in RAM for sessions that are caught up", len(app.core.tail)
+        yield "tail_bytes", "Bytes of these", app.core.tail.bytes
+        yield "live_publishes", "Plain publishes that wait for the horizon", app.core.dispatch.live
+        yield "slices", "Slices in the directory", len(app.core.directory)
         yield "jobs_open", "Open pipeline jobs", app.pipeline.open
-        yield "retained", "Topics with a retained message", app.retained.count
-        quota = app.sessions.quota
+        yield "retained", "Topics with a retained message", app.core.retained.count
+        quota = app.core.sessions.quota
         yield "subscriptions", "Subscriptions of all sessions", quota.count
         yield "subscription_bytes", "Bytes of their filters", quota.bytes
-        yield "route_cache_bytes", "Bytes of the cache of who gets which topic", app.router.cached_bytes
-        behind_ms = max(0, app.clock.wall_ms() - (app.horizon.position >> 48))
+        yield "route_cache_bytes", "Bytes of the cache of who gets which topic", app.core.router.cached_bytes
+        behind_ms = max(0, app.core.clock.wall_ms() - (app.core.horizon.position >> 48))
         yield "horizon_behind_seconds", "How far dispatch is behind the clock", behind_ms / 1_000
 
     def _sessions(self) -> Iterator[tuple[str, str, float]]:
         connected = in_flight = waiting = total = 0
-        for subscriber in self._app.sessions:
+        for subscriber in self._app.core.sessions:
             total += 1
             connected += subscriber.link is not None
             in_flight += len(subscriber.session.flights)

@@ -52,9 +52,9 @@ class Server:
         self.exit_code = 0
         self.app = App(config, clock, store, fatal=self._fatal)
         if isinstance(clock, SimulatedClock):
-            clock.now_ms = max(clock.now_ms, self.app.horizon.clock_ms)
+            clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self.housekeeping = Housekeeping(self.app)
-        self._listeners = Listeners(self.app.broker, config.mqtt)
+        self._listeners = Listeners(self.app.core.broker, config.mqtt)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
         self._http: asyncio.Server | None = None
@@ -67,7 +67,7 @@ class Server:
             return
         http = self.config.http.listen
         self.app.listening += await self._listeners.open()
-        gate = Gate(self.config, self.app.writer)
+        gate = Gate(self.config, self.app.core.writer)
         self._runner = web.AppRunner(build_site(self.app, self.housekeeping, gate), access_log=None)
         await self._runner.setup()
         assert self._runner.server is not None

@@ -28,7 +28,7 @@ async def advance(app: App, housekeeping: Housekeeping, by_ms: int) -> int:
 
     Raises NotSimulated, and what the store and the housekeeping raise.
     """
-    clock = app.clock
+    clock = app.core.clock
     if not isinstance(clock, SimulatedClock):
         raise NotSimulated("the server runs on the system's clock")
     await app.quiet()
@@ -38,7 +38,7 @@ async def advance(app: App, housekeeping: Housekeeping, by_ms: int) -> int:
     while True:
         start_ms = clock.now_ms
         await _walk(app, clock, min(target_ms, start_ms + step_ms))
-        app.opened.commit.running_ms += clock.now_ms - start_ms
+        app.core.opened.commit.running_ms += clock.now_ms - start_ms
         await housekeeping.run_due()
         if clock.now_ms >= target_ms:
             # Where the clock stands is on disk before anybody is told: it never goes back, kill -9 or not.
@@ -48,11 +48,11 @@ async def advance(app: App, housekeeping: Housekeeping, by_ms: int) -> int:
 
 async def _reach(app: App, by_ms: int) -> None:
     """One durable bound for the whole walk, instead of one sync for every two seconds of it."""
-    app.horizon.ahead_ms = by_ms + BOUND_MS
+    app.core.horizon.ahead_ms = by_ms + BOUND_MS
     try:
         await app.ask(lambda commit: None)
     finally:
-        app.horizon.ahead_ms = BOUND_MS
+        app.core.horizon.ahead_ms = BOUND_MS
 
 
 async def _walk(app: App, clock: SimulatedClock, to_ms: int) -> None:
@@ -66,10 +66,10 @@ async def _walk(app: App, clock: SimulatedClock, to_ms: int) -> None:
 
 def _next_due(app: App, target_ms: int) -> int | None:
     """The first instant up to `target_ms` at which something is due; what is held is due before the rest."""
-    now = app.horizon.position
-    held = (at_of(place) for place, _, value in app.reader.held() if not is_stub(value))
+    now = app.core.horizon.position
+    held = (at_of(place) for place, _, value in app.core.reader.held() if not is_stub(value))
     first = next(held, None)
     if first is not None:
         return first if first <= target_ms else None
-    rows = app.reader.read(Position(now + 1), before(target_ms + 1))
+    rows = app.core.reader.read(Position(now + 1), before(target_ms + 1))
     return next((at_of(place) for place, _, value in rows if not is_stub(value)), None)

@@ -34,7 +34,7 @@ def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Applicat
     """The application that serves `app`; its metrics then tell of the server too."""
     site = web.Application(
         middlewares=[_counting(app), problem_middleware, gate.middleware()],
-        client_max_size=app.config.http.max_body,
+        client_max_size=app.core.config.http.max_body,
     )
     spreader = Spreader(app)
     for resource in (

@@ -53,7 +53,7 @@ async def create(pipeline: Pipeline, run: str) -> Job:
 async def commit(pipeline: Pipeline, job_id: str, token: str, said: Sequence[DroppedSlice]) -> JobRow:
     """Drop what was read. Raises JobRefused, StoreFailed, Busy."""
     async with pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
-        faults = list(_faults(job, said, is_archived=bool(pipeline.app.config.slices.archive)))
+        faults = list(_faults(job, said, is_archived=bool(pipeline.app.core.config.slices.archive)))
         if faults:
             raise JobRefused("bad-manifest", "the manifest does not fit", faults)
 
@@ -61,7 +61,7 @@ async def commit(pipeline: Pipeline, job_id: str, token: str, said: Sequence[Dro
             pieces = pipeline.expired()[: len(job.row.slices)]
             if [piece.home for piece in pieces] != [piece.home for piece in job.row.slices]:
                 raise Refused("wrong-state", "the slices are not the oldest ones any more")
-            if job.epoch != pipeline.app.directory.epoch:
+            if job.epoch != pipeline.app.core.directory.epoch:
                 return None
             commit.expire(pieces, job.counted)
             return pipeline.done_row(commit, job, sum(one.rows for one in said))
@@ -78,7 +78,7 @@ async def commit(pipeline: Pipeline, job_id: str, token: str, said: Sequence[Dro
 
 def _counting(pipeline: Pipeline, job: Job, pieces: Sequence[Slice]) -> Callable[[], None]:
     """What finds out, in a thread, what the slices of a job hold of borrowed shards."""
-    epoch = pipeline.app.directory.epoch
+    epoch = pipeline.app.core.directory.epoch
 
     def count() -> None:
         job.counted, job.epoch = borrowed_counts(pipeline, pieces), epoch
@@ -89,7 +89,7 @@ def _counting(pipeline: Pipeline, job: Job, pieces: Sequence[Slice]) -> Callable
 def borrowed_counts(pipeline: Pipeline, pieces: Sequence[Slice]) -> dict[bytes, Counts]:
     """What slices behind the horizon hold of borrowed shards. Blocks."""
     borrowed = [(piece, shard) for piece in pieces for shard in piece.borrowed.values()]
-    return jobfolder.counted(pipeline.app.opened.store, borrowed)
+    return jobfolder.counted(pipeline.app.core.opened.store, borrowed)
 
 
 async def expire(pipeline: Pipeline) -> list[Slice]:
@@ -98,7 +98,7 @@ async def expire(pipeline: Pipeline) -> list[Slice]:
     It is counted outside of the writer, so it is chosen again in there: what a job has dropped meanwhile is
     not there any more, and of a directory that was read anew nothing has been counted: the next call does it.
     """
-    directory, chosen = pipeline.app.directory, pipeline.expired()
+    directory, chosen = pipeline.app.core.directory, pipeline.expired()
     if not chosen:
         return []
     epoch = directory.epoch

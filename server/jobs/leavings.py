@@ -53,7 +53,7 @@ class Leavings:
         async with self._running:
             try:
                 while not self._is_stopping:
-                    note = next(left(self._app.opened.store), None)
+                    note = next(left(self._app.core.opened.store), None)
                     if note is None:
                         break
                     await self._sweep_range(*note)
@@ -65,7 +65,7 @@ class Leavings:
         for table in self._walk:
             is_worth_it = True
             while is_worth_it and not self._is_stopping:
-                floor = self._app.directory.floor
+                floor = self._app.core.directory.floor
                 step = partial(look_through, self._store, table, self._walk[table], LOOK_ROWS, floor)
                 found: Look = await self._in_thread(step)
                 await self._forget(found.names)
@@ -74,17 +74,17 @@ class Leavings:
 
     @property
     def _store(self) -> Any:
-        return self._app.opened.store
+        return self._app.core.opened.store
 
     async def _sweep_range(self, start: bytes, end: bytes) -> None:
         at: bytes | None = start
         while at is not None:
-            epoch = self._app.directory.epoch
+            epoch = self._app.core.directory.epoch
             step = partial(look, self._store, at, end, LOOK_ROWS, LOOK_BYTES)
             try:
                 found: Look = await self._in_thread(step)
             except Corrupt as error:
-                if self._app.writer.broken is not None or self._app.directory.epoch != epoch:
+                if self._app.core.writer.broken is not None or self._app.core.directory.epoch != epoch:
                     raise  # the store was taken away under the reading
                 log.warning("an expired slice cannot be read, its keys are found by and by: %s", error)
                 break

@@ -57,10 +57,10 @@ class Overfull:
         """The slice that most needs a split job."""
         pipeline = self._pipeline
         low = pipeline.nearest() + (FAR_MS << 48)
-        most = pipeline.app.config.slices.split_above
+        most = pipeline.app.core.config.slices.split_above
         pieces = [
             piece
-            for piece in pipeline.app.directory
+            for piece in pipeline.app.core.directory
             if before(piece.start_ms) > low
             and (piece.borrowed or piece.count > most)
             and pipeline.job_at(piece.start_ms) is None
@@ -69,11 +69,11 @@ class Overfull:
         return max(pieces, key=lambda piece: (bool(piece.borrowed), piece.count), default=None)
 
     def _may(self, home: Home) -> bool:
-        return self._pipeline.app.clock.mono() >= self._waits.get(home, (0.0, 0.0))[0]
+        return self._pipeline.app.core.clock.mono() >= self._waits.get(home, (0.0, 0.0))[0]
 
     def _tried(self, home: Home, job: str) -> None:
         waited = min(WAIT_MAX_S, 2 * self._waits.pop(home, (0.0, WAIT_S / 2))[1])
-        self._waits[home] = (self._pipeline.app.clock.mono() + waited, waited)
+        self._waits[home] = (self._pipeline.app.core.clock.mono() + waited, waited)
         self._last = job, home
         if len(self._waits) > TRIES_MAX:
             del self._waits[next(iter(self._waits))]

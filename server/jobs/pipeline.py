@@ -114,7 +114,7 @@ class Pipeline:
         self.app = app
         self.folder = path / "jobs"
         self.notes = Notes()
-        self.launcher = Launcher(app.config.spark, self._child_ended)
+        self.launcher = Launcher(app.core.config.spark, self._child_ended)
         self.url = ""
         """Where the server can be reached by a child of it; set when it listens."""
         self.outcomes: Tally[tuple[str, str]] = Tally()
@@ -128,13 +128,13 @@ class Pipeline:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pipeline")
         self._tasks: set[asyncio.Task[None]] = set()
         self.leavings = Leavings(app, self.in_thread)
-        app.opened.commit.retired = self.notes.note
+        app.core.opened.commit.retired = self.notes.note
 
     # -- the server's side
 
     async def start(self) -> None:
         """Give up what was open when the server ended, and delete the files of all jobs."""
-        rows = sorted(stored_jobs(self.app.opened.store), key=lambda row: row.ended_ms)
+        rows = sorted(stored_jobs(self.app.core.opened.store), key=lambda row: row.ended_ms)
         self._ended = {row.id: row for row in rows if row.state in ENDED}
         self._left = [row for row in rows if row.state not in ENDED]
         await self.in_thread(partial(jobfolder.remove, self.folder))
@@ -150,7 +150,7 @@ class Pipeline:
 
     async def sweep(self) -> None:
         """Now and then: end what has lapsed, was overrun, or was under way when the store failed."""
-        if self.app.writer.broken is not None:
+        if self.app.core.writer.broken is not None:
             return
         try:
             while self._left:
@@ -179,7 +179,7 @@ class Pipeline:
 
     async def compact(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """Give the space of deleted messages back."""
-        store = self.app.opened.store
+        store = self.app.core.opened.store
         for start, end in ranges:
             try:
                 await self.in_thread(partial(store.compact, Table.MESSAGES, start, end))
@@ -188,14 +188,14 @@ class Pipeline:
 
     def nearest(self) -> Position:
         """Only slices that start behind this can be cut."""
-        return max(self.app.wheel.loaded, before(self.app.horizon.clock_ms + MARGIN_MS))
+        return max(self.app.core.wheel.loaded, before(self.app.core.horizon.clock_ms + MARGIN_MS))
 
     def expired(self) -> list[Slice]:
         """The slices whose retention is over, the oldest first."""
         app = self.app
-        running_s = app.opened.commit.running_ms // 1000
-        retention_s = app.config.slices.retention_ms // 1000
-        return expired_slices(app.directory, running_s, retention_s)[:EXPIRE_SLICES]
+        running_s = app.core.opened.commit.running_ms // 1000
+        retention_s = app.core.config.slices.retention_ms // 1000
+        return expired_slices(app.core.directory, running_s, retention_s)[:EXPIRE_SLICES]
 
     # -- looking
 
@@ -228,7 +228,7 @@ class Pipeline:
     async def renew(self, job_id: str, token: str, progress: tuple[int, int] | None) -> Job:
         """Keep the lease. Raises JobRefused."""
         job = await self._checked(job_id, token)
-        job.lease_until = self.app.clock.mono() + lease_of(job.row)
+        job.lease_until = self.app.core.clock.mono() + lease_of(job.row)
         job.progress = progress or job.progress
         return job
 
@@ -249,9 +249,9 @@ class Pipeline:
         job_id = secrets.token_hex(16)
         slices = [PieceRow(p.start_ms, p.end_ms, p.generation, p.count, p.live) for p in pieces]
         sources = [handover.sources_of(piece) for piece in pieces]
-        created_ms = self.app.clock.wall_ms()
-        row = JobRow(job_id, kind, run, state, self.app.node, created_ms, slices, sources)
-        until = self.app.clock.mono() + lease_of(row)
+        created_ms = self.app.core.clock.wall_ms()
+        row = JobRow(job_id, kind, run, state, self.app.core.node, created_ms, slices, sources)
+        until = self.app.core.clock.mono() + lease_of(row)
         job = Job(row, secrets.token_hex(16), until, self.folder / job_id, is_busy=True)
         self._jobs[job_id] = job
         if run == "server":
@@ -260,7 +260,7 @@ class Pipeline:
 
     async def created(self, job: Job, prepare: Callable[[], None]) -> Job:
         """Store its row, take a checkpoint, `prepare` in a thread, start its child. Raises as `ask`."""
-        store = self.app.opened.store
+        store = self.app.core.opened.store
         try:
             await self._noted(job)
             await self.prepared(job, partial(jobfolder.plan, store, job.folder))
@@ -352,7 +352,7 @@ class Pipeline:
 
     def _write_end(self, commit: Commit, row: JobRow) -> JobRow:
         """Write the row of a job that ends, and forget the oldest ones."""
-        row = replace(row, ended_ms=self.app.clock.wall_ms())
+        row = replace(row, ended_ms=self.app.core.clock.wall_ms())
         write_row(commit, row)
         for old in list(self._ended)[: max(0, len(self._ended) + 1 - ENDED_MAX)]:
             commit.row(Table.META, job_key(old), None)
@@ -365,7 +365,7 @@ class Pipeline:
 
     def _rest(self, job: Job) -> None:
         job.is_busy = False
-        job.lease_until = self.app.clock.mono() + lease_of(job.row)
+        job.lease_until = self.app.core.clock.mono() + lease_of(job.row)
 
     async def _checked(self, job_id: str, token: str) -> Job:
         found = self._jobs.get(job_id)
@@ -383,7 +383,7 @@ class Pipeline:
     async def _look_at(self, job: Job) -> None:
         """End the job if it cannot go on."""
         if job.is_unsettled:
-            row = stored_job(self.app.opened.store, job.row.id)
+            row = stored_job(self.app.core.opened.store, job.row.id)
             if row is not None and row.state in ENDED:
                 await self.closed(job, row)
             else:
@@ -392,7 +392,7 @@ class Pipeline:
             await self.end(job, f"more than {handover.NOTED_MAX} rows changed during the job")
         elif job.orphaned:
             await self.end(job, job.orphaned)
-        elif self.app.clock.mono() >= job.lease_until:
+        elif self.app.core.clock.mono() >= job.lease_until:
             await self.end(job, "the lease lapsed")
 
     async def _child_ended(self, job_id: str, detail: str) -> None:

@@ -36,19 +36,19 @@ REPLAY_ROWS = 1_000
 async def create(pipeline: Pipeline, start_ms: int, parts: int, run: str) -> Job:
     """A job on the slice that starts there. Raises JobRefused, StoreFailed, Busy."""
     app = pipeline.app
-    piece = app.directory.get(start_ms)
+    piece = app.core.directory.get(start_ms)
     if piece is None:
         raise JobRefused("not-found", f"no slice starts at {start_ms}")
     if before(piece.start_ms) <= pipeline.nearest():
         raise JobRefused("too-near", "the slice is in memory, or will soon be")
     if next(piece.readable(), None) is None:
         raise JobRefused("wrong-state", "the slice holds nothing")
-    shared = handover.shared_sources(app.opened.commit, piece)
+    shared = handover.shared_sources(app.core.opened.commit, piece)
     job = pipeline.create(SPLIT, run, PLANNING, [piece])
     job.row.parts = parts
 
     def prepare() -> None:
-        found = jobfolder.counted(app.opened.store, [(piece, shard) for shard in shared])
+        found = jobfolder.counted(app.core.opened.store, [(piece, shard) for shard in shared])
         parts = {shard.number: found[counted_key(piece, shard)] for shard in shared}
         job.known |= {number: part.rows for number, part in parts.items()}
         job.row = with_parts(job.row, parts)
@@ -83,7 +83,7 @@ async def begin(pipeline: Pipeline, job_id: str, token: str, cuts: Sequence[int]
 
         job.row = await pipeline.ask(job, decide)
         log.info("job %s cut its slice into %d", job.row.id, len(job.row.children))
-        await pipeline.prepared(job, partial(jobfolder.begin, pipeline.app.opened.store, job.folder))
+        await pipeline.prepared(job, partial(jobfolder.begin, pipeline.app.core.opened.store, job.folder))
     return job
 
 
@@ -112,7 +112,7 @@ async def commit(pipeline: Pipeline, job_id: str, token: str, files: Sequence[Mo
 
 async def _take(pipeline: Pipeline, job: Job, move: Move, files: Sequence[MovedFile]) -> JobRow:
     _check_near(pipeline, move)
-    store = pipeline.app.opened.store
+    store = pipeline.app.core.opened.store
     try:
         faults = await pipeline.in_thread(partial(jobfolder.check, store, job.folder, files))
         if faults:

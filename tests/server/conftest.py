@@ -113,7 +113,7 @@ class Running:
         self.app = app
         self.clock = clock
         self.http = http
-        self.store: FailingStore = app.opened.store  # type: ignore[assignment]
+        self.store: FailingStore = app.core.opened.store  # type: ignore[assignment]
 
     async def call(
         self, method: str, path: str, body: object = None, *, status: int = 200, **headers: str
@@ -150,7 +150,7 @@ class Running:
         self, client_id: str, *filters: str, expiry_s: int = 3_600, window: int = 100
     ) -> tuple[Subscriber, FakeLink]:
         """A session with a connection."""
-        link, broker = FakeLink(), self.app.broker
+        link, broker = FakeLink(), self.app.core.broker
         subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=expiry_s, window=window)
         assert subscriber is not None
         broker.resume(subscriber)
@@ -166,7 +166,7 @@ class Fronted(TestServer):
     """The HTTP side as it is served: connections begin at the front."""
 
     def __init__(self, app: App) -> None:
-        self.gate = Gate(app.config, app.writer)
+        self.gate = Gate(app.core.config, app.core.writer)
         super().__init__(build_site(app, Housekeeping(app), self.gate))
         self._of = app
 

@@ -52,13 +52,13 @@ async def put(app: App, *drafts: Draft) -> list[Any]:
 async def pass_by(server: Running, to_ms: int) -> None:
     """To `to_ms`, all that is due by then dispatched and its slices behind retention, but not dropped."""
     app, clock = server.app, server.clock
-    app.horizon.ahead_ms = to_ms - clock.now_ms + 2_000
+    app.core.horizon.ahead_ms = to_ms - clock.now_ms + 2_000
     await app.ask(lambda commit: None)
-    app.horizon.ahead_ms = 2_000
+    app.core.horizon.ahead_ms = 2_000
     await server.pass_time(to_ms - clock.now_ms)
     await server.pass_time(1)
     await Housekeeping(app)._seal()
-    app.opened.commit.running_ms += 2 * RETENTION_MS
+    app.core.opened.commit.running_ms += 2 * RETENTION_MS
     await app.ask(lambda commit: None)
 
 
@@ -81,7 +81,7 @@ async def while_counting(app: App, work: Callable[[], Awaitable[object]], other:
 
 
 def count(app: App, table: Table) -> int:
-    return sum(1 for _ in app.opened.store.scan(table, b"", keys.LAST))
+    return sum(1 for _ in app.core.opened.store.scan(table, b"", keys.LAST))
 
 
 async def two_children(server: Running) -> tuple[MessageId, MessageId]:
@@ -100,7 +100,7 @@ async def lose_a_group(server: Running) -> None:
     with pytest.raises(StoreFailed):
         await put(server.app, draft("lost", FAR + 240 * HOUR_MS))
     await server.app.quiet()
-    assert server.app.writer.broken is None
+    assert server.app.core.writer.broken is None
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -113,14 +113,14 @@ async def test_an_expiry_over_a_failure_leaves_what_others_borrow(server: Runnin
         pass
 
     await while_counting(app, work._expire, partial_of(lose_a_group, server) if fails else nothing)
-    assert app.reader.find(late) is not None
+    assert app.core.reader.find(late) is not None
     await work.run_due()
-    assert app.reader.find(early) is None
-    assert app.reader.find(late) is not None
-    assert verify_counts(server.store, app.directory) == []
-    assert app.opened.commit.pending == 1
+    assert app.core.reader.find(early) is None
+    assert app.core.reader.find(late) is not None
+    assert verify_counts(server.store, app.core.directory) == []
+    assert app.core.opened.commit.pending == 1
     await server.pass_time(3 * HOUR_MS)
-    assert app.dispatch.counts.dispatched == 2
+    assert app.core.dispatch.counts.dispatched == 2
 
 
 def partial_of(work: Callable[[Running], Awaitable[None]], server: Running) -> Callable[[], Awaitable[None]]:
@@ -133,12 +133,12 @@ async def test_two_expiries_of_one_slice(server: Running) -> None:
     job = await expiring.create(app.pipeline, "caller")
     said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
     dropped = [piece.home for piece in job.row.slices]
-    chosen = [app.directory.get(home.start_ms) for home in dropped]
+    chosen = [app.core.directory.get(home.start_ms) for home in dropped]
     await expiring.commit(app.pipeline, job.row.id, job.token, said)
     # What the server's own had chosen before that.
     gone = await app.ask(lambda commit: commit.expire(chosen))
     assert gone == []
-    assert app.opened.commit.pending == 1
+    assert app.core.opened.commit.pending == 1
 
 
 async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Running) -> None:
@@ -161,8 +161,8 @@ async def test_a_job_counts_again_when_the_directory_was_read_anew(server: Runni
     row = await expiring.commit(app.pipeline, job.row.id, job.token, said)
     assert (row.state, row.rows) == ("done", 1)
     assert len(job.counted) == 1
-    assert app.reader.find(late) is not None
-    assert verify_counts(server.store, app.directory) == []
+    assert app.core.reader.find(late) is not None
+    assert verify_counts(server.store, app.core.directory) == []
 
 
 async def test_a_seal_decides_about_the_slices_that_are_there(server: Running) -> None:
@@ -171,9 +171,9 @@ async def test_a_seal_decides_about_the_slices_that_are_there(server: Running) -
     await server.pass_time(HOUR_MS)
     seal = asyncio.ensure_future(Housekeeping(app)._seal())
     await asyncio.sleep(0)
-    app.directory.replace(read_directory(app.opened.store, 1_000))
+    app.core.directory.replace(read_directory(app.core.opened.store, 1_000))
     await seal
-    assert all(piece.passed_s is not None for piece in app.directory)
+    assert all(piece.passed_s is not None for piece in app.core.directory)
 
 
 # -- what is left
@@ -208,7 +208,7 @@ async def test_all_that_has_expired_is_forgotten_in_one_round(server: Running) -
     assert (count(app, Table.DEDUPE), count(app, Table.MOVED)) == (1, 0)
     assert app.pipeline.leavings.forgotten == many + 1_500
     assert list(leavings.left(server.store)) == []
-    assert all(app.reader.find(name) is None for name in ids)
+    assert all(app.core.reader.find(name) is None for name in ids)
     assert await put(app, draft("kept", START_MS + 90 * HOUR_MS, 99_999)) == [
         Replayed(kept, START_MS + 90 * HOUR_MS)
     ]
@@ -222,8 +222,8 @@ async def test_what_moved_on_or_out_is_not_forgotten(server: Running) -> None:
         await app.ask(lambda commit, due_ms=due_ms: commit.move(name, due_ms))
     await pass_by(server, START_MS + HOUR_MS)
     await Housekeeping(app).run_due()
-    assert len(app.directory) == 2
-    assert app.reader.find(name) is not None
+    assert len(app.core.directory) == 2
+    assert app.core.reader.find(name) is not None
     assert isinstance((await put(app, draft("x", START_MS + 90 * HOUR_MS, 5)))[0], Replayed)
 
 
@@ -282,7 +282,7 @@ async def test_a_name_that_cannot_be_read_holds_up_no_other(
     await app.pipeline.leavings.walk()
     assert [key for key, _ in server.store.scan(Table.DEDUPE, b"", keys.LAST)] == [rotten, torn]
     assert count(app, Table.MESSAGES) == len(list(leavings.left(server.store))) == 0
-    assert app.writer.given_up == 0
+    assert app.core.writer.given_up == 0
 
 
 async def test_it_waits_for_a_store_that_takes_no_writes(server: Running) -> None:

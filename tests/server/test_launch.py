@@ -136,7 +136,7 @@ async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) 
     await fill(server)
     await server.schedule(deliver_in=20 * 86_400)
     pipeline = server.app.pipeline
-    starts = [piece.start_ms for piece in server.app.directory]
+    starts = [piece.start_ms for piece in server.app.core.directory]
     made = await asyncio.gather(
         *(splitting.create(pipeline, start_ms, 0, "server") for start_ms in starts), return_exceptions=True
     )
@@ -150,7 +150,7 @@ async def test_a_job_that_the_writer_has_no_room_for_claims_nothing(
     arm(server, tmp_path, HANGS)
     await fill(server)
     pipeline = server.app.pipeline
-    start_ms = next(iter(server.app.directory)).start_ms
+    start_ms = next(iter(server.app.core.directory)).start_ms
 
     def full(*arguments: Any, **named: Any) -> Any:
         raise Busy("told to be full")
@@ -166,7 +166,7 @@ async def test_a_child_that_dies_while_its_call_is_under_way(server: Running, tm
     arm(server, tmp_path, HANGS)
     await fill(server)
     pipeline = server.app.pipeline
-    job = await splitting.create(pipeline, next(iter(server.app.directory)).start_ms, 0, "server")
+    job = await splitting.create(pipeline, next(iter(server.app.core.directory)).start_ms, 0, "server")
     async with pipeline.step(job.row.id, job.token):
         await pipeline._child_ended(job.row.id, "the child ended")
         assert pipeline.open == 1
@@ -197,7 +197,7 @@ async def test_a_child_that_gets_no_processor_keeps_its_job_and_one_that_hangs_l
     seen = (await server.call("GET", f"/v1/jobs/{job['id']}")).body
     assert (seen["state"], seen["lease_s"]) == ("planning", 600)
     passed_s = pipeline_module.OWN_LEASE_S + 1
-    monkeypatch.setattr(server.app.clock, "mono", lambda: time.monotonic() + passed_s)
+    monkeypatch.setattr(server.app.core.clock, "mono", lambda: time.monotonic() + passed_s)
     await pipeline.sweep()
     assert (await ended(server))["detail"] == "the lease lapsed"
 

@@ -62,7 +62,7 @@ class Journal:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._store: Store = app.opened.store
+        self._store: Store = app.core.opened.store
         self._turn: tuple[Position, int] | None = None
         self._turns: Iterator[tuple[bytes, bytes]] = iter(())
         self._is_open = False
@@ -75,7 +75,7 @@ class Journal:
             self._next()
         while self._turn is not None and self._turn[0] < place:
             self._next()
-        return self._turn[1] if self._turn is not None else self._app.writer.dispatched_ms(place)
+        return self._turn[1] if self._turn is not None else self._app.core.writer.dispatched_ms(place)
 
     def _next(self) -> None:
         row = next(self._turns, None)
@@ -141,14 +141,14 @@ def message_view(
 def found_view(app: App, found: Found, record: Record) -> shapes.Message:
     """A message that was looked up by its id."""
     place, is_held = found.position, found.shard is None
-    state, dispatched_ms = state_of(place, record, app.horizon.position, Journal(app), is_held=is_held)
+    state, dispatched_ms = state_of(place, record, app.core.horizon.position, Journal(app), is_held=is_held)
     return message_view(found.id, place, record, state, dispatched_ms)
 
 
 def found_state(app: App, found: Found) -> State:
     """The state of a message that was looked up by its id."""
     place, is_held = found.position, found.shard is None
-    return state_of(place, decode(found.value), app.horizon.position, Journal(app), is_held=is_held)[0]
+    return state_of(place, decode(found.value), app.core.horizon.position, Journal(app), is_held=is_held)[0]
 
 
 def _payload(record: Record) -> tuple[object, Encoding]:
@@ -181,7 +181,7 @@ def position_view(place: Position) -> shapes.Position:
 
 def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
     """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
-    unreadable = sum(len(app.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
+    unreadable = sum(len(app.core.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
@@ -197,18 +197,18 @@ def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> s
 
 def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
     """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
-    caps = app.config.shards
+    caps = app.core.config.shards
     is_borrowed = piece.borrowed.get(shard.number) is shard
     is_sealed = (
         is_borrowed
         or piece.newest.get(shard.structure) is not shard
         or shard.count >= caps.cap_messages
         or shard.bytes >= caps.cap_bytes
-        or app.horizon.clock_ms >= piece.end_ms
+        or app.core.horizon.clock_ms >= piece.end_ms
     )
     return {
         "shard": shard.number,
-        "structure": app.reader.structures.pattern(shard.structure),
+        "structure": app.core.reader.structures.pattern(shard.structure),
         "count": shard.count,
         "live": shard.live,
         "bytes": shard.bytes,
@@ -220,7 +220,7 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
         "sealed": is_sealed,
         "unreadable": [
             {"first": position_view(stretch.first), "last": position_view(stretch.last)}
-            for stretch in app.reader.unreadable.of(shard.prefix)
+            for stretch in app.core.reader.unreadable.of(shard.prefix)
         ],
     }
 
@@ -239,7 +239,7 @@ def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Se
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
             for s in session.subscriptions.values()
         ],
-        "read_position": position_view(session.read_at(app.horizon.position)),
+        "read_position": position_view(session.read_at(app.core.horizon.position)),
         "lag_messages": lag["lag_messages"],
         "lag_messages_is_exact": lag["lag_messages_is_exact"],
         "lag_seconds": lag["lag_seconds"],
