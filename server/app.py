@@ -1,4 +1,4 @@
-"""Builds the server's parts and turns them: one loop, one writer, rounds.
+"""A server on an event loop: turns the core in rounds, and builds what needs a loop round it.
 
 A *round* is everything that has to be done now, each in a bounded piece: compose a group, move the
 horizon, load a run, let one session read on. Whoever has made work plans a round for the next turn of the
@@ -20,8 +20,16 @@ from shards.rocks import RocksStore
 from .clock import Clock
 from .config import Config
 from .core import Core
+from .figures import Figures
+from .housekeeping import Housekeeping
+from .jobs.expiring import Expiries
+from .jobs.leavings import Leavings
+from .jobs.overfull import Overfull
 from .jobs.pipeline import Pipeline
+from .jobs.splitting import Splits
+from .jobs.workers import Workers
 from .metrics import Metrics
+from .simulation import Simulation
 from .writer import Decide
 
 log = logging.getLogger(__name__)
@@ -34,7 +42,11 @@ STOP_S = 10.0
 
 
 class App:
-    """Holds a core and turns it, on an event loop. `start` begins the rounds, `stop` ends them in order."""
+    """Holds a core and turns it: `start` begins the rounds, `stop` ends them in order.
+
+    With it live jobs, housekeeping and the walks of a simulated clock: all that asks the writer and waits for
+    its answer.
+    """
 
     def __init__(self, config: Config, clock: Clock, store: RocksStore, *, fatal: Callable[[], None]) -> None:
         """`fatal`: called when the server cannot go on. Raises WrongFormat, Corrupt, StoreFailed."""
@@ -53,7 +65,36 @@ class App:
         self._retry_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: list[asyncio.Future[None]] = []
-        self.pipeline = Pipeline(self, store.path)
+
+        core, opened = self.core, self.core.opened
+        self.workers = Workers(store)
+        self.leavings = Leavings(self.ask, core.writer, opened, self.workers)
+        self.pipeline = Pipeline(
+            self.ask,
+            clock,
+            core.writer,
+            opened,
+            self.workers,
+            config.spark,
+            node=core.node,
+            folder=store.path / "jobs",
+        )
+        self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
+        self.expiries = Expiries(self.pipeline, self.workers, self.leavings, self.ask, opened, config.slices)
+        figures = Figures(core, self.metrics, self.pipeline, self.expiries)
+        self.metrics.registry.register(figures)
+        overfull = Overfull(
+            self.pipeline,
+            self.splits,
+            self.expiries,
+            core.directory,
+            clock,
+            split_above=config.slices.split_above,
+        )
+        self.housekeeping = Housekeeping(
+            core, self.ask, figures, self.pipeline, self.expiries, overfull, self.leavings
+        )
+        self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
 
     # -- life
 
@@ -63,12 +104,15 @@ class App:
         self.plan()
         await self.quiet()
         await self.pipeline.start()
+        self.workers.later(self.leavings.sweep())
         self.is_ready = not self._is_dead
 
     async def stop(self) -> None:
         """Finish the group commit, store every cursor, close the store."""
         self.is_ready = False
+        self.leavings.stop()
         await self.pipeline.stop()
+        await self.workers.stop()
         self.core.sessions.finish()
         if not self._is_dead:
             try:
@@ -83,11 +127,6 @@ class App:
         self.core.opened.store.close()
 
     # -- work
-
-    @property
-    def jobs_expire(self) -> bool:
-        """Whether slices behind retention go only with a job."""
-        return self.core.config.slices.expire_by == "job" or bool(self.core.config.slices.archive)
 
     async def ask(self, decide: Decide, *, cost: int = 1) -> Any:
         """Have a request decided in the writer; its answer once it is durable.
@@ -152,7 +191,10 @@ class App:
             self._sync(group)
         more = core.dispatch.turn()
         more = more or core.writer.can_compose
-        self.metrics.dispatched(core.dispatch.counts)
+        counts = core.dispatch.counts
+        if counts.late_ms:
+            late_ms, counts.late_ms = counts.late_ms, []
+            self.metrics.dispatched(late_ms)
         if core.loader.is_behind:
             more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more

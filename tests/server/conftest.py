@@ -18,7 +18,6 @@ from server.clock import SimulatedClock
 from server.config import Config
 from server.delivery.message import Message
 from server.delivery.subscriber import Subscriber
-from server.housekeeping import Housekeeping
 from server.http.front import Desk
 from server.http.gate import Gate
 from server.http.site import build_site
@@ -167,7 +166,7 @@ class Fronted(TestServer):
 
     def __init__(self, app: App) -> None:
         self.gate = Gate(app.core.config, app.core.writer)
-        super().__init__(build_site(app, Housekeeping(app), self.gate))
+        super().__init__(build_site(app, self.gate))
         self._of = app
 
     async def start_server(self, **kwargs: Any) -> None:

@@ -11,7 +11,6 @@ from aiohttp.test_utils import TestClient, TestServer
 from server.app import App
 from server.clock import SystemClock
 from server.config import Config, Slices
-from server.housekeeping import Housekeeping
 from server.http.gate import Gate
 from server.http.site import build_site
 from shards.rocks import RocksStore
@@ -136,7 +135,7 @@ async def test_a_store_that_fails_stops_the_walk(server: Running) -> None:
 async def real(tmp_path: Path) -> AsyncIterator[TestClient]:  # type: ignore[type-arg]
     app = App(Config(), SystemClock(), RocksStore(tmp_path), fatal=lambda: None)
     await app.start()
-    site = build_site(app, Housekeeping(app), Gate(app.core.config, app.core.writer))
+    site = build_site(app, Gate(app.core.config, app.core.writer))
     async with TestClient(TestServer(site)) as client:
         yield client
     await app.stop()

@@ -94,8 +94,3 @@ EXPECTED = {
     "wills_lost_total": 0,
     "messages_dropped_total": 0,
 }
-
-
-async def test_a_gauge_of_ones_own(server: Running) -> None:
-    server.app.metrics.gauge("fasti_answer", "To everything", lambda: 42)
-    assert (await metrics(server))["fasti_answer"] == 42

@@ -461,7 +461,7 @@ async def test_what_a_refused_commit_took_in_goes_before_the_next(
         raise Busy("told to be full")
 
     def refused(*arguments: Any) -> None:
-        monkeypatch.setattr(work.server.app, "ask", full)
+        monkeypatch.setattr(work.server.app.core.writer, "submit", full)
         raise Refused("bad-manifest", "told to refuse")
 
     monkeypatch.setattr(handover, "switch", refused)
@@ -647,7 +647,7 @@ async def test_expire_jobs_drop_what_they_have_read(
         ended = await work.post(path, {"token": job["token"], "slices": slices})
         assert (ended["state"], ended["rows"]) == ("done", COUNT)
         assert await work.listed("state=dispatched") == ["late"]
-        await server.app.pipeline.leavings.sweep()
+        await server.app.leavings.sweep()
         work.check()
         metrics = (await server.call("GET", "/metrics")).body.decode()
         assert 'fasti_job_rows_total{kind="expire"} 30.0' in metrics
