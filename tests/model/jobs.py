@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from server.core import Core
-from server.jobs.pipeline import MARGIN_MS, write_row
-from server.jobs.splitting import with_parts
+from server.jobs.pipeline import write_row
+from server.jobs.splitting import MARGIN_MS, with_parts
 from shards import handover
 from shards.borrow import Counts, span_counts
 from shards.commit import Commit, Refused

@@ -325,7 +325,7 @@ def test_a_client_that_ends_and_does_not_read(served: Served) -> None:
     zombie = _blocked(served, "mqtt")
     _fill(served)
     zombie.socket.shutdown(socket.SHUT_WR)
-    session = served.app.sessions.get("zombie")
+    session = served.app.core.sessions.get("zombie")
     assert session is not None
     _until(lambda: session.link is None, 1.0)
     assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 20

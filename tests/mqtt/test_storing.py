@@ -424,9 +424,8 @@ def test_housekeeping_ends_no_session_that_has_begun_anew() -> None:
         rig.core.writer.submit(decide, lambda _: None, cost=cost)
         rig.pump()
 
-    housekeeping = Housekeeping.__new__(Housekeeping)
-    app: Any = SimpleNamespace(sessions=rig.core.sessions, broker=rig.core.broker, ask=ask)
-    housekeeping._app = app
+    others: list[Any] = [None] * 5
+    housekeeping = Housekeeping(rig.core, ask, *others)
     asyncio.run(housekeeping._expire_sessions())
     assert [one.session.client_id for one in rig.core.sessions] == ["b"]
     assert _stored(rig, "gone") == []

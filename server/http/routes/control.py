@@ -143,7 +143,7 @@ class Control:
         wish = await body_of(request, _BULK)
         if wish.shift is None:
             raise FieldError("shift", "is required")
-        latest_ms = self._app.clock.wall_ms() + self._app.config.limits.max_delay_ms
+        latest_ms = self._app.core.clock.wall_ms() + self._app.core.config.limits.max_delay_ms
         act = partial(shift_all, by_ms=signed_ms("shift", wish.shift), latest_ms=latest_ms)
         return await self._answer(request, wish, act)
 
@@ -166,7 +166,7 @@ class Control:
             raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = pending_query(chosen.topic, since, until)
-        as_of = self._app.horizon.seq if wish.as_of is None else _seq(wish.as_of)
+        as_of = self._app.core.horizon.seq if wish.as_of is None else _seq(wish.as_of)
         sweep = Sweep(query, as_of, wish.limit or 1 << 62)
         sweep.next = query.start
         if wish.cursor is not None:
@@ -196,7 +196,7 @@ class Control:
             looked += 1
             start = Position(place + 1)
             if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
-                row, record = message_id(place, number, self._app.node), decode(value)
+                row, record = message_id(place, number, self._app.core.node), decode(value)
                 targets.append(Target(MessageId(record.id or row), row, due_at(place, record.due_ms)))
                 if len(targets) == most:
                     return targets, start

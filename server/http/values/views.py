@@ -84,7 +84,9 @@ def found_state(app: App, found: Found) -> State:
 
 def _found_state(app: App, found: Found, record: Record) -> tuple[State, int | None]:
     is_held = found.shard is None
-    return state_of(found.position, record, app.horizon.position, app.writer.journal(), is_held=is_held)
+    return state_of(
+        found.position, record, app.core.horizon.position, app.core.writer.journal(), is_held=is_held
+    )
 
 
 def _payload(record: Record) -> tuple[object, Encoding]:
@@ -117,7 +119,7 @@ def position_view(place: Position) -> shapes.Position:
 
 def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
     """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
-    unreadable = sum(len(app.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
+    unreadable = sum(len(app.core.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
@@ -133,18 +135,18 @@ def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> s
 
 def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
     """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
-    caps = app.config.shards
+    caps = app.core.config.shards
     is_borrowed = piece.borrowed.get(shard.number) is shard
     is_sealed = (
         is_borrowed
         or piece.newest.get(shard.structure) is not shard
         or shard.count >= caps.cap_messages
         or shard.bytes >= caps.cap_bytes
-        or app.horizon.clock_ms >= piece.end_ms
+        or app.core.horizon.clock_ms >= piece.end_ms
     )
     return {
         "shard": shard.number,
-        "structure": app.reader.structures.pattern(shard.structure),
+        "structure": app.core.reader.structures.pattern(shard.structure),
         "count": shard.count,
         "live": shard.live,
         "bytes": shard.bytes,
@@ -156,7 +158,7 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
         "sealed": is_sealed,
         "unreadable": [
             {"first": position_view(stretch.first), "last": position_view(stretch.last)}
-            for stretch in app.reader.unreadable.of(shard.prefix)
+            for stretch in app.core.reader.unreadable.of(shard.prefix)
         ],
     }
 
@@ -175,7 +177,7 @@ def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Se
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
             for s in session.subscriptions.values()
         ],
-        "read_position": position_view(session.read_at(app.horizon.position)),
+        "read_position": position_view(session.read_at(app.core.horizon.position)),
         "lag_messages": lag["lag_messages"],
         "lag_messages_is_exact": lag["lag_messages_is_exact"],
         "lag_seconds": lag["lag_seconds"],

@@ -137,7 +137,7 @@ async def test_what_is_refused_names_its_field(
 ) -> None:
     answer = await server.call("PUT", f"{SCHEDULES}/s", NIGHTLY | changes, status=422)
     assert answer.body["errors"][0]["field"] == field, answer.body
-    assert len(server.app.schedules) == 0
+    assert len(server.app.core.schedules) == 0
 
 
 async def test_what_cannot_be_read(server: Running) -> None:
@@ -289,15 +289,15 @@ async def test_a_row_that_cannot_be_read_is_no_schedule(tmp_path: Path, clock: S
         for key in (b"b", b"c", b"e\xff"):
             batch.put(Table.SCHEDULES, key, b"\xc1")
         server.store.write(batch)
-        server.app.schedules.recover()
-        assert server.app.schedules.unreadable == 3
+        server.app.core.schedules.recover()
+        assert server.app.core.schedules.unreadable == 3
         listed = (await server.call("GET", f"{SCHEDULES}?limit=2")).body
         assert ([s["name"] for s in listed["schedules"]], listed["next"]) == (["a", "d"], None)
         assert (await server.call("GET", f"{SCHEDULES}/b", status=500)).slug == "unreadable"
         await put(server, "b")
         await server.call("DELETE", f"{SCHEDULES}/c", status=404)
         await server.call("GET", f"{SCHEDULES}/c", status=404)
-        assert server.app.schedules.unreadable == 1
+        assert server.app.core.schedules.unreadable == 1
     store = RocksStore(tmp_path)
     lines: list[str] = []
     report = retime_schedules(timeline_of(Config(), clock, store), clock.now_ms, lines.append)
