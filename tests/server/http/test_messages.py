@@ -325,9 +325,9 @@ async def test_what_is_not_there_is_not_found(server: Running) -> None:
 
 
 async def test_concurrent_requests_share_a_group(server: Running) -> None:
-    turns = server.app.core.opened.commit
+    opened = server.app.core.opened
     names = await asyncio.gather(*(server.schedule(f"t/{n}", deliver_in=60) for n in range(50)))
-    assert len(set(names)) == turns.pending == 50
+    assert len(set(names)) == opened.pending == 50
 
 
 async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
