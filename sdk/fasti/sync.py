@@ -132,9 +132,16 @@ class Subscription:
         self._loop = loop
         self._inner = inner
 
-    def __iter__(self) -> Iterator[Delivery]:
-        for found in self._loop.iterate(aiter(self._inner)):
-            yield Delivery(self._loop, found)
+    @property
+    def connections(self) -> int:
+        """How many network connections have come up."""
+        return self._inner.connections
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        return Delivery(self._loop, self._loop.step(self._inner))
 
     def __enter__(self) -> Self:
         self._loop.run(self._inner.__aenter__())
@@ -188,6 +195,7 @@ class Client:
 
     @property
     def url(self) -> str:
+        """The server's base URL."""
         return self._inner.url
 
     def info(self) -> _admin.Info:

@@ -23,42 +23,52 @@ class Message:
 
     @property
     def id(self) -> str:
+        """The same for good, wherever the message is moved."""
         return self._inner.id
 
     @property
     def topic(self) -> str:
+        """Where it goes."""
         return self._inner.topic
 
     @property
     def deliver_at(self) -> datetime:
+        """When it is due, UTC."""
         return self._inner.deliver_at
 
     @property
     def state(self) -> str:
+        """What the server last said: pending, dispatched, cancelled or expired."""
         return self._inner.state
 
     @property
     def replayed(self) -> bool:
+        """This `schedule()` made nothing new, the message was there under its key."""
         return self._inner.replayed
 
     @property
     def schedule(self) -> str | None:
+        """The name of the recurring schedule that wrote it; None: none did."""
         return self._inner.schedule
 
     @property
     def payload(self) -> Any:
+        """bytes, str or a JSON value, as it was given; None where the answer did not repeat it."""
         return self._inner.payload
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """The message's own user properties."""
         return self._inner.headers
 
     @property
     def dispatched_at(self) -> datetime | None:
+        """When it went out, or was dropped because it had expired or was late."""
         return self._inner.dispatched_at
 
     @property
     def raw(self) -> Mapping[str, Any]:
+        """The server's last object for it."""
         return self._inner.raw
 
     def cancel(self) -> bool:
@@ -74,6 +84,12 @@ class Message:
         """Ask the server again."""
         self._loop.run(self._inner.refresh())
         return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self._inner == other._inner
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -217,3 +233,7 @@ class Messages:
         """Pending messages in order of time as `schedule_many` takes them."""
         found = self._inner.export(topic=topic, due_from=due_from, due_to=due_to, ids=ids)
         return self._loop.iterate(found)
+
+    def close(self) -> None:
+        """Wait for what other threads are still sending."""
+        self._loop.run(self._inner.close())
