@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self, Unpack
 
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, Coalescer
@@ -29,7 +29,6 @@ from .wire import (
     parse_instant,
 )
 
-State = Literal["pending", "dispatched", "cancelled", "expired"]
 PAGE_MAX = 1_000
 
 
