@@ -18,23 +18,23 @@ from .transport import Transport, quoted
 from .wire import (
     SENDING,
     Json,
-    Say,
+    Spell,
+    as_is,
     dumps,
     get_payload,
     instant,
     parse_instant,
     put_payload,
-    said,
-    same,
     span,
+    spelled,
 )
 
-_TIMING: Mapping[str, Say] = {
-    "cron": same,
-    "rrule": same,
-    "timezone": same,
-    "limit": same,
-    "misfire": same,
+_TIMING: Mapping[str, Spell] = {
+    "cron": as_is,
+    "rrule": as_is,
+    "timezone": as_is,
+    "limit": as_is,
+    "misfire": as_is,
     "every": span,
     "jitter": span,
     "start": instant,
@@ -110,7 +110,7 @@ class Schedules:
         body = _timing(options)
         body["topic"] = topic
         put_payload(body, payload)
-        body.update(said(SENDING, options))
+        body.update(spelled(SENDING, options))
         return Schedule.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
 
     async def get(self, name: str) -> Schedule:
@@ -158,7 +158,7 @@ class Schedules:
 
 def _timing(options: Mapping[str, Any]) -> Json:
     """The part of a schedule's body that says when."""
-    body = said(_TIMING, options)
+    body = spelled(_TIMING, options)
     dst = {name: options[name] for name in ("gap", "overlap") if options.get(name)}
     return {**body, "dst": dst} if dst else body
 

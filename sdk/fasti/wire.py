@@ -21,7 +21,7 @@ When = datetime | str
 """An instant: aware, or text that the server understands (RFC 3339, `2027-03-28T09:00[Europe/Bucharest]`)."""
 Span = timedelta | float | str
 """A duration: a number is seconds, text such as `15m` or `PT15M` is for the server to read."""
-Say = Callable[[Any], Any]
+Spell = Callable[[Any], Any]
 """From an option to the value in the body, None where there is nothing to say."""
 
 _MS = timedelta(milliseconds=1)
@@ -103,22 +103,22 @@ def get_payload(body: Mapping[str, Any]) -> Any:
     return payload
 
 
-def same(value: Any) -> Any:
+def as_is(value: Any) -> Any:
     """Goes as it is."""
     return value
 
 
-def said(how: Mapping[str, Say], options: Mapping[str, Any]) -> Json:
-    """Those of the options that are given, each as `how` says it, in the order of `how`."""
-    told = ((name, say(options[name])) for name, say in how.items() if options.get(name) is not None)
-    return {name: value for name, value in told if value is not None}
+def spelled(how: Mapping[str, Spell], options: Mapping[str, Any]) -> Json:
+    """Those of the options that are given, each as `how` spells it, in the order of `how`."""
+    found = ((name, spell(options[name])) for name, spell in how.items() if options.get(name) is not None)
+    return {name: value for name, value in found if value is not None}
 
 
-SENDING: Mapping[str, Say] = {
-    "qos": same,
-    "retain": same,
-    "late": same,
-    "content_type": same,
+SENDING: Mapping[str, Spell] = {
+    "qos": as_is,
+    "retain": as_is,
+    "late": as_is,
+    "content_type": as_is,
     "expires_in": span,
     "spread": span,
     "headers": lambda headers: dict(headers) or None,
@@ -151,7 +151,7 @@ class NewMessage:
         body: Json = {"topic": self.topic}
         put_payload(body, self.payload)
         body.update(due(self.at, self.delay))
-        body.update(said(SENDING, {name: getattr(self, name) for name in SENDING}))
+        body.update(spelled(SENDING, {name: getattr(self, name) for name in SENDING}))
         if self.key:
             body["key"] = self.key
         return body
