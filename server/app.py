@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from shards.commit import Group
+from shards.commit import GroupCommit
 from shards.errors import ShardsError, StoreFailed
 from shards.rocks import RocksStore
 
@@ -242,7 +242,7 @@ class App:
             if not future.done():
                 future.set_result(None)
 
-    def _sync(self, group: Group) -> None:
+    def _sync(self, group: GroupCommit) -> None:
         assert self._loop is not None
         self._syncs += 1
         writer = self.core.writer

@@ -131,7 +131,7 @@ class Housekeeping:
 
         def seal(commit: Commit) -> None:
             for piece in passed_slices(directory, horizon.position):
-                commit.passed(piece)
+                commit.open_group.passed(piece)
 
         if passed_slices(directory, horizon.position):
             await self._ask(seal)

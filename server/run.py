@@ -15,9 +15,9 @@ from shards.rocks import RocksStore
 
 from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
-from .codec.reasons import Reason
 from .config import Config
 from .core import timeline_of
+from .delivery.subscriber import Closing
 from .files import allow_open_files
 from .http.front import Desk
 from .http.gate import Gate
@@ -94,7 +94,7 @@ class Server:
             await self._runner.cleanup()
         links = self._listeners.links
         for link in list(links):
-            link.shut(Reason.SERVER_SHUTTING_DOWN)
+            link.shut(Closing.STOPPING)
         deadline = asyncio.get_running_loop().time() + STOP_S
         # Bounded, and only at the end.
         while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110

@@ -15,6 +15,7 @@ import msgspec
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
 from shards.dedupe import Refused
+from shards.expiry import expire
 from shards.jobs import ARCHIVING, EXPIRE, JobRow, PieceRow
 from shards.manifest import Fault
 from shards.recover import Opened
@@ -70,7 +71,7 @@ class Expiries:
 
     def due(self) -> list[Slice]:
         """The slices whose retention is over, the oldest first, as many as may go at once."""
-        running_s = self._opened.commit.running_ms // 1000
+        running_s = self._opened.running_ms // 1000
         retention_s = self._slices.retention_ms // 1000
         return expired_slices(self._opened.directory, running_s, retention_s)[:EXPIRE_SLICES]
 
@@ -103,7 +104,7 @@ class Expiries:
                     raise Refused("wrong-state", "the slices are not the oldest ones any more")
                 if job.epoch != self._opened.directory.epoch:
                     return None
-                commit.expire(pieces, job.counted)
+                expire(commit, pieces, job.counted)
                 return self._pipeline.done_row(commit, job, sum(one.rows for one in said))
 
             row: JobRow | None = await self._pipeline.ask(job, decide)
@@ -128,7 +129,7 @@ class Expiries:
         epoch = directory.epoch
         counted = await self._workers.in_thread(partial(self._borrowed, chosen))
         gone: list[Slice] = await self._ask(
-            lambda commit: commit.expire(chosen, counted) if directory.epoch == epoch else []
+            lambda commit: expire(commit, chosen, counted) if directory.epoch == epoch else []
         )
         self.dropped += len(gone)
         return gone

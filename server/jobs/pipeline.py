@@ -33,9 +33,9 @@ from msgspec.structs import replace
 from shards import handover
 from shards.borrow import Counts
 from shards.commit import Commit
+from shards.cuts import Cut
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
-from shards.handover import Move, Notes
 from shards.jobs import ABORTED, DONE, ENDED, JobRow, PieceRow, job_key, job_value, stored_job, stored_jobs
 from shards.manifest import Fault
 from shards.recover import Opened
@@ -85,7 +85,7 @@ class Job:
     """What the slices of an expiry hold of borrowed shards."""
     epoch: int = 0
     """Of the directory that this was counted by."""
-    move: Move | None = None
+    cut: Cut | None = None
     is_ingested: bool = False
     """Files have been taken in that are not the children's yet."""
     is_busy: bool = False
@@ -121,7 +121,7 @@ class Pipeline:
         self._workers = workers
         self._node = node
         self._folder = folder
-        self.notes = Notes()
+        self._notes = opened.notes
         self.launcher = Launcher(spark, self._child_ended)
         self.outcomes: Tally[tuple[str, str]] = Tally()
         """Ended jobs by kind and state."""
@@ -131,7 +131,6 @@ class Pipeline:
         self._ended: dict[str, JobRow] = {}
         self._left: list[JobRow] = []
         """Open jobs of the server's last life that still have to be given up."""
-        opened.commit.retired = self.notes.note
 
     # -- the server's side
 
@@ -307,8 +306,8 @@ class Pipeline:
             return
         job.row = row
         self._remember(row)
-        if job.move is not None:
-            self.notes.drop(job.move)
+        if job.cut is not None:
+            self._notes.drop(job.cut)
         self.launcher.end(row.id, is_done=row.state == DONE)
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
@@ -360,8 +359,8 @@ class Pipeline:
                 await self.closed(job, row)
             else:
                 await self.end(job, "the store failed")
-        elif job.move is not None and job.move.is_overrun:
-            await self.end(job, f"more than {handover.NOTED_MAX} rows changed during the job")
+        elif job.cut is not None and job.cut.is_overrun:
+            await self.end(job, f"more than {self._notes.most} rows changed during the job")
         elif job.orphaned:
             await self.end(job, job.orphaned)
         elif self._clock.mono() >= job.lease_until:

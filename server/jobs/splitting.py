@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from shards import handover, keys
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
+from shards.cuts import Cut
 from shards.dedupe import Refused
-from shards.handover import Move
 from shards.jobs import COMMITTING, MOVING, PLANNING, SPLIT, JobRow
 from shards.manifest import MovedFile, manifest_faults
 from shards.recover import Opened
@@ -77,11 +77,11 @@ class Splits:
         async with self._pipeline.step(job_id, token, SPLIT, PLANNING) as job:
 
             def decide(commit: Commit) -> JobRow:
-                move = handover.begin(commit, job.row.slices[0].home, cuts, self.nearest(), job.known)
+                cut = handover.begin(commit, job.row.slices[0].home, cuts, self.nearest(), job.known)
                 # From now on, not from when it is durable: the next cancel may be in this group.
-                job.move = move
-                self._pipeline.notes.add(move)
-                row = replace(job.row, state=MOVING, children=move.children, sources=[move.sources])
+                job.cut = cut
+                self._opened.notes.add(cut)
+                row = replace(job.row, state=MOVING, children=cut.children, sources=[cut.sources])
                 write_row(commit, row)
                 return row
 
@@ -93,16 +93,16 @@ class Splits:
     async def commit(self, job_id: str, token: str, files: Sequence[MovedFile]) -> JobRow:
         """Take what was moved. Raises JobRefused, StoreFailed, Busy."""
         async with self._pipeline.step(job_id, token, SPLIT, MOVING) as job:
-            move = job.move
-            assert move is not None, "it has begun"
-            faults = manifest_faults(files, move.children, move.sources, move.rows)
+            cut = job.cut
+            assert cut is not None, "it has begun"
+            faults = manifest_faults(files, cut.children, cut.sources, cut.rows)
             if faults:
                 raise JobRefused("bad-manifest", "the manifest does not fit", faults)
             job.row.state = COMMITTING
             try:
-                row = await self._take(job, move, files)
+                row = await self._take(job, cut, files)
             except (JobRefused, Busy):
-                await self._put_back(job, move)
+                await self._put_back(job, cut)
                 raise
             except Exception:
                 # What came of it is seen from its row; the job cannot go on.
@@ -112,8 +112,8 @@ class Splits:
             self._workers.later(self._workers.compact([keys.slice_range(home) for home in homes(row)]))
         return row
 
-    async def _take(self, job: Job, move: Move, files: Sequence[MovedFile]) -> JobRow:
-        self._check_near(move)
+    async def _take(self, job: Job, cut: Cut, files: Sequence[MovedFile]) -> JobRow:
+        self._check_near(cut)
         store = self._opened.store
         try:
             faults = await self._workers.in_thread(partial(jobfolder.check, store, job.folder, files))
@@ -122,37 +122,37 @@ class Splits:
             if job.is_ingested:
                 # By a commit that was refused then: its rows, and what was replayed onto them, go first.
                 await self._pipeline.ask(
-                    job, partial(handover.discard, children=move.children, sources=move.sources)
+                    job, partial(handover.discard, children=cut.children, sources=cut.sources)
                 )
-                handover.undo_replay(move)
+                handover.undo_replay(cut)
             job.is_ingested = True
             await self._workers.in_thread(partial(jobfolder.ingest, store, job.folder, files))
         except OSError as error:
             raise JobRefused("bad-manifest", f"the files cannot be taken: {error}") from error
         left = 1
         while left:
-            step = partial(handover.replay, move=move, limit=REPLAY_ROWS)
-            left = await self._pipeline.ask(job, step, cost=min(REPLAY_ROWS, max(1, len(move.noted))))
+            step = partial(handover.replay, cut=cut, limit=REPLAY_ROWS)
+            left = await self._pipeline.ask(job, step, cost=min(REPLAY_ROWS, max(1, len(cut.noted))))
 
         def decide(commit: Commit) -> JobRow:
-            if move.is_overrun:
+            if cut.is_overrun:
                 raise Refused("wrong-state", "more rows changed during the job than are noted")
-            handover.switch(commit, move, files, self.nearest())
+            handover.switch(commit, cut, files, self.nearest())
             return self._pipeline.done_row(commit, job, sum(file.rows for file in files))
 
         row: JobRow = await self._pipeline.ask(job, decide)
         return row
 
-    def _check_near(self, move: Move) -> None:
-        if before(move.start_ms) <= self.nearest():
+    def _check_near(self, cut: Cut) -> None:
+        if before(cut.start_ms) <= self.nearest():
             raise JobRefused("too-near", "the slice is in memory by now, or will soon be")
 
-    async def _put_back(self, job: Job, move: Move) -> None:
+    async def _put_back(self, job: Job, cut: Cut) -> None:
         """A commit was refused. What was ingested goes with the next one, or with the job."""
         job.row.state = MOVING
-        if move.is_overrun or before(move.start_ms) <= self.nearest():
+        if cut.is_overrun or before(cut.start_ms) <= self.nearest():
             await self._pipeline.end(
-                job, "too much changed" if move.is_overrun else "the slice has come too near"
+                job, "too much changed" if cut.is_overrun else "the slice has come too near"
             )
 
 

@@ -17,7 +17,7 @@ from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config
 from server.delivery.message import Message
-from server.delivery.subscriber import Subscriber
+from server.delivery.subscriber import Closing, Subscriber
 from server.http.front import Desk
 from server.http.gate import Gate
 from server.http.site import build_site
@@ -75,8 +75,8 @@ class FakeLink:
     def topics(self) -> list[str]:
         return [message.record.topic.decode() for message in self.sent]
 
-    def close(self, reason: int) -> None:
-        self.closed.append(reason)
+    def close(self, why: Closing) -> None:
+        self.closed.append(why)
 
     def send(
         self,
@@ -154,7 +154,7 @@ class Running:
         assert subscriber is not None
         broker.resume(subscriber)
         for topic_filter in filters:
-            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon()), None)
+            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon), None)
         if expiry_s:
             broker.store(subscriber, lambda durable: None)
         await self.app.quiet()

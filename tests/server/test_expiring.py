@@ -18,6 +18,7 @@ from server.jobs.pipeline import JobRefused
 from shards import keys, leavings
 from shards.commit import Draft, Replayed
 from shards.errors import Corrupt, StoreFailed
+from shards.expiry import expire
 from shards.record import Record, encode, names_of
 from shards.recover import read_directory
 from shards.store import Table
@@ -56,7 +57,7 @@ async def pass_by(server: Running, to_ms: int) -> None:
     await server.pass_time(to_ms - clock.now_ms)
     await server.pass_time(1)
     await app.housekeeping._seal()
-    app.core.opened.commit.running_ms += 2 * RETENTION_MS
+    app.core.opened.open_group.ran(2 * RETENTION_MS)
     await app.ask(lambda commit: None)
 
 
@@ -116,7 +117,7 @@ async def test_an_expiry_over_a_failure_leaves_what_others_borrow(server: Runnin
     assert app.core.reader.find(early) is None
     assert app.core.reader.find(late) is not None
     assert verify_counts(server.store, app.core.directory) == []
-    assert app.core.opened.commit.pending == 1
+    assert app.core.opened.pending == 1
     await server.pass_time(3 * HOUR_MS)
     assert app.core.dispatch.counts.dispatched == 2
 
@@ -134,9 +135,9 @@ async def test_two_expiries_of_one_slice(server: Running) -> None:
     chosen = [app.core.directory.get(home.start_ms) for home in dropped]
     await app.expiries.commit(job.row.id, job.token, said)
     # What the server's own had chosen before that.
-    gone = await app.ask(lambda commit: commit.expire(chosen))
+    gone = await app.ask(lambda commit: expire(commit, chosen))
     assert gone == []
-    assert app.core.opened.commit.pending == 1
+    assert app.core.opened.pending == 1
 
 
 async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Running) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from server.app import App
 from server.delivery.message import Message
-from server.delivery.retained import Submit
+from server.delivery.subscriber import Closing
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt
 from shards.store import Table
@@ -44,10 +44,10 @@ async def test_a_session_to_which_nothing_can_be_sent(server: Running, is_behind
     for name in ("1-before", "2-broken", "3-after"):
         subscriber = server.app.core.sessions.get(name)
         assert subscriber is not None
-        server.app.core.replay.wake(subscriber)
+        server.app.core.broker.read_on(subscriber)
     await server.app.quiet()
     assert (len(before.sent), len(after.sent)) == (1, 1)
-    assert broken.closed[0] == 0x80
+    assert broken.closed[0] is Closing.FAILED
     await server.schedule()
     await server.app.quiet()
     assert (len(before.sent), len(after.sent)) == (2, 2)
@@ -104,7 +104,7 @@ async def test_a_held_message_that_cannot_be_released(
     _, link = await server.connect("c", "a/#")
     server.clock.now_ms -= 10 * MINUTE_MS
     ids = [await server.schedule(payload=f"{n}", deliver_in=60 + n) for n in range(3)]
-    assert server.app.core.opened.commit.held == 3
+    assert server.app.core.opened.held == 3
     real, asked = server.app.core.opened.commit.release, []
 
     def release(place: int) -> None:
@@ -160,8 +160,8 @@ async def test_a_group_that_is_given_up_loses_nothing_that_is_retained(
     def spoil(commit: Commit) -> None:
         raise ZeroDivisionError
 
-    def note(message: Message, submit: Submit) -> None:
-        real(message, submit)
+    def note(message: Message) -> None:
+        real(message)
         noted.append(message)
         if len(noted) == 1:
             app.core.writer.submit(spoil, lambda answer: None)

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from shards.dedupe import Draft, Refused, Replayed
 from shards.errors import Corrupt
+from shards.state import PENDING
 from timeline.position import id_text
 
 from ...app import App
@@ -31,7 +32,7 @@ from ..values.batches import is_ndjson, parse_batch, parse_each
 from ..values.drafts import Placed, draft_of, late_ones, names_of, place, place_each
 from ..values.requests import FieldError, Item, ParsedMessage
 from ..values.scalars import FLAG
-from ..values.views import PENDING, found_state
+from ..values.views import found_state
 
 YIELD_EVERY = 500
 ASIDE_BYTES = 512 << 10

@@ -19,13 +19,14 @@ import msgspec
 from aiohttp import web
 
 from shards.record import MOVED, Record, decode, is_stub
+from shards.state import PENDING
 from timeline.position import HELD_SHARD, MessageId, Position, message_id, seq_of
 
 from ...app import App
 from ..answers import flag, instant_parameter
 from ..calls import NDJSON, Gives, described
 from ..values.scalars import FLAG, SELECTED
-from ..values.views import PENDING, message_view
+from ..values.views import message_view
 from .listing import Query, Selection, pending_query
 
 STEP_ROWS = 500

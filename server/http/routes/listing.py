@@ -32,6 +32,7 @@ from aiohttp import web
 
 from shards.read import Row
 from shards.record import MOVED, Record, decode, is_stub, topic_of
+from shards.state import CANCELLED, PENDING, STATES, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, before, message_id
 
@@ -40,8 +41,8 @@ from ..answers import flag, instant_parameter, json_answer, limit_of
 from ..calls import Gives, described
 from ..values import shapes
 from ..values.requests import FieldError
-from ..values.scalars import FLAG, PAGED, SELECTED, State
-from ..values.views import CANCELLED, PENDING, STATES, Journal, message_view, state_of
+from ..values.scalars import FLAG, PAGED, SELECTED
+from ..values.views import message_view
 
 STEP_ROWS = 1_000
 LOOK_ROWS = 20_000
@@ -139,7 +140,7 @@ class Selection:
         self._app = app
         self._query = query
         self._horizon = app.core.horizon.position
-        self._journal = Journal(app)
+        self._journal = app.core.writer.journal()
         self._fits: dict[bytes, bool] = {}
         self._structures = app.core.reader.structures.overlapping((query.topic,)) if query.topic else None
 
@@ -177,7 +178,7 @@ class Selection:
         elif query.state not in (CANCELLED, ALL):
             high = min(high, Position(self._horizon + 1))
         rows = app.core.reader.read(low, high, self._structures) if low < high else iter(())
-        if app.core.opened.commit.held:
+        if app.core.opened.held:
             held = [row for row in app.core.reader.held() if start <= row[0] < query.end]
             rows = merge(held, rows, key=_place)
         return rows
@@ -224,7 +225,7 @@ async def count(app: App, query: Query, is_abandoned: Callable[[], bool]) -> int
     if query.state != PENDING or query.topic:
         return await _count_rows(app, query, is_abandoned)
     if query.is_whole:
-        return app.core.opened.commit.pending
+        return app.core.opened.pending
     held = [place for place, _, value in app.core.reader.held() if not is_stub(value)]
     total = sum(1 for place in held if query.start <= place < query.end)
     start = max(query.start, Position(app.core.horizon.position + 1))

@@ -17,9 +17,10 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.dedupe import Replayed
-from shards.group import Control, Outcome
+from shards.group_commit import Control, Outcome
 from shards.read import Found
 from shards.record import decode
+from shards.state import PENDING
 from timeline.position import MessageId, id_text
 
 from ...app import App
@@ -32,7 +33,7 @@ from ..values import shapes
 from ..values.drafts import draft_of, late_ones, place
 from ..values.requests import FieldError, New, ParsedMessage, check_json, due_of, parse_one
 from ..values.scalars import Delay, ETag, Key, Location, Tags, Wish, only_one
-from ..values.views import PENDING, Journal, etag, found_state, found_view, time_text
+from ..values.views import etag, found_state, found_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
@@ -165,7 +166,7 @@ class Messages:
         raise Problem("already-dispatched", f"{name} is too near or past", **self._when(control.found))
 
     def _when(self, found: Found) -> dict[str, Any]:
-        dispatched_ms = Journal(self._app).dispatched_ms(found.position)
+        dispatched_ms = self._app.core.writer.dispatched_ms(found.position)
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
 
 

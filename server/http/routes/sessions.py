@@ -21,7 +21,6 @@ from shards.record import is_stub, topic_of
 from timeline.position import Position, at_of, before
 
 from ...app import App
-from ...codec.reasons import Reason
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import TimeError, parse_delay, parse_deliver_at
@@ -95,13 +94,7 @@ class SessionRoutes:
         if app.core.sessions.get(name) is None and not app.core.sessions.is_stored(name):
             raise _unknown(name)
 
-        def forget(_: Commit) -> None:
-            subscriber = app.core.sessions.get(name)
-            if subscriber is not None:
-                app.core.broker.discard(subscriber, Reason.ADMINISTRATIVE_ACTION)
-            app.core.sessions.erase(name)
-
-        await ask(app, forget)
+        await ask(app, lambda _: app.core.broker.drop(name))
         return web.Response(status=204)
 
     @described(
@@ -115,16 +108,12 @@ class SessionRoutes:
         app, name = self._app, request.match_info["client_id"]
         subscriber = self._subscriber(request)
         wish = await body_of(request, _REWIND)
-        place = max(_position(wish.since, app.core.clock.wall_ms()), app.core.directory.floor)
+        place = _position(wish.since, app.core.clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:
-            session = subscriber.session
             if self._find(name) is not subscriber:
                 return False
-            session.rewind(None, place, app.core.horizon.position)
-            if session.is_persistent:
-                app.core.sessions.store(commit, subscriber)
-            app.core.replay.wake(subscriber)
+            app.core.broker.rewind(commit, subscriber, place)
             return True
 
         if not await ask(app, rewind):

@@ -66,7 +66,7 @@ async def test_ids_are_kept(server: Running, tmp_path: Path) -> None:
         said = await put(other, exported, "?ids=true")
         assert said["ids"] == [item["id"] for item in exported]
         assert await lines(other, "?ids=true") == exported
-        assert other.app.core.opened.commit.pending == len(ITEMS)
+        assert other.app.core.opened.pending == len(ITEMS)
         await other.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": "P3D"})
         await other.call("DELETE", f"/v1/messages/{ids[2]}", status=204)
         _, link = await other.connect("c", "#")

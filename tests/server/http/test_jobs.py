@@ -18,6 +18,7 @@ from server.times import format_ms
 from server.writer import Busy
 from shards import handover
 from shards.commit import Commit, Refused
+from shards.cuts import Cut
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
@@ -485,8 +486,8 @@ async def test_a_cancel_that_was_lost_and_sent_again_during_the_commit(
     files = await asyncio.to_thread(moved, begun)
     replay, asked = handover.replay, []
 
-    def and_then(commit: Commit, move: handover.Move, limit: int) -> int:
-        left = replay(commit, move, limit)
+    def and_then(commit: Commit, cut: Cut, limit: int) -> int:
+        left = replay(commit, cut, limit)
         if not asked:
             asked.append(
                 app.core.writer.submit(lambda c: c.cancel(parse_id(work.ids["m3"])), lambda answer: None)
@@ -537,7 +538,7 @@ async def test_a_slice_that_has_come_near_is_given_up(work: Work) -> None:
 
 
 async def test_too_many_changes_end_a_job(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work.server.app.pipeline.notes, "_most", 2)
+    monkeypatch.setattr(work.server.app.core.opened.notes, "most", 2)
     job = await work.create()
     begun = await work.begin(job, CUTS)
     files = await asyncio.to_thread(moved, begun)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from server.clock import SimulatedClock
-from server.codec.reasons import Reason
 from server.config import Config
+from server.delivery.subscriber import Closing
 from server.http.routes import sessions
 from server.writer import Decide
 from shards.store import Table
@@ -99,7 +99,7 @@ async def test_sessions_come_in_pages_by_name(server: Running) -> None:
 async def test_a_session_is_forgotten(server: Running) -> None:
     _, link = await server.connect("c:1", "#")
     await server.call("DELETE", f"{SESSIONS}/c%3A1", status=204)
-    assert link.closed == [Reason.ADMINISTRATIVE_ACTION]
+    assert link.closed == [Closing.DROPPED]
     assert server.app.core.reader.get(Table.SESSIONS, b"c:1") is None
     assert server.app.core.reader.get(Table.CURSORS, b"c:1") is None
     assert not len(server.app.core.router)
@@ -123,9 +123,9 @@ async def test_a_forgotten_session_stays_forgotten_after_a_restart(
 
 
 async def test_a_session_that_is_dropped_leaves_no_rows(server: Running) -> None:
-    subscriber, _ = await server.connect("c", "#")
+    await server.connect("c", "#")
     assert server.app.core.reader.get(Table.SESSIONS, b"c") is not None
-    server.app.core.sessions.drop(subscriber)
+    server.app.core.broker.drop("c")
     await server.app.quiet()
     assert server.app.core.reader.get(Table.SESSIONS, b"c") is None
     assert server.app.core.reader.get(Table.CURSORS, b"c") is None
@@ -211,11 +211,11 @@ async def test_who_is_not_there_is_not_found(server: Running) -> None:
 async def test_one_that_goes_while_it_is_set_back_is_not_found(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subscriber, _ = await server.connect("c", "#")
+    await server.connect("c", "#")
     ask = server.app.ask
 
     async def late(decide: Decide, *, cost: int = 1) -> object:
-        server.app.core.sessions.drop(subscriber)
+        server.app.core.broker.drop("c")
         return await ask(decide, cost=cost)
 
     monkeypatch.setattr(server.app, "ask", late)
