@@ -22,7 +22,7 @@ from shards.recover import Opened
 from timeline.retention import expired_slices
 from timeline.slices import Slice
 
-from .. import config
+from ..config import Slices
 from ..writer import Ask
 from . import jobfolder
 from .leavings import Leavings
@@ -53,7 +53,7 @@ class Expiries:
         leavings: Leavings,
         ask: Ask,
         opened: Opened,
-        slices: config.Slices,
+        slices: Slices,
     ) -> None:
         self._pipeline = pipeline
         self._workers = workers

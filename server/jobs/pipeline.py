@@ -209,7 +209,7 @@ class Pipeline:
     def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice]) -> Job:
         """A new job, busy, in RAM. Raises JobRefused."""
         if len(self._jobs) >= OPEN_MAX:
-            raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, as many as may be")
+            raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, the most that may be")
         for piece in pieces:
             other = self.job_at(piece.start_ms)
             if other is not None:
@@ -262,7 +262,7 @@ class Pipeline:
         if job.is_busy:
             raise JobRefused("wrong-state", "another call of this job is under way")
         if kind and (job.row.kind, job.row.state) != (kind, state):
-            raise JobRefused("wrong-state", f"the job is {job.row.state}, kind {job.row.kind}")
+            raise JobRefused("wrong-state", f"the job is of kind {job.row.kind} and in state {job.row.state}")
         job.is_busy = True
         try:
             yield job
