@@ -11,8 +11,8 @@ end.
 
 What decides anything runs in the writer; what takes long (checkpoints, hashes, ingestion, compaction) in
 threads (server/jobs/workers.py). Between the two the state may have changed, so the writer checks everything
-again. When the store fails under a call, what became of the job is read from its row
-once the store is back: until then it is *unsettled*.
+again. When the store fails under a call, what became of the job is read from its row once the store is back:
+until then it is *unsettled*.
 
 Bounds: 16 open jobs, one of a slice; 100,000 rows that change under one job; the last 100 ended jobs are
 kept.
@@ -62,12 +62,10 @@ ENDED_MAX = 100
 class JobRefused(Exception):
     """A call that a job does not allow. `slug`: the problem's name; `faults`: of a manifest."""
 
-    def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = (), where: str = "") -> None:
+    def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)
         self.slug = slug
         self.faults = faults
-        self.where = where
-        """The field to blame."""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +97,7 @@ class Job:
 
 
 class Pipeline:
-    """All jobs of one server."""
+    """All jobs of one server: what a split and an expiry have in common."""
 
     def __init__(
         self,
