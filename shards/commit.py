@@ -161,7 +161,7 @@ class Commit:
     def taken(self, key: bytes) -> DedupeRow | None:
         """The request that has the key. Raises Refused if that cannot be read any more.
 
-        A key whose message was lost (in a repair) is free: whoever sends it again gets a message that is there.
+        A key whose message was lost (in a repair) is free: it may be used for another message.
         """
         try:
             value = self.open_group.get(Table.DEDUPE, key)
