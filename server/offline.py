@@ -15,8 +15,8 @@ from timeline.position import at_of
 from .clock import SystemClock
 from .config import Config
 from .core import timeline_of
-from .retime import note_zones, zones_version
-from .retime import retime as retime_all
+from .schedules.retime import note_zones, zones_version
+from .schedules.retime import retime as retime_all
 from .times import format_ms
 
 

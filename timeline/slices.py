@@ -155,6 +155,25 @@ class Slice:
         yield from self.shards.values()
         yield from self.borrowed.values()
 
+    def within(self, start: Position, end: Position) -> tuple[Position, Position]:
+        """The part of [start, end) that lies in the slice, as bounds; if low >= high there is none."""
+        return max(start, before(self.start_ms)), min(end, before(self.end_ms))
+
+    def over(self, start: Position, end: Position, structures: set[int] | None = None) -> list[Shard]:
+        """The shards that may have rows of [start, end) in this slice; with `structures` only of those.
+
+        A borrowed shard may have rows on both sides of the slice and none in it.
+        """
+        low, high = self.within(start, end)
+        return [
+            shard
+            for shard in self.readable()
+            if low < high
+            and shard.last >= low
+            and shard.first < high
+            and (structures is None or shard.structure in structures)
+        ]
+
 
 class Directory:
     """Every slice of the timeline by start. Look-ups O(log slices)."""

@@ -24,8 +24,8 @@ from ..app import App
 from ..times import TimeError, parse_delay, parse_deliver_at
 from ..writer import Busy, Decide
 from .problems import Problem
-from .requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
-from .scalars import LIMIT_DEFAULT, LIMIT_MAX
+from .values.requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
+from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
 
 RETRY_AFTER = {"Retry-After": "1"}
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")

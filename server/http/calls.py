@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from aiohttp import web
 
 from .answers import check_escapes, check_query
-from .scalars import Query
+from .values.scalars import Query
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 WRITES = ("over-quota", "store-unavailable")

@@ -34,11 +34,11 @@ from ..app import App
 from ..logs import by
 from ..writer import Busy
 from .answers import WRITE_ERRORS, problem_of_write
-from .drafts import draft_of, late_ones, place
 from .gate import Gate
-from .messages import first_answer
 from .problems import MEDIA_TYPE, Problem
-from .requests import RequestError, check_json, parse_one
+from .routes.messages import first_answer
+from .values.drafts import draft_of, late_ones, place
+from .values.requests import RequestError, check_json, parse_one
 
 PATH = "/v1/messages"
 START = b"POST /v1/messages HTTP/1.1\r\n"
@@ -115,9 +115,9 @@ class Desk:
     def start(self, body: bytes, key: str | None, answer: Answer) -> bool:
         """Have a call decided, `answer` it later; False if it is not for here, and nothing has happened."""
         app = self._app
-        now_ms = app.clock.wall_ms()
+        now_ms = app.core.clock.wall_ms()
         try:
-            message = parse_one(body, now_ms, app.config.limits, key)
+            message = parse_one(body, now_ms, app.core.config.limits, key)
             if message.spread_ms:
                 return False
             size = self._gate.size(len(body))
@@ -134,7 +134,7 @@ class Desk:
 
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:
-            app.writer.submit(decide, done, size=size)
+            app.core.writer.submit(decide, done, size=size)
         except (Busy, StoreFailed):
             return False
         return True

@@ -17,12 +17,12 @@ import msgspec
 from aiohttp import web
 
 from ..version import server_version
-from . import shapes
 from .answers import raw_answer
 from .calls import JSON, NDJSON, Call, Gives, call_of, described
 from .page import page_of
 from .problems import MEDIA_TYPE, SLUGS
-from .scalars import PATH, RetryAfter
+from .values import shapes
+from .values.scalars import PATH, RetryAfter
 
 Json = dict[str, Any]
 

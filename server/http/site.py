@@ -7,34 +7,32 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from ..app import App
-from ..jobs import Housekeeping
-from ..metrics import ServerCollector
-from ..spread import Spreader
 from .answers import Handler
-from .backups import Backups
-from .batch import Batch
-from .clock import ClockRoutes
-from .control import Control
-from .explain import Explain
-from .export import Export
 from .gate import Gate
-from .info import Info
-from .jobs import JobRoutes
-from .listing import Listing
-from .messages import Messages
 from .openapi import OpenApi
 from .problems import problem_middleware
-from .schedules import ScheduleRoutes
-from .sessions import SessionRoutes
-from .slices import Slices
-from .timeline import TimelineRoutes
+from .routes.backups import Backups
+from .routes.batch import Batch
+from .routes.clock import ClockRoutes
+from .routes.control import Control
+from .routes.explain import Explain
+from .routes.export import Export
+from .routes.info import Info
+from .routes.jobs import JobRoutes
+from .routes.listing import Listing
+from .routes.messages import Messages
+from .routes.schedules import ScheduleRoutes
+from .routes.sessions import SessionRoutes
+from .routes.slices import Slices
+from .routes.timeline import TimelineRoutes
+from .spread import Spreader
 
 
-def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Application:
-    """The application that serves `app`; its metrics then tell of the server too."""
+def build_site(app: App, gate: Gate) -> web.Application:
+    """The application that serves `app`."""
     site = web.Application(
         middlewares=[_counting(app), problem_middleware, gate.middleware()],
-        client_max_size=app.config.http.max_body,
+        client_max_size=app.core.config.http.max_body,
     )
     spreader = Spreader(app)
     for resource in (
@@ -48,14 +46,13 @@ def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Applicat
         TimelineRoutes(app),
         ScheduleRoutes(app),
         SessionRoutes(app),
-        ClockRoutes(app, housekeeping),
+        ClockRoutes(app.simulation.advance),
         JobRoutes(app),
         Backups(app),
         Info(app),
         OpenApi(),
     ):
         site.router.add_routes(resource.routes())
-    app.metrics.registry.register(ServerCollector(app, housekeeping))
     return site
 
 

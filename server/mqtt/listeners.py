@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from ..config import Mqtt
+from ..delivery.broker import Broker
 from ..kinds import Address
 from ..logs import by
-from .broker import Broker
 from .link import Links, MqttLink
 from .websocket import Websocket
 

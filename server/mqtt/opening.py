@@ -3,12 +3,12 @@
 from shards.record import Record
 from timeline.filters import SHARE_PREFIX, levels_of
 
+from ..codec.packets import Connect
+from ..codec.properties import Properties, forwarded
+from ..codec.reasons import Reason
 from ..config import Config
-from ..subscriber import Will
-from .incoming import expires_ms, is_payload_as_said, may_publish
-from .packets import Connect
-from .properties import Properties, forwarded
-from .reasons import Reason
+from ..delivery.subscriber import Will
+from .wishes import expires_ms, is_payload_as_said, may_publish
 
 
 def connect_fault(packet: Connect, config: Config) -> Reason | None:

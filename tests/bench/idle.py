@@ -9,8 +9,8 @@ import asyncio
 import gc
 import time
 
+from server.codec.publish import publish_parts
 from server.files import allow_open_files
-from server.mqtt.publish import publish_parts
 
 from .mqtt import LEVEL, Client, connect
 from .process import Address, Process, brokering, serving

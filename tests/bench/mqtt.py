@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import Connack, Connect, Packet, Suback, Subscribe, SubscribeOptions
-from server.mqtt.properties import Properties
-from server.mqtt.publish import Decoder, acks, publish_parts
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import Connack, Connect, Packet, Suback, Subscribe, SubscribeOptions
+from server.codec.properties import Properties
+from server.codec.publish import Decoder, acks, publish_parts
 
 from .process import Address
 

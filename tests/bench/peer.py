@@ -12,10 +12,10 @@ from typing import Final, cast
 
 import uvloop
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import Connack, Suback
-from server.mqtt.publish import publish_parts
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import Connack, Suback
+from server.codec.publish import publish_parts
 
 from .http import answer_end
 from .mqtt import LEVEL

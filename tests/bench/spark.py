@@ -33,7 +33,7 @@ from spark.plan import cut_points
 from spark.pushdown import Wanted
 from spark.session import spark_session
 from spark.snapshot import opened_snapshot
-from spark.split import move, sketches, write_child
+from spark.split import sketches, write_child, write_children
 from spark.table import parts, read_part, register
 from timeline.slices import DAY_MS, Slice
 
@@ -80,7 +80,7 @@ def _measured(session: SparkSession, folder: Path, rows: int, runs: int) -> list
     splits, copies = [], []
     for _ in range(runs):
         _fresh(folder / "out")
-        seconds, files = _timed(lambda: move(session, begun))
+        seconds, files = _timed(lambda: write_children(session, begun))
         assert sum(file["rows"] for file in files) == rows
         splits.append(seconds)
         copies.append(_timed(lambda: _copy(folder / "out", _fresh(folder / "copy")))[0])

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Publish
+from server.codec import wire
+from server.codec.packets import Ack, Publish
 from tests.clients.conftest import Room
 from tests.support.mqtt import Peer, dial
 

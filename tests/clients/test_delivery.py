@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.mqtt.packets import Ack, Publish
+from server.codec.packets import Ack, Publish
 from server.times import format_ms
 from tests.clients.conftest import Room
 from tests.support.http import Http

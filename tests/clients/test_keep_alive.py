@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from server.mqtt.packets import Disconnect, Pingreq, Pingresp, Publish
+from server.codec.packets import Disconnect, Pingreq, Pingresp, Publish
 from tests.clients.conftest import Room
 from tests.support.mqtt import dial
 from tests.support.server import serving

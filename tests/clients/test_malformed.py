@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from server.mqtt.encode import encode
-from server.mqtt.packets import Connect, Disconnect, Publish, Subscribe, SubscribeOptions
+from server.codec.encode import encode
+from server.codec.packets import Connect, Disconnect, Publish, Subscribe, SubscribeOptions
 from tests.clients.conftest import Room
 from tests.support.mqtt import Closed, Peer, dial
 from tests.support.server import serving

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from server.mqtt.encode import encode
-from server.mqtt.packets import Ack, Connack, Connect, Disconnect, Publish, Will
-from server.mqtt.properties import Properties
+from server.codec.encode import encode
+from server.codec.packets import Ack, Connack, Connect, Disconnect, Publish, Will
+from server.codec.properties import Properties
 from tests.clients.conftest import Room
 from tests.support.mqtt import Closed, Peer
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.mqtt.packets import Ack, Disconnect, Publish
+from server.codec.packets import Ack, Disconnect, Publish
 from server.times import format_ms
 from tests.clients.conftest import Room
 from tests.support.http import Http

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from server.mqtt.packets import Ack, Publish
+from server.codec.packets import Ack, Publish
 from tests.support.http import Http, http
 from tests.support.mqtt import Peer, dial, wall_ms
 from tests.support.server import ServerProcess, serving

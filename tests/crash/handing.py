@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from server import jobfolder
 from server.__main__ import main
+from server.jobs import jobfolder
 from shards import handover
 from shards.rocks import RocksStore
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import aiohttp
 
-from server.mqtt.packets import Publish
+from server.codec.packets import Publish
 from server.times import format_ms, parse_deliver_at
 from tests.support.http import Http, http
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from server.message import Message
+from server.delivery.message import Message
 from shards.rocks import RocksStore
 from shards.store import Batch
 from timeline.position import MessageId, id_text

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.message import Message
+from server.delivery.message import Message
 from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Store

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.mqtt.packets import Publish
+from server.codec.packets import Publish
 from server.times import parse_deliver_at
 from shards.rocks import RocksStore
 from tests.support.http import http

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from server.mqtt.packets import Ack
+from server.codec.packets import Ack
 from tests.support.http import NDJSON, Http, http
 from tests.support.mqtt import Closed, dial, user
 from tests.support.server import serving

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from server.message import Message
+from server.delivery.message import Message
 from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.verify import verify_counts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.__main__ import main
-from server.mqtt.packets import Disconnect, Publish
+from server.codec.packets import Disconnect, Publish
 from tests.support.http import http
 from tests.support.mqtt import dial
 from tests.support.server import ServerProcess, run, served, serving

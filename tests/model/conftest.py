@@ -2,14 +2,14 @@
 
 import pytest
 
-import server.replay
+import server.delivery.replay
 import server.writer
 import timeline.structures
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.replay, "TURN_ROWS", 3)
+    monkeypatch.setattr(server.delivery.replay, "TURN_ROWS", 3)
     monkeypatch.setattr(server.writer, "GROUP_MESSAGES", 4)
     monkeypatch.setattr(timeline.structures, "LEARN_TOPICS", 3)
     monkeypatch.setattr(timeline.structures, "FANOUT", 2)

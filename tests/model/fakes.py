@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from server.message import Message
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Packet
-from server.mqtt.reasons import Reason
-from server.subscriber import Subscriber
+from server.codec import wire
+from server.codec.packets import Ack, Packet
+from server.codec.reasons import Reason
+from server.delivery.message import Message
+from server.delivery.subscriber import Closing, Subscriber
 from timeline.session import Subscription
 
 
@@ -73,7 +73,7 @@ class FakeLink:
     def has_room(self) -> bool:
         return self.is_open and self.room != 0
 
-    def close(self, reason: int) -> None:
+    def close(self, why: Closing) -> None:
         if not self.is_closed:
             self.is_closed = True
             self._closed(self)

@@ -1,9 +1,9 @@
 """Split jobs in the model: each step of one can come at any time, or not at all.
 
-The writer's side is the real one (shards/handover.py); the job is the plain one of tests/support/mover.py,
-on the store in RAM. What server/pipeline.py does round it is done here by hand: a job whose step failed with
-the store waits until the store is back, and its row says then what has become of it; a start gives up what
-was open.
+The writer's side is the real one (shards/handover.py); the job is the plain one of tests/support/mover.py, on
+the store in RAM. What server/jobs/pipeline.py does round it is done here by hand: a job whose step failed
+with the store waits until the store is back, and its row says then what has become of it; a start gives up
+what was open.
 """
 
 import shutil
@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from server.core import Core
-from server.pipeline import MARGIN_MS, write_row
-from server.splitting import with_parts
+from server.jobs.pipeline import write_row
+from server.jobs.splitting import MARGIN_MS, with_parts
 from shards import handover
 from shards.borrow import Counts, span_counts
 from shards.commit import Commit, Refused

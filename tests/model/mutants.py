@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+import server.delivery.sessions
 import server.loader
-import server.sessions
 import server.writer
 import shards.open_group
-from server.replay import Replay
-from server.subscriber import Subscriber
+from server.delivery.replay import Replay
+from server.delivery.subscriber import Subscriber
 from server.writer import Writer
 from shards.commit import Commit
 from shards.cuts import Notes
@@ -218,7 +218,7 @@ def the_tail_covers_all(patch: pytest.MonkeyPatch) -> None:
 
 def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
     """A cursor is stored without what was in flight."""
-    naive = server.sessions.cursor_row
+    naive = server.delivery.sessions.cursor_row
 
     def forgetful(subscriber: Subscriber, horizon: Position) -> bytes:
         session = subscriber.session
@@ -228,7 +228,7 @@ def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
         finally:
             session.flights = flights
 
-    patch.setattr(server.sessions, "cursor_row", forgetful)
+    patch.setattr(server.delivery.sessions, "cursor_row", forgetful)
 
 
 def stubs_are_deleted(patch: pytest.MonkeyPatch) -> None:

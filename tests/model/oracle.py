@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from server.message import Message
+from server.delivery.message import Message
 from shards.memory import Change, MemoryBatch, MemoryStore
 from shards.record import decode, is_stub
 from shards.store import Table

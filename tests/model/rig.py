@@ -11,14 +11,14 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+from server.codec import wire
+from server.codec.packets import Ack
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
-from server.message import Message
-from server.mqtt import wire
-from server.mqtt.incoming import Wish
-from server.mqtt.outflow import Outflow
-from server.mqtt.packets import Ack
-from server.subscriber import Subscriber
+from server.delivery.message import Message
+from server.delivery.publishing import Verdict, Wish
+from server.delivery.subscriber import Closing, Subscriber
+from server.mqtt.acks import Acks
 from server.writer import Busy
 from shards import keys
 from shards.commit import Commit, Control, Draft, Outcome, Refused, Replayed
@@ -125,11 +125,11 @@ class Rig:
         self._letter(tag, topic, 0)
         record = Record(topic.encode(), tag.encode(), 0, qos)
 
-        def answer(reason: int, message: int) -> None:
+        def answer(verdict: Verdict, message: int) -> None:
             if message:
                 self.oracle.accepted(tag, MessageId(message))
 
-        self.core.broker.publish([(Wish(record, False, b"", b""), answer)])
+        self.core.broker.publish([(Wish(record), answer)])
 
     def cancel(self, index: int) -> None:
         letter, message = self._pick(index)
@@ -290,7 +290,7 @@ class Rig:
             if link.is_closed:
                 return
             if subscriber.link is not link or not is_durable:
-                link.close(0)
+                link.close(Closing.FAILED)
                 return
             link.subscriber = subscriber
             link.unresent = list(subscriber.session.flights)
@@ -298,13 +298,13 @@ class Rig:
                 self.oracle.watches[client_id].held.clear()
             self.core.broker.resume(subscriber)
 
-        self.core.broker.begin(subscriber, opened, is_new=not is_present)
+        self.core.broker.begin(subscriber, None, opened, is_new=not is_present)
 
     def disconnect(self, client_id: str) -> None:
         """The client's socket closes; the server is told by `bury`."""
         link = self.links.get(client_id)
         if link is not None:
-            link.close(0)
+            link.close(Closing.FAILED)
 
     def bury(self) -> None:
         """The event loop says that the oldest closed socket is gone."""
@@ -321,7 +321,7 @@ class Rig:
             return
         subscriber, core = self._subscriber(link), self.core
         watch = self.oracle.watches[client_id]
-        horizon = core.broker.horizon()
+        horizon = core.broker.horizon
         start = None if back_ms is None else before(max(0, self.clock.now_ms - back_ms))
         if topic_filter not in subscriber.session.subscriptions:
             watch.wanted[topic_filter] = wanted = Wanted(horizon)
@@ -337,7 +337,7 @@ class Rig:
             if link.is_closed:
                 return
             if not is_durable:
-                link.close(0)
+                link.close(Closing.FAILED)
             elif topic_filter in watch.wanted:
                 watch.wanted[topic_filter].is_acked = True
 
@@ -387,8 +387,8 @@ class Rig:
         self._answer(link, wire.PUBACK, flight.packet_id)
 
     def _answer(self, link: FakeLink, kind: int, packet_id: int) -> None:
-        outflow = Outflow(self.core.broker, link)
-        outflow.on_ack(Ack(kind, packet_id), self._subscriber(link))
+        acks = Acks(self.core.broker, link)
+        acks.on_ack(Ack(kind, packet_id), self._subscriber(link))
 
     def _subscriber(self, link: FakeLink) -> Subscriber:
         assert link.subscriber is not None

@@ -6,8 +6,8 @@ time, so that everything can happen between any two of them.
 
 from collections.abc import Callable
 
-from server.mqtt import wire
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.packets import (
     Ack,
     Connack,
     Connect,

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from server.config import Config, Limits, Mqtt, Replay, Sessions
-from server.core import Core
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import (
     Ack,
     Connack,
     Connect,
@@ -30,8 +28,11 @@ from server.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from server.mqtt.properties import Properties
-from server.mqtt.publish import Decoder
+from server.codec.properties import Properties
+from server.codec.publish import Decoder
+from server.config import Config, Limits, Mqtt, Replay, Sessions
+from server.core import Core
+from server.delivery.subscriber import Closing
 from server.mqtt.state import Connection
 from shards.commit import GroupCommit
 from shards.memory import MemoryStore
@@ -387,7 +388,7 @@ class Rig:
     def restart(self) -> None:
         """Stopped in order and started again."""
         for peer in list(self.peers):
-            peer.connection.close(0x8B)
+            peer.connection.close(Closing.STOPPING)
         self.pump()
         self.core.sessions.finish()
         self.core.broker.submit(lambda commit: None, lambda durable: None)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import Ack, Publish, Will
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import Ack, Publish, Will
 from tests.mqtt.rig import Rig, config
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.mqtt.packets import Connack, Connect
+from server.codec.packets import Connack, Connect
 from tests.mqtt.rig import Peer, Rig
 
 LEVELS = pytest.mark.parametrize("level", [3, 4])

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from server.mqtt.packets import Unsuback, Unsubscribe
-from server.subscriber import Subscriber
+from server.codec.packets import Unsuback, Unsubscribe
+from server.delivery.subscriber import Subscriber
 from tests.mqtt.client import Client, finish
 from tests.mqtt.rig import Peer, Rig
 

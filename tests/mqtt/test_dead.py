@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.group import SHOWN_FIRST
-from server.mqtt import wire
+from server.codec import wire
+from server.delivery.shared import SHOWN_FIRST
 from server.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table

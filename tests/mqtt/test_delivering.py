@@ -3,8 +3,8 @@ fit: [MQTT-3.3.4], [MQTT-3.8], [MQTT-4.3], [MQTT-4.4], [MQTT-4.6]."""
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Publish, Subscribe, SubscribeOptions
+from server.codec import wire
+from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
 from tests.mqtt.rig import Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
@@ -462,7 +462,7 @@ def test_wildcards_do_not_match_the_server_s_topics() -> None:
     wild, own = rig.connected("a"), rig.connected("b")
     wild.subscribe("#", "+/broker/#", "+/#")
     own.subscribe("$SYS/#", "$SYS/broker/+")
-    from server.mqtt.sys_topics import sys_records
+    from server.figures import sys_records
 
     rig.core.broker.publish_system(sys_records(rig.core, "1", 5), rig.core.retained.note_volatile)
     rig.pump()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.message import Message
-from server.mqtt.packets import Publish, Will
+from server.codec.packets import Publish, Will
+from server.delivery.message import Message
 from shards.errors import StoreFailed
 from shards.record import Record
 from shards.store import Table
@@ -132,7 +132,7 @@ def test_what_a_lost_group_had_dropped_counts_again(*, is_noted: bool) -> None:
     if is_noted:
         record = Record(b"a", b"new", retain=True)
         message = Message(rig.core.horizon.position, -1, record, rig.clock.wall_ms())
-        retained.note(message, rig.core.broker.submit)
+        retained.note(message)
     rig.core.writer.fail(StoreFailed("told to fail"))
     rig.open_groups.clear()
     assert rig.core.writer.recover()

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from server.mqtt.packets import Packet, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
+from server.codec.packets import Packet, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
 from tests.mqtt.client import Client, finish
 from tests.mqtt.rig import Rig, config
 

@@ -2,10 +2,19 @@
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import Connack, Connect, Publish, Suback, Subscribe, SubscribeOptions, Unsuback, Will
-from server.mqtt.packets import Unsubscribe as Leave
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import (
+    Connack,
+    Connect,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeOptions,
+    Unsuback,
+    Will,
+)
+from server.codec.packets import Unsubscribe as Leave
 from tests.mqtt.rig import Rig, config, props
 
 

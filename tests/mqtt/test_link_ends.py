@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from server.mqtt.broker import Broker
-from server.mqtt.encode import encode
+from server.codec.encode import encode
+from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
+from server.delivery.broker import Broker
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
-from server.mqtt.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
 from server.mqtt.websocket import Websocket
 from tests.mqtt.rig import Rig, config
 from tests.mqtt.test_links import REQUEST, masked

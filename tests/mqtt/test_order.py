@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.packets import (
     Ack,
     Disconnect,
     Packet,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Publish
+from server.codec import wire
+from server.codec.packets import Ack, Publish
 from tests.mqtt.rig import Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])

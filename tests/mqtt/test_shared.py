@@ -2,10 +2,10 @@
 
 import pytest
 
-from server.group import KEY_PREFIX, SHOWN_FIRST, SWEEPS, Group
-from server.mqtt import wire
-from server.mqtt.packets import Publish, Unsubscribe
-from server.replay import TURN_RESENDS
+from server.codec import wire
+from server.codec.packets import Publish, Unsubscribe
+from server.delivery.replay import TURN_RESENDS
+from server.delivery.shared import KEY_PREFIX, SHOWN_FIRST, SWEEPS, Group
 from shards.errors import StoreFailed
 from shards.store import Table
 from tests.mqtt.rig import Peer, Rig, config
@@ -160,7 +160,8 @@ def test_an_expired_session_leaves_its_groups() -> None:
     rig = Rig()
     (a,) = _members(rig, "a", expiry=5)
     a.drop()
-    rig.core.sessions.drop(rig.core.sessions.get("a"))  # type: ignore[arg-type]
+    rig.pass_ms(6_000)
+    assert rig.core.broker.end_expired(list(rig.core.sessions)) == 1
     assert len(rig.core.broker.groups) == 0
     assert len(rig.core.router) == 0
 
@@ -174,7 +175,7 @@ def test_position_and_flights_are_kept_over_a_start(how: str) -> None:
     b.ack(wire.PUBACK, theirs[0].packet_id)
     theirs += b.publishes()
     rig.pass_ms(500)
-    rig.core.sessions.mark_all()
+    rig.core.sessions.recover()
     rig.core.broker.submit(lambda commit: None, lambda durable: None)
     rig.pump()
     getattr(rig, how)()
@@ -662,7 +663,7 @@ def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
 
 
 def test_a_sweep_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.mqtt.groups.SWEEP_LOOKS", 10)
+    monkeypatch.setattr("server.delivery.membership.SWEEP_LOOKS", 10)
     rig = Rig()
     names = [f"$share/g{number}/t" for number in range(25)]
     a = rig.connected("a")

@@ -12,11 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from server.config import Config
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.link import MqttLink
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import (
     Ack,
     Connack,
     Connect,
@@ -27,7 +25,9 @@ from server.mqtt.packets import (
     Subscribe,
     SubscribeOptions,
 )
-from server.mqtt.publish import Decoder
+from server.codec.publish import Decoder
+from server.config import Config
+from server.mqtt.link import MqttLink
 from tests.mqtt.served import TLS, Served, everywhere, serve
 
 

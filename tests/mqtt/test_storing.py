@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from server.jobs import Housekeeping
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Suback, Subscribe, SubscribeOptions
-from server.sessions import ASKED_COST, BURST_S, LAZY_COST, OWN_BYTES_PER_S, ROW_COST
-from server.subscriber import Subscriber
+from server.codec import wire
+from server.codec.packets import Ack, Suback, Subscribe, SubscribeOptions
+from server.delivery.sessions import ASKED_COST, BURST_S, LAZY_COST, OWN_BYTES_PER_S, ROW_COST
+from server.delivery.subscriber import Subscriber
+from server.housekeeping import Housekeeping
 from server.writer import Busy
 from shards import keys
 from shards.errors import StoreFailed
@@ -424,9 +424,8 @@ def test_housekeeping_ends_no_session_that_has_begun_anew() -> None:
         rig.core.writer.submit(decide, lambda _: None, cost=cost)
         rig.pump()
 
-    housekeeping = Housekeeping.__new__(Housekeeping)
-    app: Any = SimpleNamespace(sessions=rig.core.sessions, broker=rig.core.broker, ask=ask)
-    housekeeping._app = app
+    others: list[Any] = [None] * 5
+    housekeeping = Housekeeping(rig.core, ask, *others)
     asyncio.run(housekeeping._expire_sessions())
     assert [one.session.client_id for one in rig.core.sessions] == ["b"]
     assert _stored(rig, "gone") == []

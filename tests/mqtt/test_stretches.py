@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from server.mqtt.packets import Connack, Connect, Publish
-from server.replay import TURN_ROWS
+from server.codec.packets import Connack, Connect, Publish
+from server.delivery.replay import TURN_ROWS
 from shards.commit import Commit
 from shards.expiry import expire
 from shards.store import Table

@@ -2,9 +2,9 @@
 
 import pytest
 
-import server.dispatch
-from server.mqtt import wire
-from server.mqtt.packets import Ack, Publish
+import server.delivery.dispatch
+from server.codec import wire
+from server.codec.packets import Ack, Publish
 from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.store import Table
@@ -123,7 +123,7 @@ def test_a_session_that_ends_is_owed_nothing_more() -> None:
 def test_one_message_for_more_sessions_than_a_turn_offers_reaches_them_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server.dispatch, "TURN_COST", 3)
+    monkeypatch.setattr(server.delivery.dispatch, "TURN_COST", 3)
     rig = Rig(config())
     subscribers = [rig.connected(f"s{index}") for index in range(10)]
     for qos, subscriber in enumerate(subscribers):
@@ -146,8 +146,8 @@ def test_one_message_for_more_sessions_than_a_turn_offers_reaches_them_all(
 def test_a_turn_ends_between_two_messages_when_enough_has_been_offered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server.dispatch, "TURN_COST", 40)
-    monkeypatch.setattr(server.dispatch, "RUN_MIN", 2)
+    monkeypatch.setattr(server.delivery.dispatch, "TURN_COST", 40)
+    monkeypatch.setattr(server.delivery.dispatch, "RUN_MIN", 2)
     rig = Rig(config())
     subscribers = [rig.connected(f"s{index}") for index in range(10)]
     for subscriber in subscribers:
@@ -203,7 +203,7 @@ def test_publishes_that_wait_for_the_horizon_hold_publishers_back_by_their_bytes
 
 def test_a_turn_passes_few_messages_that_many_want_or_that_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was taken from the wheel and has no time goes back, and comes in its order."""
-    monkeypatch.setattr(server.dispatch, "TURN_COST", 50)
+    monkeypatch.setattr(server.delivery.dispatch, "TURN_COST", 50)
     rig = Rig(config())
     subscribers = [rig.connected(f"s{index}") for index in range(10)]
     for subscriber in subscribers:

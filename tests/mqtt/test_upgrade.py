@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.mqtt import wire
-from server.mqtt.packets import Will
+from server.codec import wire
+from server.codec.packets import Will
 from tests.mqtt.rig import Peer, Rig, config
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])

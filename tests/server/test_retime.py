@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from server import retime
 from server.clock import SimulatedClock
+from server.codec.packets import Publish
+from server.codec.properties import Properties
 from server.config import Config
 from server.core import timeline_of
-from server.http.views import time_text
-from server.mqtt.incoming import read_publish
-from server.mqtt.packets import Publish
-from server.mqtt.properties import Properties
+from server.http.values.views import time_text
+from server.mqtt.wishes import read_publish
+from server.schedules import retime
 from server.times import TimeError, parse_deliver_at, wall_time
 from shards.rocks import RocksStore
 from shards.store import Table
@@ -86,7 +86,7 @@ async def test_only_wall_times_move(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for name in ("local", "moved"):
             assert after[name]["deliver_at"] == "2027-06-01T05:00:00.000Z"
             assert (after[name]["local"], after[name]["id"]) == (WISH, ids[name])
-        assert server.app.opened.pending == 7
+        assert server.app.core.opened.pending == 7
 
 
 async def show(server: Running, name: str) -> Any:

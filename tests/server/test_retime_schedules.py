@@ -7,9 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from server import retime, retime_schedules, schedules
 from server.clock import SimulatedClock
 from server.config import Config
+from server.schedules import recurring as schedules
+from server.schedules import retime, retime_schedules
 from server.times import parse_deliver_at
 from shards.schedules import TimingRow
 from timeline.fires import local_of
@@ -68,7 +69,7 @@ async def test_what_is_written_ahead_follows(tmp_path: Path, monkeypatch: pytest
     async with running(path, Config(), SimulatedClock(START_MS)) as server:
         ids = await fill(server)
         before = {name: await upcoming(server, name) for name in SCHEDULES}
-        pending = server.app.opened.pending
+        pending = server.app.core.opened.pending
     assert before["nightly"] == ["11-22T00:00", "11-23T00:00"]
     assert before["monthly"] == ["12-01T07:00", "01-01T07:00"]
     move_bucharest(monkeypatch, "Europe/Moscow")
@@ -81,7 +82,7 @@ async def test_what_is_written_ahead_follows(tmp_path: Path, monkeypatch: pytest
     assert again.schedules.moved == 0
     async with running(path, Config(), SimulatedClock(START_MS)) as server:
         after = {name: await upcoming(server, name) for name in SCHEDULES}
-        assert server.app.opened.pending == pending
+        assert server.app.core.opened.pending == pending
         shown = (await server.call("GET", "/v1/schedules/nightly")).body
         assert (shown["count"], shown["next"]["id"] == ids["nightly"]) == (1, False)
         old = (await server.call("GET", f"/v1/messages/{ids['nightly']}")).body

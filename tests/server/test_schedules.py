@@ -11,7 +11,7 @@ import pytest
 
 from server.config import Config, Limits
 from server.core import Core
-from server.schedules import Schedules
+from server.schedules.recurring import Schedules
 from shards.commit import Commit, Outcome, Refused
 from shards.errors import ShardsError, StoreFailed
 from shards.memory import MemoryStore

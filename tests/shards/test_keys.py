@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards import keys
-from timeline.position import MessageId, Position, position
+from timeline.position import MessageId, Position, at_of, position
 from timeline.slices import Home, Shard
 
 positions = st.integers(0, (1 << 96) - 1).map(Position)
@@ -24,6 +24,7 @@ def test_a_message_key_holds_all_of_it(home: Home, number: int, place: Position)
     assert keys.place_of(key) == place
     assert keys.shard_of(key) == (home, number)
     assert keys.slice_of(key) == home
+    assert int.from_bytes(key[keys.AT_BYTES], "big") == at_of(place)
     start, end = keys.slice_range(home)
     assert start <= key < end
     assert start == keys.slice_key(home)

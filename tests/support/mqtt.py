@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import (
     Ack,
     Connack,
     Connect,
@@ -26,8 +26,8 @@ from server.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from server.mqtt.properties import Properties
-from server.mqtt.publish import Decoder
+from server.codec.properties import Properties
+from server.codec.publish import Decoder
 
 TIMEOUT_S = 60.0
 PACKET_MAX = 2 << 20
@@ -127,7 +127,7 @@ class Peer(asyncio.Protocol):
         keep_alive: int = 0,
         **properties: Any,
     ) -> Connack:
-        """CONNECT; the CONNACK whatever it says. Properties are those of server/mqtt/properties.py."""
+        """CONNECT; the CONNACK whatever it says. Properties are those of server/codec/properties.py."""
         section = Properties(**properties) if properties else None
         self.send(Connect(self.level, client_id, clean, keep_alive, properties=section))
         return await self.take(Connack)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.http import control
-from server.http.views import time_text
+from server.http.routes import control
+from server.http.values.views import time_text
 from shards import keys
 from shards.dedupe import Draft, Refused
 from shards.errors import Corrupt
@@ -63,7 +63,7 @@ async def test_cancel_by_topic(server: Running) -> None:
     assert (said["matched"], said["changed"]) == (300, 300)
     assert set(await dues(server)) == set(ids[1::2])
     assert set(await dues(server, "cancelled")) == set(ids[::2])
-    assert server.app.opened.pending == 300
+    assert server.app.core.opened.pending == 300
     assert (await bulk(server, CANCEL, filter={"topic": "a/#"}))["matched"] == 0
 
 
@@ -137,7 +137,7 @@ async def test_truth_is_told_per_message(server: Running) -> None:
     assert set(left) <= set(kept)
     assert len(left) + len(await dues(server, "cancelled")) == 400
     assert said["changed"] <= said["matched"] <= 400
-    assert server.app.opened.pending == len(left)
+    assert server.app.core.opened.pending == len(left)
 
 
 async def test_what_goes_too_far_stays(server: Running) -> None:
@@ -196,14 +196,14 @@ async def test_one_that_cannot_be_read_stops_no_other(
     assert (said["matched"], said["changed"]) == (6, 5)
     said = await bulk(server, CANCEL, filter=ALL)
     assert (said["matched"], said["changed"]) == (6, 5)
-    assert server.app.writer.given_up == 0
+    assert server.app.core.writer.given_up == 0
 
 
 async def test_a_refusal_half_way_says_how_far_it_came(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await fill(server, 6)
-    group = server.app.opened.open_group
+    group = server.app.core.opened.open_group
     real, moved = group.reserve, []
 
     def reserve(drafts: Sequence[Draft]) -> object:

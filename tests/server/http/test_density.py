@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server import density
 from server.config import Config, Shards
+from server.http import density
 from shards.read import Reader
 
 from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
@@ -118,7 +118,7 @@ class TestStructures:
         monkeypatch.setattr(Reader, "run", noted)
         said = await asked(server, topic="one/%2B/x", bucket="P1D")
         assert said["total"] == 1_500
-        patterns = {server.app.reader.structures.pattern(number) for number in read}
+        patterns = {server.app.core.reader.structures.pattern(number) for number in read}
         assert patterns == {"#", "one/+/x"}
 
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from server.http import shapes
 from server.http.calls import Call, Gives, call_of, described
 from server.http.openapi import document_of
 from server.http.problems import SLUGS
+from server.http.values import shapes
 
 from ..conftest import NDJSON, Running
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.config import Limits
-from server.http.requests import (
+from server.http.values.requests import (
     FieldError,
     NotReadable,
     RequestError,

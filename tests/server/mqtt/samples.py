@@ -11,8 +11,8 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from server.mqtt import reasons, wire
-from server.mqtt.packets import (
+from server.codec import reasons, wire
+from server.codec.packets import (
     Ack,
     Auth,
     Connack,
@@ -29,8 +29,8 @@ from server.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from server.mqtt.properties import Properties
-from server.mqtt.publish import Decoder
+from server.codec.properties import Properties
+from server.codec.publish import Decoder
 
 Role = Literal["server", "client"]
 LIMIT = 1 << 20

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import (
     Ack,
     Auth,
     Connack,
@@ -22,8 +22,8 @@ from server.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from server.mqtt.properties import Properties
-from server.mqtt.publish import Decoder
+from server.codec.properties import Properties
+from server.codec.publish import Decoder
 from tests.server.mqtt import samples
 from tests.server.mqtt.samples import LIMIT, SAMPLES, Role, sample_id
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import (
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import (
     Ack,
     Auth,
     Connack,
@@ -28,7 +28,7 @@ from server.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from server.mqtt.properties import Properties
+from server.codec.properties import Properties
 from tests.server.mqtt import samples
 from tests.server.mqtt.samples import SAMPLES, Role, sample_id
 

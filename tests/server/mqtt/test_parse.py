@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.mqtt.publish import Decoder
-from server.mqtt.reasons import (
+from server.codec.publish import Decoder
+from server.codec.reasons import (
     MalformedPacket,
     MqttError,
     PacketTooLarge,

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.mqtt import wire
-from server.mqtt.encode import encode
-from server.mqtt.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
-from server.mqtt.parse import check_first, parse
-from server.mqtt.properties import Properties, encode_properties, user_property
-from server.mqtt.publish import Decoder, ack, acks, publish_parts, with_dup
-from server.mqtt.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation, Reason
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
+from server.codec.parse import check_first, parse
+from server.codec.properties import Properties, encode_properties
+from server.codec.publish import Decoder, ack, acks, publish_parts, with_dup
+from server.codec.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation, Reason
+from shards.properties import user_property
 from tests.server.mqtt import samples
 from tests.server.mqtt.samples import LIMIT, SAMPLES, Role
 

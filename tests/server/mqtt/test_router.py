@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.mqtt.router import ANSWER_OVERHEAD, PAIR_BYTES, TOPIC_OVERHEAD, Router
-from server.subscriber import Subscriber
+from server.delivery.router import ANSWER_OVERHEAD, PAIR_BYTES, TOPIC_OVERHEAD, Router
+from server.delivery.subscriber import Subscriber
 from timeline.filters import matches
 from timeline.position import Position
 from timeline.session import Session, Subscription

@@ -1,0 +1,1 @@
+"""MQTT bytes <-> values, pure: no socket, no session, no clock."""

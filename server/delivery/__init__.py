@@ -1,0 +1,1 @@
+"""Who gets a message: sessions, subscriptions, dispatch and what follows from it. Knows no socket."""

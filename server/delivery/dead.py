@@ -1,0 +1,150 @@
+"""Messages that nobody acks: after `sessions.max_attempts` deliveries they go to `$dead/...`.
+
+The copy there and the end of the delivery are decided in the writer and written in one batch, so that a crash
+leaves the message in flight or at `$dead`, never in both and never in neither. Until then it stays in flight,
+and an ack that comes in between wins.
+
+One that the writer does not take, or that has no place there, is tried again a second later, when the store
+can be written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
+"""
+
+import logging
+
+import msgspec
+
+from shards.commit import Commit
+from shards.errors import StoreFailed
+from shards.properties import user_property
+from shards.record import Record
+from timeline.filters import TOPIC_BYTES_MAX, parse_share
+from timeline.session import Flight
+
+from ..clock import Clock
+from ..logs import by, shown
+from ..writer import Busy, Writer
+from .membership import Membership
+from .message import Message
+from .publishing import Publishing, Wish
+from .ready import Ready
+from .sessions import Sessions
+from .shared import KEY_PREFIX
+from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+_NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
+"""A client id may hold what a level of a topic may not."""
+RETRY_S = 1.0
+RETRIES = 250
+"""Burials that are tried again in one step."""
+
+
+class Dead:
+    """Where poison messages go."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        groups: Membership,
+        ready: Ready,
+        publishing: Publishing,
+        writer: Writer,
+        clock: Clock,
+        *,
+        node: int,
+    ) -> None:
+        self._sessions = sessions
+        self._groups = groups
+        self._ready = ready
+        self._publishing = publishing
+        self._writer = writer
+        self._clock = clock
+        self._node = node
+        self._refused: dict[tuple[Subscriber, int], Flight] = {}
+        self._retry_at = 0.0
+
+    def __len__(self) -> int:
+        """How many messages wait to be tried again."""
+        return len(self._refused)
+
+    def step(self) -> None:
+        """Try those again that could not be buried."""
+        if not self._refused or self._writer.broken is not None or self._clock.mono() < self._retry_at:
+            return
+        for _ in range(min(RETRIES, len(self._refused))):
+            waiting = next(iter(self._refused))
+            flight, subscriber = self._refused.pop(waiting), waiting[0]
+            if subscriber.session.flights.get(flight.packet_id) is flight:
+                self._send_again(subscriber, flight)
+
+    def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> None:
+        """Move a message from a session's or group's flights to `$dead`. Until that is durable it stays."""
+        wish = Wish(_record(subscriber, message, flight))
+        session = subscriber.session
+
+        def decide(commit: Commit) -> bool | None:
+            if session.flights.get(flight.packet_id) is not flight:
+                return None  # acked meanwhile
+            if self._publishing.place(commit, wish) is None:
+                return False
+            self._groups.give_up(subscriber, flight)
+            if session.is_persistent and self._is_known(subscriber):
+                self._sessions.store(commit, subscriber)
+            return True
+
+        def done(answer: object) -> None:
+            if answer is True:
+                name = shown(name_of(subscriber))
+                log.warning(
+                    "%s: message %s not acked, moved to %s",
+                    name,
+                    message.id_text(self._node),
+                    shown(wish.record.topic),
+                    extra=by(name),
+                )
+                self._ready.read_on(subscriber)
+            elif answer is not None and session.flights.setdefault(flight.packet_id, flight) is flight:
+                session.retired.pop(flight.packet_id, None)
+                self._later(subscriber, flight, answer or "there is no room for it")
+
+        try:
+            self._writer.submit(decide, done)
+        except (Busy, StoreFailed) as error:
+            self._later(subscriber, flight, error)
+
+    def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:
+        """It is to be sent again, or buried, before anything new."""
+        subscriber.session.fall_behind(self._sessions.horizon_position)
+        subscriber.session.resends.add(flight, flight.position)
+        self._ready.wake(subscriber)
+
+    def _later(self, subscriber: Subscriber, flight: Flight, why: object) -> None:
+        name = shown(name_of(subscriber))
+        log.warning("%s: a message that is not acked stays: %s", name, why, extra=by(name))
+        self._refused[subscriber, flight.packet_id] = flight
+        self._retry_at = self._clock.mono() + RETRY_S
+
+    def _is_known(self, subscriber: Subscriber) -> bool:
+        return subscriber.is_group or self._sessions.get(subscriber.session.client_id) is subscriber
+
+
+def name_of(subscriber: Subscriber) -> str:
+    """A session's client id, or the name of a group."""
+    name = subscriber.session.client_id
+    return parse_share(name.removeprefix(KEY_PREFIX))[0] or name if subscriber.is_group else name
+
+
+def _record(subscriber: Subscriber, message: Message, flight: Flight) -> Record:
+    topic = f"$dead/{name_of(subscriber).translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
+    if len(topic) > TOPIC_BYTES_MAX:
+        topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
+    reason = user_property("fasti-dead-reason", f"not acked after {flight.attempts} deliveries")
+    return msgspec.structs.replace(
+        message.record,
+        topic=topic,
+        retain=False,
+        due_ms=0,
+        id=0,
+        key=b"",
+        properties=message.record.properties + reason,
+    )

@@ -1,0 +1,283 @@
+"""Advances the horizon and hands on what it passes.
+
+One turn: ask how far the horizon may go, take the due entries from the wheel and the plain publishes that
+wait for the horizon, merge them in position order, give each to the sessions that are tailing, move the
+horizon. A session that has no room stops tailing at that message and reads on by itself
+(server/delivery/replay).
+
+Plain publishes that nobody can replay are never written; they wait here, in RAM, for the horizon to reach the
+position that the writer gave them, which is at once unless something before them is still being synced. One
+that finds a session without room then is owed to it (server/delivery/owed). Bound: who places them looks at
+`live` and `live_bytes`; a publisher is held back before that (server/mqtt).
+
+A turn has a budget in deliveries, and in bytes that count for some: it ends between two messages once
+TURN_COST is spent, and of one message that more sessions want the rest fall behind and read on by themselves,
+in turns of their own. What is taken from the wheel at once follows from what the messages before have cost.
+
+One row that cannot be read is passed over, one session to which nothing can be sent loses its connection.
+
+Never early: a turn reads the wall clock first, and the horizon does not pass what it shows.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shards.errors import Corrupt, StoreFailed
+from shards.fate import is_dropped
+from shards.read import Reader
+from shards.record import decode
+from timeline.horizon import Horizon
+from timeline.position import Position, seq_of
+from timeline.tail import Tail
+from timeline.wheel import Wheel
+
+from ..clock import Clock
+from ..writer import Entry, Rider, Writer, entry
+from .message import Message
+from .owed import Owed
+from .ready import Ready
+from .retained import Retained
+from .router import Router, Targets
+from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+TURN_MESSAGES = 1_000
+TURN_COST = 2_000
+"""Deliveries in one turn: each is some 2 us here and, for a connection of its own, 10 us at its socket."""
+COST_BITS = 12
+"""So many bytes of a message in RAM, 4 KiB, cost as much as a delivery."""
+RUN_MIN = 16
+"""Messages that are taken from the wheel in one go at least; those for which the turn has no time go back."""
+
+Handed = Callable[[int], None]
+"""Called when a plain publish has been handed on, with the number of sessions that match it."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What dispatch has done since the start."""
+
+    dispatched: int = 0
+    expired: int = 0
+    early: int = 0
+    turns: int = 0
+    late_ms: list[int] = field(default_factory=list)
+    """Lateness of the messages of the last turn, for the histogram."""
+
+
+class Dispatch(Rider):
+    """The horizon's mover."""
+
+    def __init__(
+        self,
+        horizon: Horizon,
+        wheel: Wheel[Entry],
+        tail: Tail[Message],
+        router: Router,
+        reader: Reader,
+        ready: Ready,
+        owed: Owed,
+        retained: Retained,
+        writer: Writer,
+        clock: Clock,
+        *,
+        dispatched: Callable[[int], None],
+    ) -> None:
+        """`dispatched`: called with the number of stored messages that a turn passed."""
+        self._horizon = horizon
+        self._wheel = wheel
+        self._tail = tail
+        self._router = router
+        self._reader = reader
+        self._ready = ready
+        self._owed = owed
+        self._retained = retained
+        self._writer = writer
+        self._clock = clock
+        self._dispatched = dispatched
+        self._live: deque[tuple[Message, Handed | None, int]] = deque()
+        self.live_bytes = 0
+        """RAM of the plain publishes that wait for the horizon."""
+        self._run = TURN_MESSAGES
+        """Messages that are passed in one go, by how many sessions got those before."""
+        self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
+        self.counts = Counts()
+        writer.carry(self)
+
+    @property
+    def live(self) -> int:
+        """How many plain publishes wait for the horizon."""
+        return len(self._live)
+
+    def add_live(self, message: Message, handed: Handed | None) -> None:
+        """A message that is not stored; positions come in rising order."""
+        size = message.size()
+        self._live.append((message, handed, size))
+        self.live_bytes += size
+
+    def retract(self, first_seq: int, last_seq: int) -> None:
+        """Forget plain publishes that wait with a seq above the first and up to the last: they were answered
+        with an error, because what they were placed with could not be stored."""
+        kept = [one for one in self._live if not first_seq < seq_of(one[0].position) <= last_seq]
+        if len(kept) < len(self._live):
+            self._live = deque(kept)
+            self.live_bytes = sum(size for _, _, size in kept)
+
+    def add_mark(self, place: Position, passed: Callable[[], None]) -> None:
+        """Call `passed` when the horizon has come to `place`; these come in rising order too."""
+        self._marks.append((place, passed))
+
+    def turn(self, limit: int = TURN_MESSAGES) -> bool:
+        """Move the horizon as far as it may go, past at most `limit` stored messages, and `limit` others.
+
+        True if there is more to do at once.
+        """
+        wall_ms = self._clock.wall_ms()
+        horizon = self._horizon
+        horizon.observe(wall_ms)
+        end = horizon.limit(self._wheel.loaded)
+        self.counts.turns += 1
+        passed = spent = 0
+        while True:
+            to, count, cost = self._pass_run(end, min(self._run, limit), TURN_COST - spent, wall_ms)
+            horizon.advance(to)
+            while self._marks and self._marks[0][0] <= to:
+                self._marks.popleft()[1]()
+            passed += count
+            spent += cost
+            if count:
+                self._run = min(TURN_MESSAGES, max(RUN_MIN, TURN_COST * count // (cost + 1)))
+            if to >= end or passed >= limit or spent >= TURN_COST:
+                return to < end
+
+    def _pass_run(self, end: Position, run: int, most: int, wall_ms: int) -> tuple[Position, int, int]:
+        """Pass at most `run` stored messages and `run` others, while they cost less than `most`, but one at
+        least: how far, how many, what they cost."""
+        live, to = self._live, end
+        if len(live) > run:
+            to = min(to, live[run - 1][0].position)
+        due = self._wheel.advance(to, run)
+        if len(due) >= run:
+            to = due[-1][0]
+        if not due and not live:
+            return to, 0, 0
+        given, count, cost = self._hand_on(due, to, most, wall_ms)
+        if given < len(due):
+            to = Position(due[given][0] - 1)
+            for place, (shard, value) in due[given:]:
+                self._wheel.add(place, *entry(shard, value))
+        if live and live[0][0].position <= to:
+            to = Position(live[0][0].position - 1)
+        if given:
+            self.counts.dispatched += given
+            self._writer.note_turn(to, wall_ms)
+            self._dispatched(given)
+        return to, count, cost
+
+    def _hand_on(
+        self, due: list[tuple[Position, Entry]], to: Position, most: int, wall_ms: int
+    ) -> tuple[int, int, int]:
+        """Give out due entries and waiting plain publishes up to `to`, in position order: how many entries,
+        how many of both, and what they cost."""
+        live, late_ms = self._live, self.counts.late_ms
+        given = count = cost = 0
+        for place, (shard, value) in due:
+            while live and live[0][0].position < place and cost < most:
+                count += 1
+                cost += self._hand_live()
+            if cost >= most:
+                return given, count, cost
+            try:
+                if value is None:
+                    value = self._reader.value_at(place, shard)
+                    assert value is not None, "a row in the wheel is on disk"
+                message = Message(place, shard, decode(value), wall_ms)
+            except Corrupt as error:
+                given += 1
+                count += 1
+                self._reader.unreadable_row(place, shard, error)
+                continue
+            except StoreFailed:
+                if not count:
+                    raise
+                # What has been given out is behind the horizon; this one is tried again in the next turn.
+                return given, count, max(cost, most)
+            given += 1
+            count += 1
+            if wall_ms < message.due_ms:
+                self.counts.early += 1
+            late_ms.append(message.late_ms)
+            size = message.size()
+            cost += self._give(message, wall_ms, size) + (size >> COST_BITS)
+        while live and live[0][0].position <= to and cost < most:
+            count += 1
+            cost += self._hand_live()
+        return given, count, cost
+
+    def _hand_live(self) -> int:
+        """Give out the next plain publish; what it cost."""
+        message, handed, size = self._live.popleft()
+        self.live_bytes -= size
+        matched = self._give(message, message.due_ms, size)
+        if handed is not None:
+            try:
+                handed(matched)
+            except Exception:
+                log.exception("a publish could not be answered")
+        return matched + (size >> COST_BITS)
+
+    def _give(self, message: Message, wall_ms: int, size: int) -> int:
+        """Offer a message to every tailing session that it matches; how many match at all."""
+        targets = self._router.route(message.record.topic)
+        self._tail.append(message.position, message, size)
+        record = message.record
+        if is_dropped(record, message.due_ms, wall_ms):
+            self.counts.expired += 1
+            return len(targets)
+        if record.retain:
+            self._retain(message)
+        if (message.shard < 0 and record.qos) or len(targets) > TURN_COST:
+            self._give_or_owe(message, targets)
+            return len(targets)
+        for subscriber, subscriptions in targets.items():
+            if subscriber.session.tailing:
+                try:
+                    if subscriber.offer(message, subscriptions):
+                        continue
+                except Exception:
+                    subscriber.cut_off()
+                self._put_off(subscriber, message)
+        return len(targets)
+
+    def _give_or_owe(self, message: Message, targets: Targets) -> None:
+        """Offer a message to so many at once, or one that is nowhere but here: who has no room keeps it."""
+        is_unstored = message.shard < 0 and message.record.qos > 0
+        offers = 0
+        for subscriber, subscriptions in targets.items():
+            offers += 1
+            if subscriber.session.tailing:
+                try:
+                    if offers <= TURN_COST and subscriber.offer(message, subscriptions):
+                        continue
+                except Exception:
+                    subscriber.cut_off()
+                self._put_off(subscriber, message)
+            if is_unstored:
+                for subscription in subscriptions:
+                    if subscription.qos:
+                        self._owed.add(subscriber, message)
+                        break
+
+    def _retain(self, message: Message) -> None:
+        try:
+            self._retained.note(message)
+        except (Corrupt, StoreFailed) as error:
+            log.error("not retained, what was before it cannot be read: %s", error)
+
+    def _put_off(self, subscriber: Subscriber, message: Message) -> None:
+        """The session reads the message, and what comes after it, by itself."""
+        subscriber.session.fall_behind(Position(message.position - 1))
+        self._ready.wake(subscriber)

@@ -1,0 +1,184 @@
+"""Who is a member of which shared subscription: groups made, joined, left, restored."""
+
+from collections.abc import Iterator
+
+from timeline.filters import parse_share
+from timeline.position import Position
+from timeline.session import Flight, Session, Subscription
+
+from .owed import Owed
+from .ready import Ready
+from .router import Router
+from .sessions import Sessions
+from .shared import KEY_PREFIX, Group
+from .subscriber import Subscriber
+
+GROUP_WINDOW = 65_535
+SWEEP_LOOKS = 5_000
+"""Loans that one sweep for overdue ones looks at: some 3 ms."""
+
+
+class Membership:
+    """Shared subscriptions by the text that was subscribed to, `$share/group/filter`."""
+
+    def __init__(self, sessions: Sessions, router: Router, owed: Owed, ready: Ready) -> None:
+        self._sessions = sessions
+        self._router = router
+        self._owed = owed
+        self._ready = ready
+        self._by_text: dict[str, Group] = {}
+        self._looks = self._look()
+
+    def __len__(self) -> int:
+        return len(self._by_text)
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._by_text
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._by_text.values())
+
+    def get(self, text: str) -> Group | None:
+        return self._by_text.get(text)
+
+    def restore(self) -> None:
+        """At start: every stored session that holds a shared subscription is a member, away.
+
+        A group that was not stored yet begins where its first member joined.
+        """
+        held = [
+            (text, subscription, member)
+            for member in list(self._sessions)
+            for text, subscription in member.session.subscriptions.items()
+            if parse_share(text)[0] is not None
+        ]
+        since: dict[str, Position] = {}
+        for text, subscription, _ in held:
+            since[text] = min(since.get(text, subscription.since), subscription.since)
+        for text, subscription, member in held:
+            if text not in self._by_text:
+                self._open(text, since[text], is_stored=True)
+            self.join(member, text, subscription)
+        for member in self._sessions:
+            for flight in member.session.flights.values():
+                group = self._by_text.get(flight.loan.share) if flight.loan is not None else None
+                if group is None:
+                    flight.loan = None
+                else:
+                    group.hold(member, flight)
+
+    def join(self, member: Subscriber, text: str, subscription: Subscription) -> bool:
+        """Make a session a member; True if it was not one before."""
+        group = self._by_text.get(text)
+        if group is None:
+            group = self._open(text, subscription.since, is_stored=False)
+        is_new = member not in group.members
+        group.join(member, subscription)
+        member.groups[text] = group
+        self._ready.wake(group)
+        return is_new
+
+    def leave(self, member: Subscriber, text: str) -> None:
+        """Give the subscription up. What the member has in flight is still its own to finish."""
+        group = self._by_text.get(text)
+        if group is None or member.groups.pop(text, None) is None:
+            return
+        was_persistent = group.session.is_persistent
+        is_last = group.leave(member)
+        if is_last:
+            del self._by_text[text]
+            self._router.discard_all(group)
+            self._owed.forget(group)
+        heirs: list[Subscriber] = []
+        if is_last or (was_persistent and not group.session.is_persistent):
+            heirs = group.bequeath(is_last=is_last)
+        if was_persistent and not group.session.is_persistent:
+            self._sessions.drop_group(group, heirs)
+        if not is_last:
+            self._pause(group)
+
+    def part(self, member: Subscriber) -> None:
+        """The member's connection has ended: what it has not acked goes to another."""
+        touched = {group for group in member.groups.values() if isinstance(group, Group)}
+        for group in touched:
+            group.part(member)
+        for flight in list(member.session.flights.values()):
+            loan = flight.loan
+            lender = self._by_text.get(loan.share) if loan is not None else None
+            if lender is not None and flight.is_of_group:
+                member.session.ack(flight.packet_id)
+                lender.returned(member, flight, is_acked=False)
+                touched.add(lender)
+        for group in touched:
+            self._pause(group)
+
+    def over(self, member: Subscriber, lent: Flight, *, is_acked: bool) -> None:
+        """A member's client has the message, whoever else was given it meanwhile, or will never take it.
+
+        The group has room for one more then, even if it was no member's any more.
+        """
+        group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
+        if group is not None:
+            group.returned(member, lent, is_acked=is_acked)
+            self._ready.wake(group)
+
+    def forget(self, member: Subscriber) -> None:
+        """Its session is over, with what it still has in flight."""
+        for flight in member.session.flights.values():
+            lender = self._by_text.get(flight.loan.share) if flight.loan is not None else None
+            if lender is not None:
+                lender.held.pop(member, None)
+        for text in list(member.groups):
+            self.leave(member, text)
+
+    def give_up(self, subscriber: Subscriber, flight: Flight) -> None:
+        """End a flight that its client has not acked and will not be sent again."""
+        subscriber.session.give_up(flight)
+        if flight.loan is not None:
+            self.over(subscriber, flight, is_acked=False)
+
+    def sweep(self) -> None:
+        """Called SWEEPS times in each `sessions.ack_timeout`: what is unacked for longer goes to another.
+
+        One that has looked at SWEEP_LOOKS is over; the next goes on behind it.
+        """
+        for group in self._by_text.values():
+            group.sweeps += 1
+        left = SWEEP_LOOKS
+        while left > 0:
+            looked = next(self._looks, 0)
+            if not looked:
+                self._looks = self._look()
+                return
+            left -= looked
+
+    def _look(self) -> Iterator[int]:
+        """Look once for what is overdue with each member of each group: how many loans, in steps."""
+        for group in list(self._by_text.values()):
+            for member in list(group.held):
+                if self._by_text.get(group.text) is not group:
+                    break
+                looked = group.take_overdue(member)
+                if group.session.resends:
+                    self._pause(group)
+                yield looked
+
+    def _open(self, text: str, since: Position, *, is_stored: bool) -> Group:
+        _, topic_filter = parse_share(text)
+        session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW)
+        group = Group(session, self._sessions.dirty, self._sessions.secure)
+        if is_stored:
+            self._sessions.restore_cursor(group)
+        # Who joined later does not move the group's beginning: it wants all that it has not read.
+        session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
+        for flight in session.flights.values():
+            group.give_back(flight)
+        self._by_text[text] = group
+        self._router.add(group, session.subscriptions[topic_filter])
+        return group
+
+    def _pause(self, group: Group) -> None:
+        """When nobody is there the group's read position stands still; else somebody else goes on."""
+        if not group.is_reachable or group.session.resends:
+            group.session.fall_behind(self._sessions.horizon_position)
+        self._ready.wake(group)

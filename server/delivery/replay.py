@@ -1,0 +1,318 @@
+"""Sessions behind the horizon read on by themselves, in turns.
+
+Who has been away, is slow, or asked for the past reads from its own position: from the tail while that
+reaches back far enough, else from the store. A turn is bounded, so that one session with a million
+messages to catch up on delays nobody; a session without room leaves the queue and comes back with its
+next ack or when its socket takes data again. When a session's read position equals the horizon it joins
+the tail, checked and joined without a pause in between.
+
+What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+
+from shards.errors import Corrupt, StoreFailed
+from shards.fate import is_too_late
+from shards.read import Reader, Row
+from shards.record import decode, encode, is_stub, topic_of
+from timeline.horizon import Horizon
+from timeline.position import Position
+from timeline.session import Flight, Resends, Subscription
+from timeline.tail import Tail
+
+from ..logs import shown
+from .dead import Dead
+from .membership import Membership
+from .message import Message
+from .owed import Owed
+from .ready import Ready
+from .retained import Retained
+from .router import Router
+from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+TURN_ROWS = 1_000
+TURN_RESENDS = 250
+"""Messages that are sent again in a turn: some 5 ms."""
+TURN_COST = 1_000
+"""What a session may spend in a turn on retained messages: one a topic that is looked at, ..."""
+COST_BYTES = 4_096
+"""... one for each so many bytes of it, ..."""
+COST_SENT = 3
+"""... so much for sending it, ..."""
+COST_FILTER = 10
+"""... and so much for each filter. Some 4 ms in all."""
+
+
+class Progress(Enum):
+    """How far a part of a turn has come."""
+
+    DONE = auto()
+    MORE = auto()
+    """The turn's budget is used up: the rest in the next one."""
+    BLOCKED = auto()
+    """There is no room: the next ack, or the socket, wakes the subscriber."""
+
+
+class Replay:
+    """The queue of sessions that have something to read and room for it."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        horizon: Horizon,
+        tail: Tail[Message],
+        router: Router,
+        owed: Owed,
+        retained: Retained,
+        ready: Ready,
+        groups: Membership,
+        dead: Dead,
+        *,
+        max_attempts: int,
+        wall_ms: Callable[[], int],
+        dispatched_ms: Callable[[Position], int | None],
+    ) -> None:
+        """`max_attempts`: deliveries of a message that is not acked, then it is `dead`'s; 0: for ever."""
+        self._reader = reader
+        self._horizon = horizon
+        self._tail = tail
+        self._router = router
+        self._owed = owed
+        self._retained = retained
+        self._max_attempts = max_attempts
+        self._ready = ready
+        self._groups = groups
+        self._dead = dead
+        self._wall_ms = wall_ms
+        self._dispatched_ms = dispatched_ms
+        self.lost = 0
+        """Times that a session found its place dropped by retention."""
+        self.flights_lost = 0
+        """Messages in flight that retention dropped before they were acked."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody waits for a turn."""
+        return not self._ready
+
+    @property
+    def floor(self) -> Position:
+        """What is before this has been dropped by retention."""
+        return self._reader.directory.floor
+
+    def turn(self) -> None:
+        """Let the next session in the queue read a bounded stretch."""
+        if not self._ready:
+            return
+        subscriber = self._ready.take()
+        if not subscriber.is_reachable or subscriber.session.tailing:
+            return  # it has joined the tail since it was woken: its own read position is old
+        try:
+            if self._read_on(subscriber):
+                self._ready.wake(subscriber)
+        except StoreFailed:
+            raise
+        except Exception:
+            subscriber.cut_off()
+
+    def begin(self, subscriber: Subscriber) -> None:
+        """The session has a connection again: what was in flight goes first, in order."""
+        session = subscriber.session
+        session.fall_behind(self._horizon.position)
+        session.resends = Resends(session.flights.values())
+        if session.resends or subscriber.asked or not session.join(self._horizon.position):
+            self._ready.wake(subscriber)
+
+    def _resend(self, subscriber: Subscriber) -> Progress:
+        """Send again as much as the window takes, and no more than a turn's worth."""
+        resends = subscriber.session.resends
+        for _ in range(TURN_RESENDS):
+            if not resends:
+                return Progress.DONE
+            if not subscriber.can_resend:
+                return Progress.BLOCKED
+            flight = resends.first()
+            if not self._send_again(subscriber, flight):
+                return Progress.BLOCKED
+            resends.discard(flight.packet_id)
+            if not resends and subscriber.groups:
+                self._ready.meet(subscriber)
+        return Progress.MORE if resends else Progress.DONE
+
+    def _send_again(self, subscriber: Subscriber, flight: Flight) -> bool:
+        """Send a flight again or end it; False: there is no room for this one."""
+        subscriber.dirty.add(subscriber)
+        if flight.phase:
+            subscriber.release(flight)
+            return True
+        message = self._in_flight(flight)
+        if message is None or self._is_over(message, flight):
+            self._forget(subscriber, flight, message)
+        elif self._max_attempts and flight.attempts >= self._max_attempts:
+            self._dead.bury(subscriber, message, flight)
+        else:
+            return subscriber.resend(message, flight, self._asked(subscriber, message, flight))
+        return True
+
+    def _is_over(self, message: Message, flight: Flight) -> bool:
+        """It has expired meanwhile. What was begun at QoS 2 is finished: [MQTT-4.3.3-7]."""
+        return flight.qos == 1 and message.is_expired(self._wall_ms())
+
+    def _forget(self, subscriber: Subscriber, flight: Flight, message: Message | None) -> None:
+        """End a flight that cannot be sent again."""
+        self._groups.give_up(subscriber, flight)
+        if message is None and flight.shard >= 0 and flight.position < self._reader.directory.floor:
+            self.flights_lost += 1
+
+    def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:
+        """The subscriptions that a flight is due to: its group's, or the session's own that match."""
+        if flight.loan is not None:
+            own = subscriber.session.subscriptions.get(flight.loan.share)
+            return () if own is None else (own,)
+        return self._router.route(message.record.topic).get(subscriber, ())
+
+    def _in_flight(self, flight: Flight) -> Message | None:
+        """The message of a flight, from the timeline or, if it is there no more, from what is retained."""
+        try:
+            value = self._reader.value_at(flight.position, flight.shard) if flight.shard >= 0 else None
+        except Corrupt as error:
+            log.error("what was in flight is not sent again: %s", error)
+            self.flights_lost += 1
+            return None
+        if value is None:
+            return self._retained.find(flight.position) if flight.shard >= 0 else None
+        return None if is_stub(value) else self._message(flight.position, flight.shard, value)
+
+    def _send_retained(self, subscriber: Subscriber) -> Progress:
+        """What was retained for those who asked.
+
+        A message that has become retained since is read like any other, and passed over here.
+        """
+        asked, session, left = subscriber.asked, subscriber.session, TURN_COST
+        if subscriber.unanswered:
+            return Progress.BLOCKED
+        while asked:
+            if left <= 0:
+                return Progress.MORE
+            subscription = session.subscriptions[asked.first]
+            left -= COST_FILTER
+            upto = max(session.read, subscription.since)
+            if not self._tail.covers(session.read):
+                upto = max(upto, self.floor)  # what retention has dropped does not come live any more
+            for topic, size, kept in self._retained.walk(subscription.filter, asked.topic, upto):
+                if left <= 0:
+                    return Progress.MORE
+                left -= 1 + size // COST_BYTES
+                if kept is not None and not self._router.is_denied(topic.decode()):
+                    if not subscriber.can_take_retained:
+                        return Progress.BLOCKED
+                    message = self._retained.load(kept)
+                    if message is not None:
+                        left -= COST_SENT
+                        if not subscriber.offer_retained(message, subscription):
+                            return Progress.BLOCKED
+                asked.topic = topic
+                subscriber.dirty.add(subscriber)
+            asked.finish()
+        return Progress.DONE
+
+    def _read_on(self, subscriber: Subscriber) -> bool:
+        """Read a stretch; True if there is more and room for it."""
+        session, horizon = subscriber.session, self._horizon.position
+        lost = self.flights_lost
+        resent = self._resend(subscriber)
+        if self.flights_lost > lost:
+            gone = self.flights_lost - lost
+            log.warning("%s: retention has dropped %d messages in flight", shown(session.client_id), gone)
+        progress = self._send_retained(subscriber) if resent is Progress.DONE else resent
+        if progress is not Progress.DONE:
+            return progress is Progress.MORE
+        if session.read < self._reader.directory.floor and not self._tail.covers(session.read):
+            session.read = self._reader.directory.floor
+            self.lost += 1
+            log.warning("%s has lost what expired before it was read", shown(session.client_id))
+        subscriber.dirty.add(subscriber)
+        has_room = self._read_stretch(subscriber, horizon)
+        self._owed.passed(subscriber, session.read)
+        return has_room and not session.join(self._horizon.position)
+
+    def _read_stretch(self, subscriber: Subscriber, horizon: Position) -> bool:
+        """Move the read position over a stretch; False if there was no room for a message."""
+        session = subscriber.session
+        count = 0
+        for place, message in self._stretch(subscriber, session.read, horizon):
+            count += 1
+            if message is not None and not subscriber.offer(*message):
+                session.read = Position(place - 1)
+                return False
+            session.read = place
+        if count < TURN_ROWS:
+            session.read = horizon
+        return True
+
+    def _stretch(
+        self, subscriber: Subscriber, read: Position, horizon: Position
+    ) -> Iterator[tuple[Position, tuple[Message, tuple[Subscription, ...]] | None]]:
+        """The next positions behind `read`, each with the message if the subscriber is to get it."""
+        wall_ms = self._wall_ms()
+        if self._tail.covers(read):
+            for place, message in self._tail.after(read, TURN_ROWS):
+                found = self._wanted(subscriber, place, message.record.topic)
+                is_wanted = (
+                    found and not self._is_dropped(message, wall_ms) and not _is_missed(subscriber, message)
+                )
+                yield place, (message.as_of(wall_ms), found) if is_wanted else None
+            return
+        for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
+            try:
+                found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
+                whole = Message(place, shard, decode(value), wall_ms) if found else None
+            except Corrupt as error:
+                log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
+                whole = None
+            if whole is None or self._is_dropped(whole, wall_ms):
+                yield place, None
+            else:
+                yield place, (whole, found)
+
+    def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
+        """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
+        structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
+        rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
+        owed = self._owed.of(subscriber)
+        if not owed:
+            return rows
+        unstored = ((message.position, message.shard, encode(message.record)) for message in owed)
+        return merge(rows, unstored, key=itemgetter(0))
+
+    def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
+        """Which of its subscriptions match the topic at this place; written for one, the usual case."""
+        found = self._router.route(topic).get(subscriber, ())
+        if not found or (len(found) == 1 and found[0].since < place):
+            return found
+        return tuple(s for s in found if s.since < place)
+
+    def _is_dropped(self, message: Message, wall_ms: int) -> bool:
+        """Expired by now, or dispatched so late that it was to be dropped."""
+        record = message.record
+        if record.expires_ms and message.is_expired(wall_ms):
+            return True
+        if not record.drop_late:
+            return False
+        dispatched_ms = self._dispatched_ms(message.position)
+        return dispatched_ms is not None and is_too_late(message.due_ms, dispatched_ms)
+
+    def _message(self, place: Position, shard: int, value: bytes) -> Message:
+        return Message(place, shard, decode(value), self._wall_ms())
+
+
+def _is_missed(subscriber: Subscriber, message: Message) -> bool:
+    """QoS 0 that was not stored is for who was there, however long it stays in the tail."""
+    return not message.is_stored and not message.record.qos and message.due_ms < subscriber.connected_ms

@@ -1,0 +1,255 @@
+"""Retained messages: the last one of each topic, sent to whoever subscribes.
+
+A message becomes retained when the horizon passes it, that is when it fires: a side effect of dispatch,
+written with the next group and idempotent (the later position wins), so that dispatching a stretch again
+after a crash changes nothing. They live in the table `retained` by topic, not in RAM; what is not durable
+yet, and `$SYS`, is laid over it.
+
+What is sent again is looked for by position, when its row on the timeline has expired: for each message a
+second row of the table says which topic's it is. A store of before is given these rows at its first start.
+
+Who subscribes walks the table (`walk`), a stretch at a time: rows are looked at one by one and loaded only
+when there is room for them (server/delivery/replay).
+
+Bound: `max_topics`; beyond it a new topic's message is delivered but not retained, counted and logged.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from heapq import merge
+from operator import itemgetter
+
+from sortedcontainers import SortedDict
+
+from shards import keys
+from shards.commit import Commit
+from shards.errors import Corrupt, StoreFailed
+from shards.record import decode, encode
+from shards.store import Store, Table
+from shards.tables import META_RETAINED
+from shards.unreadable import readable
+from timeline.filters import matcher
+from timeline.position import Position
+
+from ..logs import by
+from ..writer import Busy, Done, Rider, Writer
+from .message import Message
+
+log = logging.getLogger(__name__)
+
+STEP_BYTES = 16 << 20
+INDEX_ROWS = 1_000
+TOPIC_END = b"\xff"
+"""Behind every topic, which is UTF-8, and before the rows by position."""
+Kept = bytes | Message
+"""A retained message as it lies: the row's value, or what is in RAM."""
+
+
+class Retained(Rider):
+    """Topic -> last retained message."""
+
+    def __init__(self, store: Store, wall_ms: Callable[[], int], writer: Writer, *, max_topics: int) -> None:
+        self._store = store
+        self._wall_ms = wall_ms
+        self._writer = writer
+        self._max_topics = max_topics
+        self._fresh: SortedDict[bytes, Message] = SortedDict()
+        """Not durable yet; an empty payload: cleared."""
+        self._unwritten: dict[bytes, Message] = {}
+        """Of these, what no group has yet, or one that was lost: it goes with the next that is sealed."""
+        self._volatile: dict[bytes, Message] = {}
+        self.count = 0
+        """Topics that have one. Noted when it is decided, so counted again when a group was lost."""
+        self.refused = 0
+        if store.get(Table.META, META_RETAINED) is None:
+            with suppress(StoreFailed):
+                self._index()
+        self.recount()
+        writer.carry(self)
+
+    def recover(self) -> None:
+        """What was decided last may not have been written: all that is not durable is written again."""
+        self._unwritten = dict(self._fresh)
+        self.recount()
+
+    def recount(self) -> None:
+        """What is stored, with what is not durable yet laid over it."""
+        stored = (topic for topic, _ in readable(self._store, Table.RETAINED, b"", TOPIC_END))
+        self.count = sum(1 for topic in stored if topic not in self._fresh)
+        self.count += sum(1 for message in self._fresh.values() if message.record.payload)
+
+    def note(self, message: Message) -> None:
+        """A message with the retain flag has fired. Raises Corrupt, StoreFailed: what was there before cannot
+        be read."""
+        topic = message.record.topic
+        last = self._position(topic)
+        if last is not None and last >= message.position:
+            return
+        if message.record.payload and last is None:
+            if self.count >= self._max_topics:
+                self.refused += 1
+                text = "not retained: %d topics are, as many as limits.retained"
+                log.warning(text, self.count, extra=by("clients"))
+                return
+            self.count += 1
+        elif not message.record.payload and last is not None:
+            self.count -= 1
+        self._fresh[topic] = message
+        self._unwritten[topic] = message
+        try:
+            # A group: every one takes along what is fresh.
+            self._writer.submit(lambda commit: None, lambda answer: None)
+        except (Busy, StoreFailed) as error:
+            log.warning("stored with a later group: %s", error, extra=by("clients"))
+
+    def write(self, commit: Commit) -> Done:
+        """Put what is not written into a group that is about to be sealed; called when that is over.
+
+        Every group has to have it: it says that the horizon has passed these messages.
+        """
+        unwritten, self._unwritten = self._unwritten, {}
+        for topic, message in unwritten.items():
+            before = _if_readable(commit, topic)
+            if before is not None:
+                commit.row(Table.RETAINED, _at(before), None)
+            if message.record.payload:
+                commit.row(Table.RETAINED, topic, _value(message))
+                commit.row(Table.RETAINED, keys.retained_at(message.position), topic)
+            else:
+                commit.row(Table.RETAINED, topic, None)
+
+        def done(answer: object) -> None:
+            if isinstance(answer, Exception):
+                return  # `recover` comes
+            for topic, message in unwritten.items():
+                for kept in (self._fresh, self._unwritten):
+                    if kept.get(topic) is message:
+                        del kept[topic]
+
+        return done
+
+    def note_volatile(self, message: Message) -> None:
+        """Kept in RAM only (`$SYS`)."""
+        self._volatile[message.record.topic] = message
+
+    def walk(
+        self, topic_filter: str, last: bytes, upto: Position
+    ) -> Iterator[tuple[bytes, int, Kept | None]]:
+        """What is retained behind topic `last` where the filter may match: (topic, bytes, what is kept).
+
+        None for a topic that does not match, and for a message later than `upto`, which comes live; `$SYS` is
+        given whatever its position. `load` makes a message of what is kept. To be used up at once: what is
+        written meanwhile may not be seen.
+        """
+        fits = matcher(topic_filter)
+        start, end = _range(topic_filter)
+        for topic, kept in self._merged(max(start, last + b"\0" if last else b""), end):
+            if isinstance(kept, Message):
+                size, place = kept.size(), kept.position if kept.is_stored else upto
+            else:
+                size, place = len(kept), keys.place_of(kept[:12])
+            yield topic, size, kept if place <= upto and fits(topic.decode()) else None
+
+    def load(self, kept: Kept) -> Message | None:
+        """The message, if it is to be sent: not cleared, not expired."""
+        message = kept if isinstance(kept, Message) else self._stored(kept)
+        return message if message.record.payload and not message.is_expired(self._wall_ms()) else None
+
+    def find(self, place: Position) -> Message | None:
+        """The retained message of a position: for sending it again when its row has expired."""
+        topic = self._store.get(Table.RETAINED, keys.retained_at(place))
+        value = None if topic is None else self._store.get(Table.RETAINED, topic)
+        return self._stored(value) if value is not None and keys.place_of(value[:12]) == place else None
+
+    def sweep(self, start: bytes, rows: int) -> tuple[list[bytes], bytes]:
+        """Topics from `start` on whose stored message has expired, and where to go on (empty: at the end).
+
+        Looks at so many rows at most, and at no more than STEP_BYTES of them.
+        """
+        now_ms = self._wall_ms()
+        expired: list[bytes] = []
+        size = 0
+        for looked, (topic, value) in enumerate(self._store.scan(Table.RETAINED, start, TOPIC_END)):
+            if looked >= rows or size >= STEP_BYTES:
+                return expired, topic
+            size += len(value)
+            if self._stored(value).is_expired(now_ms):
+                expired.append(topic)
+        return expired, b""
+
+    def drop_expired(self, commit: Commit, topics: Iterable[bytes]) -> int:
+        """In the writer: delete the rows of those that are still expired, they count no more; how many."""
+        now_ms, dropped = self._wall_ms(), 0
+        for topic in topics:
+            value = self._store.get(Table.RETAINED, topic)
+            if topic not in self._fresh and value is not None and self._stored(value).is_expired(now_ms):
+                commit.row(Table.RETAINED, topic, None)
+                commit.row(Table.RETAINED, _at(value), None)
+                dropped += 1
+        self.count -= dropped
+        return dropped
+
+    def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Kept]]:
+        """Topics in order, each once, with what is kept of it: in RAM before what is stored."""
+        volatile = sorted(topic for topic in self._volatile if start <= topic < end)
+        laid: list[Iterator[tuple[bytes, int, Kept]]] = [
+            ((topic, 0, self._fresh[topic]) for topic in self._fresh.irange(start, end, (True, False))),
+            ((topic, 1, self._volatile[topic]) for topic in volatile),
+            ((topic, 2, value) for topic, value in self._store.scan(Table.RETAINED, start, end)),
+        ]
+        before = None
+        for topic, _, kept in merge(*laid, key=itemgetter(0, 1)):
+            if topic != before:
+                before = topic
+                yield topic, kept
+
+    def _index(self) -> None:
+        """Write the rows by position of a store that has none yet."""
+        batch = self._store.batch()
+        for topic, value in self._store.scan(Table.RETAINED, b"", TOPIC_END):
+            batch.put(Table.RETAINED, _at(value), topic)
+            if len(batch) >= INDEX_ROWS:
+                self._store.write(batch)
+                batch = self._store.batch()
+        batch.put(Table.META, META_RETAINED, b"")
+        self._store.write(batch)
+
+    def _stored(self, value: bytes) -> Message:
+        place, shard = keys.place_of(value[:12]), int.from_bytes(value[12:14], "big")
+        return Message(place, shard, decode(value[14:]), self._wall_ms())
+
+    def _position(self, topic: bytes) -> Position | None:
+        """Where the retained message of a topic stands; None if there is none."""
+        fresh = self._fresh.get(topic)
+        if fresh is not None:
+            return fresh.position if fresh.record.payload else None
+        value = self._store.get(Table.RETAINED, topic)
+        return None if value is None else keys.place_of(value[:12])
+
+
+def _if_readable(commit: Commit, topic: bytes) -> bytes | None:
+    try:
+        return commit.get(Table.RETAINED, topic)
+    except Corrupt as error:
+        log.error("what was retained before cannot be read, it is overwritten: %s", error)
+        return None
+
+
+def _at(value: bytes) -> bytes:
+    """The key by position of a row."""
+    return keys.retained_at(keys.place_of(value[:12]))
+
+
+def _value(message: Message) -> bytes:
+    return keys.place(message.position) + max(message.shard, 0).to_bytes(2, "big") + encode(message.record)
+
+
+def _range(topic_filter: str) -> tuple[bytes, bytes]:
+    """[start, end) of the topics that the filter can match."""
+    for index, character in enumerate(topic_filter):
+        if character in "+#":
+            # `a/#` matches `a` too.
+            prefix = topic_filter[: max(index - 1, 0)].encode()
+            return prefix, prefix + TOPIC_END
+    return topic_filter.encode(), topic_filter.encode() + b"\0"

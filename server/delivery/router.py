@@ -1,0 +1,106 @@
+"""Topic -> subscribers: the trie, and a cache of its answers by topic.
+
+Most deployments publish to far fewer topics than they publish messages, so the trie is asked once a topic.
+Many topics have the same subscribers: those of `devices/#` are the same for each of 50,000 devices. So an
+answer is made once for the filters that match, and shared by the topics that the same filters match:
+
+    devices/1/temp, devices/2/temp ... -> {devices/#} -> 1,000 sessions and their subscriptions
+
+The cache is dropped whole when any subscription changes. Bound in bytes: half of `max_bytes` for the topics
+and half for the answers; when one half is full all is dropped. An answer larger than its half is kept alone.
+"""
+
+from collections.abc import Sequence
+
+from timeline.filters import SHARE_PREFIX, Trie, matches
+from timeline.session import Subscription
+
+from .subscriber import Subscriber
+
+TOPIC_OVERHEAD = 150
+"""Bytes of a cached topic beside its own."""
+ANSWER_OVERHEAD = 400
+PAIR_BYTES = 170
+"""Of a subscriber and its subscription in an answer."""
+
+Targets = dict[Subscriber, tuple[Subscription, ...]]
+
+
+class Router:
+    """Who gets a topic. `route` is O(1) for a topic seen since the last change."""
+
+    def __init__(self, denied: Sequence[str] = (), *, max_bytes: int = 16 << 20) -> None:
+        """`denied`: filters whose topics nobody gets whatever is subscribed to; `max_bytes`: of the cache."""
+        self._denied = denied
+        self._half = max_bytes // 2
+        self._trie: Trie[Subscriber, Subscription] = Trie()
+        self._cache: dict[bytes, Targets] = {}
+        self._answers: dict[tuple[int, ...], Targets] = {}
+        """By the identities of the trie's groups: these live as long as no subscription changes."""
+        self._topic_bytes = self._answer_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    @property
+    def cached_bytes(self) -> int:
+        """About."""
+        return self._topic_bytes + self._answer_bytes
+
+    def add(self, subscriber: Subscriber, subscription: Subscription) -> None:
+        self._trie.add(subscription.filter, subscriber, subscription)
+        self._forget()
+
+    def discard(self, subscriber: Subscriber, topic_filter: str) -> None:
+        self._trie.discard(topic_filter, subscriber)
+        self._forget()
+
+    def discard_all(self, subscriber: Subscriber) -> None:
+        for topic_filter in subscriber.session.subscriptions:
+            if not topic_filter.startswith(SHARE_PREFIX):
+                self.discard(subscriber, topic_filter)
+
+    def route(self, topic: bytes) -> Targets:
+        """Every subscriber with a matching subscription, away or not."""
+        targets = self._cache.get(topic)
+        if targets is None:
+            targets = self._match(topic)
+        return targets
+
+    def is_denied(self, topic: str) -> bool:
+        """Whether nobody may get this topic."""
+        return any(matches(denied, topic) for denied in self._denied)
+
+    def _match(self, topic: bytes) -> Targets:
+        text = topic.decode()
+        groups = [] if self.is_denied(text) else self._trie.groups(text)
+        size = len(topic) + TOPIC_OVERHEAD
+        if self._topic_bytes + size > self._half:
+            self._forget()
+        key = tuple(map(id, groups))
+        targets = self._answers.get(key)
+        if targets is None:
+            targets = self._answer(key, groups)
+        self._cache[topic] = targets
+        self._topic_bytes += size
+        return targets
+
+    def _answer(self, key: tuple[int, ...], groups: Sequence[dict[Subscriber, Subscription]]) -> Targets:
+        gathered: dict[Subscriber, list[Subscription]] = {}
+        pairs = 0
+        for group in groups:
+            pairs += len(group)
+            for subscriber, subscription in group.items():
+                gathered.setdefault(subscriber, []).append(subscription)
+        targets = {subscriber: tuple(found) for subscriber, found in gathered.items()}
+        size = ANSWER_OVERHEAD + 8 * len(key) + PAIR_BYTES * pairs
+        if self._answer_bytes + size > self._half:
+            self._forget()
+        self._answers[key] = targets
+        self._answer_bytes += size
+        return targets
+
+    def _forget(self) -> None:
+        if self._cache or self._answers:
+            self._cache, self._answers = {}, {}
+            self._topic_bytes = self._answer_bytes = 0

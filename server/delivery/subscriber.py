@@ -1,0 +1,406 @@
+"""A session in the server: where it stands on the timeline, and the connection it has at the moment.
+
+QoS 2 to a session that outlives its connection must be known to the disk before it is on the wire: the
+packet id and the position. Such a delivery waits at the *gate* until a group with the session's cursor is
+durable, and what comes after it waits behind it, so that order holds.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Protocol
+
+import msgspec
+
+from shards.record import Record
+from timeline.asked import Asked
+from timeline.position import Position, at_of, seq_of
+from timeline.session import Flight, Loan, Session, Subscription
+
+from .message import Message
+
+log = logging.getLogger(__name__)
+
+
+class Will(msgspec.Struct, frozen=True):
+    """A record to publish, and how many seconds after the connection has ended."""
+
+    record: Record
+    delay_s: int
+
+
+class Closing(Enum):
+    """Why the server ends a connection."""
+
+    TAKEN_OVER = auto()
+    """Its client has connected anew."""
+    DROPPED = auto()
+    """Its session was ended from outside."""
+    STORE_FAILED = auto()
+    """Something that the client waits for cannot be made durable."""
+    FAILED = auto()
+    """Nothing can be sent to it: a fault of the server."""
+    STOPPING = auto()
+    """The server stops."""
+    TIMED_OUT = auto()
+    """Nothing has come for longer than was agreed."""
+
+
+PERHAPS = 0
+"""Which attempt a delivery is that the client may have had before the server was killed: sent with DUP."""
+GATE_MAX = 1_000
+"""Deliveries that may wait for a sync; beyond it, or `limits.out_bytes` of them, the session falls behind."""
+
+
+Waiting = tuple[Message, int, int, tuple[Subscription, ...], bool]
+"""(message, QoS, packet id, subscriptions, is retained): a delivery at the gate."""
+
+
+class Link(Protocol):
+    """A connection that messages can be sent on."""
+
+    @property
+    def has_room(self) -> bool:
+        """False while the socket takes no more: send nothing, wait for a wake-up."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Its client does not take every packet."""
+
+    def takes(
+        self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
+    ) -> bool:
+        """Whether the client takes a delivery of this size; `send` drops one that it does not."""
+
+    def close(self, why: Closing) -> None:
+        """End the connection, and say why where there is a way to."""
+
+    def send(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_retained: bool = False,
+        is_first: bool = False,
+    ) -> None:
+        """`attempt`: counted from 1, or PERHAPS. `is_retained`: sent because of a SUBSCRIBE, not because it
+        was just published. `is_first`: to this client for the first time, whatever the attempt."""
+
+    def release(self, packet_id: int) -> None:
+        """Send PUBREL: the subscriber has said that the message is there."""
+
+
+class Subscriber:
+    """Session and link. `link` is None while the client is away."""
+
+    __slots__ = (
+        "asked",
+        "connected_ms",
+        "delivered",
+        "dirty",
+        "doubt",
+        "even_at",
+        "former_will",
+        "gate",
+        "gate_bytes",
+        "gate_bytes_max",
+        "groups",
+        "is_entangled",
+        "is_gate_planned",
+        "is_ready",
+        "is_stored",
+        "left_ms",
+        "left_running_ms",
+        "link",
+        "secure",
+        "session",
+        "stored_at",
+        "stored_changes",
+        "unanswered",
+        "unplaced",
+        "will",
+        "will_id",
+    )
+
+    is_group = False
+
+    def __init__(
+        self,
+        session: Session,
+        dirty: "set[Subscriber]",
+        secure: "Secure",
+        gate_bytes_max: int = 1 << 20,
+        *,
+        will: Will | None = None,
+        will_id: int = 0,
+    ) -> None:
+        """`will`, `will_id`: as they were stored. From then on only server/delivery/wills writes them."""
+        self.session = session
+        self.dirty = dirty
+        """The server's set of those whose cursor on disk is behind."""
+        self.secure = secure
+        self.link: Link | None = None
+        self.is_ready = False
+        """Waits in the replay queue."""
+        self.stored_at = 0.0
+        """When the cursor was last written, s of monotonic time."""
+        self.stored_changes = -1
+        """`session.changes` when the subscriptions were last written; -1: not as they are now."""
+        self.is_stored = False
+        """It has rows on disk."""
+        self.asked = Asked()
+        """Subscriptions whose retained messages are still to be sent."""
+        self.unanswered = 0
+        """SUBSCRIBEs that have asked for these and whose SUBACK is not out: nothing new is read before."""
+        self.even_at = 0.0
+        """When what was written of it will be paid for, s of monotonic time."""
+        self.is_entangled = False
+        """Its cursor is next written together with those of its shared subscriptions."""
+        self.gate: deque[Waiting] = deque()
+        self.gate_bytes = 0
+        self.gate_bytes_max = gate_bytes_max
+        """From so many on the gate is full."""
+        self.is_gate_planned = False
+        self.groups: dict[str, Subscriber] = {}
+        """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
+        self.will = will
+        """What to publish if the connection ends without a word."""
+        self.former_will: Will | None = None
+        """The delayed will of the connection before, until the client is back for certain."""
+        self.unplaced: Will | None = None
+        """A will that is to be published at once and has no place yet: stored until it has."""
+        self.will_id = will_id
+        """The delayed will that waits on the timeline, while the client is away."""
+        self.left_ms = self.left_running_ms = 0
+        """When its last connection ended, by the wall clock and in running time; 0: it is there."""
+        self.doubt = Position(0)
+        """What the client may have had before the server was killed: due before its ms, placed up to its seq.
+        0: nothing. At QoS 1 only: at QoS 2 the gate knows."""
+        self.connected_ms = 0
+        self.delivered = 0
+
+    @property
+    def is_reachable(self) -> bool:
+        """Somebody could be sent something."""
+        return self.link is not None
+
+    @property
+    def is_gate_full(self) -> bool:
+        """Nothing more may wait for a sync; whoever is told so comes back when something was sent."""
+        return len(self.gate) >= GATE_MAX or self.gate_bytes >= self.gate_bytes_max
+
+    @property
+    def can_resend(self) -> bool:
+        """Whether there is room to send one more message again."""
+        link, session = self.link, self.session
+        if link is None or not link.has_room:
+            return False
+        return len(session.flights) - len(session.resends) < session.window
+
+    def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
+        """Send a message that these subscriptions match; False if there is no room for it now.
+
+        Written for speed, as it runs for each delivery: the usual case, one subscription of QoS 0 or 1 that
+        nothing is peculiar about, is spelled out; it is `_send` without a gate.
+        """
+        link = self.link
+        if link is None or not link.has_room:
+            return False
+        first = subscriptions[0]
+        qos = message.record.qos
+        if first.qos < qos:
+            qos = first.qos
+        if qos == 2 or self.gate or first.no_local or len(subscriptions) > 1 or self.doubt:
+            return self._offer_peculiar(message, subscriptions)
+        packet_id = 0
+        if qos:
+            session = self.session
+            if len(session.flights) >= session.window:
+                return False
+            if not session.max_bytes:
+                packet_id = session.take(message.position, message.shard, 1)
+            elif session.flight_bytes < session.max_bytes:
+                packet_id = session.take(message.position, message.shard, 1, message.record.size)
+            else:
+                return False
+        self.delivered += 1
+        self.dirty.add(self)
+        link.send(message, qos, packet_id, subscriptions, 1)
+        return True
+
+    def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:
+        if self.is_gate_full:
+            return False
+        if self.doubt and at_of(message.position) >= at_of(self.doubt) and not self.groups:
+            self.doubt = Position(0)
+        if subscriptions[0].no_local or len(subscriptions) > 1:
+            subscriptions = self._theirs(message, subscriptions)
+            if not subscriptions:
+                return True
+        return self._send(message, subscriptions, is_retained=False)
+
+    @property
+    def can_take_retained(self) -> bool:
+        """Whether it is worth while to load a retained message: a window that is full is seen only then."""
+        link = self.link
+        return link is not None and link.has_room and not self.is_gate_full
+
+    def offer_retained(self, message: Message, subscription: Subscription) -> bool:
+        """Send a retained message to a subscription that asked; False if there is no room for it now.
+
+        The caller has looked whether it `can_take_retained`.
+        """
+        if subscription.no_local and not self._theirs(message, (subscription,)):
+            return True
+        return self._send(message, (subscription,), is_retained=True)
+
+    def resend(self, message: Message, flight: Flight, subscriptions: tuple[Subscription, ...]) -> bool:
+        """Send again what was in flight when the last connection ended; False: there is no room for it."""
+        assert self.link is not None
+        flight.attempts += 1
+        self.session.weigh(flight, self._weight(message))
+        self.dirty.add(self)
+        if flight.is_retained:
+            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts, True)
+        else:
+            self.link.send(message, flight.qos, flight.packet_id, subscriptions, flight.attempts)
+        return True
+
+    def release(self, flight: Flight) -> None:
+        """Send PUBREL (again): the client has said that the message is there."""
+        if self.link is not None:
+            self.link.release(flight.packet_id)
+
+    def _send(self, message: Message, subscriptions: tuple[Subscription, ...], *, is_retained: bool) -> bool:
+        session = self.session
+        qos = message.record.qos
+        best = max(s.qos for s in subscriptions) if len(subscriptions) > 1 else subscriptions[0].qos
+        qos = min(qos, best)
+        packet_id = 0
+        if qos:
+            if not session.has_room:
+                return False
+            packet_id = session.take(message.position, message.shard, qos, self._weight(message))
+            if is_retained:
+                session.flights[packet_id].is_retained = True
+        self.delivered += 1
+        self.dirty.add(self)
+        if self.gate or (qos == 2 and session.is_persistent):
+            self._wait(message, qos, packet_id, subscriptions, is_retained)
+            return True
+        assert self.link is not None
+        if is_retained:
+            self.link.send(message, qos, packet_id, subscriptions, 1, True)
+        else:
+            self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
+        return True
+
+    def borrow(self, message: Message, qos: int, loan: Loan) -> int:
+        """Have in flight what a group has chosen this member for, whose window has room; the packet id."""
+        packet_id = self.session.take(message.position, message.shard, qos, self._weight(message))
+        self.session.flights[packet_id].loan = loan
+        self.dirty.add(self)
+        if qos == 2:
+            self.is_entangled = True
+        return packet_id
+
+    def send_shared(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        *,
+        attempt: int,
+    ) -> None:
+        """Send what was borrowed, or at QoS 0 with packet id 0; the link has room."""
+        assert self.link is not None
+        self.delivered += 1
+        if self.gate or (qos == 2 and self.session.is_persistent):
+            self._wait(message, qos, packet_id, subscriptions, False)
+        elif attempt > 1:
+            is_first = self._attempt(message, qos) != PERHAPS
+            self.link.send(message, qos, packet_id, subscriptions, attempt, False, is_first)
+        else:
+            self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
+
+    def _weight(self, message: Message) -> int:
+        """What a message counts for in flight; 0 where bytes are not bounded."""
+        return message.record.size if self.session.max_bytes else 0
+
+    def _attempt(self, message: Message, qos: int) -> int:
+        """Of something that is not known to have been sent before: 1 or PERHAPS."""
+        doubt, place = self.doubt, message.position
+        if qos != 1 or at_of(place) >= at_of(doubt) or seq_of(place) > seq_of(doubt):
+            return 1
+        return PERHAPS
+
+    def cut_off(self) -> None:
+        """For who handles an exception: nothing can be sent to this one, its connection ends."""
+        log.exception("%r: nothing can be sent to it", self.session.client_id)
+        if self.link is not None:
+            self.link.close(Closing.FAILED)
+
+    def bound(self) -> "Iterable[Subscriber]":
+        """Whose cursors go with this one's: its groups, or a group's members."""
+        return self.groups.values()
+
+    def _theirs(self, message: Message, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
+        """Without those that do not want the client's own publishes."""
+        if message.record.publisher != self.session.client_id.encode()[:255]:
+            return subscriptions
+        return tuple(s for s in subscriptions if not s.no_local)
+
+    def _wait(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        is_retained: bool,
+    ) -> None:
+        """Put a delivery at the gate."""
+        self.gate.append((message, qos, packet_id, subscriptions, is_retained))
+        self.gate_bytes += message.record.size
+        self._plan_gate()
+
+    def shut_gate(self) -> None:
+        """The connection has ended: what waited is in flight, and is sent again on the next one."""
+        self.gate.clear()
+        self.gate_bytes = 0
+
+    def _plan_gate(self) -> None:
+        """Have the cursor made durable, then open the gate for what waited when it was written."""
+        if self.is_gate_planned:
+            return
+        self.is_gate_planned = True
+        link = self.link
+
+        def opened(waiting: int) -> None:
+            self.is_gate_planned = False
+            if self.link is not link or link is None:
+                if self.gate:
+                    self._plan_gate()
+                return
+            if waiting < 0:
+                link.close(Closing.STORE_FAILED)
+                return
+            for _ in range(min(waiting, len(self.gate))):
+                message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()
+                self.gate_bytes -= message.record.size
+                attempt = 1 if is_retained else self._attempt(message, qos)
+                link.send(message, qos, packet_id, subscriptions, attempt, is_retained)
+            if self.gate:
+                self._plan_gate()
+
+        self.secure(self, opened)
+
+
+Secured = Callable[[int], None]
+"""Told that a cursor is durable, and how many deliveries waited at the gate when it was written; -1: the
+store has failed."""
+Secure = Callable[[Subscriber, Secured], None]
+"""Makes a cursor durable, then calls back."""

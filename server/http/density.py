@@ -1,0 +1,101 @@
+"""How many messages are pending in each stretch of time, exactly.
+
+A shard knows how many live messages it holds and where the first and the last row stand. If both fall into
+one bucket the number is the answer and nothing is read, which is so for every whole slice when buckets are
+wide. Rows are read only of shards that straddle a bucket's end or the horizon, or when a topic filter
+decides, and then only of shards whose structure can hold such a topic.
+
+    buckets of 1 h, 50,000 messages a day far ahead     a slice of 6 h: its rows are read
+    buckets of 1 day                                    four slices' numbers each
+
+Reading is done in steps, between which the server does its other work; the count is of what was pending when
+it began, as far as nobody changes it meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable
+from itertools import islice
+
+from shards.read import Row
+from shards.record import is_stub
+from timeline.position import Position, at_of, before
+from timeline.slices import Shard
+
+from ..app import App
+
+STEP_ROWS = 4_000
+
+Wanted = Callable[[Row], bool]
+
+
+class Density:
+    """Counts over [start_ms, end_ms) in buckets of `width_ms`, the last one cut at the end."""
+
+    def __init__(self, app: App, start_ms: int, end_ms: int, width_ms: int) -> None:
+        self._app = app
+        self._start_ms, self._width_ms = start_ms, width_ms
+        self._low = max(before(start_ms), Position(app.core.horizon.position + 1))
+        self._end = before(end_ms)
+        self.counts = [0] * -(-(end_ms - start_ms) // width_ms)
+
+    async def count(
+        self,
+        topic: str = "",
+        wanted: Wanted = lambda row: not is_stub(row[2]),
+        is_abandoned: Callable[[], bool] = lambda: False,
+    ) -> list[int]:
+        """Fill `counts` with what `wanted` lets pass: if `topic` is "", everything that is no stub.
+
+        `is_abandoned`: nobody waits for it.
+        """
+        structures = self._app.core.reader.structures.overlapping((topic,)) if topic else None
+        if self._app.core.opened.held:
+            # Behind the horizon, all of them, and pending.
+            start = before(self._start_ms)
+            for row in self._app.core.reader.held():
+                if start <= row[0] < self._end and wanted(row):
+                    self._add(row[0], 1)
+        for number, start, end in self._by_numbers(structures, is_exact=not topic):
+            await self._read(number, start, end, wanted, is_abandoned)
+        return self.counts
+
+    def _by_numbers(
+        self, structures: set[int] | None, *, is_exact: bool
+    ) -> list[tuple[int, Position, Position]]:
+        """Count the shards whose numbers say all; the others, whose rows have to be read, by their numbers.
+
+        A split, or the moving of what it left, may come in between: the number of a row's shard stays.
+        """
+        left = []
+        for piece in self._app.core.directory.over(self._low, self._end):
+            for shard in piece.over(self._low, self._end, structures):
+                is_own = shard.number in piece.shards
+                if is_exact and is_own and self._is_inside(shard):
+                    self._add(shard.first, shard.live)
+                elif shard.live:
+                    left.append((shard.number, *piece.within(self._low, self._end)))
+        return left
+
+    def _is_inside(self, shard: Shard) -> bool:
+        """Whether all its rows are ahead and in one bucket."""
+        is_ahead = self._low <= shard.first and shard.last < self._end
+        return is_ahead and self._bucket(shard.first) == self._bucket(shard.last)
+
+    async def _read(
+        self, number: int, start: Position, end: Position, wanted: Wanted, is_abandoned: Callable[[], bool]
+    ) -> None:
+        looked = STEP_ROWS
+        while looked == STEP_ROWS and not is_abandoned():
+            looked = 0
+            rows = islice(self._app.core.reader.numbered(number, start, end), STEP_ROWS)
+            for looked, row in enumerate(rows, 1):  # noqa: B007 - how many there were
+                start = Position(row[0] + 1)
+                if wanted(row):
+                    self._add(row[0], 1)
+            await asyncio.sleep(0)
+
+    def _bucket(self, place: Position) -> int:
+        return (at_of(place) - self._start_ms) // self._width_ms
+
+    def _add(self, place: Position, count: int) -> None:
+        self.counts[self._bucket(place)] += count

@@ -1,0 +1,190 @@
+"""`POST /v1/messages:batch`: up to 10,000 messages in one request, as NDJSON or as a JSON array.
+
+All or nothing by default: a bad item or one that the writer refuses names its line, and nothing is stored.
+With `?each=true` every item stands for itself and the answer says of each what became of it; of one whose key
+was known also its state, which may be `cancelled` by now. With `?ids=true`
+an item may bring the id that it had on the server it was exported from.
+
+This is the way in for many messages, hence one list of drafts, one request to the writer, one group commit,
+and an answer put together by one join: beside parsing and commit it takes about 1.5 µs a message.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from shards.dedupe import Draft, Refused, Replayed
+from shards.errors import Corrupt
+from shards.state import PENDING
+from timeline.position import id_text
+
+from ...app import App
+from ..answers import flag, raw_answer, refusal, refusals
+from ..calls import WRITES, Gives, described
+from ..problems import Problem, problem_of
+from ..spread import Spreader
+from ..values import shapes
+from ..values.batches import is_ndjson, parse_batch, parse_each
+from ..values.drafts import Placed, draft_of, late_ones, names_of, place, place_each
+from ..values.requests import FieldError, Item, ParsedMessage
+from ..values.scalars import FLAG
+from ..values.views import found_state
+
+YIELD_EVERY = 500
+ASIDE_BYTES = 512 << 10
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+Result = Placed | Refused | FieldError
+_NEW = b'{"id":"%032x"}'
+_REPLAYED = b'{"id":"%032x","replayed":true,"state":"%s"}'
+
+
+class Batch:
+    """The route."""
+
+    def __init__(self, app: App, spreader: Spreader) -> None:
+        self._app = app
+        self._spreader = spreader
+        self._is_aside = asyncio.Lock()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/messages:batch", self.post)]
+
+    @described(
+        "Schedule many, all or nothing; with `each=true` every item for itself (200)",
+        Gives(201, shapes.Accepted),
+        Gives(200, shapes.Results, said="`each=true`"),
+        query={"each": FLAG, "ids": FLAG},
+        body=list[Item],
+        as_lines=True,
+        problems=("idempotency-mismatch", *WRITES),
+    )
+    async def post(self, request: web.Request) -> web.Response:
+        is_each, keep_ids = flag(request, "each"), flag(request, "ids")
+        content_type = request.headers.get("Content-Type", "")
+        is_ndjson(content_type)
+        body = await request.read()
+        now_ms = self._app.core.clock.wall_ms()
+        post = self._each if is_each else self._all
+        return await post(body, content_type, now_ms, keep_ids)
+
+    async def _all(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
+        app = self._app
+        http, limits = app.core.config.http, app.core.config.limits
+        parse = partial(parse_batch, body, content_type, now_ms, limits, http.max_batch, keep_ids=keep_ids)
+        messages = await self._aside(len(body), parse)
+        with refusals():
+            try:
+                drafts, placed = await self._submit(messages, now_ms, place)
+            except Refused as error:
+                raise refusal(error, _line(body, content_type, error.index, len(messages))) from None
+        app.metrics.accepted.inc(_fresh(placed, drafts))
+        return raw_answer(_accepted(placed, drafts), 201)
+
+    async def _each(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
+        app = self._app
+        http, limits = app.core.config.http, app.core.config.limits
+        parse = partial(parse_each, body, content_type, now_ms, limits, http.max_batch, keep_ids=keep_ids)
+        items = await self._aside(len(body), parse)
+        messages = [item for item in items if isinstance(item, ParsedMessage)]
+        with refusals():
+            _, placed = await self._submit(messages, now_ms, place_each)
+        app.metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
+        answers = iter(placed)
+        results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
+        said = []
+        for count, one in enumerate(_said(app, results), 1):
+            said.append(one)
+            if not count % YIELD_EVERY:
+                await asyncio.sleep(0)
+        return raw_answer(b'{"results":[' + b",".join(said) + b"]}")
+
+    async def _aside(self, size: int, work: Callable[[], T]) -> T:
+        """Small bodies are read at once; large ones in a thread, one at a time, which gives way to the loop
+        every 5 ms: 16 MiB take 100."""
+        if size <= ASIDE_BYTES:
+            return work()
+        async with self._is_aside:
+            return await asyncio.to_thread(work)
+
+    async def _submit(
+        self, messages: Sequence[ParsedMessage], now_ms: int, decide: Callable[..., Any]
+    ) -> tuple[list[Draft], Any]:
+        """The drafts and what `decide` (`place` or `place_each`) says of them in the writer."""
+        if any(message.spread_ms for message in messages):
+            async with self._spreader.lock:
+                return await self._ask(await self._spreader.settled(messages, now_ms), now_ms, decide)
+        return await self._ask(messages, now_ms, decide)
+
+    async def _ask(
+        self, messages: Sequence[ParsedMessage], now_ms: int, decide: Callable[..., Any]
+    ) -> tuple[list[Draft], Any]:
+        size = sum(len(message.payload) + len(message.topic) for message in messages)
+        drafts = await self._aside(size, lambda: [draft_of(message, now_ms) for message in messages])
+        if not drafts:
+            return [], []
+        late, names = late_ones(messages, now_ms), names_of(messages)
+        placed = await self._app.ask(partial(decide, drafts=drafts, late=late, names=names), cost=len(drafts))
+        return drafts, placed
+
+
+def _accepted(placed: Sequence[Placed], drafts: Sequence[Draft]) -> bytes:
+    """`{"accepted": n, "ids": [...]}`, by one join."""
+    if any(draft.key for draft in drafts):
+        ids = [id_text(p.id if isinstance(p, Replayed) else p) for p in placed]
+    else:
+        ids = [p.to_bytes(16, "big").hex() for p in placed]  # type: ignore[union-attr]
+    listed = '","'.join(ids)
+    return b'{"accepted":%d,"ids":[%s]}' % (len(ids), f'"{listed}"'.encode() if ids else b"")
+
+
+def _fresh(placed: Sequence[Placed], drafts: Sequence[Draft]) -> int:
+    """How many are new: the others were there under their keys."""
+    if not any(draft.key for draft in drafts):
+        return len(placed)
+    return len({p for p in placed if isinstance(p, int)})
+
+
+def _said(app: App, results: Sequence[Result]) -> Iterator[bytes]:
+    """What became of each item, and of the message that was there under its key.
+
+    The second one of a key is there under it as one of an earlier request is.
+    """
+    seen: set[int] = set()
+    for result in results:
+        if isinstance(result, int):
+            yield _REPLAYED % (result, PENDING.encode()) if result in seen else _NEW % result
+            seen.add(result)
+        elif isinstance(result, Replayed):
+            yield _known(app, result)
+        else:
+            yield _refused(refusal(result) if isinstance(result, Refused) else problem_of(result))
+
+
+def _known(app: App, replayed: Replayed) -> bytes:
+    try:
+        found = app.core.reader.find(replayed.id)
+        state = PENDING if found is None else found_state(app, found)
+    except Corrupt as error:
+        log.error("the message under a key: %s", error)
+        return _refused(Problem("unreadable", f"{id_text(replayed.id)} cannot be read"))
+    return _REPLAYED % (replayed.id, state.encode())
+
+
+def _refused(problem: Problem) -> bytes:
+    return b'{"problem":' + problem.to_bytes() + b"}"
+
+
+def _line(body: bytes, content_type: str, index: int, count: int) -> int:
+    """Which line of the body the item `index` is, from 1; in an array, which item."""
+    if is_ndjson(content_type):
+        lines = [number for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
+        if len(lines) == count:
+            return lines[index]
+    return index + 1

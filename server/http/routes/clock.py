@@ -1,0 +1,58 @@
+"""`POST /v1/clock:advance`: let the simulated clock pass over a stretch of time, everything in it done.
+
+One walk at a time: a second request waits for the first to arrive, so that the clock never runs back
+(server/simulation.py).
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from ...clock import NotSimulated
+from ...times import TimeError, format_ms
+from ..answers import body_of, delay_ms, json_answer, refusals
+from ..calls import WRITES, Gives, described
+from ..problems import Problem
+from ..values import shapes
+from ..values.requests import FieldError
+from ..values.scalars import Delay
+
+
+class Advance(msgspec.Struct, forbid_unknown_fields=True):
+    """The body: how far, as a duration or in seconds."""
+
+    by: Delay
+
+
+_ADVANCE = msgspec.json.Decoder(Advance)
+
+
+class ClockRoutes:
+    """The route."""
+
+    def __init__(self, advance: Callable[[int], Awaitable[int]]) -> None:
+        """`advance`: moves the clock by so many ms; the time it shows then, ms."""
+        self._advance = advance
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/clock:advance", self.advance)]
+
+    @described(
+        "Move a simulated clock",
+        Gives(200, shapes.Advanced),
+        body=Advance,
+        problems=("clock-not-simulated", *WRITES),
+    )
+    async def advance(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _ADVANCE)
+        by_ms = delay_ms("by", wish.by)
+        try:
+            with refusals():
+                now_ms = await self._advance(by_ms)
+        except TimeError as error:
+            raise FieldError("by", str(error)) from None
+        except NotSimulated as error:
+            raise Problem("clock-not-simulated", str(error)) from None
+        view: shapes.Advanced = {"now": format_ms(now_ms)}
+        return json_answer(view)

@@ -1,0 +1,262 @@
+"""`POST /v1/messages:cancel` and `:reschedule`: many messages by topic filter and due range.
+
+The truth stays per message: rows are read in bounded steps, and each step's matches go through the writer,
+which decides about every one of them as it does for a single cancel or move. `matched` counts the pending
+messages that the filter selects, `changed` those for which the cancel or the move has won.
+
+A message that is moved can land further on in the very range that is being shifted. What keeps it from being
+moved again is its seq: it only grows, so everything placed after the call began is above `as_of`, the last
+seq issued at that moment, and is passed over. `as_of` is in the answer, and a call that sends it along goes
+on where an earlier one stopped, for whatever reason: what that one has moved stays where it is.
+
+A call that is refused half way says in its problem how far it came; a message that cannot be read counts as
+matched and is left as it is.
+
+    {"filter": {"topic": "orders/#"}, "shift": "PT1H", "dry_run": true}   {"matched": 7, ..., "as_of": A}
+    {"filter": {"topic": "orders/#"}, "shift": "PT1H", "as_of": A}        connection lost, 3 are moved
+    {"filter": {"topic": "orders/#"}, "shift": "PT1H", "as_of": A}        {"matched": 4, "changed": 4, ...}
+
+`limit` ends a call after so many matches and `next` says where the following one begins, for those who want
+to show how far it is.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Annotated, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from shards.commit import Commit
+from shards.dedupe import Refused
+from shards.errors import Corrupt
+from shards.group_commit import Outcome
+from shards.record import decode, due_at
+from timeline.position import MessageId, Position, id_text, message_id, seq_of
+
+from ...app import App
+from ...times import TimeError
+from ..answers import ask, body_of, delay_ms, instant_ms, json_answer, refusal
+from ..calls import WRITES, Gives, described
+from ..problems import Problem
+from ..values import shapes
+from ..values.requests import FieldError
+from ..values.scalars import Cursor, Point, Seq, Shift
+from ..values.scalars import Filter as TopicFilter
+from .listing import Query, Selection, cursor_of, pending_query
+
+log = logging.getLogger(__name__)
+
+LOOK_ROWS = 2_000
+"""Rows read between two turns of the loop."""
+STEP_MESSAGES = 250
+"""Messages decided in one go of the writer."""
+
+
+class Filter(msgspec.Struct, forbid_unknown_fields=True):
+    """Which messages: due_from <= due < due_to, RFC 3339 or Unix ms."""
+
+    topic: TopicFilter | None = None
+    due_from: Point | int | None = None
+    due_to: Point | int | None = None
+
+
+class BulkRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of both."""
+
+    filter: Filter
+    shift: Shift | None = None
+    dry_run: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    as_of: Seq | None = None
+    cursor: Cursor | None = None
+
+
+_BULK = msgspec.json.Decoder(BulkRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One selected message: its id, the row it was seen in, its due, ms."""
+
+    id: MessageId
+    row: MessageId
+    due_ms: int
+
+
+class Acted(NamedTuple):
+    """How many were changed, and what stopped it before the last one, if something did."""
+
+    changed: int
+    refused: Refused | None = None
+
+
+Act = Callable[[list[Target], Commit], Acted]
+"""In the writer: change these."""
+
+
+@dataclass(slots=True)
+class Sweep:
+    """How far a call has come."""
+
+    query: Query
+    as_of: int
+    limit: int
+    matched: int = 0
+    changed: int = 0
+    next: Position | None = None
+
+    def view(self) -> shapes.Changed:
+        return {
+            "matched": self.matched,
+            "changed": self.changed,
+            "as_of": f"{self.as_of:012x}",
+            "next": None if self.next is None else f"{max(0, self.next - 1):024x}",
+        }
+
+
+class Control:
+    """The routes."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/messages:cancel", self.cancel),
+            web.post("/v1/messages:reschedule", self.reschedule),
+        ]
+
+    @described("Cancel all that match", Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES)
+    async def cancel(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _BULK)
+        if wish.shift is not None:
+            raise FieldError("shift", "is for messages:reschedule")
+        return await self._answer(request, wish, cancel_all)
+
+    @described("Shift all that match", Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES)
+    async def reschedule(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _BULK)
+        if wish.shift is None:
+            raise FieldError("shift", "is required")
+        latest_ms = self._app.core.clock.wall_ms() + self._app.core.config.limits.max_delay_ms
+        act = partial(shift_all, by_ms=signed_ms("shift", wish.shift), latest_ms=latest_ms)
+        return await self._answer(request, wish, act)
+
+    async def _answer(self, request: web.Request, wish: BulkRequest, act: Act) -> web.Response:
+        sweep = self._sweep(wish)
+        try:
+            await self._run(sweep, None if wish.dry_run else act, lambda: request.transport is None)
+        except Problem as problem:
+            problem.extra |= sweep.view()
+            raise
+        except Corrupt as error:
+            log.error("bulk: %s", error)
+            raise Problem("unreadable", **sweep.view()) from error
+        return json_answer(sweep.view())
+
+    def _sweep(self, wish: BulkRequest) -> Sweep:
+        """Raises FieldError."""
+        chosen = wish.filter
+        if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
+            raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
+        since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
+        query = pending_query(chosen.topic, since, until)
+        as_of = self._app.core.horizon.seq if wish.as_of is None else _seq(wish.as_of)
+        sweep = Sweep(query, as_of, wish.limit or 1 << 62)
+        sweep.next = query.start
+        if wish.cursor is not None:
+            sweep.next = max(query.start, Position(cursor_of(wish.cursor) + 1))
+        return sweep
+
+    async def _run(self, sweep: Sweep, act: Act | None, is_abandoned: Callable[[], bool]) -> None:
+        """Step by step to the end of the range, the limit, or until nobody waits. `act` None: dry run."""
+        while sweep.next is not None and sweep.matched < sweep.limit and not is_abandoned():
+            targets, following = self._step(sweep, sweep.next)
+            sweep.matched += len(targets)
+            if targets and act is not None:
+                acted: Acted = await ask(self._app, partial(act, targets), cost=len(targets))
+                sweep.changed += acted.changed
+                if acted.refused is not None:
+                    raise refusal(acted.refused)  # `next` is the step that is not done
+            sweep.next = following
+            await asyncio.sleep(0)
+
+    def _step(self, sweep: Sweep, start: Position) -> tuple[list[Target], Position | None]:
+        """The next matches, and where to go on, None at the end of the range."""
+        selection = Selection(self._app, sweep.query)
+        most = min(STEP_MESSAGES, sweep.limit - sweep.matched)
+        targets: list[Target] = []
+        looked = 0
+        for place, number, value in islice(selection.rows(start), LOOK_ROWS):
+            looked += 1
+            start = Position(place + 1)
+            if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
+                row, record = message_id(place, number, self._app.core.node), decode(value)
+                targets.append(Target(MessageId(record.id or row), row, due_at(place, record.due_ms)))
+                if len(targets) == most:
+                    return targets, start
+        return targets, start if looked == LOOK_ROWS else None
+
+
+def cancel_all(targets: list[Target], commit: Commit) -> Acted:
+    """Cancel those that are still where they were seen."""
+
+    def cancel(target: Target) -> bool:
+        found = commit.find(target.id)
+        if found is None or found.row_id != target.row:
+            return False
+        return commit.cancel(target.id).outcome is Outcome.DONE
+
+    return _each(targets, cancel)
+
+
+def shift_all(targets: list[Target], commit: Commit, *, by_ms: int, latest_ms: int) -> Acted:
+    """Move those that are still where they were seen, none beyond `latest_ms`."""
+
+    def shift(target: Target) -> bool:
+        due_ms = max(1, target.due_ms + by_ms)
+        return due_ms <= latest_ms and commit.move(target.id, due_ms, target.row).outcome is Outcome.DONE
+
+    return _each(targets, shift)
+
+
+def _each(targets: list[Target], change: Callable[[Target], bool]) -> Acted:
+    """One that cannot be read is not changed; what is refused otherwise would be for the others too."""
+    changed = 0
+    for target in targets:
+        try:
+            changed += change(target)
+        except Corrupt as error:
+            log.error("%s is not changed: %s", id_text(target.id), error)
+        except Refused as error:
+            if error.why != "unreadable":
+                return Acted(changed, error)
+            log.error("%s is not changed: %s", id_text(target.id), error)
+    return Acted(changed)
+
+
+def signed_ms(field: str, value: str | float) -> int:
+    """A duration that may be backwards, `-PT15M` or -900, ms. Raises FieldError."""
+    if isinstance(value, str):
+        return -delay_ms(field, value[1:]) if value.startswith("-") else delay_ms(field, value)
+    return -delay_ms(field, -value) if value < 0 else delay_ms(field, value)
+
+
+def _instant(field: str, given: str | int | None) -> int | None:
+    if given is None:
+        return None
+    try:
+        return instant_ms(str(given))
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None
+
+
+def _seq(text: str) -> int:
+    if len(text) != 12 or not set(text) <= set("0123456789abcdef"):
+        raise FieldError("as_of", "is not one that this server gave")
+    return int(text, 16)

@@ -1,0 +1,60 @@
+"""`GET /v1/messages/{id}/explain`: where a message lies, and when it enters RAM.
+
+For people who want to see the machine at work: the slice, shard and structure that hold the row, its position
+on the timeline, and whether the wheel has it. The loader brings a row in at the latest when it is within
+reach of the clock, some minutes before its due; a full wheel takes it later, but always in time.
+"""
+
+from aiohttp import web
+
+from shards.record import is_stub
+from timeline.position import at_of, id_text
+
+from ...app import App
+from ...loader import AHEAD_MS
+from ..answers import id_of, json_answer
+from ..calls import Gives, described
+from ..problems import Problem
+from ..values import shapes
+from ..values.views import position_view, time_text
+
+
+class Explain:
+    """The route."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/messages/{id}/explain", self.get)]
+
+    @described("Where a message lies", Gives(200, shapes.Place), problems=("not-found",))
+    async def get(self, request: web.Request) -> web.Response:
+        app, message = self._app, id_of(request)
+        found = app.core.reader.find(message)
+        if found is None:
+            raise Problem("not-found", f"there is no message {id_text(message)}, or not any more")
+        place, shard = found.position, found.shard
+        is_ahead = shard is not None and place > app.core.horizon.position and not is_stub(found.value)
+        in_wheel = is_ahead and place <= app.core.wheel.loaded
+        enters_ms = (
+            max(app.core.horizon.clock_ms, at_of(place) - AHEAD_MS) if is_ahead and not in_wheel else None
+        )
+        view: shapes.Place = {
+            "id": id_text(message),
+            "position": position_view(place),
+            "held": shard is None,
+            "in_wheel": in_wheel,
+            "enters_ram_at": None if enters_ms is None else time_text(enters_ms),
+        }
+        if shard is not None:
+            piece = app.core.directory.find(at_of(place))
+            assert piece is not None, "a row that was found lies in a slice"
+            view |= {
+                "slice": time_text(piece.start_ms),
+                "generation": piece.generation,
+                "shard": shard.number,
+                "structure": app.core.reader.structures.pattern(shard.structure),
+                "borrowed": shard.number in piece.borrowed,
+            }
+        return json_answer(view)

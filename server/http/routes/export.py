@@ -1,0 +1,124 @@
+"""`GET /v1/messages:export`: what is pending, as NDJSON that `:batch` takes back.
+
+The timeline goes on while it is read, and an export of millions of messages takes a while. What it gives is
+what was pending when it began and still is when it comes to it: each step reads a bounded run of rows and
+waits until the client has taken them, so memory is bounded by the step and not by the export.
+
+A message that is moved meanwhile must come neither twice nor not at all. Its old row, which was there at the
+beginning, is the one that counts: rows placed since (their seq is above the last one issued then) are passed
+over, and where a move has left a stub since, the message is looked up and written as it is now.
+
+Left out is what a message request cannot say: the idempotency key (of which only a hash is kept), who
+published it, and MQTT properties other than content type and user properties.
+"""
+
+import asyncio
+from itertools import islice
+
+import msgspec
+from aiohttp import web
+
+from shards.record import MOVED, Record, decode, is_stub
+from shards.state import PENDING
+from timeline.position import HELD_SHARD, MessageId, Position, message_id, seq_of
+
+from ...app import App
+from ..answers import flag, instant_parameter
+from ..calls import NDJSON, Gives, described
+from ..values.scalars import FLAG, SELECTED
+from ..values.views import message_view
+from .listing import Query, Selection, pending_query
+
+STEP_ROWS = 500
+STEP_BYTES = 1 << 20
+_NOT_SENT = ("state", "publisher")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Export:
+    """The route."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/messages:export", self.get)]
+
+    @described(
+        "What is pending as NDJSON, which `:batch` takes back",
+        Gives(200, str, media=NDJSON, said="one message a line"),
+        query={**SELECTED, "ids": FLAG},
+    )
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
+        query = pending_query(request.query.get("topic"), since, until)
+        reading = Reading(self._app, query, with_ids=flag(request, "ids"))
+        response = web.StreamResponse(headers={"Content-Type": NDJSON})
+        await response.prepare(request)
+        while not reading.is_over:
+            lines = reading.step()
+            if lines:
+                await response.write(b"\n".join(lines) + b"\n")
+            await asyncio.sleep(0)
+        await response.write_eof()
+        return response
+
+
+class Reading:
+    """One export under way."""
+
+    def __init__(self, app: App, query: Query, *, with_ids: bool) -> None:
+        self._app = app
+        self._query = query
+        self._start = query.start
+        self._as_of = app.core.horizon.seq
+        self._since_ms = app.core.clock.wall_ms()
+        self._with_ids = with_ids
+        self.is_over = False
+
+    def step(self) -> list[bytes]:
+        """The next lines, without their ends; sets `is_over`."""
+        selection = Selection(self._app, self._query)
+        lines: list[bytes] = []
+        looked = size = 0
+        for place, number, value in islice(selection.rows(self._start), STEP_ROWS):
+            looked += 1
+            self._start = Position(place + 1)
+            line = self._line(selection, place, number, value) if seq_of(place) <= self._as_of else b""
+            if line:
+                lines.append(line)
+                size += len(line)
+            if size > STEP_BYTES:
+                return lines
+        self.is_over = looked < STEP_ROWS
+        return lines
+
+    def _line(self, selection: Selection, place: Position, number: int, value: bytes) -> bytes:
+        """The message in this row, or the one that has left it since the export began; empty if none."""
+        record = decode(value)
+        name = MessageId(record.id or message_id(place, number, self._app.core.node))
+        if is_stub(value):
+            return self._followed(selection, name, record)
+        if not selection.counts(place, number, value):
+            return b""
+        return self._encoded(name, place, record)
+
+    def _followed(self, selection: Selection, name: MessageId, record: Record) -> bytes:
+        if record.stub != MOVED or record.when_ms < self._since_ms:
+            return b""
+        found = self._app.core.reader.find(name)
+        if found is None or seq_of(found.position) <= self._as_of:
+            return b""
+        number = HELD_SHARD if found.shard is None else found.shard.number
+        is_pending = found.shard is None or found.position > self._app.core.horizon.position
+        if not is_pending or not selection.counts(found.position, number, found.value):
+            return b""
+        return self._encoded(name, found.position, decode(found.value))
+
+    def _encoded(self, name: MessageId, place: Position, record: Record) -> bytes:
+        view: dict[str, object] = {**message_view(name, place, record, PENDING, None)}
+        view["deliver_at"] = view.pop("local", view["deliver_at"])
+        for member in _NOT_SENT if self._with_ids else ("id", *_NOT_SENT):
+            view.pop(member, None)
+        return _encode(view)

@@ -1,0 +1,211 @@
+"""`/v1/jobs`: the hand-over of the pipeline. server/jobs/pipeline.py does it; here is how it is said.
+
+    POST /v1/jobs            {"kind","slice"?,"parts"?,"run"?}    201; with the token if the caller runs it
+    POST /v1/jobs/{id}:begin {"token","cuts"}                     200, where to read, write and what
+    POST /v1/jobs/{id}:commit, :abort, :renew                     200
+    GET  /v1/jobs, /v1/jobs/{id}                                  everything but the token
+
+Instants are Unix ms where programs need them (`..._ms`); `start` and the like are for people.
+"""
+
+from collections.abc import Awaitable
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from shards.jobs import EXPIRE, JobRow
+from shards.manifest import MovedFile
+
+from ...app import App
+from ...jobs.expiring import DroppedSlice
+from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
+from ...times import TimeError
+from ..answers import RETRY_AFTER, body_of, instant_ms, json_answer, limit_of, refusals
+from ..calls import WRITES, Gives, described
+from ..problems import SLUGS, Problem
+from ..values.jobviews import JobPage, JobView, Lease, job_view
+from ..values.requests import FieldError
+from ..values.scalars import PAGED, Location
+
+PARTS_MAX = 1_000
+T = TypeVar("T")
+NO_JOB = ("too-near", "job-active", "nothing-to-expire", "no-spark", "wrong-state", *WRITES)
+NOT_NOW = ("not-found", "stale-token", "wrong-state", "too-near", *WRITES)
+
+
+class NewJob(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST: what to do, with which slice (its start), and who runs it."""
+
+    kind: Literal["split", "expire"]
+    slice: str | int | None = None
+    parts: int | None = None
+    run: Literal["server", "caller"] = "server"
+
+
+class Begin(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of :begin: where to cut, Unix ms, rising."""
+
+    token: str
+    cuts: list[int]
+
+
+class CommitJob(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of :commit: `files` for a split, `slices` for an expiry."""
+
+    token: str
+    files: list[MovedFile] | None = None
+    slices: list[DroppedSlice] | None = None
+
+
+class Abort(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of :abort: why, for people."""
+
+    token: str
+    detail: str = ""
+
+
+class Renew(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of :renew: how far the job is, in whatever it counts."""
+
+    token: str
+    done: int | None = None
+    total: int | None = None
+
+
+_NEW = msgspec.json.Decoder(NewJob)
+_BEGIN = msgspec.json.Decoder(Begin)
+_COMMIT = msgspec.json.Decoder(CommitJob)
+_ABORT = msgspec.json.Decoder(Abort)
+_RENEW = msgspec.json.Decoder(Renew)
+DETAIL_MAX = 1_000
+
+
+class JobRoutes:
+    """The routes."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/jobs", self.create),
+            web.get("/v1/jobs", self.list),
+            web.get("/v1/jobs/{id:[^:/]+}", self.get),
+            web.post("/v1/jobs/{id}:begin", self.begin),
+            web.post("/v1/jobs/{id}:commit", self.commit),
+            web.post("/v1/jobs/{id}:abort", self.abort),
+            web.post("/v1/jobs/{id}:renew", self.renew),
+        ]
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        return self._app.pipeline
+
+    @described(
+        "Start a job of the pipeline",
+        Gives(201, JobView, {"Location": Location}),
+        body=NewJob,
+        problems=("not-found", *NO_JOB),
+    )
+    async def create(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _NEW)
+        if wish.kind == EXPIRE:
+            if wish.slice is not None or wish.parts is not None:
+                raise FieldError("slice", "is for a split: what expires is what is behind retention")
+            job = await _said(self._app.expiries.create(wish.run))
+        else:
+            if wish.parts is not None and not 2 <= wish.parts <= PARTS_MAX:
+                raise FieldError("parts", f"must be from 2 to {PARTS_MAX}, not {wish.parts}")
+            start_ms = _slice_ms(wish.slice)
+            job = await _said(self._app.splits.create(start_ms, wish.parts or 0, wish.run))
+        view = self._view(job)
+        if wish.run == "caller":
+            view["token"] = job.token
+        answer = json_answer(view, 201)
+        answer.headers["Location"] = f"/v1/jobs/{job.row.id}"
+        return answer
+
+    @described("Jobs, open ones first", Gives(200, JobPage), query=PAGED)
+    async def list(self, request: web.Request) -> web.Response:
+        limit, cursor = limit_of(request), request.query.get("cursor", "0")
+        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 6):
+            raise FieldError("cursor", "is not one that this server gave")
+        jobs = list(self._pipeline)
+        end = int(cursor) + limit
+        views = [self._view(job) for job in jobs[int(cursor) : end]]
+        page: JobPage = {"jobs": views, "next": str(end) if end < len(jobs) else None}
+        return json_answer(page)
+
+    @described("A job", Gives(200, JobView), problems=("not-found",))
+    async def get(self, request: web.Request) -> web.Response:
+        job = self._pipeline.get(request.match_info["id"])
+        if job is None:
+            raise Problem("not-found", f"there is no job {request.match_info['id'][:40]}")
+        return json_answer(self._view(job))
+
+    @described("Cut the slice", Gives(200, JobView), body=Begin, problems=NOT_NOW)
+    async def begin(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _BEGIN)
+        job = await _said(self._app.splits.begin(request.match_info["id"], wish.token, wish.cuts))
+        return json_answer(self._view(job))
+
+    @described(
+        "Hand back what was moved or archived",
+        Gives(200, JobView),
+        body=CommitJob,
+        problems=(*NOT_NOW, "bad-manifest"),
+    )
+    async def commit(self, request: web.Request) -> web.Response:
+        wish, job_id = await body_of(request, _COMMIT), request.match_info["id"]
+        if (wish.files is None) == (wish.slices is None):
+            raise FieldError("files", "for a split, or `slices` for an expiry: one of them is needed")
+        if wish.files is not None:
+            row = await _said(self._app.splits.commit(job_id, wish.token, wish.files))
+        else:
+            row = await _said(self._app.expiries.commit(job_id, wish.token, wish.slices or []))
+        return json_answer(self._view(row))
+
+    @described("Forget the job", Gives(200, JobView), body=Abort, problems=NOT_NOW)
+    async def abort(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _ABORT)
+        detail = wish.detail[:DETAIL_MAX]
+        row = await _said(self._pipeline.abort(request.match_info["id"], wish.token, detail))
+        return json_answer(self._view(row))
+
+    @described("Keep the lease", Gives(200, Lease), body=Renew, problems=NOT_NOW)
+    async def renew(self, request: web.Request) -> web.Response:
+        wish = await body_of(request, _RENEW)
+        progress = None
+        if wish.done is not None or wish.total is not None:
+            progress = wish.done or 0, wish.total or 0
+        job = await _said(self._pipeline.renew(request.match_info["id"], wish.token, progress))
+        lease: Lease = {"id": job.row.id, "state": job.row.state, "lease_s": lease_of(job.row)}
+        return json_answer(lease)
+
+    def _view(self, job: Job | JobRow) -> JobView:
+        return job_view(self._app, job)
+
+
+def _slice_ms(given: str | int | None) -> int:
+    if given is None:
+        raise FieldError("slice", "is needed: the start of the slice to split")
+    try:
+        return instant_ms(str(given))
+    except TimeError as error:
+        raise FieldError("slice", str(error)) from None
+
+
+async def _said(work: Awaitable[T]) -> T:
+    """What the pipeline refuses, as problems. Raises Problem."""
+    try:
+        with refusals():
+            return await work
+    except JobRefused as error:
+        slug = error.slug if error.slug in SLUGS else "refused"
+        faults = [{"file": f.file, "check": f.check, "detail": f.detail} for f in error.faults]
+        extra: dict[str, Any] = {"errors": faults} if faults else {}
+        if slug == "refused":
+            extra = {"errors": [{"field": error.slug, "detail": str(error)}]}
+        headers = RETRY_AFTER if slug == "over-quota" else None
+        raise Problem(slug, str(error), headers=headers, **extra) from None

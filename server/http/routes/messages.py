@@ -1,0 +1,220 @@
+"""`/v1/messages` and `/v1/messages/{id}`: schedule one, look at it, move it, cancel it.
+
+Everything that changes something is decided in the writer and answered once it is durable; what is answered
+is what was decided there, never what a look-up said before.
+
+    POST    201 with id, ETag of its row        the same key again: 200, its state as it is now
+    PATCH   200, the same id, a new ETag        409 already-dispatched | cancelled, 412 with If-Match, 404
+    DELETE  204: nobody will get it             409 already-dispatched with when, 404
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any, Literal, NoReturn
+
+import msgspec
+from aiohttp import web
+
+from shards.commit import Commit
+from shards.dedupe import Replayed
+from shards.group_commit import Control, Outcome
+from shards.read import Found
+from shards.record import decode
+from shards.state import PENDING
+from timeline.position import MessageId, id_text
+
+from ...app import App
+from ...times import format_ms, wall_time
+from ..answers import ask, body_of, id_of, json_answer, raw_answer
+from ..calls import WRITES, Gives, described
+from ..problems import Problem
+from ..spread import Spreader
+from ..values import shapes
+from ..values.drafts import draft_of, late_ones, place
+from ..values.requests import FieldError, New, ParsedMessage, check_json, due_of, parse_one
+from ..values.scalars import Delay, ETag, Key, Location, Tags, Wish, only_one
+from ..values.views import etag, found_state, found_view, time_text
+
+KEY_HEADER = "Idempotency-Key"
+TAGGED = {"ETag": ETag}
+PLACED = {"Location": Location, **TAGGED}
+NO_ROW = MessageId(0)
+"""The tag of a row that no message is in."""
+
+
+class Move(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a PATCH; exactly one of the two."""
+
+    deliver_at: Wish | None = None
+    deliver_in: Delay | None = None
+
+
+_MOVE = msgspec.json.Decoder(Move)
+
+
+class Messages:
+    """The routes of single messages."""
+
+    def __init__(self, app: App, spreader: Spreader) -> None:
+        self._app = app
+        self._spreader = spreader
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/messages", self.post),
+            web.get("/v1/messages/{id}", self.get),
+            web.patch("/v1/messages/{id}", self.patch),
+            web.delete("/v1/messages/{id}", self.delete),
+        ]
+
+    @described(
+        "Schedule a message; sent again under its key it gets the first answer",
+        Gives(201, shapes.Scheduled, PLACED),
+        Gives(200, shapes.Scheduled, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
+        body=New,
+        headers={KEY_HEADER: Key},
+        problems=("idempotency-mismatch", *WRITES),
+    )
+    async def post(self, request: web.Request) -> web.Response:
+        app = self._app
+        check_json(request.headers.get("Content-Type", ""))
+        body = await request.read()
+        now_ms = app.core.clock.wall_ms()
+        message = parse_one(body, now_ms, app.core.config.limits, _key(request))
+        if not message.spread_ms:
+            return await self._place(message, now_ms)
+        async with self._spreader.lock:
+            (message,) = await self._spreader.settled([message], now_ms)
+            return await self._place(message, now_ms)
+
+    async def _place(self, message: ParsedMessage, now_ms: int) -> web.Response:
+        app = self._app
+        draft = draft_of(message, now_ms)
+        late = late_ones([message], now_ms)
+        (placed,) = await ask(app, partial(place, drafts=[draft], late=late))
+        if isinstance(placed, Replayed):
+            status, headers, body = first_answer(app, placed.id, placed.due_ms, now_ms, is_replayed=True)
+        else:
+            app.metrics.accepted.inc()
+            status, headers, body = first_answer(app, placed, draft.due_ms, now_ms)
+        return raw_answer(body, status, headers)
+
+    @described("Look at a message", Gives(200, shapes.Message, TAGGED), problems=("not-found",))
+    async def get(self, request: web.Request) -> web.Response:
+        message = id_of(request)
+        found = self._app.core.reader.find(message)
+        if found is None:
+            raise _unknown(message)
+        answer = json_answer(found_view(self._app, found, decode(found.value)))
+        answer.headers["ETag"] = etag(found.row_id)
+        return answer
+
+    @described(
+        "Move a message; its id stays",
+        Gives(200, shapes.Scheduled, TAGGED),
+        body=Annotated[Move, only_one("deliver_at", "deliver_in")],
+        headers={"If-Match": Tags},
+        problems=("not-found", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
+    )
+    async def patch(self, request: web.Request) -> web.Response:
+        app = self._app
+        message = id_of(request)
+        wish = await body_of(request, _MOVE)
+        now_ms = app.core.clock.wall_ms()
+        if wish.deliver_at is None and wish.deliver_in is None:
+            raise FieldError("deliver_at", "or deliver_in is required")
+        due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, app.core.config.limits.max_delay_ms)
+        tags, zone = _tags(request.headers.getall("If-Match", ())), wall_time(wish.deliver_at or "")
+        control: Control = await ask(
+            app, partial(_move, message=message, due_ms=due_ms, tags=tags, zone=zone)
+        )
+        if control.outcome is not Outcome.DONE:
+            self._refuse(message, control)
+        body: shapes.Scheduled = {
+            "id": id_text(message),
+            "deliver_at": format_ms(due_ms),
+            "state": "pending",
+            "server_time": format_ms(now_ms),
+        }
+        answer = json_answer(body)
+        answer.headers["ETag"] = etag(control.row)
+        return answer
+
+    @described(
+        "Cancel a message: nobody will get it",
+        Gives(204),
+        problems=("not-found", "already-dispatched", *WRITES),
+    )
+    async def delete(self, request: web.Request) -> web.Response:
+        message = id_of(request)
+        control: Control = await ask(self._app, lambda commit: commit.cancel(message))
+        if control.outcome is not Outcome.DONE:
+            self._refuse(message, control)
+        return web.Response(status=204)
+
+    def _refuse(self, message: MessageId, control: Control) -> NoReturn:
+        """Why a move or cancel did not win."""
+        name = id_text(message)
+        match control.outcome:
+            case Outcome.NOT_FOUND:
+                raise _unknown(message)
+            case Outcome.CANCELLED:
+                raise Problem("cancelled", f"{name} was cancelled before")
+            case Outcome.CHANGED:
+                raise Problem("precondition-failed", f"{name} has moved since the ETag in If-Match")
+        assert control.found is not None
+        raise Problem("already-dispatched", f"{name} is too near or past", **self._when(control.found))
+
+    def _when(self, found: Found) -> dict[str, Any]:
+        dispatched_ms = self._app.core.writer.dispatched_ms(found.position)
+        return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
+
+
+def first_answer(
+    app: App, message: MessageId, due_ms: int, now_ms: int, *, is_replayed: bool = False
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer to a POST; of the same one again if its key was known.
+
+    Then with what has become of the message since, as a look at it would say.
+    """
+    name, state = id_text(message), PENDING
+    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(message)}
+    if is_replayed:
+        found = app.core.reader.find(message)
+        if found is not None:
+            headers["ETag"], state = etag(found.row_id), found_state(app, found)
+        headers["Idempotent-Replayed"] = "true"
+    body = (
+        f'{{"id":"{name}","deliver_at":"{format_ms(due_ms)}","state":"{state}",'
+        f'"server_time":"{format_ms(now_ms)}"}}'
+    ).encode()
+    return 200 if is_replayed else 201, headers, body
+
+
+def _move(
+    commit: Commit, message: MessageId, due_ms: int, tags: frozenset[str] | None, zone: bytes
+) -> Control:
+    """In the writer: move the message if it is where one of the tags says."""
+    if tags is None:
+        return commit.move(message, due_ms, zone=zone)
+    found = commit.find(message)
+    is_meant = found is not None and etag(found.row_id) in tags
+    row = found.row_id if found is not None and is_meant else NO_ROW
+    return commit.move(message, due_ms, row, zone=zone)
+
+
+def _key(request: web.Request) -> str | None:
+    keys = request.headers.getall(KEY_HEADER, ())
+    if len(keys) > 1:
+        raise FieldError("key", f"the header {KEY_HEADER} is given twice")
+    return keys[0] if keys else None
+
+
+def _tags(headers: Iterable[str]) -> frozenset[str] | None:
+    """The tags of If-Match; None if any state will do. Weak ones never match (RFC 9110, 13.1.1)."""
+    tags = frozenset(tag.strip() for header in headers for tag in header.split(","))
+    return None if not tags or "*" in tags else tags
+
+
+def _unknown(message: MessageId) -> Problem:
+    return Problem("not-found", f"there is no message {id_text(message)}, or not any more")

@@ -1,0 +1,285 @@
+"""`/v1/schedules`: recurring schedules made, looked at, changed, paused, previewed.
+
+    PUT      201 new, 200 changed in place or the same again      the pending occurrence follows the change
+    DELETE   204; the pending occurrence is cancelled too
+    :pause :resume :trigger      200
+    :preview, /upcoming          200 {"fires": [{"at", "local", "note"?}]}
+
+Names are `[A-Za-z0-9._-]{1,128}`, so what the verbs end with can be in none of them. A rule can be made that
+takes a while to be counted out, so that is done in a thread.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from functools import partial
+from itertools import islice, takewhile
+from typing import Annotated, TypeVar, cast
+
+import msgspec
+from aiohttp import web
+
+from shards.commit import Commit
+from shards.errors import Corrupt
+from shards.record import decode, is_stub
+from shards.schedules import ScheduleRow
+from timeline.fires import Fire, Plan, fires, local_of, local_text
+from timeline.position import MessageId, id_text
+
+from ...app import App
+from ...schedules.recurring import plan_of
+from ...times import format_ms
+from ..answers import ask, body_of, json_answer, limit_of
+from ..calls import WRITES, Gives, described
+from ..problems import Problem
+from ..values import shapes
+from ..values.definitions import (
+    COUNT_DEFAULT,
+    COUNT_MAX,
+    PreviewRequest,
+    ScheduleRequest,
+    checked_plan,
+    record_of,
+    timing_of,
+)
+from ..values.requests import FieldError, NotReadable
+from ..values.scalars import PAGED, Location, only_one
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
+"""The path of one; with a verb behind it the others answer, to every method."""
+ONE_RULE = only_one("cron", "every", "rrule")
+AHEAD_MS = 100 * 366 * 86_400_000
+"""How far a preview looks."""
+Count = Annotated[
+    int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": COUNT_MAX, "default": COUNT_DEFAULT})
+]
+Body = TypeVar("Body")
+
+_SCHEDULE = msgspec.json.Decoder(ScheduleRequest)
+_PREVIEW = msgspec.json.Decoder(PreviewRequest)
+
+
+class ScheduleRoutes:
+    """The routes."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/schedules", self.list),
+            web.post("/v1/schedules:preview", self.preview),
+            web.put(ONE, self.put),
+            web.get(ONE, self.get),
+            web.delete(ONE, self.delete),
+            web.get("/v1/schedules/{name}/upcoming", self.upcoming),
+            web.post("/v1/schedules/{name}:pause", self.pause),
+            web.post("/v1/schedules/{name}:resume", self.resume),
+            web.post("/v1/schedules/{name}:trigger", self.trigger),
+        ]
+
+    @described(
+        "Make a schedule, or change it in place",
+        Gives(201, shapes.Schedule, {"Location": Location}),
+        Gives(200, shapes.Schedule, said="it was there"),
+        body=Annotated[ScheduleRequest, ONE_RULE],
+        problems=WRITES,
+    )
+    async def put(self, request: web.Request) -> web.Response:
+        app, name = self._app, request.match_info["name"]
+        if not NAME.fullmatch(name):
+            raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+        wish = await _read(request, _SCHEDULE)
+        now_ms = app.core.clock.wall_ms()
+        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, app.core.config.limits)
+        record = record_of(wish, now_ms, app.core.config.limits)
+        body = await request.read()
+        decide = partial(app.core.schedules.put, name=name, timing=timing, record=record, body=body)
+        row, is_new = await ask(app, decide)
+        answer = json_answer(self._view(name, row), 201 if is_new else 200)
+        if is_new:
+            answer.headers["Location"] = f"/v1/schedules/{name}"
+        return answer
+
+    @described("A schedule", Gives(200, shapes.Schedule), problems=("not-found",))
+    async def get(self, request: web.Request) -> web.Response:
+        name, row = self._found(request)
+        return json_answer(self._view(name, row))
+
+    @described("Schedules by name", Gives(200, shapes.SchedulePage), query=PAGED)
+    async def list(self, request: web.Request) -> web.Response:
+        limit, cursor = limit_of(request), request.query.get("cursor", "")
+        found = self._app.core.schedules.after(cursor, limit + 1)
+        page: shapes.SchedulePage = {
+            "schedules": [self._view(name, row) for name, row in found[:limit]],
+            "next": found[limit - 1][0] if len(found) > limit else None,
+        }
+        return json_answer(page)
+
+    @described(
+        "Forget a schedule; its pending occurrence goes too", Gives(204), problems=("not-found", *WRITES)
+    )
+    async def delete(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if not NAME.fullmatch(name) or not await ask(
+            self._app, partial(self._app.core.schedules.delete, name=name)
+        ):
+            raise _unknown(name)
+        return web.Response(status=204)
+
+    @described("Stop firing", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
+    async def pause(self, request: web.Request) -> web.Response:
+        return await self._change(request, self._app.core.schedules.pause)
+
+    @described("Fire again", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
+    async def resume(self, request: web.Request) -> web.Response:
+        return await self._change(request, self._app.core.schedules.resume)
+
+    @described(
+        "Send its message now, beside what is planned",
+        Gives(200, shapes.Triggered),
+        problems=("not-found", *WRITES),
+    )
+    async def trigger(self, request: web.Request) -> web.Response:
+        name, _ = self._found(request)
+        now_ms = self._app.core.clock.wall_ms()
+        message: MessageId | None = await ask(self._app, partial(self._app.core.schedules.trigger, name=name))
+        if message is None:
+            raise _unknown(name)
+        view: shapes.Triggered = {"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)}
+        return json_answer(view)
+
+    @described(
+        "When a schedule would fire", Gives(200, shapes.Fires), body=Annotated[PreviewRequest, ONE_RULE]
+    )
+    async def preview(self, request: web.Request) -> web.Response:
+        wish = await _read(request, _PREVIEW)
+        app = self._app
+        now_ms = app.core.clock.wall_ms()
+        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, app.core.config.limits)
+        if wish.topic is not None:
+            record_of(wish, now_ms, app.core.config.limits)
+        plan = checked_plan(timing, wish.name, now_ms)
+        count = min(wish.count, timing.limit or wish.count)
+        after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
+        view: shapes.Fires = {"fires": await asyncio.to_thread(_fire_views, plan, after_ms, count)}
+        return json_answer(view)
+
+    @described(
+        "When a schedule will fire, the pending occurrence first",
+        Gives(200, shapes.Fires),
+        query={"count": Count},
+        problems=("not-found",),
+    )
+    async def upcoming(self, request: web.Request) -> web.Response:
+        """What will be sent: the pending occurrence, wherever it was moved, then the fires behind it."""
+        count = _count(request.query.get("count"))
+        name, row = self._found(request)
+        plan = plan_of(row.timing, name, row.anchor_ms)
+        views: list[shapes.Fire] = []
+        through_ms = max(row.through_ms, self._app.core.clock.wall_ms())
+        left = row.timing.limit - row.count if row.timing.limit else count
+        pending = self._pending(row)
+        if pending is not None:
+            views.append(pending)
+            through_ms = row.through_ms
+        if not row.paused:
+            wanted = max(0, min(count - len(views), left))
+            views += await asyncio.to_thread(_fire_views, plan, through_ms, wanted)
+        view: shapes.Fires = {"fires": views}
+        return json_answer(view)
+
+    # -- leaves
+
+    async def _change(
+        self, request: web.Request, change: Callable[[Commit, str], ScheduleRow | None]
+    ) -> web.Response:
+        name, _ = self._found(request)
+        row = await ask(self._app, lambda commit: change(commit, name))
+        if row is None:
+            raise _unknown(name)
+        return json_answer(self._view(name, row))
+
+    def _found(self, request: web.Request) -> tuple[str, ScheduleRow]:
+        name = request.match_info["name"]
+        row = self._app.core.schedules.get(name) if NAME.fullmatch(name) else None
+        if row is None:
+            raise _unknown(name)
+        return name, row
+
+    def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
+        """The definition as it was sent, the defaults said, and how it stands."""
+        timing = row.timing
+        standing: shapes.Standing = {
+            "timezone": timing.zone,
+            "dst": {"gap": timing.gap, "overlap": timing.overlap},
+            "misfire": timing.misfire,
+            "state": "paused" if row.paused else "active" if row.occurrence is not None else "finished",
+            "created_at": format_ms(row.created_ms),
+            "changed_at": format_ms(row.anchor_ms),
+            "count": row.count,
+            "next": self._pending(row),
+        }
+        sent = msgspec.json.decode(row.body, type=dict[str, msgspec.Raw])
+        return cast("shapes.Schedule", {"name": name, **sent, **standing})
+
+    def _pending(self, row: ScheduleRow) -> shapes.Fire | None:
+        """The occurrence that is written and not yet dispatched."""
+        if row.occurrence is None:
+            return None
+        app, message = self._app, row.occurrence.message
+        try:
+            found = app.core.reader.find(message)
+        except Corrupt:
+            return None  # one must not hide the others
+        if found is None or is_stub(found.value):
+            return None
+        if found.shard is not None and found.position <= app.core.horizon.position:
+            return None
+        try:
+            plan = plan_of(row.timing, "", row.anchor_ms)
+        except (ValueError, KeyError, OSError):
+            return None  # a zone or rule that this server knows no more
+        occurrence = row.occurrence
+        if found.row_id != message:
+            due_ms = decode(found.value).due_ms
+            fire = Fire(due_ms, due_ms, local_of(due_ms, plan.zone), "moved by itself")
+        else:
+            again = next(fires(plan, occurrence.base_ms - 1), None)
+            note = again.note if again is not None and again.base_ms == occurrence.base_ms else ""
+            fire = Fire(occurrence.base_ms, occurrence.at_ms, local_of(occurrence.at_ms, plan.zone), note)
+        return {**_fire_view(fire, plan), "id": id_text(message)}
+
+
+async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
+    """The body; the bytes of a payload are not looked at when it is decoded, so here they are."""
+    wish = await body_of(request, decoder)
+    try:
+        (await request.read()).decode()
+    except UnicodeDecodeError:
+        raise NotReadable("not UTF-8") from None
+    return wish
+
+
+def _fire_views(plan: Plan, after_ms: int, count: int) -> list[shapes.Fire]:
+    last_ms = after_ms + AHEAD_MS
+    found = takewhile(lambda fire: fire.base_ms <= last_ms, fires(plan, after_ms))
+    return [_fire_view(fire, plan) for fire in islice(found, count)]
+
+
+def _fire_view(fire: Fire, plan: Plan) -> shapes.Fire:
+    view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, plan.zone)}
+    return {**view, "note": fire.note} if fire.note else view
+
+
+def _count(text: str | None) -> int:
+    if text is None:
+        return COUNT_DEFAULT
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= COUNT_MAX):
+        raise FieldError("count", f"must be a whole number from 1 to {COUNT_MAX}, not {text[:40]!r}")
+    return int(text)
+
+
+def _unknown(name: str) -> Problem:
+    return Problem("not-found", f"there is no schedule {name[:128]!r}")

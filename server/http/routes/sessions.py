@@ -1,0 +1,177 @@
+"""`/v1/sessions`: who subscribes, how far each has read, and setting one back or forgetting it.
+
+How far a session is behind is counted on the timeline: the stored messages between its read position and the
+horizon that its subscriptions match. At most 10,000 rows are looked at for one session (1,000 in a list), and
+beyond that `lag_messages` is what was found so far and `lag_messages_is_exact` false. `lag_seconds` is the
+age of the first message that it has not read: a session that has nothing to read is not behind.
+
+A shared subscription stands among the sessions as `$share/{group}/{filter}`, a name that no client may have:
+it has a read position of its own, which a session's does not count. It is set back like a session, for all
+its members; it cannot be deleted, because it ends with the last session that holds it.
+"""
+
+import asyncio
+from itertools import chain, islice
+
+import msgspec
+from aiohttp import web
+
+from shards.commit import Commit
+from shards.record import is_stub, topic_of
+from timeline.position import Position, at_of, before
+
+from ...app import App
+from ...delivery.shared import Group
+from ...delivery.subscriber import Subscriber
+from ...times import TimeError, parse_delay, parse_deliver_at
+from ..answers import ask, body_of, json_answer, limit_of
+from ..calls import WRITES, Gives, described
+from ..problems import Problem
+from ..values import shapes
+from ..values.requests import FieldError
+from ..values.scalars import PAGED, Since
+from ..values.views import session_view
+
+LOOK_ROWS = 10_000
+LIST_LOOK_ROWS = 1_000
+
+
+class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
+    """The body of a replay: an instant, or a duration back from now."""
+
+    since: Since
+
+
+_REWIND = msgspec.json.Decoder(Rewind)
+
+
+class SessionRoutes:
+    """The routes."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/sessions", self.list),
+            web.get("/v1/sessions/{client_id}", self.get),
+            web.delete("/v1/sessions/{client_id}", self.delete),
+            web.post("/v1/sessions/{client_id}:replay", self.replay),
+        ]
+
+    @described("Sessions and groups, and how far each has read", Gives(200, shapes.SessionPage), query=PAGED)
+    async def list(self, request: web.Request) -> web.Response:
+        limit, cursor = limit_of(request), request.query.get("cursor", "")
+        groups = (group.text for group in self._app.core.broker.groups)
+        every = chain((s.session.client_id for s in self._app.core.sessions), groups)
+        names = sorted(name for name in every if name > cursor)
+        views = []
+        for name in names[:limit]:
+            subscriber = self._find(name)
+            if subscriber is not None:
+                views.append(
+                    session_view(self._app, subscriber, lag_of(self._app, subscriber, LIST_LOOK_ROWS))
+                )
+                await asyncio.sleep(0)
+        page: shapes.SessionPage = {
+            "sessions": views,
+            "next": names[limit - 1] if len(names) > limit else None,
+        }
+        return json_answer(page)
+
+    @described(
+        "A session, or a group ($share/group/filter)", Gives(200, shapes.Session), problems=("not-found",)
+    )
+    async def get(self, request: web.Request) -> web.Response:
+        return json_answer(self._view(self._subscriber(request)))
+
+    @described("Forget a session", Gives(204), problems=("not-found", "wrong-state", *WRITES))
+    async def delete(self, request: web.Request) -> web.Response:
+        """Close its connection, forget it, erase its rows, in the writer: with the group of this request."""
+        app, name = self._app, request.match_info["client_id"]
+        if app.core.broker.groups.get(name) is not None:
+            raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
+        if app.core.sessions.get(name) is None and not app.core.sessions.is_stored(name):
+            raise _unknown(name)
+
+        await ask(app, lambda _: app.core.broker.drop(name))
+        return web.Response(status=204)
+
+    @described(
+        "Set the read position of a session or group back",
+        Gives(200, shapes.Session),
+        body=Rewind,
+        problems=("not-found", *WRITES),
+    )
+    async def replay(self, request: web.Request) -> web.Response:
+        """Set the read position back; it never moves forward."""
+        app, name = self._app, request.match_info["client_id"]
+        subscriber = self._subscriber(request)
+        wish = await body_of(request, _REWIND)
+        place = _position(wish.since, app.core.clock.wall_ms())
+
+        def rewind(commit: Commit) -> bool:
+            if self._find(name) is not subscriber:
+                return False
+            app.core.broker.rewind(commit, subscriber, place)
+            return True
+
+        if not await ask(app, rewind):
+            raise _unknown(name)
+        return json_answer(self._view(subscriber))
+
+    def _subscriber(self, request: web.Request) -> Subscriber:
+        name = request.match_info["client_id"]
+        subscriber = self._find(name)
+        if subscriber is None:
+            raise _unknown(name)
+        return subscriber
+
+    def _find(self, name: str) -> Subscriber | None:
+        """The group or session of that name."""
+        group: Group | None = self._app.core.broker.groups.get(name)
+        return group or self._app.core.sessions.get(name)
+
+    def _view(self, subscriber: Subscriber) -> shapes.Session:
+        return session_view(self._app, subscriber, lag_of(self._app, subscriber, LOOK_ROWS))
+
+
+def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> shapes.Lag:
+    """How far the session is behind the horizon, looking at so many rows at most."""
+    session, horizon = subscriber.session, app.core.horizon.position
+    start = Position(max(session.read_at(horizon), app.core.directory.floor - 1) + 1)
+    first: Position | None = None
+    count = looked = 0
+    if session.subscriptions and start <= horizon:
+        structures = app.core.reader.structures.overlapping(session.subscriptions)
+        rows = app.core.reader.read(start, Position(horizon + 1), structures)
+        for place, _, value in islice(rows, look_rows):
+            looked += 1
+            if not is_stub(value) and _is_wanted(app, subscriber, place, topic_of(value)):
+                count += 1
+                first = first or place
+    is_exact = looked < look_rows
+    unread = first or (start if not is_exact else None)
+    lag_ms = 0 if unread is None else max(0, app.core.horizon.clock_ms - at_of(unread))
+    return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
+
+
+def _is_wanted(app: App, subscriber: Subscriber, place: Position, topic: bytes) -> bool:
+    return any(s.since < place for s in app.core.router.route(topic).get(subscriber, ()))
+
+
+def _position(text: str, now_ms: int) -> Position:
+    """The bound before an instant, or before a duration back from now. Raises FieldError."""
+    try:
+        return before(parse_deliver_at(text))
+    except TimeError as error:
+        if text[4:5] == "-":
+            raise FieldError("from", str(error)) from None
+    try:
+        return before(max(0, now_ms - parse_delay(text)))
+    except TimeError:
+        raise FieldError("from", "must be an RFC 3339 time, or how far back: PT1H, 90s") from None
+
+
+def _unknown(name: str) -> Problem:
+    return Problem("not-found", f"there is no session {name[:128]!r}")

@@ -1,0 +1,69 @@
+"""`GET /v1/timeline/density`: pending messages per stretch of time, see `server/http/density.py`."""
+
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from ...app import App
+from ...times import INSTANT_MS_MAX, format_ms
+from ..answers import delay_ms, instant_parameter, json_answer
+from ..calls import Gives, described
+from ..density import Density
+from ..values import shapes
+from ..values.requests import FieldError
+from ..values.scalars import Delay, Filter, Point
+from .listing import Selection, pending_query
+
+BUCKETS_MAX = 10_000
+DAY_MS = 86_400_000
+Bucket = Annotated[Delay, msgspec.Meta(extra_json_schema={"default": "PT1M"})]
+
+
+class TimelineRoutes:
+    """The route."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/timeline/density", self.density)]
+
+    @described(
+        "Pending messages per bucket",
+        Gives(200, shapes.Density),
+        query={"from": Point, "to": Point, "bucket": Bucket, "topic": Filter},
+    )
+    async def density(self, request: web.Request) -> web.Response:
+        start_ms, end_ms, width_ms = self._buckets(request)
+        query = pending_query(request.query.get("topic"), start_ms, end_ms)
+        selection = Selection(self._app, query)
+        density = Density(self._app, start_ms, end_ms, width_ms)
+        counts = await density.count(
+            query.topic, lambda row: selection.counts(*row), lambda: request.transport is None
+        )
+        starts = range(start_ms, end_ms, width_ms)
+        view: shapes.Density = {
+            "from": format_ms(start_ms),
+            "to": format_ms(end_ms),
+            "bucket_s": width_ms / 1_000,
+            "buckets": [
+                {"at": format_ms(at_ms), "count": count} for at_ms, count in zip(starts, counts, strict=True)
+            ],
+            "total": sum(counts),
+        }
+        return json_answer(view)
+
+    def _buckets(self, request: web.Request) -> tuple[int, int, int]:
+        """(start, end, width), ms. Raises FieldError."""
+        start_ms, end_ms = instant_parameter(request, "from"), instant_parameter(request, "to")
+        if start_ms is None:
+            start_ms = self._app.core.clock.wall_ms()
+        if end_ms is None:
+            end_ms = start_ms + DAY_MS
+        if not start_ms < end_ms <= INSTANT_MS_MAX:
+            raise FieldError("to", "must be later than from, and within the year 9999")
+        width_ms = delay_ms("bucket", request.query.get("bucket", "PT1M"))
+        if not width_ms or (end_ms - start_ms) / width_ms > BUCKETS_MAX:
+            raise FieldError("bucket", f"must be long enough for at most {BUCKETS_MAX} buckets")
+        return start_ms, end_ms, width_ms

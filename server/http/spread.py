@@ -1,0 +1,115 @@
+"""`spread`: the server chooses the moment within an allowed window, the emptiest one.
+
+The window is cut into at most 64 equal stretches, the one with the fewest pending messages is taken (of
+several the earliest), it is cut again in the same way, and so on down to a millisecond. The same timeline
+gives the same answer, and a thousand messages with one window come out evenly over it instead of all on its
+emptiest millisecond.
+
+    window of 5 min, nothing pending      its first ms
+    the same again                        the first ms of the second stretch of 4.7 s
+    ...                                   when all 64 have one, the first stretch again, 74 ms further on
+
+Counting and placing may not be interleaved with another request's, or both would find the same place empty:
+whoever spreads holds `lock` until the messages are placed. What has been counted is remembered for the time
+of one request, and the places that it has chosen itself are added.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+from sortedcontainers import SortedList
+
+from ..app import App
+from .density import Density
+from .values.requests import ParsedMessage
+
+PARTS = 64
+REMEMBERED = 10_000
+"""Windows remembered in one request; at the bound all are forgotten and counted again."""
+YIELD_EVERY = 50
+
+
+class Spreader:
+    """Chooses moments for one server."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.lock = asyncio.Lock()
+
+    async def settled(self, messages: Sequence[ParsedMessage], now_ms: int) -> list[ParsedMessage]:
+        """The messages, those that may be spread with the due that was chosen. Hold `lock`."""
+        choice = _Choice(self._app)
+        found = []
+        for index, message in enumerate(messages):
+            if message.spread_ms:
+                due_ms = await choice.due_of(message, now_ms)
+                message = msgspec.structs.replace(message, due_ms=due_ms)
+            else:
+                choice.add(message.due_ms or now_ms)
+            found.append(message)
+            if index % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+        return found
+
+
+class _Window:
+    """A stretch of time in parts: how many stored messages each has, how many of the request's own."""
+
+    def __init__(self, start_ms: int, end_ms: int) -> None:
+        self.start_ms, self.end_ms = start_ms, end_ms
+        self.width_ms = -(-(end_ms - start_ms) // PARTS)
+        self.counts: list[int] = []
+        self.seen = 0
+        """How many of the request's own are in `counts`."""
+
+    def add(self, due_ms: int) -> None:
+        if self.start_ms <= due_ms < self.end_ms:
+            self.counts[(due_ms - self.start_ms) // self.width_ms] += 1
+
+    def emptiest(self) -> tuple[int, int]:
+        """The bounds of the part with the fewest messages, the earliest of them."""
+        start_ms = self.start_ms + self.counts.index(min(self.counts)) * self.width_ms
+        return start_ms, min(start_ms + self.width_ms, self.end_ms)
+
+
+class _Choice:
+    """The choices of one request and the windows that it has looked into."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._windows: dict[tuple[int, int], _Window] = {}
+        self._own: list[int] = []
+        self._sorted: SortedList[int] = SortedList()
+
+    async def due_of(self, message: ParsedMessage, now_ms: int) -> int:
+        """The emptiest ms of the window, what has passed of it aside."""
+        due_ms = message.due_ms or now_ms
+        end_ms = due_ms + message.spread_ms + 1
+        if end_ms > now_ms:
+            due_ms = max(due_ms, now_ms)
+            while end_ms - due_ms > 1:
+                due_ms, end_ms = (await self._window(due_ms, end_ms)).emptiest()
+        self.add(due_ms)
+        return due_ms
+
+    def add(self, due_ms: int) -> None:
+        """The request places a message here."""
+        self._own.append(due_ms)
+        self._sorted.add(due_ms)
+
+    async def _window(self, start_ms: int, end_ms: int) -> _Window:
+        """The window with all counts as they are now."""
+        window = self._windows.get((start_ms, end_ms))
+        if window is None:
+            if len(self._windows) >= REMEMBERED:
+                self._windows.clear()
+            window = self._windows[start_ms, end_ms] = _Window(start_ms, end_ms)
+            window.counts = await Density(self._app, start_ms, end_ms, window.width_ms).count()
+            fresh = list(self._sorted.irange(start_ms, end_ms - 1))
+        else:
+            fresh = self._own[window.seen :]
+        for due_ms in fresh:
+            window.add(due_ms)
+        window.seen = len(self._own)
+        return window

@@ -1,0 +1,184 @@
+"""One schedule request: the JSON of a body -> when it fires and the message that it sends, checked.
+
+    {"cron": "0 2 * * *", "timezone": "Europe/Bucharest", "topic": "jobs/nightly", "payload": "go"}
+
+One of `cron`, `every` and `rrule` says when; the rest of the body is a message without a time, which goes
+through the same checks as one of `POST /v1/messages`. A zone is never guessed: cron and rrule need `timezone`
+(for cron the prefix `CRON_TZ=` will do), `every` counts elapsed time and shows UTC without one.
+
+What is kept for showing is the body as it came.
+"""
+
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from shards.record import decode, encode
+from shards.schedules import TimingRow
+from timeline.cron import CronError
+from timeline.fires import Gap, Misfire, Overlap, Plan, next_fire
+from timeline.recurrence import RuleError
+
+from ...config import Limits
+from ...schedules.recurring import plan_of
+from ...times import TimeError, parse_delay, parse_deliver_at
+from .drafts import draft_of
+from .requests import Encoding, FieldError, MessageRequest, draft
+from .scalars import Delay, Topic, Wish, Zone
+
+COUNT_MAX = 1_000
+COUNT_DEFAULT = 10
+INTERVAL_MS_MIN = 1_000
+TEXT_MAX = 255
+
+
+def _empty() -> msgspec.Raw:
+    """The payload of a schedule that names none."""
+    return msgspec.Raw(b'""')
+
+
+class Dst(msgspec.Struct, forbid_unknown_fields=True):
+    """What becomes of a time that the clocks skip or show twice."""
+
+    gap: Gap = "after"
+    overlap: Overlap = "first"
+
+
+class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A schedule as sent; types only."""
+
+    topic: Topic | None = None
+    payload: msgspec.Raw = msgspec.field(default_factory=_empty)
+    cron: str | None = None
+    every: Delay | None = None
+    rrule: str | None = None
+    timezone: Zone | None = None
+    start: Wish | None = None
+    end: Wish | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
+    jitter: Delay | None = None
+    dst: Dst = msgspec.field(default_factory=Dst)
+    misfire: Misfire = "fire_once"
+    encoding: Encoding | None = None
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
+    retain: bool = False
+    expires_in: Delay | None = None
+    late: Literal["deliver", "drop"] = "deliver"
+    headers: dict[str, str] | None = None
+    content_type: str | None = None
+
+
+class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True):
+    """A schedule that need not be saved, and how many of its fires are asked for."""
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)] = COUNT_DEFAULT
+    name: str = ""
+    """For the jitter, which depends on it."""
+
+
+def timing_of(request: ScheduleRequest, name: str, now_ms: int, limits: Limits) -> TimingRow:
+    """When it fires. Raises FieldError."""
+    kind, expression, zone = _expression(request, limits)
+    start_ms, end_ms = _instant("start", request.start), _instant("end", request.end)
+    if start_ms - now_ms > limits.max_delay_ms:
+        raise FieldError("start", "is more than limits.max_delay ahead")
+    if end_ms and end_ms < start_ms:
+        raise FieldError("end", "is before start")
+    jitter_ms = 0 if request.jitter is None else _duration("jitter", request.jitter)
+    if jitter_ms > limits.max_delay_ms:
+        raise FieldError("jitter", "is longer than limits.max_delay")
+    timing = TimingRow(
+        kind,
+        expression,
+        zone,
+        start_ms,
+        end_ms,
+        request.limit or 0,
+        jitter_ms,
+        request.dst.gap,
+        request.dst.overlap,
+        request.misfire,
+    )
+    checked_plan(timing, name, now_ms)
+    return timing
+
+
+def checked_plan(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
+    """What makes its fires, of which there is at least one. Raises FieldError."""
+    try:
+        plan = plan_of(timing, name, anchor_ms)
+    except (CronError, RuleError) as error:
+        raise FieldError(timing.kind, str(error)) from None
+    if next_fire(plan, plan.start_ms - 1 if plan.start_ms else anchor_ms) is None:
+        raise FieldError("end" if timing.end_ms else timing.kind, "leaves no time at which it would fire")
+    return plan
+
+
+def record_of(request: ScheduleRequest, now_ms: int, limits: Limits) -> bytes:
+    """The message without its due. Raises FieldError."""
+    if request.topic is None:
+        raise FieldError("topic", "is required")
+    message = MessageRequest(
+        request.topic,
+        request.payload,
+        encoding=request.encoding,
+        qos=request.qos,
+        retain=request.retain,
+        expires_in=request.expires_in,
+        late="drop" if request.misfire == "skip" else request.late,
+        headers=request.headers,
+        content_type=request.content_type,
+    )
+    value = draft_of(draft(message, now_ms, limits), now_ms).value
+    return encode(msgspec.structs.replace(decode(value), due_ms=0))
+
+
+def _expression(request: ScheduleRequest, limits: Limits) -> tuple[str, str, str]:
+    """Kind, expression and zone. Raises FieldError."""
+    given = [kind for kind in ("cron", "every", "rrule") if getattr(request, kind) is not None]
+    if not given:
+        raise FieldError("cron", "or every or rrule is required")
+    if len(given) > 1:
+        raise FieldError(given[1], f"and {given[0]} exclude each other")
+    (kind,) = given
+    if kind == "every":
+        assert request.every is not None
+        interval_ms = _duration("every", request.every)
+        if not INTERVAL_MS_MIN <= interval_ms <= limits.max_delay_ms:
+            raise FieldError("every", "must be at least a second and at most limits.max_delay")
+        return kind, str(interval_ms), _zone(request.timezone or "UTC", "timezone")
+    expression = str(getattr(request, kind))
+    zone, field = request.timezone, "timezone"
+    if kind == "cron" and expression.startswith(("CRON_TZ=", "TZ=")):
+        prefix, _, expression = expression.partition(" ")
+        named = prefix.partition("=")[2]
+        if zone not in (None, named):
+            raise FieldError("timezone", f"is not the one that the expression begins with ({named[:64]!r})")
+        zone, field = named, "cron"
+    if zone is None:
+        raise FieldError("timezone", "is required: a name such as Europe/Bucharest, or UTC")
+    return kind, expression, _zone(zone, field)
+
+
+def _zone(name: str, field: str) -> str:
+    try:
+        if 0 < len(name) <= TEXT_MAX:
+            return ZoneInfo(name).key
+    except (KeyError, ValueError, OSError):
+        pass
+    raise FieldError(field, f"unknown time zone {name[:64]!r}")
+
+
+def _instant(field: str, text: str | None) -> int:
+    try:
+        return 0 if text is None else parse_deliver_at(text)
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None
+
+
+def _duration(field: str, value: str | float) -> int:
+    try:
+        return parse_delay(value)
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None

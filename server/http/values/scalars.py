@@ -1,0 +1,99 @@
+"""What the texts and numbers on the wire look like: the types of single members, parameters and headers.
+
+The description at `/openapi.json` is made from these, through the types of bodies and answers that they stand
+in and the parameters that routes declare. What a description says here is never checked by the decoder: the
+parsers know more (that 31 February is no day) and say it better, and a pattern would be paid for by every
+message of a batch. That both agree is for the tests to show.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+LIMIT_MAX = 1_000
+LIMIT_DEFAULT = 100
+
+
+def _meta(said: str = "", **schema: Any) -> Meta:
+    return Meta(description=said or None, extra_json_schema=schema)
+
+
+# -- out
+
+Instant = Annotated[str, _meta("RFC 3339, UTC with ms", format="date-time")]
+Id = Annotated[str, _meta("32 hex digits, sorted by time", pattern="^[0-9a-f]{32}$")]
+Seq = Annotated[str, _meta(pattern="^[0-9a-f]{12}$")]
+Cursor = Annotated[str, _meta("where the next page begins: `cursor` of the next call")]
+ETag = Annotated[str, _meta("another one after each move", pattern='^"[0-9a-f]{32}"$')]
+Location = Annotated[str, _meta("where it is from now on", pattern="^/v1/")]
+RetryAfter = Annotated[str, _meta("seconds", pattern="^[0-9]+$")]
+
+# -- in
+
+_ZONED = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)?(\[[A-Za-z0-9_+/-]+\])?$"
+_N = r"\d{1,15}([.,]\d{1,9})?"
+_SHORT = rf"(?=\d)({_N}w)?({_N}d)?({_N}h)?({_N}m(?!s))?({_N}s)?({_N}ms)?"
+_PERIOD = rf"[Pp](?=\d|[Tt]\d)({_N}[Ww])?({_N}[Dd])?([Tt](?=\d)({_N}[Hh])?({_N}[Mm])?({_N}[Ss])?)?"
+_BACK = rf"(\d{{1,15}}(\.\d{{1,9}})?|{_SHORT}|{_PERIOD})"
+_SECONDS = {"minimum": 0, "exclusiveMaximum": 10**15}
+
+Wish = Annotated[
+    str,
+    _meta(
+        "RFC 3339 with an offset, or a local time with its zone: 2027-03-28T09:00[Europe/Bucharest]",
+        anyOf=[{"format": "date-time"}, {"pattern": _ZONED}],
+    ),
+]
+_DelayText = Annotated[str, _meta(pattern=f"^{_BACK}$")]
+_ShiftText = Annotated[str, _meta(pattern=f"^-?{_BACK}$")]
+_Whole = Annotated[int, _meta(**_SECONDS)]
+_Part = Annotated[float, _meta(**_SECONDS)]
+Delay = Annotated[_DelayText | _Whole | _Part, _meta("ISO 8601 or short: PT15M, 15m, 90s; or seconds")]
+Shift = Annotated[_ShiftText | int | float, _meta("a delay, or one backwards: -PT15M, -900")]
+Point = Annotated[
+    str,
+    _meta(
+        "RFC 3339 with an offset, or Unix ms",
+        anyOf=[{"format": "date-time"}, {"pattern": _ZONED}, {"pattern": r"^\d{1,14}$"}],
+    ),
+]
+Since = Annotated[
+    str,
+    _meta(
+        "RFC 3339 with an offset, or how far back: PT1H",
+        anyOf=[{"format": "date-time"}, {"pattern": _ZONED}, {"pattern": f"^{_BACK}$"}],
+    ),
+]
+Topic = Annotated[
+    str, _meta("no wildcards; what begins with $ is the server's", pattern="^[^$+#\\u0000][^+#\\u0000]*$")
+]
+Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
+Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
+Tags = Annotated[str, _meta("ETags, or *")]
+Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
+Zone = Annotated[str, _meta("of the tz database: Europe/Bucharest", minLength=1, maxLength=255)]
+
+
+def only_one(*names: str) -> Meta:
+    """Of these members at most one is not null."""
+    others = ([other for other in names if other != name] for name in names)
+    nulls = [{"properties": {name: {"type": "null"} for name in rest}} for rest in others]
+    return Meta(extra_json_schema={"anyOf": nulls})
+
+
+# -- parameters
+
+Query = dict[str, Any]
+"""Name -> type."""
+
+PATH: Query = {
+    "id": Id,
+    "start": Point,
+    "n": Annotated[str, _meta("shard number", pattern="^[0-9]{1,5}$")],
+    "client_id": Annotated[str, _meta(minLength=1)],
+    "name": Name,
+}
+FLAG = Annotated[bool, _meta(default=False)]
+LIMIT = Annotated[int, _meta(minimum=1, maximum=LIMIT_MAX, default=LIMIT_DEFAULT)]
+PAGED: Query = {"limit": LIMIT, "cursor": Annotated[str, _meta("`next` of the page before")]}
+SELECTED: Query = {"due_from": Point, "due_to": Point, "topic": Filter}

@@ -1,0 +1,335 @@
+"""What the server answers, as types: the description is made from them, and mypy holds the views to them.
+
+A member that is not always there is `NotRequired`; one that can be null says so.
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from shards.state import State
+
+from .requests import Encoding
+from .scalars import Cursor, Id, Instant, Seq
+
+
+class FieldProblem(TypedDict):
+    """What is wrong with a field; `line` counts from 1, lines of NDJSON or items of an array."""
+
+    field: str
+    detail: str
+    line: NotRequired[int]
+
+
+class Problem(TypedDict):
+    """RFC 9457; further members depend on the type."""
+
+    type: str
+    title: str
+    status: int
+    detail: NotRequired[str]
+    errors: NotRequired[list[FieldProblem]]
+
+
+# -- messages
+
+
+class Scheduled(TypedDict):
+    """A message that is on disk now."""
+
+    id: Id
+    deliver_at: Instant
+    state: State
+    server_time: Instant
+
+
+class Accepted(TypedDict):
+    """A batch that is on disk now; the ids in the order of the items."""
+
+    accepted: int
+    ids: list[Id]
+
+
+class Result(TypedDict, total=False):
+    """What became of one item: its id or a problem; `replayed` and its state: it was there under its key."""
+
+    id: Id
+    replayed: Literal[True]
+    state: State
+    problem: Problem
+
+
+class Results(TypedDict):
+    """The items of a batch, in order."""
+
+    results: list[Result]
+
+
+class Message(TypedDict):
+    """A message as it came in, with what became of it."""
+
+    id: Id
+    topic: str
+    deliver_at: Instant
+    state: State
+    qos: int
+    payload: NotRequired[Any]
+    encoding: NotRequired[Encoding]
+    local: NotRequired[str]
+    schedule: NotRequired[str]
+    dispatched_at: NotRequired[Instant]
+    cancelled_at: NotRequired[Instant]
+    retain: NotRequired[bool]
+    late: NotRequired[str]
+    expires_in: NotRequired[float]
+    publisher: NotRequired[str]
+    content_type: NotRequired[str]
+    headers: NotRequired[dict[str, str]]
+
+
+class MessagePage(TypedDict):
+    """Messages in position order."""
+
+    messages: list[Message]
+    next: Cursor | None
+    count: NotRequired[int]
+
+
+class Changed(TypedDict):
+    """How far a bulk call has come; `as_of` and `next` let another one go on from there."""
+
+    matched: int
+    changed: int
+    as_of: Seq
+    next: Cursor | None
+
+
+class Position(TypedDict):
+    """A place on the timeline."""
+
+    at: Instant
+    seq: int
+
+
+class Place(TypedDict):
+    """Where a message lies. A held one is in no slice."""
+
+    id: Id
+    position: Position
+    held: bool
+    slice: NotRequired[Instant]
+    generation: NotRequired[int]
+    shard: NotRequired[int]
+    structure: NotRequired[str]
+    borrowed: NotRequired[bool]
+    in_wheel: bool
+    enters_ram_at: Instant | None
+
+
+# -- the timeline
+
+
+class Bucket(TypedDict):
+    at: Instant
+    count: int
+
+
+Density = TypedDict(
+    "Density", {"from": Instant, "to": Instant, "bucket_s": float, "buckets": list[Bucket], "total": int}
+)
+
+
+class Stretch(TypedDict):
+    """Positions between which messages cannot be read."""
+
+    first: Position
+    last: Position
+
+
+class Shard(TypedDict):
+    """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
+
+    shard: int
+    structure: str
+    count: int
+    live: int
+    bytes: int
+    cap: int
+    cap_bytes: int
+    first: Position | None
+    last: Position | None
+    borrowed: bool
+    sealed: bool
+    unreadable: list[Stretch]
+
+
+class SliceNumbers(TypedDict):
+    """`count`: rows; `live`: without cancelled and moved ones; `borrowed`: so many shards; `unreadable`: so
+    many stretches of messages that cannot be read."""
+
+    start: Instant
+    end: Instant
+    generation: int
+    count: int
+    live: int
+    bytes: int
+    count_is_exact: bool
+    borrowed: int
+    unreadable: int
+
+
+class Slice(SliceNumbers):
+    """A span of the timeline, and how many shards it has."""
+
+    shards: int
+
+
+class SliceDetail(SliceNumbers):
+    """A span of the timeline with its shards."""
+
+    shards: list[Shard]
+
+
+class SlicePage(TypedDict):
+    """Slices by their start."""
+
+    slices: list[Slice]
+    next: Cursor | None
+    split_above: int
+
+
+# -- schedules
+
+
+class Fire(TypedDict):
+    """One time at which a schedule fires; `note` says what the clocks or a move changed."""
+
+    at: Instant
+    local: str
+    note: NotRequired[str]
+    id: NotRequired[Id]
+
+
+class Fires(TypedDict):
+    """Fires in order."""
+
+    fires: list[Fire]
+
+
+class DstPolicy(TypedDict):
+    """What becomes of a time that the clocks skip or show twice."""
+
+    gap: str
+    overlap: str
+
+
+class Standing(TypedDict):
+    """What is told of a schedule beside what was sent. `next` is on the timeline."""
+
+    timezone: str
+    dst: DstPolicy
+    misfire: str
+    state: Literal["active", "paused", "finished"]
+    created_at: Instant
+    changed_at: Instant
+    count: int
+    next: Fire | None
+
+
+class Schedule(Standing):
+    """The definition as it was sent, with the defaults, and how it stands."""
+
+    name: str
+    topic: NotRequired[str]
+    payload: NotRequired[Any]
+    cron: NotRequired[str | None]
+    every: NotRequired[str | float | None]
+    rrule: NotRequired[str | None]
+
+
+class SchedulePage(TypedDict):
+    """Schedules by name."""
+
+    schedules: list[Schedule]
+    next: Cursor | None
+
+
+class Triggered(TypedDict):
+    """The message that was sent at once."""
+
+    name: str
+    id: Id
+    deliver_at: Instant
+
+
+# -- sessions
+
+
+class Subscription(TypedDict):
+    """What a session listens to, and since when."""
+
+    filter: str
+    qos: int
+    since: Instant
+
+
+class Lag(TypedDict):
+    """How far a session is behind the horizon."""
+
+    lag_messages: int
+    lag_messages_is_exact: bool
+    lag_seconds: float
+
+
+class Member(TypedDict):
+    """A session that holds a shared subscription."""
+
+    client_id: str
+    connected: bool
+    qos: int
+    in_flight: int
+
+
+class Session(Lag):
+    """A subscriber, or a group of them."""
+
+    client_id: str
+    connected: bool
+    connected_at: NotRequired[Instant]
+    left_at: NotRequired[Instant]
+    members: NotRequired[list[Member]]
+    expiry_s: int
+    subscriptions: list[Subscription]
+    read_position: Position
+    in_flight: int
+    delivered: int
+
+
+class SessionPage(TypedDict):
+    """Sessions by client id."""
+
+    sessions: list[Session]
+    next: Cursor | None
+
+
+# -- the server
+
+
+class Advanced(TypedDict):
+    """What the simulated clock shows now."""
+
+    now: Instant
+
+
+class Info(TypedDict):
+    """The server, and where MQTT listens."""
+
+    version: str
+    node: int
+    clock: str
+    now: Instant
+    mqtt: list[dict[str, Any]]
+
+
+class Status(TypedDict):
+    """Always ok: what is not is a problem."""
+
+    status: str

@@ -1,0 +1,206 @@
+"""How the server's things are shown: messages with their state, slices, shards, sessions, positions.
+
+A message's state follows from its row: shards/state.py says how. A view is a dict for the JSON encoder; a
+payload that came as JSON goes out as the bytes that came.
+"""
+
+from base64 import b64encode
+
+import msgspec
+
+from shards.borrow import Counts
+from shards.properties import headers_of
+from shards.read import Found
+from shards.record import ENCODINGS, Record, decode, due_at, schedule_name
+from shards.state import State, state_of
+from timeline.position import MessageId, Position, at_of, id_text, seq_of
+from timeline.slices import Shard, Slice
+
+from ...app import App
+from ...delivery.shared import Group
+from ...delivery.subscriber import Subscriber
+from ...times import INSTANT_MS_MAX, format_ms
+from . import shapes
+from .requests import Encoding
+
+
+def time_text(at_ms: int) -> str:
+    return format_ms(min(at_ms, INSTANT_MS_MAX))
+
+
+def etag(row: MessageId) -> str:
+    """Names the row that a message is in: another one after each move."""
+    return f'"{row:032x}"'
+
+
+# -- messages
+
+
+def message_view(
+    message: MessageId, place: Position, record: Record, state: State, dispatched_ms: int | None
+) -> shapes.Message:
+    """A message as it came in, with what became of it."""
+    view: shapes.Message = {
+        "id": id_text(message),
+        "topic": record.topic.decode(),
+        "deliver_at": time_text(due_at(place, record.due_ms)),
+        "state": state,
+        "qos": record.qos,
+    }
+    if record.zone:
+        view["local"] = record.zone.decode()
+    if (schedule := schedule_name(record)) is not None:
+        view["schedule"] = schedule
+    if dispatched_ms is not None:
+        view["dispatched_at"] = time_text(dispatched_ms)
+    if record.stub:
+        view["cancelled_at"] = time_text(record.when_ms)
+    else:
+        view["payload"], view["encoding"] = _payload(record)
+    if record.retain:
+        view["retain"] = True
+    if record.drop_late:
+        view["late"] = "drop"
+    if record.expires_ms:
+        seconds, rest = divmod(record.expires_ms, 1_000)
+        view["expires_in"] = record.expires_ms / 1_000 if rest else seconds
+    if record.publisher:
+        view["publisher"] = record.publisher.decode("utf-8", "replace")
+    if record.properties:
+        _add_properties(view, record.properties)
+    return view
+
+
+def found_view(app: App, found: Found, record: Record) -> shapes.Message:
+    """A message that was looked up by its id."""
+    state, dispatched_ms = _found_state(app, found, record)
+    return message_view(found.id, found.position, record, state, dispatched_ms)
+
+
+def found_state(app: App, found: Found) -> State:
+    """The state of a message that was looked up by its id."""
+    return _found_state(app, found, decode(found.value))[0]
+
+
+def _found_state(app: App, found: Found, record: Record) -> tuple[State, int | None]:
+    is_held = found.shard is None
+    return state_of(
+        found.position, record, app.core.horizon.position, app.core.writer.journal(), is_held=is_held
+    )
+
+
+def _payload(record: Record) -> tuple[object, Encoding]:
+    """As it came in; what is said to be text and is not (a plain publish can be anything) as base64."""
+    encoding: Encoding = ENCODINGS[record.encoding]
+    if encoding == "json":
+        return msgspec.Raw(record.payload), encoding
+    if encoding == "text":
+        try:
+            return record.payload.decode(), encoding
+        except UnicodeDecodeError:
+            pass
+    return b64encode(record.payload).decode(), "base64"
+
+
+def _add_properties(view: shapes.Message, encoded: bytes) -> None:
+    headers, content_type = headers_of(encoded)
+    if content_type:
+        view["content_type"] = content_type
+    if headers:
+        view["headers"] = dict(headers)
+
+
+# -- the timeline
+
+
+def position_view(place: Position) -> shapes.Position:
+    return {"at": time_text(at_of(place)), "seq": seq_of(place)}
+
+
+def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
+    """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
+    unreadable = sum(len(app.core.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
+    return {
+        "start": time_text(piece.start_ms),
+        "end": time_text(piece.end_ms),
+        "generation": piece.generation,
+        "count": piece.count + borrowed.rows,
+        "live": piece.live + borrowed.live,
+        "bytes": piece.bytes + borrowed.bytes,
+        "count_is_exact": is_exact,
+        "borrowed": len(piece.borrowed),
+        "unreadable": unreadable,
+    }
+
+
+def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
+    """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
+    caps = app.core.config.shards
+    is_borrowed = piece.borrowed.get(shard.number) is shard
+    is_sealed = (
+        is_borrowed
+        or piece.newest.get(shard.structure) is not shard
+        or shard.count >= caps.cap_messages
+        or shard.bytes >= caps.cap_bytes
+        or app.core.horizon.clock_ms >= piece.end_ms
+    )
+    return {
+        "shard": shard.number,
+        "structure": app.core.reader.structures.pattern(shard.structure),
+        "count": shard.count,
+        "live": shard.live,
+        "bytes": shard.bytes,
+        "cap": caps.cap_messages,
+        "cap_bytes": caps.cap_bytes,
+        "first": position_view(shard.first) if shard.count else None,
+        "last": position_view(shard.last) if shard.count else None,
+        "borrowed": is_borrowed,
+        "sealed": is_sealed,
+        "unreadable": [
+            {"first": position_view(stretch.first), "last": position_view(stretch.last)}
+            for stretch in app.core.reader.unreadable.of(shard.prefix)
+        ],
+    }
+
+
+# -- sessions
+
+
+def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Session:
+    """`lag`: the members that say how far it is behind."""
+    session = subscriber.session
+    view: shapes.Session = {
+        "client_id": session.client_id,
+        "connected": subscriber.is_reachable,
+        "expiry_s": session.expiry_s,
+        "subscriptions": [
+            {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
+            for s in session.subscriptions.values()
+        ],
+        "read_position": position_view(session.read_at(app.core.horizon.position)),
+        "lag_messages": lag["lag_messages"],
+        "lag_messages_is_exact": lag["lag_messages_is_exact"],
+        "lag_seconds": lag["lag_seconds"],
+        "in_flight": len(session.flights),
+        "delivered": subscriber.delivered,
+    }
+    if isinstance(subscriber, Group):
+        view["client_id"] = subscriber.text
+        ordered = sorted(subscriber.members, key=lambda member: member.session.client_id)
+        view["members"] = members = [_member_view(subscriber, member) for member in ordered]
+        # Its own flights are those of QoS 1, with what waits for another member among them.
+        view["in_flight"] = len(subscriber.session.resends) + sum(member["in_flight"] for member in members)
+    elif subscriber.link is not None:
+        view["connected_at"] = time_text(subscriber.connected_ms)
+    elif subscriber.left_ms:
+        view["left_at"] = time_text(subscriber.left_ms)
+    return view
+
+
+def _member_view(group: Group, member: Subscriber) -> shapes.Member:
+    return {
+        "client_id": member.session.client_id,
+        "connected": member.link is not None,
+        "qos": group.members[member].qos,
+        "in_flight": group.held_by(member),
+    }

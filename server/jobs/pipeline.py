@@ -1,0 +1,393 @@
+"""The life of pipeline jobs: who may do what next, and what is left of one that dies.
+
+    split    planning --begin--> moving --commit--> committing --> done        server/jobs/splitting.py
+    expire   archiving ----------------- commit --> committing --> done        server/jobs/expiring.py
+    any, at any time                                           --> aborted, with the reason in words
+
+A job belongs to whoever has its token, for as long as the lease is renewed: every call renews it, and so
+does `renew`. Without that it ends as aborted, as it does when the server is started again. Nothing has to
+be undone then: a split is whole after `begin` (shards/handover.py), and an expiry drops nothing before its
+end.
+
+What decides anything runs in the writer; what takes long (checkpoints, hashes, ingestion, compaction) in
+threads (server/jobs/workers.py). Between the two the state may have changed, so the writer checks everything
+again. When the store fails under a call, what became of the job is read from its row
+once the store is back: until then it is *unsettled*.
+
+Bounds: 16 open jobs, one of a slice; 100,000 rows that change under one job; the last 100 ended jobs are
+kept.
+"""
+
+import logging
+import secrets
+from collections import Counter as Tally
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from shards import handover
+from shards.borrow import Counts
+from shards.commit import Commit
+from shards.cuts import Cut
+from shards.dedupe import Refused
+from shards.errors import ShardsError, StoreFailed
+from shards.jobs import ABORTED, DONE, ENDED, JobRow, PieceRow, job_key, job_value, stored_job, stored_jobs
+from shards.manifest import Fault
+from shards.recover import Opened
+from shards.store import Table
+from timeline.slices import Home, Slice
+
+from ..clock import Clock
+from ..config import Spark
+from ..writer import Ask, Busy, Decide, Writer
+from . import jobfolder
+from .launch import Launcher
+from .workers import Workers
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 60
+OWN_LEASE_S = 600
+"""Of the server's own child. Its end is seen at once, so this is only for a child that hangs; and at the
+lowest priority it may get no processor for minutes while others keep the machine busy."""
+OPEN_MAX = 16
+ENDED_MAX = 100
+
+
+class JobRefused(Exception):
+    """A call that a job does not allow. `slug`: the problem's name; `faults`: of a manifest."""
+
+    def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = (), where: str = "") -> None:
+        super().__init__(detail)
+        self.slug = slug
+        self.faults = faults
+        self.where = where
+        """The field to blame."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """An open job."""
+
+    row: JobRow
+    token: str
+    lease_until: float
+    """In monotonic seconds."""
+    folder: Path
+    known: dict[int, int] = field(default_factory=dict)
+    """Rows that a split's slice holds of shards that others borrow too, by number."""
+    counted: dict[bytes, Counts] = field(default_factory=dict)
+    """What the slices of an expiry hold of borrowed shards."""
+    epoch: int = 0
+    """Of the directory that this was counted by."""
+    cut: Cut | None = None
+    is_ingested: bool = False
+    """Files have been taken in that are not the children's yet."""
+    is_busy: bool = False
+    is_unsettled: bool = False
+    orphaned: str = ""
+    """The server's own program for it has ended, and how."""
+    progress: tuple[int, int] | None = None
+
+    def covers(self, at_ms: int) -> bool:
+        return any(piece.start_ms <= at_ms < piece.end_ms for piece in self.row.slices)
+
+
+class Pipeline:
+    """All jobs of one server."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        writer: Writer,
+        opened: Opened,
+        workers: Workers,
+        spark: Spark,
+        *,
+        node: int,
+        folder: Path,
+    ) -> None:
+        """`folder`: what the jobs' folders are made in; on the store's file system."""
+        self._ask = ask
+        self._clock = clock
+        self._writer = writer
+        self._store = opened.store
+        self._workers = workers
+        self._node = node
+        self._folder = folder
+        self.notes = opened.notes
+        self.launcher = Launcher(spark, self._child_ended)
+        self.outcomes: Tally[tuple[str, str]] = Tally()
+        """Ended jobs by kind and state."""
+        self.rows: Tally[str] = Tally()
+        """Rows moved and dropped, by kind of job."""
+        self._jobs: dict[str, Job] = {}
+        self._ended: dict[str, JobRow] = {}
+        self._left: list[JobRow] = []
+        """Open jobs of the server's last life that still have to be given up."""
+
+    # -- the server's side
+
+    async def start(self) -> None:
+        """Give up what was open when the server ended, and delete the files of all jobs."""
+        rows = sorted(stored_jobs(self._store), key=lambda row: row.ended_ms)
+        self._ended = {row.id: row for row in rows if row.state in ENDED}
+        self._left = [row for row in rows if row.state not in ENDED]
+        await self._workers.in_thread(partial(jobfolder.remove, self._folder))
+        await self.sweep()
+
+    def reachable_at(self, url: str) -> None:
+        """The server listens: its own programs find it at `url`."""
+        self.launcher.url = url
+
+    async def stop(self) -> None:
+        """End the child. Open jobs are given up at the next start."""
+        await self.launcher.stop()
+
+    async def sweep(self) -> None:
+        """Now and then: end what has lapsed, was overrun, or was under way when the store failed."""
+        if self._writer.broken is not None:
+            return
+        try:
+            while self._left:
+                row = self._left[-1]
+                ended = await self._ask(
+                    partial(self._give_up, row=row, detail="the server was started again")
+                )
+                self._left.pop()
+                self._remember(ended)
+                log.info("job %s is aborted: %s", row.id, ended.detail)
+            for job in list(self._jobs.values()):
+                if not job.is_busy:
+                    await self._look_at(job)
+        except (ShardsError, Busy) as error:
+            log.warning("jobs are looked at later: %s", error)
+
+    # -- looking
+
+    @property
+    def open(self) -> int:
+        """How many jobs are open."""
+        return len(self._jobs)
+
+    def get(self, job_id: str) -> Job | JobRow | None:
+        """An open job, the row of an ended one, or None."""
+        return self._jobs.get(job_id) or self._ended.get(job_id)
+
+    def __iter__(self) -> Iterator[Job | JobRow]:
+        """Open jobs, then ended ones, each the newest first."""
+        yield from reversed(list(self._jobs.values()))
+        yield from reversed(list(self._ended.values()))
+
+    def job_at(self, at_ms: int) -> Job | None:
+        """The open job that has the slice at `at_ms`."""
+        return next((job for job in self._jobs.values() if job.covers(at_ms)), None)
+
+    # -- calls that both kinds know
+
+    async def abort(self, job_id: str, token: str, detail: str) -> JobRow:
+        """Forget the job. Raises JobRefused, StoreFailed, Busy."""
+        async with self.step(job_id, token) as job:
+            await self.end(job, detail or "it was asked to end")
+        return job.row
+
+    async def renew(self, job_id: str, token: str, progress: tuple[int, int] | None) -> Job:
+        """Keep the lease. Raises JobRefused."""
+        job = await self._checked(job_id, token)
+        job.lease_until = self._clock.mono() + lease_of(job.row)
+        job.progress = progress or job.progress
+        return job
+
+    # -- for splitting.py and expiring.py
+
+    def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice]) -> Job:
+        """A new job, busy, in RAM. Raises JobRefused."""
+        if len(self._jobs) >= OPEN_MAX:
+            raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, as many as may be")
+        for piece in pieces:
+            other = self.job_at(piece.start_ms)
+            if other is not None:
+                raise JobRefused("job-active", f"job {other.row.id} has the slice at {piece.start_ms}")
+        if run == "server":
+            why = self.launcher.why_not()
+            if why:
+                raise JobRefused(*why)
+        job_id = secrets.token_hex(16)
+        slices = [PieceRow(p.start_ms, p.end_ms, p.generation, p.count, p.live) for p in pieces]
+        sources = [handover.sources_of(piece) for piece in pieces]
+        created_ms = self._clock.wall_ms()
+        row = JobRow(job_id, kind, run, state, self._node, created_ms, slices, sources)
+        until = self._clock.mono() + lease_of(row)
+        job = Job(row, secrets.token_hex(16), until, self._folder / job_id, is_busy=True)
+        self._jobs[job_id] = job
+        if run == "server":
+            self.launcher.claim(job_id)
+        return job
+
+    async def created(self, job: Job, prepare: Callable[[], None]) -> Job:
+        """Store its row, take a checkpoint, `prepare` in a thread, start its child. Raises as `ask`."""
+        try:
+            await self._noted(job)
+            await self.prepared(job, partial(jobfolder.plan, self._store, job.folder))
+            await self.prepared(job, prepare)
+            log.info("job %s: %s of the slice at %d", job.row.id, job.row.kind, job.row.slices[0].start_ms)
+            if job.row.run == "server":
+                await self.launcher.start(job.row.id, job.row.kind, job.token)
+        except OSError as error:
+            await self.end(job, f"the child cannot be started: {error}")
+            raise JobRefused("no-spark", str(error)) from error
+        finally:
+            self._rest(job)
+        return job
+
+    async def _noted(self, job: Job) -> None:
+        """Store the row of a new job; it is forgotten if the writer is full. Raises StoreFailed, Busy."""
+        try:
+            await self.ask(job, lambda commit: write_row(commit, job.row))
+        except Busy:
+            del self._jobs[job.row.id]
+            self.launcher.end(job.row.id, is_done=False)
+            raise
+
+    @asynccontextmanager
+    async def step(self, job_id: str, token: str, kind: str = "", state: str = "") -> AsyncIterator[Job]:
+        """A call by who has the token, one at a time, in this state ("": any). Raises JobRefused."""
+        job = await self._checked(job_id, token)
+        if job.is_busy:
+            raise JobRefused("wrong-state", "another call of this job is under way")
+        if kind and (job.row.kind, job.row.state) != (kind, state):
+            raise JobRefused("wrong-state", f"the job is {job.row.state}, kind {job.row.kind}")
+        job.is_busy = True
+        try:
+            yield job
+        finally:
+            self._rest(job)
+
+    async def ask(self, job: Job, decide: Decide, *, cost: int = 1) -> Any:
+        """The writer's answer, once it is durable. Raises JobRefused, StoreFailed, Busy."""
+        try:
+            return await self._ask(decide, cost=cost)
+        except Refused as error:
+            raise JobRefused(error.why, str(error)) from None
+        except Exception as error:
+            job.is_unsettled |= not isinstance(error, Busy)
+            raise
+
+    async def prepared(self, job: Job, work: Callable[[], None]) -> None:
+        """Do a job's work in a thread; if that fails the job ends. Raises StoreFailed."""
+        try:
+            await self._workers.in_thread(work)
+        except (ShardsError, OSError) as error:
+            await self.end(job, f"the server could not prepare it: {error}")
+            raise StoreFailed(str(error)) from error
+
+    def done_row(self, commit: Commit, job: Job, rows: int) -> JobRow:
+        """Write that the job is done, with the batch that makes it so."""
+        return self._write_end(commit, replace(job.row, state=DONE, rows=rows))
+
+    async def end(self, job: Job, detail: str) -> None:
+        """The job is aborted. Raises StoreFailed, Busy: then it is not, yet."""
+        job.is_busy = True
+        try:
+            row = await self.ask(job, partial(self._give_up, row=job.row, detail=detail))
+        finally:
+            self._rest(job)
+        await self.closed(job, row)
+
+    async def closed(self, job: Job, row: JobRow) -> None:
+        """The job has ended, durably: nothing of it stays but its row."""
+        if self._jobs.pop(row.id, None) is None:
+            return
+        job.row = row
+        self._remember(row)
+        if job.cut is not None:
+            self.notes.drop(job.cut)
+        self.launcher.end(row.id, is_done=row.state == DONE)
+        self.outcomes[row.kind, row.state] += 1
+        self.rows[row.kind] += row.rows
+        log.info("job %s is %s: %s", row.id, row.state, row.detail or f"{row.rows} rows")
+        await self._workers.in_thread(partial(jobfolder.remove, job.folder))
+
+    # -- leaves
+
+    def _give_up(self, commit: Commit, row: JobRow, detail: str) -> JobRow:
+        for sources in row.sources if row.children else ():
+            handover.discard(commit, row.children, sources)
+        return self._write_end(commit, replace(row, state=ABORTED, detail=detail))
+
+    def _write_end(self, commit: Commit, row: JobRow) -> JobRow:
+        """Write the row of a job that ends, and forget the oldest ones."""
+        row = replace(row, ended_ms=self._clock.wall_ms())
+        write_row(commit, row)
+        for old in list(self._ended)[: max(0, len(self._ended) + 1 - ENDED_MAX)]:
+            commit.row(Table.META, job_key(old), None)
+        return row
+
+    def _remember(self, row: JobRow) -> None:
+        self._ended[row.id] = row
+        while len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+
+    def _rest(self, job: Job) -> None:
+        job.is_busy = False
+        job.lease_until = self._clock.mono() + lease_of(job.row)
+
+    async def _checked(self, job_id: str, token: str) -> Job:
+        found = self._jobs.get(job_id)
+        if found is not None and not found.is_busy:
+            await self._look_at(found)
+        job = self.get(job_id)
+        if job is None:
+            raise JobRefused("not-found", f"there is no job {job_id[:40]}")
+        if isinstance(job, JobRow):
+            raise JobRefused("wrong-state", f"the job is {job.state}: {job.detail or 'it has ended'}")
+        if not secrets.compare_digest(token.encode(), job.token.encode()):
+            raise JobRefused("stale-token", "the token is not that of the job")
+        return job
+
+    async def _look_at(self, job: Job) -> None:
+        """End the job if it cannot go on."""
+        if job.is_unsettled:
+            row = stored_job(self._store, job.row.id)
+            if row is not None and row.state in ENDED:
+                await self.closed(job, row)
+            else:
+                await self.end(job, "the store failed")
+        elif job.cut is not None and job.cut.is_overrun:
+            await self.end(job, f"more than {self.notes.most} rows changed during the job")
+        elif job.orphaned:
+            await self.end(job, job.orphaned)
+        elif self._clock.mono() >= job.lease_until:
+            await self.end(job, "the lease lapsed")
+
+    async def _child_ended(self, job_id: str, detail: str) -> None:
+        """The server's own program has ended: with its job, or without, then the job ends now or soon."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            return
+        job.orphaned = detail
+        if not job.is_busy:
+            try:
+                await self._look_at(job)
+            except (ShardsError, Busy) as error:
+                log.warning("job %s is ended later: %s", job_id, error)
+
+
+def lease_of(row: JobRow) -> int:
+    """For how many seconds a job is kept without a word from whoever runs it."""
+    return OWN_LEASE_S if row.run == "server" else LEASE_S
+
+
+def write_row(commit: Commit, row: JobRow) -> None:
+    commit.row(Table.META, job_key(row.id), job_value(row))
+
+
+def homes(row: JobRow) -> set[Home]:
+    """Under which slices the shards of a job are stored."""
+    return {Home(source.start_ms, source.generation) for sources in row.sources for source in sources}

@@ -1,0 +1,88 @@
+"""Acks of deliveries: each moves a flight on, or ends it.
+
+    QoS 1   PUBLISH -> PUBACK: done
+    QoS 2   PUBLISH -> PUBREC: remembered, durably -> PUBREL -> PUBCOMP: done
+
+An ack of a packet id that is not in flight is passed over (the message was given to another member, or the
+session began anew); one of the wrong kind is a protocol error.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..codec import wire
+from ..codec.packets import Ack, Packet
+from ..codec.reasons import Reason
+from ..delivery.broker import Broker, Receipt
+from ..delivery.subscriber import Closing, Subscriber
+
+WRONG_KIND = "an ack of the wrong kind"
+
+
+class Sink(Protocol):
+    """The connection that acks come from."""
+
+    level: int
+    is_closed: bool
+
+    def put(self, packet: Packet) -> None: ...
+
+    def close(self, why: Closing) -> None: ...
+
+    def refuse(self, reason: Reason, why: str) -> None: ...
+
+
+class Acks:
+    """The acks of one connection."""
+
+    def __init__(self, broker: Broker, sink: Sink) -> None:
+        self._broker = broker
+        self._sink = sink
+
+    def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
+        """PUBACK, PUBREC or PUBCOMP."""
+        if packet.kind == wire.PUBACK:
+            is_due = self._broker.ack(subscriber, packet.packet_id)
+        elif packet.kind == wire.PUBREC:
+            is_due = self._on_received(packet, subscriber)
+        else:
+            is_due = self._broker.complete(subscriber, packet.packet_id)
+        if not is_due:
+            self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
+
+    def on_release(self, packet: Ack, subscriber: Subscriber) -> None:
+        """PUBREL: the packet id of the client's publish is free again, when that is durable."""
+        packet_id = packet.packet_id
+        if packet_id not in subscriber.session.received:
+            self._put(wire.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            return
+        self._broker.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
+
+    def _on_received(self, packet: Ack, subscriber: Subscriber) -> bool:
+        """PUBREC: the message is released when it is remembered durably that it is there."""
+        packet_id = packet.packet_id
+        done = self._answering(wire.PUBREL, packet_id)
+        receipt = self._broker.received(subscriber, packet_id, done, is_taken=packet.reason < 0x80)
+        match receipt:
+            case Receipt.UNKNOWN:
+                self._put(wire.PUBREL, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            case Receipt.NOTED | Receipt.RETIRED:
+                # An exchange that was given up is ended in order too: the packet id is free with PUBCOMP.
+                self._put(wire.PUBREL, packet_id)
+        return receipt is not Receipt.WRONG
+
+    def _answering(self, kind: int, packet_id: int) -> Callable[[bool], None]:
+        """What answers when something is durable, or ends the connection when it cannot be."""
+
+        def answer(is_durable: bool) -> None:
+            if is_durable:
+                self._put(kind, packet_id)
+            else:
+                self._sink.close(Closing.STORE_FAILED)
+
+        return answer
+
+    def _put(self, kind: int, packet_id: int, reason: int = 0) -> None:
+        """Below level 5 an ack carries no reason."""
+        if not self._sink.is_closed:
+            self._sink.put(Ack(kind, packet_id, reason if self._sink.level == 5 else 0))

@@ -1,0 +1,153 @@
+"""A message as PUBLISH bytes, made once per form and joined with what differs from subscriber to subscriber.
+
+Deliveries of a scheduled message carry, at level 5, when it was due and what it is called: `fasti-id`,
+`fasti-due`, `fasti-late-ms`, `fasti-schedule` if a recurring schedule wrote it, and `fasti-attempt` from the
+second delivery on. A plain publish goes out as it came in.
+"""
+
+from functools import lru_cache
+
+from shards.fate import AT_ONCE_MS
+from shards.properties import user_property
+from timeline.session import Subscription
+
+from ..codec.properties import message_expiry, subscription_id, topic_alias
+from ..codec.publish import publish_parts, with_dup
+from ..delivery.message import Message
+from ..times import format_ms
+
+Parts = tuple[bytes, bytes]
+ALIASES_MAX = 256
+"""Topics of a connection that get an alias, if its client takes as many: the first ones."""
+ALIAS_BYTES = 65_536
+"""And how many bytes these may have together."""
+
+
+class Shape:
+    """How one connection wants its deliveries: level, largest packet, topic aliases."""
+
+    __slots__ = ("_alias_room", "_aliases", "_aliases_max", "_level", "_max_packet", "_node")
+
+    def __init__(self, level: int, node: int, max_packet: int, aliases_max: int) -> None:
+        self._level = level
+        self._node = node
+        self._max_packet = max_packet
+        self._aliases_max = min(aliases_max, ALIASES_MAX)
+        self._aliases: dict[bytes, int] = {}
+        self._alias_room = ALIAS_BYTES
+
+    def parts(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_dup: bool,
+    ) -> Parts | None:
+        """What `fitting` says; a topic that goes out has an alias from then on."""
+        found = self.fitting(message, qos, retain, subscriptions, attempt, is_dup)
+        if found is not None and self._aliases_max:
+            topic = message.record.topic
+            if topic not in self._aliases and self._is_to_alias(topic):
+                self._aliases[topic] = len(self._aliases) + 1
+                self._alias_room -= len(topic)
+        return found
+
+    def fitting(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_dup: bool,
+    ) -> Parts | None:
+        """(head, tail) of a delivery; None if it is larger than the client takes."""
+        if self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions):
+            found = self._special(message, qos, retain, subscriptions, attempt, is_dup)
+        else:
+            found = parts(message, self._level, qos, retain, self._node)
+        size = len(found[0]) + len(found[1]) + (2 if qos else 0)
+        if self._max_packet and size > self._max_packet:
+            return None
+        return found
+
+    def _is_to_alias(self, topic: bytes) -> bool:
+        """Whether there is room to keep an alias for one more topic."""
+        return len(self._aliases) < self._aliases_max and len(topic) <= self._alias_room
+
+    def _special(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_dup: bool,
+    ) -> Parts:
+        """With subscription identifiers or a topic alias, or not for the first time."""
+        record = message.record
+        topic, properties = record.topic, b""
+        if self._level == 5:
+            properties = common_properties(message, self._node)
+            properties += b"".join(subscription_id(s.identifier) for s in subscriptions if s.identifier)
+            if attempt > 1 and record.due_ms:
+                properties += user_property("fasti-attempt", str(attempt))
+            alias = self._aliases.get(topic)
+            if alias:
+                topic = b""
+                properties += topic_alias(alias)
+            elif self._is_to_alias(topic):
+                properties += topic_alias(len(self._aliases) + 1)
+        head, tail = publish_parts(self._level, topic, record.payload, qos, retain, False, properties)
+        return (with_dup(head) if is_dup and qos else head), tail
+
+
+_ID = b"\x26\x00\x08fasti-id\x00\x20"
+"""User property `fasti-id`, up to its value of 32 digits."""
+
+
+def parts(message: Message, level: int, qos: int, retain: bool, node: int) -> Parts:
+    """(head, tail) for a first delivery without subscription identifiers; kept in `message.wire`."""
+    form = level << 3 | qos << 1 | retain
+    found = message.wire.get(form)
+    if found is None:
+        record = message.record
+        properties = common_properties(message, node) if level == 5 else b""
+        found = publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
+        message.wire[form] = found
+    return found
+
+
+def common_properties(message: Message, node: int) -> bytes:
+    """The publisher's own properties, what is left of the expiry, and fasti's."""
+    record = message.record
+    properties = record.properties
+    if record.expires_ms:
+        left_ms = max(0, record.expires_ms - message.late_ms)
+        # Rounded up, but for the one ms of a message that expires at once.
+        properties += message_expiry(0 if left_ms <= AT_ONCE_MS else -(-left_ms // 1000))
+    if record.due_ms:
+        properties += (
+            fasti_id(message.id_text(node)) + _due_property(record.due_ms) + _late_property(message.late_ms)
+        )
+        if record.schedule:
+            properties += user_property("fasti-schedule", record.schedule.decode())
+    return properties
+
+
+def fasti_id(name: str) -> bytes:
+    """The user property that says what a message is called, by 32 digits."""
+    return _ID + name.encode()
+
+
+@lru_cache(1024)
+def _due_property(due_ms: int) -> bytes:
+    """Many messages are due in the same millisecond."""
+    return user_property("fasti-due", format_ms(due_ms))
+
+
+@lru_cache(1024)
+def _late_property(late_ms: int) -> bytes:
+    return user_property("fasti-late-ms", str(late_ms))

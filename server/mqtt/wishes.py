@@ -1,0 +1,162 @@
+"""A PUBLISH of a client read as a wish: when, where, under which key.
+
+Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
+reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
+makes a publish that is sent again the same message.
+
+Reserved topics are the server's, but for one that bridges of mosquitto want: there they say whether they are
+connected, with a retained message and a will.
+"""
+
+from hashlib import blake2b
+
+import msgspec
+
+from shards.fate import AT_ONCE_MS
+from shards.record import Record
+from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
+
+from ..codec.packets import Publish
+from ..codec.properties import Properties, forwarded
+from ..codec.reasons import Reason
+from ..delivery.publishing import Wish
+from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
+
+DELAYED = b"$delayed/"
+BRIDGE_STATE = "$SYS/broker/connection/+/state"
+EPOCH_FROM_S = 42_949_670
+LEVELS_MAX = 65_535
+"""What MQTT itself allows."""
+OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key"})
+OWN_PREFIX = "fasti-"
+"""What begins so is said by the server, of a delivery: no publisher can say it."""
+
+
+_RESERVED = "the topic is one of the server's own"
+
+
+class PublishRefused(Exception):
+    """A publish that cannot be taken; `reason` goes into its PUBACK."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def read_publish(
+    packet: Publish, publisher: str, now_ms: int, max_delay_ms: int, levels_max: int = LEVELS_MAX
+) -> Wish:
+    """Raises PublishRefused."""
+    topic, due_ms = packet.topic, 0
+    properties = packet.properties
+    if topic.startswith(b"$"):
+        if topic.startswith(DELAYED):
+            topic, due_ms = _delayed(topic, now_ms)
+        elif not may_publish(topic):
+            raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
+    if levels_of(topic) > levels_max:
+        detail = f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
+    key = zone = b""
+    if properties is not None and properties.user_properties:
+        due_ms = _asked_due(properties, now_ms) or due_ms
+        zone = wall_time(properties.user("deliver-at") or "")
+        key = (properties.user("idempotency-key") or "").encode()
+        if len(key) > 256:
+            raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
+    if due_ms > now_ms + max_delay_ms:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "the delay is longer than limits.max_delay")
+    record = Record(
+        topic,
+        packet.payload,
+        due_ms,
+        packet.qos,
+        packet.retain,
+        expires_ms=expires_ms(properties),
+        publisher=publisher.encode()[:255],
+        properties=forwarded(_without_own(properties)) if properties is not None else b"",
+        key=dedupe_key("mqtt", key) if key else b"",
+        zone=zone,
+    )
+    fingerprint = _fingerprint(packet) if key else b""
+    return Wish(record, due_ms > 0, record.key, fingerprint)
+
+
+def raised(wish: Wish, qos: int) -> Wish:
+    """The same, as if it had been published at `qos` at least."""
+    record = wish.record
+    if record.qos >= qos:
+        return wish
+    return msgspec.structs.replace(wish, record=msgspec.structs.replace(record, qos=qos))
+
+
+def may_publish(topic: bytes) -> bool:
+    """Whether a client may publish to a topic at once, itself or by its will."""
+    return not is_reserved(topic) or matches(BRIDGE_STATE, topic.decode())
+
+
+def expires_ms(properties: Properties | None) -> int:
+    """The message expiry of a publish or a will; 0: none. An interval of 0 s is over at once."""
+    expiry = properties.message_expiry if properties is not None else None
+    return 0 if expiry is None else expiry * 1000 or AT_ONCE_MS
+
+
+def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
+    """Whether a payload that is said to be UTF-8 is."""
+    if properties is None or properties.payload_format != 1:
+        return True
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def dedupe_key(user: str, key: bytes) -> bytes:
+    """What an idempotency key is stored under."""
+    return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
+
+
+def _fingerprint(packet: Publish) -> bytes:
+    return blake2b(packet.topic + b"\0" + packet.payload, digest_size=16).digest()
+
+
+def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
+    """Topic and due of `$delayed/{n}/{topic}`."""
+    number, _, rest = topic[len(DELAYED) :].partition(b"/")
+    if not number.isdigit() or len(number) > 12:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "$delayed/{n}/{topic}: n is whole seconds")
+    try:
+        check_topic(rest)
+    except TopicError as error:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, f"$delayed/{{n}}/{{topic}}: {error}") from error
+    if is_reserved(rest):
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
+    seconds = int(number)
+    return rest, seconds * 1000 if seconds >= EPOCH_FROM_S else now_ms + seconds * 1000
+
+
+def _asked_due(properties: Properties, now_ms: int) -> int:
+    at, delay = properties.user("deliver-at"), properties.user("deliver-in")
+    if at is not None and delay is not None:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, "both deliver-at and deliver-in are given")
+    try:
+        if at is not None:
+            return max(1, parse_deliver_at(at))
+        if delay is not None:
+            return now_ms + parse_delay(delay)
+    except TimeError as error:
+        name = "deliver-at" if at is not None else "deliver-in"
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, f"{name}: {error}") from error
+    return 0
+
+
+def _without_own(properties: Properties) -> Properties:
+    users = tuple(
+        pair
+        for pair in properties.user_properties
+        if pair[0] not in OWN_PROPERTIES and not pair[0].startswith(OWN_PREFIX)
+    )
+    if len(users) == len(properties.user_properties):
+        return properties
+    return msgspec.structs.replace(properties, user_properties=users)

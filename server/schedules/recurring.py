@@ -1,0 +1,338 @@
+"""Recurring schedules: the next occurrence written when the horizon has passed the one before.
+
+For each schedule RAM holds its name and the position that its pending occurrence was first put at, sorted by
+position. Each round looks at the first of them: once the horizon has passed it, whatever has become of the
+message (delivered, cancelled, moved to another time), a request in the writer writes the next occurrence and
+the row that names it, if the row still names the one before. After a start the rows are read, and those that
+the horizon had passed are asked for at once. So nothing hangs on a timer, and nothing is written twice.
+
+An occurrence that was written while the clock was set back waits in the table `held`; its successor is
+written when the wall clock has reached its due and it has left that table. So there is never more than one
+that is written and not yet dispatched, whatever the clock does, and a change takes it back.
+
+What was noted in RAM when it was decided may be lost with its group; whenever the store has failed and is
+back all rows are read again. Bounds: `max_schedules`, and 100 requests to a round.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice, takewhile
+from typing import cast
+from zoneinfo import ZoneInfo
+
+import msgspec
+from sortedcontainers import SortedSet
+
+from shards.commit import Commit, Refused
+from shards.errors import Corrupt, StoreFailed
+from shards.schedules import (
+    ScheduleRow,
+    TimingRow,
+    cancel,
+    draft_at,
+    has_passed,
+    is_untouched,
+    named_row,
+    place,
+    read_schedule,
+    schedule_of,
+    without,
+    write_schedule,
+)
+from shards.store import Store, Table
+from shards.unreadable import readable
+from timeline.cron import Cron, parse_cron
+from timeline.fires import GRACE_MS, Every, Gap, Misfire, Overlap, Plan, Progress, following, local_of
+from timeline.horizon import Horizon
+from timeline.position import MessageId, Position, at_of, before
+from timeline.recurrence import Rule, parse_rule
+
+from ..clock import Clock
+from ..writer import Busy, Rider, Writer
+
+log = logging.getLogger(__name__)
+
+STEP = 100
+RETRY_S = 1.0
+RELEASE_S = 0.01
+NAMES_END = b"\x7f"
+"""Above every name: they are ASCII."""
+
+
+def plan_of(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
+    """What makes the fires. Raises CronError, RuleError; KeyError, ValueError or OSError for the zone."""
+    zone = ZoneInfo(timing.zone)
+    return Plan(
+        _source(timing, zone, anchor_ms),
+        zone,
+        timing.start_ms,
+        timing.end_ms or None,
+        cast("Gap", timing.gap),
+        cast("Overlap", timing.overlap),
+        timing.jitter_ms,
+        name,
+    )
+
+
+def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int) -> Cron | Rule | Every:
+    if timing.kind == "cron":
+        return parse_cron(timing.expression)
+    if timing.kind == "rrule":
+        # A rule counts from its start, which is its first time: without one that is the next whole second.
+        start_ms = timing.start_ms or anchor_ms // 1_000 * 1_000 + 1_000
+        return parse_rule(timing.expression, local_of(start_ms, zone))
+    interval_ms = int(timing.expression)
+    return Every(interval_ms, timing.start_ms or anchor_ms + interval_ms)
+
+
+class Schedules(Rider):
+    """All schedules of one server."""
+
+    def __init__(
+        self, store: Store, horizon: Horizon, writer: Writer, clock: Clock, *, max_schedules: int
+    ) -> None:
+        self._store = store
+        self._horizon = horizon
+        self._writer = writer
+        self._clock = clock
+        self._max = max_schedules
+        self._places: dict[str, Position | None] = {}
+        self._due: SortedSet[tuple[Position, str]] = SortedSet()
+        self._held: SortedSet[tuple[Position, str]] = SortedSet()
+        """Of those whose occurrence is, or was, in the table `held`."""
+        self._passed: set[tuple[Position, str]] = set()
+        """Passed by the horizon before this start: not delivered late by it."""
+        self._asked: set[str] = set()
+        self._stuck: dict[str, Position] = {}
+        """What cannot be followed: asked for no more, also when the rows are read again."""
+        self._unreadable: set[bytes] = set()
+        """Keys of rows that were passed over: they are no schedules."""
+        self._retry_at = 0.0
+        self.recover()
+        writer.carry(self)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def unreadable(self) -> int:
+        """Rows that were passed over."""
+        return len(self._unreadable)
+
+    def recover(self) -> None:
+        """Read all rows: at start, and when the store is back after a failure."""
+        self._places.clear()
+        self._due.clear()
+        self._held.clear()
+        self._unreadable.clear()
+        for key, value in readable(self._store, Table.SCHEDULES, b"", NAMES_END):
+            try:
+                self._note(*named_row(key, value))
+            except Corrupt as error:
+                self._unreadable.add(key)
+                log.error("schedule %r cannot be read, it does not fire: %s", key, error)
+        horizon = self._horizon.position
+        self._passed = set(takewhile(lambda entry: entry[0] <= horizon, self._due))
+
+    # -- rounds
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every occurrence whose time has come has its successor."""
+        return not self._asked and next(self._come(), None) is None
+
+    def _come(self) -> Iterator[tuple[Position, str]]:
+        """Those whose occurrence the horizon has passed, or, of held ones, whose due the wall clock shows."""
+        horizon = self._horizon.position
+        yield from takewhile(lambda entry: entry[0] <= horizon, self._due)
+        if self._held:
+            wall = before(self._clock.wall_ms() + 1)
+            yield from takewhile(lambda entry: entry[0] < wall, self._held)
+
+    def step(self) -> None:
+        """Ask the writer for what follows the occurrences that the horizon has passed."""
+        if self._writer.broken is not None or self._clock.mono() < self._retry_at:
+            return
+        for entry in list(islice((e for e in self._come() if e[1] not in self._asked), STEP)):
+            try:
+                self._asked.add(entry[1])
+                self._writer.submit(partial(self._advance, entry=entry), partial(self._advanced, entry[1]))
+            except (Busy, StoreFailed):
+                self._asked.discard(entry[1])
+                return
+
+    def _advance(self, commit: Commit, entry: tuple[Position, str]) -> None:
+        """In the writer: the next occurrence, if the row still names this one."""
+        position, name = entry
+        row = read_schedule(commit, name)
+        if row is None or row.occurrence is None or row.occurrence.position != position:
+            self._note(name, row)
+            return
+        if not has_passed(commit, row.occurrence, self._clock.wall_ms()):
+            # Held, and released in a moment: before this, as a rule.
+            self._retry_at = self._clock.mono() + RELEASE_S
+            return
+        self._write(commit, name, self._successor(commit, name, row))
+        self._passed.discard(entry)
+
+    def _successor(self, commit: Commit, name: str, row: ScheduleRow) -> ScheduleRow:
+        """The row with the occurrence that follows the one it names. Raises Refused."""
+        assert row.occurrence is not None
+        position = row.occurrence.position
+        was_late = (
+            (position, name) not in self._passed
+            and self._clock.wall_ms() - at_of(position) > GRACE_MS
+            and is_untouched(commit, row.occurrence)
+        )
+        bare = msgspec.structs.replace(row, occurrence=None)
+        return self._next(commit, name, bare, was_late=was_late)
+
+    def _advanced(self, name: str, answer: object) -> None:
+        self._asked.discard(name)
+        if isinstance(answer, Refused):
+            log.warning("schedule %s: its next message is refused, tried again: %s", name, answer)
+            self._retry_at = self._clock.mono() + RETRY_S
+        elif isinstance(answer, Exception) and not isinstance(answer, StoreFailed):
+            # It would fail again, and take others with it each time.
+            log.error("schedule %s does not go on until it is changed or the server starts: %r", name, answer)
+            place = self._places.get(name)
+            if place is not None:
+                self._stuck[name] = place
+                self._due.discard((place, name))
+                self._held.discard((place, name))
+
+    def _next(self, commit: Commit, name: str, row: ScheduleRow, *, was_late: bool = False) -> ScheduleRow:
+        """The row with its next occurrence, written; without one when there is none. Raises Refused."""
+        if row.paused or (row.timing.limit and row.count >= row.timing.limit):
+            return row
+        misfire, progress = cast("Misfire", row.timing.misfire), Progress(row.through_ms, row.made_up)
+        try:
+            plan = plan_of(row.timing, name, row.anchor_ms)
+            fire, after = following(plan, misfire, progress, self._clock.wall_ms(), was_late=was_late)
+        except (ValueError, KeyError, OSError) as error:
+            log.error("schedule %s cannot go on, it is kept without a next message: %s", name, error)
+            return row
+        if fire is None:
+            return row
+        return place(commit, name, row, fire, after)
+
+    # -- requests, decided in the writer
+
+    def put(
+        self, commit: Commit, name: str, timing: TimingRow, record: bytes, body: bytes
+    ) -> tuple[ScheduleRow, bool]:
+        """Make or change a schedule; its row and whether it is new. Raises Refused.
+
+        A change counts from now on; what the old definition owed by then is written first. One that cannot
+        be read is no schedule: this one is new.
+        """
+        old, now_ms, taken_back = self._if_readable(commit, name), self._clock.wall_ms(), None
+        is_new = old is None
+        if old is None:
+            if len(self) >= self._max and name not in self._places:
+                raise Refused("over-quota", f"{self._max} schedules are kept, as many as limits.schedules")
+            row = ScheduleRow(timing, record, body, now_ms, now_ms, through_ms=now_ms)
+        elif (old.timing, old.record, old.body) == (timing, record, body):
+            return old, False
+        else:
+            if old.occurrence is not None and has_passed(commit, old.occurrence, now_ms):
+                # Written at once: what follows may be refused, and this one is placed.
+                old = self._successor(commit, name, old)
+                self._write(commit, name, old)
+            row, taken_back = without(commit, old)
+            row = self._from_now(row)
+            row = msgspec.structs.replace(row, timing=timing, record=record, body=body, anchor_ms=now_ms)
+        row = self._next(commit, name, row)
+        self._take_back(commit, taken_back)
+        self._write(commit, name, row)
+        return row, is_new
+
+    def pause(self, commit: Commit, name: str) -> ScheduleRow | None:
+        """Take the pending occurrence back and write no further one. None: there is no such schedule."""
+        row = read_schedule(commit, name)
+        if row is None or row.paused:
+            return row
+        row, taken_back = without(commit, row)
+        row = msgspec.structs.replace(row, paused=True)
+        self._take_back(commit, taken_back)
+        self._write(commit, name, row)
+        return row
+
+    def resume(self, commit: Commit, name: str) -> ScheduleRow | None:
+        """Go on with the first fire later than now: what a pause left out was not missed."""
+        row = read_schedule(commit, name)
+        if row is None or not row.paused:
+            return row
+        row = self._next(commit, name, msgspec.structs.replace(self._from_now(row), paused=False))
+        self._write(commit, name, row)
+        return row
+
+    def trigger(self, commit: Commit, name: str) -> MessageId | None:
+        """One message now, beside the plan."""
+        row = read_schedule(commit, name)
+        return None if row is None else commit.put_known(draft_at(name, row.record, self._clock.wall_ms()))
+
+    def delete(self, commit: Commit, name: str) -> bool:
+        """Forget the schedule; its pending occurrence is cancelled, also if it was moved.
+
+        One that cannot be read is no schedule, but its row goes.
+        """
+        row = self._if_readable(commit, name)
+        if row is not None and row.occurrence is not None:
+            cancel(commit, row.occurrence)
+        write_schedule(commit, name, None)
+        self._note(name, None)
+        return row is not None
+
+    # -- leaves
+
+    def get(self, name: str) -> ScheduleRow | None:
+        """The row as it can be read now."""
+        value = self._store.get(Table.SCHEDULES, name.encode())
+        return None if value is None else schedule_of(value)
+
+    def after(self, name: str, limit: int) -> list[tuple[str, ScheduleRow]]:
+        """Schedules in order of their names, from behind `name`."""
+        start = name.encode() + b"\0" if name else b""
+        found: list[tuple[str, ScheduleRow]] = []
+        for key, value in readable(self._store, Table.SCHEDULES, start, NAMES_END):
+            with suppress(Corrupt):  # the log has it since the rows were loaded
+                found.append(named_row(key, value))
+            if len(found) == limit:
+                break
+        return found
+
+    def _if_readable(self, commit: Commit, name: str) -> ScheduleRow | None:
+        try:
+            return read_schedule(commit, name)
+        except Corrupt as error:
+            log.error("schedule %s cannot be read, a message of it may be pending: %s", name, error)
+            return None
+
+    def _take_back(self, commit: Commit, message: MessageId | None) -> None:
+        if message is not None:
+            commit.cancel(message)
+
+    def _from_now(self, row: ScheduleRow) -> ScheduleRow:
+        return msgspec.structs.replace(row, through_ms=max(row.through_ms, self._clock.wall_ms()))
+
+    def _write(self, commit: Commit, name: str, row: ScheduleRow) -> None:
+        write_schedule(commit, name, row)
+        self._note(name, row)
+
+    def _note(self, name: str, row: ScheduleRow | None) -> None:
+        """What RAM keeps of a row, from when it is decided: the horizon waits for the group anyway."""
+        self._unreadable.discard(name.encode())
+        last = self._places.pop(name, None)
+        if last is not None:
+            self._due.discard((last, name))
+            self._held.discard((last, name))
+        if row is None:
+            self._stuck.pop(name, None)
+            return
+        occurrence = row.occurrence
+        self._places[name] = None if occurrence is None else occurrence.position
+        if occurrence is not None and self._stuck.get(name) != occurrence.position:
+            (self._held if occurrence.is_held else self._due).add((occurrence.position, name))

@@ -1,0 +1,201 @@
+"""Local wall times, when the time zone database says something else than it did.
+
+A message for `2027-03-28T09:00[Europe/Bucharest]` is stored with that wish beside the instant that it was
+when it was accepted. Governments change their minds: with a newer database nine o'clock there may be another
+instant. Then every pending message with such a wish is moved to where its wish is now, as a user would move
+it: the id stays. What is too near to be moved goes out at the old time, and the report says so.
+
+The database's version stands in `meta`. A server that starts on another one than the last time goes through
+all pending messages before it serves; `python -m server retime` does so at any time, on a stopped server.
+
+Which database is in use is the platform's choice (zoneinfo looks in the system's folders first, then for the
+package tzdata): the version is read where the platform writes it.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from importlib.metadata import PackageNotFoundError, version
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+from zoneinfo import TZPATH
+
+from shards.commit import Commit
+from shards.dedupe import Refused
+from shards.errors import Corrupt
+from shards.group_commit import Outcome
+from shards.read import Row
+from shards.record import decode, has_zone, is_stub
+from shards.recover import Opened
+from shards.store import Store, Table
+from shards.tables import META_ZONES
+from timeline.position import END, START, MessageId, Position, id_text, message_id, seq_of
+
+from ..times import TimeError, format_ms, parse_deliver_at
+from .retime_schedules import SchedulesReport, retime_schedules
+
+log = logging.getLogger(__name__)
+
+GROUP_MESSAGES = 1_000
+LOGGED = 100
+"""Moves that a start writes into the log one by one."""
+
+_VERSION = re.compile(r"# version (\S+)")
+
+
+class Change(NamedTuple):
+    """A message whose wish is another instant now."""
+
+    id: MessageId
+    row: MessageId
+    wish: str
+    old_ms: int
+    new_ms: int
+
+
+@dataclass(slots=True)
+class Report:
+    """How a run ended: messages with a zone, those that were moved, those that could not be."""
+
+    zoned: int = 0
+    moved: int = 0
+    kept: int = 0
+    schedules: SchedulesReport = field(default_factory=SchedulesReport)
+
+    def __str__(self) -> str:
+        said = f"{self.zoned} pending messages with a zone, {self.moved} moved, {self.kept} could not be"
+        return f"{said}; {self.schedules}" if self.schedules.looked else said
+
+
+def zones_version(folders: Sequence[str] = TZPATH) -> str:
+    """Which time zone database this process uses; "unknown" if nothing says."""
+    for folder in map(Path, folders):
+        source, plain = folder / "tzdata.zi", folder / "+VERSION"
+        if source.is_file():
+            with source.open(encoding="utf-8", errors="replace") as lines:
+                found = _VERSION.match(lines.readline())
+            if found:
+                return found[1]
+        if plain.is_file():
+            return plain.read_text(encoding="utf-8", errors="replace").strip()
+    try:
+        return version("tzdata")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def retime_if_changed(
+    opened: Callable[[], Opened], store: Store, wall_ms: int, current: str
+) -> Report | None:
+    """At start: recompute if the database has changed since the last one; None if not.
+
+    `opened`: opens the store's timeline. Raises what the store raises.
+    """
+    stored = store.get(Table.META, META_ZONES)
+    if stored == current.encode():
+        return None
+    report = None
+    if stored is not None:
+        log.info("time zones changed from %s to %s", stored.decode(), current)
+        changes = 0
+
+        def told(line: str) -> None:
+            nonlocal changes
+            changes += 1
+            if changes <= LOGGED:
+                log.info("%s", line)
+
+        report = retime(opened(), wall_ms, told)
+        log.info("%s", report)
+    note_zones(store, current)
+    return report
+
+
+def retime(opened: Opened, wall_ms: int, told: Callable[[str], None]) -> Report:
+    """Move every pending message whose wish is another instant now, and what schedules have written ahead.
+
+    `told` gets a line for each.
+
+    For a timeline that nobody else uses. Durable on return. Raises StoreFailed, Corrupt.
+    """
+    report = Report()
+    as_of = opened.horizon.seq
+    start: Position | None = START
+    while start is not None:
+        changes, start = _step(opened, start, as_of, report, told)
+        if changes:
+            _move(opened, wall_ms, changes, report, told)
+    report.schedules = retime_schedules(opened, wall_ms, told)
+    return report
+
+
+def _step(
+    opened: Opened, start: Position, as_of: int, report: Report, told: Callable[[str], None]
+) -> tuple[list[Change], Position | None]:
+    """The next changes, a group of them at most, and where to go on; None at the end."""
+    changes: list[Change] = []
+    for place, number, value in _rows(opened, start):
+        if not has_zone(value) or is_stub(value) or seq_of(place) > as_of:
+            continue
+        record = decode(value)
+        row = message_id(place, number, opened.open_group.node)
+        name, wish = MessageId(record.id or row), record.zone.decode()
+        report.zoned += 1
+        try:
+            new_ms = parse_deliver_at(wish)
+        except TimeError as error:
+            report.kept += 1
+            told(f"{id_text(name)} {wish} stays at {format_ms(record.due_ms)}: {error}")
+            continue
+        if new_ms != record.due_ms:
+            changes.append(Change(name, row, wish, record.due_ms, new_ms))
+        if len(changes) == GROUP_MESSAGES:
+            return changes, Position(place + 1)
+    return changes, None
+
+
+def _rows(opened: Opened, start: Position) -> Iterator[Row]:
+    """What is pending from `start` on: what the horizon has not passed, and what is held."""
+    rows = opened.reader.read(max(start, Position(opened.horizon.position + 1)), END)
+    if not opened.held:
+        return rows
+    return merge((row for row in opened.reader.held() if row[0] >= start), rows, key=itemgetter(0))
+
+
+def _move(
+    opened: Opened, wall_ms: int, changes: Sequence[Change], report: Report, told: Callable[[str], None]
+) -> None:
+    """One group commit."""
+    opened.open_group.begin(wall_ms)
+    for change in changes:
+        line = f"{id_text(change.id)} {change.wish}"
+        why = _why_kept(opened.commit, change)
+        if why:
+            report.kept += 1
+            told(f"{line} stays at {format_ms(change.old_ms)}: {why}")
+        else:
+            report.moved += 1
+            told(f"{line} moved from {format_ms(change.old_ms)} to {format_ms(change.new_ms)}")
+    opened.open_group.seal()
+    opened.store.flush()
+    opened.horizon.close_group()
+
+
+def _why_kept(commit: Commit, change: Change) -> str:
+    """Move it; why that did not work, if so."""
+    try:
+        control = commit.move(change.id, change.new_ms, change.row, zone=change.wish.encode())
+    except (Refused, Corrupt) as error:
+        return str(error)
+    return "" if control.outcome is Outcome.DONE else "too near or past"
+
+
+def note_zones(store: Store, current: str) -> None:
+    """Remember which database the dues were made with."""
+    batch = store.batch()
+    batch.put(Table.META, META_ZONES, current.encode())
+    store.write(batch)
+    store.flush()

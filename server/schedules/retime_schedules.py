@@ -1,0 +1,174 @@
+"""Recurring schedules when the rules of their time zones have changed: their pending occurrences follow.
+
+Cron expressions and rules name local times, so all fires that are not yet written follow by themselves. The
+one that is written ahead is for a local time too, which its row keeps: if that is another instant now, the
+message is cancelled and the schedule writes one for the new instant, in one batch, as when the schedule is
+edited. It has another id then: were it moved, the schedule would go on when its old time has come, not its
+new one. No fire is skipped or doubled by that, because it stays the fire of the same local time.
+
+    schedule nightly: 2027-06-01T02:00 moved from 2027-05-31T23:00:00.000Z to 2027-06-01T00:00:00.000Z
+
+One whose new instant has passed already was missed: the schedule's policy says what becomes of it. `start`
+and `end` that were given as local wall times follow as well. What somebody has cancelled or moved by itself
+stays, and so does what is too near. `every` counts elapsed time: only a `start` moves it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import cast
+
+import msgspec
+
+from shards.commit import Commit
+from shards.dedupe import Refused
+from shards.errors import Corrupt
+from shards.recover import Opened
+from shards.schedules import (
+    Occurrence,
+    ScheduleRow,
+    TimingRow,
+    has_passed,
+    is_untouched,
+    named_row,
+    place,
+    without,
+    write_schedule,
+)
+from shards.store import Table
+from shards.unreadable import readable
+from timeline.fires import Fire, Misfire, Plan, Progress, following, just_before, next_fire
+
+from ..times import TimeError, format_ms, parse_deliver_at, wall_time
+from .recurring import NAMES_END, plan_of
+
+STEP = 100
+_EPOCH = datetime(1970, 1, 1)
+
+
+class _Bounds(msgspec.Struct):
+    """Of a definition as it was sent: what may be a local wall time."""
+
+    start: str | None = None
+    end: str | None = None
+
+
+@dataclass(slots=True)
+class SchedulesReport:
+    """Pending occurrences looked at, those that follow, those that could not; rows that cannot be read."""
+
+    looked: int = 0
+    moved: int = 0
+    kept: int = 0
+    unreadable: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.looked} pending occurrences of schedules, {self.moved} moved, {self.kept} could not be"
+        return f"{text}, {self.unreadable} rows cannot be read" if self.unreadable else text
+
+
+def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) -> SchedulesReport:
+    """Let every pending occurrence follow its zone; `told` gets a line for each that does or cannot.
+
+    A row that cannot be read is passed over: it does not fire either. For a timeline that nobody else uses.
+    Durable on return. Raises StoreFailed.
+    """
+    report, after = SchedulesReport(), b""
+    while True:
+        rows = list(islice(readable(opened.store, Table.SCHEDULES, after, NAMES_END), STEP))
+        if not rows:
+            return report
+        opened.open_group.begin(wall_ms)
+        for key, value in rows:
+            try:
+                name, row = named_row(key, value)
+                line = _follow(opened.commit, name, row, wall_ms, report)
+            except (Corrupt, msgspec.MsgspecError) as error:
+                name, line = repr(key), f"passed over, it cannot be read: {error}"
+                report.unreadable += 1
+            if line:
+                told(f"schedule {name}: {line}")
+        opened.open_group.seal()
+        opened.store.flush()
+        opened.horizon.close_group()
+        after = rows[-1][0] + b"\0"
+
+
+def _follow(commit: Commit, name: str, row: ScheduleRow, wall_ms: int, report: SchedulesReport) -> str:
+    """Write the row as the rules are now; what there is to say of it, if anything."""
+    timing, occurrence = _timing(row), row.occurrence
+    if timing != row.timing:
+        row = msgspec.structs.replace(row, timing=timing)
+        write_schedule(commit, name, row)
+    if occurrence is None or has_passed(commit, occurrence, wall_ms):
+        return ""
+    if not is_untouched(commit, occurrence):
+        return ""
+    report.looked += 1
+    label = f"{_local_text(occurrence)} "
+    try:
+        plan = plan_of(timing, name, row.anchor_ms)
+    except (ValueError, KeyError, OSError) as error:
+        report.kept += 1
+        return f"{label}stays at {format_ms(occurrence.at_ms)}: {error}"
+    through_ms = _dealt_with(plan, occurrence)
+    fire = next_fire(plan, through_ms)
+    if fire is not None and fire.base_ms == occurrence.base_ms:
+        return ""
+    misfire = cast("Misfire", timing.misfire)
+    fire, progress = following(plan, misfire, Progress(through_ms), wall_ms, was_late=False)
+    why = _replace(commit, name, row, fire, progress)
+    if why:
+        report.kept += 1
+        return f"{label}stays at {format_ms(occurrence.at_ms)}: {why}"
+    report.moved += 1
+    new = "none, it has ended" if fire is None else format_ms(fire.at_ms)
+    return f"{label}moved from {format_ms(occurrence.at_ms)} to {new}"
+
+
+def _timing(row: ScheduleRow) -> TimingRow:
+    """With `start` and `end` as they are now."""
+    bounds = msgspec.json.decode(row.body, type=_Bounds)
+    return msgspec.structs.replace(
+        row.timing,
+        start_ms=_bound(bounds.start, row.timing.start_ms),
+        end_ms=_bound(bounds.end, row.timing.end_ms),
+    )
+
+
+def _bound(text: str | None, known_ms: int) -> int:
+    if text is None or not wall_time(text):
+        return known_ms
+    try:
+        return parse_deliver_at(text)
+    except TimeError:
+        return known_ms
+
+
+def _dealt_with(plan: Plan, occurrence: Occurrence) -> int:
+    """Up to where fires are dealt with, by the rules as they are now: the next is that of the occurrence."""
+    if plan.counts_elapsed or occurrence.nominal_ms < 0:
+        return occurrence.before_ms
+    return just_before(plan, occurrence.nominal_ms, occurrence.before_ms)
+
+
+def _replace(commit: Commit, name: str, row: ScheduleRow, fire: Fire | None, progress: Progress) -> str:
+    """Take the pending occurrence back and write the fire in its stead; why that did not work, if so."""
+    bare, taken_back = without(commit, row)
+    if taken_back is None:
+        return "too near or past"
+    try:
+        if fire is not None:
+            bare = place(commit, name, bare, fire, progress)
+    except Refused as error:
+        return str(error)
+    commit.cancel(taken_back)
+    write_schedule(commit, name, bare)
+    return ""
+
+
+def _local_text(occurrence: Occurrence) -> str:
+    if occurrence.nominal_ms < 0:
+        return "the next one"
+    return (_EPOCH + timedelta(milliseconds=occurrence.nominal_ms)).isoformat(timespec="seconds")
