@@ -4,6 +4,10 @@ import time
 from typing import Protocol
 
 
+class NotSimulated(Exception):
+    """The server runs on the system's clock."""
+
+
 class Clock(Protocol):
     """Wall time in ms since the epoch, and seconds of monotonic time."""
 

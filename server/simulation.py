@@ -13,14 +13,10 @@ from timeline.horizon import BOUND_MS
 from timeline.position import Position, at_of, before
 
 from .app import App
-from .clock import SimulatedClock
+from .clock import NotSimulated, SimulatedClock
 from .housekeeping import INTERVAL_S, Housekeeping
 
 STOPS = 100
-
-
-class NotSimulated(Exception):
-    """The server runs on the system's clock."""
 
 
 async def advance(app: App, housekeeping: Housekeeping, by_ms: int) -> int:

@@ -20,9 +20,8 @@ from shards.dedupe import Refused
 from shards.errors import StoreFailed
 from timeline.position import BadId, MessageId, parse_id
 
-from ..app import App
 from ..times import TimeError, parse_delay, parse_deliver_at
-from ..writer import Busy, Decide
+from ..writer import Ask, Busy, Decide
 from .problems import Problem
 from .values.requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
 from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
@@ -50,10 +49,10 @@ def raw_answer(body: bytes, status: int = 200, headers: dict[str, str] | None = 
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
-async def ask(app: App, decide: Decide, *, cost: int = 1) -> Any:
+async def asked(ask: Ask, decide: Decide, *, cost: int = 1) -> Any:
     """The writer's answer to `decide`, once it is durable. Raises Problem."""
     with refusals():
-        return await app.ask(decide, cost=cost)
+        return await ask(decide, cost=cost)
 
 
 @contextmanager

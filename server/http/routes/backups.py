@@ -4,17 +4,16 @@ It is a checkpoint: files are linked where the new directory is on the store's f
 moment and next to no room; elsewhere they are copied. The server goes on meanwhile.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 from aiohttp import web
 
 from shards.errors import StoreFailed
-from shards.store import Store
 
-from ...app import App
 from ..answers import body_of, json_answer
 from ..calls import Gives, described
 from ..problems import Problem
@@ -39,8 +38,12 @@ _WISH = msgspec.json.Decoder(BackupWish)
 class Backups:
     """The route."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(
+        self, checkpoint: Callable[[Path], None], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    ) -> None:
+        """`checkpoint`: the store's; `in_thread`: runs it where it holds up nobody."""
+        self._checkpoint = checkpoint
+        self._in_thread = in_thread
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/backups", self.create)]
@@ -57,16 +60,15 @@ class Backups:
         if not path.is_absolute() or "\0" in wish.dir:
             raise FieldError("dir", "must be an absolute path")
         try:
-            await self._app.pipeline.in_thread(partial(_copy, self._app.opened.store, path))
+            await self._in_thread(partial(self._copy, path))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"no backup was made: {error}") from None
         return json_answer({"dir": str(path)}, 201)
 
-
-def _copy(store: Store, path: Path) -> None:
-    """Raises FieldError, StoreFailed."""
-    if path.exists():
-        raise FieldError("dir", "exists: a backup needs a new directory")
-    if not path.parent.is_dir():
-        raise FieldError("dir", "cannot be made: the directory above it is not there")
-    store.checkpoint(path)
+    def _copy(self, path: Path) -> None:
+        """Raises FieldError, StoreFailed."""
+        if path.exists():
+            raise FieldError("dir", "exists: a backup needs a new directory")
+        if not path.parent.is_dir():
+            raise FieldError("dir", "cannot be made: the directory above it is not there")
+        self._checkpoint(path)

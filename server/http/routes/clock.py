@@ -4,13 +4,12 @@ One walk at a time: a second request waits for the first to arrive, so that the 
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 
-from ...app import App
-from ...housekeeping import Housekeeping
-from ...simulation import NotSimulated, advance
+from ...clock import Clock, NotSimulated
 from ...times import INSTANT_MS_MAX, format_ms
 from ..answers import body_of, delay_ms, json_answer, refusals
 from ..calls import WRITES, Gives, described
@@ -32,9 +31,10 @@ _ADVANCE = msgspec.json.Decoder(Advance)
 class ClockRoutes:
     """The route."""
 
-    def __init__(self, app: App, housekeeping: Housekeeping) -> None:
-        self._app = app
-        self._housekeeping = housekeeping
+    def __init__(self, clock: Clock, walk: Callable[[int], Awaitable[int]]) -> None:
+        """`walk`: moves the clock by so many ms, and gives what it shows then. Raises NotSimulated."""
+        self._clock = clock
+        self._walk = walk
         self._walking = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
@@ -50,11 +50,11 @@ class ClockRoutes:
         wish = await body_of(request, _ADVANCE)
         by_ms = delay_ms("by", wish.by)
         async with self._walking:
-            if self._app.clock.wall_ms() + by_ms > INSTANT_MS_MAX:
+            if self._clock.wall_ms() + by_ms > INSTANT_MS_MAX:
                 raise FieldError("by", "goes beyond the year 9999")
             try:
                 with refusals():
-                    now_ms = await advance(self._app, self._housekeeping, by_ms)
+                    now_ms = await self._walk(by_ms)
             except NotSimulated as error:
                 raise Problem("clock-not-simulated", str(error)) from None
         view: shapes.Advanced = {"now": format_ms(now_ms)}

@@ -17,7 +17,7 @@ from aiohttp import web
 from shards.jobs import EXPIRE, JobRow
 from shards.manifest import MovedFile
 
-from ...app import App
+from ...config import Slices
 from ...jobs import expiring, splitting
 from ...jobs.expiring import DroppedSlice
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
@@ -85,8 +85,10 @@ DETAIL_MAX = 1_000
 class JobRoutes:
     """The routes."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, pipeline: Pipeline, slices: Slices) -> None:
+        """`slices`: the settings."""
+        self._pipeline = pipeline
+        self._slices = slices
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -98,10 +100,6 @@ class JobRoutes:
             web.post("/v1/jobs/{id}:abort", self.abort),
             web.post("/v1/jobs/{id}:renew", self.renew),
         ]
-
-    @property
-    def _pipeline(self) -> Pipeline:
-        return self._app.pipeline
 
     @described(
         "Start a job of the pipeline",
@@ -185,7 +183,7 @@ class JobRoutes:
         return json_answer(lease)
 
     def _view(self, job: Job | JobRow) -> JobView:
-        return job_view(self._app, job)
+        return job_view(job, self._slices)
 
 
 def _slice_ms(given: str | int | None) -> int:

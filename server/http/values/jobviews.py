@@ -5,7 +5,7 @@ from typing import NotRequired, TypedDict
 
 from shards.jobs import COMMITTING, ENDED, MOVING, SPLIT, JobRow, PieceRow, SourceRow
 
-from ...app import App
+from ...config import Slices
 from ...jobs.pipeline import Job, lease_of
 from .scalars import Cursor, Id, Instant
 from .views import time_text
@@ -95,8 +95,8 @@ class Lease(TypedDict):
     lease_s: int
 
 
-def job_view(app: App, job: Job | JobRow) -> JobView:
-    """A job as everybody may see it."""
+def job_view(job: Job | JobRow, slices: Slices) -> JobView:
+    """A job as everybody may see it; `slices`: the settings."""
     row = job.row if isinstance(job, Job) else job
     view: JobView = {
         "id": row.id,
@@ -114,11 +114,11 @@ def job_view(app: App, job: Job | JobRow) -> JobView:
     if row.kind == SPLIT:
         view["slice"] = pieces[0]
         view["parts"] = row.parts or None
-        view["split_above"] = app.config.slices.split_above
+        view["split_above"] = slices.split_above
         view["children"] = [_child_view(child, row.sources[0]) for child in row.children]
     else:
         view["slices"] = pieces
-        view["archive"] = app.config.slices.archive or None
+        view["archive"] = slices.archive or None
     if isinstance(job, Job):
         _add_files(view, job)
     if row.state in ENDED:

@@ -14,7 +14,7 @@ that came.
 """
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -22,15 +22,15 @@ import msgspec
 from shards import keys
 from shards.borrow import Counts
 from shards.fate import is_dropped
-from shards.read import Found
-from shards.record import ENCODINGS, Record, decode, schedule_name
+from shards.read import Reader
+from shards.record import ENCODINGS, Record, schedule_name
 from shards.store import Store, Table
 from shards.tables import wall_from
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
-from ...app import App
 from ...codec.properties import Properties, decode_properties
+from ...config import Shards
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import INSTANT_MS_MAX, format_ms
@@ -60,9 +60,10 @@ def etag(row: MessageId) -> str:
 class Journal:
     """When messages were dispatched, asked in rising order of position: one scan for a whole page."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._store: Store = app.opened.store
+    def __init__(self, store: Store, latest: Callable[[Position], int | None]) -> None:
+        """`latest`: asked for what the scan does not have."""
+        self._store = store
+        self._latest = latest
         self._turn: tuple[Position, int] | None = None
         self._turns: Iterator[tuple[bytes, bytes]] = iter(())
         self._is_open = False
@@ -75,7 +76,7 @@ class Journal:
             self._next()
         while self._turn is not None and self._turn[0] < place:
             self._next()
-        return self._turn[1] if self._turn is not None else self._app.writer.dispatched_ms(place)
+        return self._turn[1] if self._turn is not None else self._latest(place)
 
     def _next(self) -> None:
         row = next(self._turns, None)
@@ -138,19 +139,6 @@ def message_view(
     return view
 
 
-def found_view(app: App, found: Found, record: Record) -> shapes.Message:
-    """A message that was looked up by its id."""
-    place, is_held = found.position, found.shard is None
-    state, dispatched_ms = state_of(place, record, app.horizon.position, Journal(app), is_held=is_held)
-    return message_view(found.id, place, record, state, dispatched_ms)
-
-
-def found_state(app: App, found: Found) -> State:
-    """The state of a message that was looked up by its id."""
-    place, is_held = found.position, found.shard is None
-    return state_of(place, decode(found.value), app.horizon.position, Journal(app), is_held=is_held)[0]
-
-
 def _payload(record: Record) -> tuple[object, Encoding]:
     """As it came in; what is said to be text and is not (a plain publish can be anything) as base64."""
     encoding: Encoding = ENCODINGS[record.encoding]
@@ -179,9 +167,9 @@ def position_view(place: Position) -> shapes.Position:
     return {"at": time_text(at_of(place)), "seq": seq_of(place)}
 
 
-def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
+def slice_numbers(piece: Slice, borrowed: Counts, is_exact: bool, reader: Reader) -> shapes.SliceNumbers:
     """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
-    unreadable = sum(len(app.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
+    unreadable = sum(len(reader.unreadable.of(shard.prefix)) for shard in piece.readable())
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
@@ -195,20 +183,19 @@ def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> s
     }
 
 
-def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
-    """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
-    caps = app.config.shards
+def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_ms: int) -> shapes.Shard:
+    """A shard as it stands when the horizon's clock shows `clock_ms`."""
     is_borrowed = piece.borrowed.get(shard.number) is shard
     is_sealed = (
         is_borrowed
         or piece.newest.get(shard.structure) is not shard
         or shard.count >= caps.cap_messages
         or shard.bytes >= caps.cap_bytes
-        or app.horizon.clock_ms >= piece.end_ms
+        or clock_ms >= piece.end_ms
     )
     return {
         "shard": shard.number,
-        "structure": app.reader.structures.pattern(shard.structure),
+        "structure": reader.structures.pattern(shard.structure),
         "count": shard.count,
         "live": shard.live,
         "bytes": shard.bytes,
@@ -220,7 +207,7 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
         "sealed": is_sealed,
         "unreadable": [
             {"first": position_view(stretch.first), "last": position_view(stretch.last)}
-            for stretch in app.reader.unreadable.of(shard.prefix)
+            for stretch in reader.unreadable.of(shard.prefix)
         ],
     }
 
@@ -228,7 +215,7 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
 # -- sessions
 
 
-def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Session:
+def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> shapes.Session:
     """`lag`: the members that say how far it is behind."""
     session = subscriber.session
     view: shapes.Session = {
@@ -239,7 +226,7 @@ def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Se
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
             for s in session.subscriptions.values()
         ],
-        "read_position": position_view(session.read_at(app.horizon.position)),
+        "read_position": position_view(session.read_at(horizon)),
         "lag_messages": lag["lag_messages"],
         "lag_messages_is_exact": lag["lag_messages_is_exact"],
         "lag_seconds": lag["lag_seconds"],
