@@ -23,7 +23,7 @@ from timeline.position import BadId, MessageId, parse_id
 from ..times import TimeError, parse_delay, parse_deliver_at
 from ..writer import Ask, Busy, Decide
 from .problems import Problem
-from .values.requests import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
+from .values.bodies import UNREADABLE, FieldError, NotReadable, check_json, field_error, why_unreadable
 from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
 
 RETRY_AFTER = {"Retry-After": "1"}

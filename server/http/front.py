@@ -40,8 +40,9 @@ from .gate import Gate
 from .posting import first_answer, place
 from .problems import MEDIA_TYPE, Problem
 from .timeline import Timeline
+from .values.bodies import RequestError, check_json
 from .values.drafts import draft_of, late_ones
-from .values.requests import RequestError, check_json, parse_one
+from .values.message_body import parse_one
 
 PATH = "/v1/messages"
 START = b"POST /v1/messages HTTP/1.1\r\n"

@@ -33,7 +33,7 @@ from timeline.position import END, HELD_SHARD, START, MessageId, Position, befor
 
 from .timeline import Timeline
 from .values import shapes
-from .values.requests import FieldError
+from .values.bodies import FieldError
 from .values.scalars import State
 from .values.views import CANCELLED, PENDING, message_view, state_of
 

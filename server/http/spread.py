@@ -22,7 +22,7 @@ from sortedcontainers import SortedList
 
 from .density import Density
 from .timeline import Timeline
-from .values.requests import ParsedMessage
+from .values.message_body import ParsedMessage
 
 PARTS = 64
 REMEMBERED = 10_000

@@ -7,7 +7,7 @@ moment and next to no room; elsewhere they are copied. The server goes on meanwh
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -17,17 +17,12 @@ from shards.errors import StoreFailed
 from ..answers import body_of, json_answer
 from ..calls import Gives, described
 from ..problems import Problem
-from ..values.requests import FieldError
+from ..values import shapes
+from ..values.bodies import FieldError
 
 
 class BackupWish(msgspec.Struct, forbid_unknown_fields=True):
     """The body: an absolute path of the server's machine at which there is nothing yet."""
-
-    dir: str
-
-
-class Backup(TypedDict):
-    """Where the copy is."""
 
     dir: str
 
@@ -50,7 +45,7 @@ class Backups:
 
     @described(
         "A consistent copy to start a server on",
-        Gives(201, Backup),
+        Gives(201, shapes.Backup),
         body=BackupWish,
         problems=("store-unavailable",),
     )

@@ -33,9 +33,10 @@ from ..problems import Problem, problem_of
 from ..spread import Spreader
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.batches import is_ndjson, parse_batch, parse_each
+from ..values.batch_body import is_ndjson, parse_batch, parse_each
+from ..values.bodies import FieldError
 from ..values.drafts import draft_of, late_ones, names_of
-from ..values.requests import FieldError, Item, ParsedMessage
+from ..values.message_body import Item, ParsedMessage
 from ..values.scalars import FLAG
 from ..values.views import PENDING
 

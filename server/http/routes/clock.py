@@ -15,7 +15,7 @@ from ..answers import body_of, delay_ms, json_answer, refusals
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError
 from ..values.scalars import Delay
 
 

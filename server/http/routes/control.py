@@ -47,7 +47,7 @@ from ..problems import Problem
 from ..selection import Query, Selection, cursor_of, cursor_text, pending_query
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError
 from ..values.scalars import Cursor, Point, Seq, Shift
 from ..values.scalars import Filter as TopicFilter
 from ..values.views import due_of_row

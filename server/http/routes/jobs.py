@@ -25,8 +25,9 @@ from ...times import TimeError
 from ..answers import RETRY_AFTER, body_of, instant_ms, json_answer, limit_of, refusals
 from ..calls import WRITES, Gives, described
 from ..problems import SLUGS, Problem
-from ..values.jobviews import JobPage, JobView, Lease, job_view
-from ..values.requests import FieldError
+from ..values import shapes
+from ..values.bodies import FieldError
+from ..values.job_views import job_view
 from ..values.scalars import PAGED, Location
 
 PARTS_MAX = 1_000
@@ -103,7 +104,7 @@ class JobRoutes:
 
     @described(
         "Start a job of the pipeline",
-        Gives(201, JobView, {"Location": Location}),
+        Gives(201, shapes.JobView, {"Location": Location}),
         body=NewJob,
         problems=("not-found", *NO_JOB),
     )
@@ -125,7 +126,7 @@ class JobRoutes:
         answer.headers["Location"] = f"/v1/jobs/{job.row.id}"
         return answer
 
-    @described("Jobs, open ones first", Gives(200, JobPage), query=PAGED)
+    @described("Jobs, open ones first", Gives(200, shapes.JobPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "0")
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 6):
@@ -133,17 +134,17 @@ class JobRoutes:
         jobs = list(self._pipeline)
         end = int(cursor) + limit
         views = [self._view(job) for job in jobs[int(cursor) : end]]
-        page: JobPage = {"jobs": views, "next": str(end) if end < len(jobs) else None}
+        page: shapes.JobPage = {"jobs": views, "next": str(end) if end < len(jobs) else None}
         return json_answer(page)
 
-    @described("A job", Gives(200, JobView), problems=("not-found",))
+    @described("A job", Gives(200, shapes.JobView), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         job = self._pipeline.get(request.match_info["id"])
         if job is None:
             raise Problem("not-found", f"there is no job {request.match_info['id'][:40]}")
         return json_answer(self._view(job))
 
-    @described("Cut the slice", Gives(200, JobView), body=Begin, problems=NOT_NOW)
+    @described("Cut the slice", Gives(200, shapes.JobView), body=Begin, problems=NOT_NOW)
     async def begin(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BEGIN)
         job = await _said(splitting.begin(self._pipeline, request.match_info["id"], wish.token, wish.cuts))
@@ -151,7 +152,7 @@ class JobRoutes:
 
     @described(
         "Hand back what was moved or archived",
-        Gives(200, JobView),
+        Gives(200, shapes.JobView),
         body=CommitJob,
         problems=(*NOT_NOW, "bad-manifest"),
     )
@@ -165,24 +166,24 @@ class JobRoutes:
             row = await _said(expiring.commit(self._pipeline, job_id, wish.token, wish.slices or []))
         return json_answer(self._view(row))
 
-    @described("Forget the job", Gives(200, JobView), body=Abort, problems=NOT_NOW)
+    @described("Forget the job", Gives(200, shapes.JobView), body=Abort, problems=NOT_NOW)
     async def abort(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _ABORT)
         detail = wish.detail[:DETAIL_MAX]
         row = await _said(self._pipeline.abort(request.match_info["id"], wish.token, detail))
         return json_answer(self._view(row))
 
-    @described("Keep the lease", Gives(200, Lease), body=Renew, problems=NOT_NOW)
+    @described("Keep the lease", Gives(200, shapes.Lease), body=Renew, problems=NOT_NOW)
     async def renew(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _RENEW)
         progress = None
         if wish.done is not None or wish.total is not None:
             progress = wish.done or 0, wish.total or 0
         job = await _said(self._pipeline.renew(request.match_info["id"], wish.token, progress))
-        lease: Lease = {"id": job.row.id, "state": job.row.state, "lease_s": lease_of(job.row)}
+        lease: shapes.Lease = {"id": job.row.id, "state": job.row.state, "lease_s": lease_of(job.row)}
         return json_answer(lease)
 
-    def _view(self, job: Job | JobRow) -> JobView:
+    def _view(self, job: Job | JobRow) -> shapes.JobView:
         return job_view(job, self._slices)
 
 

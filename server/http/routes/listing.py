@@ -18,7 +18,7 @@ from ..calls import Gives, described
 from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, pending_query
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError
 from ..values.scalars import FLAG, PAGED, SELECTED, State
 from ..values.views import PENDING, STATES
 

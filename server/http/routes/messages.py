@@ -34,9 +34,10 @@ from ..problems import Problem
 from ..spread import Spreader
 from ..timeline import Timeline
 from ..values import shapes
+from ..values.bodies import FieldError, check_json
 from ..values.drafts import draft_of, late_ones
-from ..values.requests import FieldError, New, ParsedMessage, check_json, due_of, parse_one
-from ..values.scalars import Delay, ETag, Key, Location, Tags, Wish, only_one
+from ..values.message_body import New, ParsedMessage, due_of, parse_one
+from ..values.scalars import Delay, ETag, Key, Location, Tags, When, only_one
 from ..values.views import etag, message_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
@@ -49,7 +50,7 @@ NO_ROW = MessageId(0)
 class Move(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PATCH; exactly one of the two."""
 
-    deliver_at: Wish | None = None
+    deliver_at: When | None = None
     deliver_in: Delay | None = None
 
 

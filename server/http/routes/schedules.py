@@ -36,7 +36,9 @@ from ..calls import WRITES, Gives, described
 from ..problems import Problem
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.definitions import (
+from ..values.bodies import FieldError, NotReadable
+from ..values.scalars import PAGED, Location, only_one
+from ..values.schedule_body import (
     COUNT_DEFAULT,
     COUNT_MAX,
     PreviewRequest,
@@ -45,8 +47,6 @@ from ..values.definitions import (
     record_of,
     timing_of,
 )
-from ..values.requests import FieldError, NotReadable
-from ..values.scalars import PAGED, Location, only_one
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"

@@ -35,7 +35,7 @@ from ..calls import WRITES, Gives, described
 from ..problems import Problem
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError
 from ..values.scalars import PAGED, Since
 from ..values.views import session_view
 

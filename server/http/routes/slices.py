@@ -21,7 +21,7 @@ from ..calls import Gives, described
 from ..problems import Problem
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError
 from ..values.scalars import PAGED
 from ..values.views import shard_view, slice_numbers
 

@@ -13,7 +13,7 @@ from ..density import Density
 from ..selection import Selection, pending_query
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError
 from ..values.scalars import Delay, Filter, Point
 
 BUCKETS_MAX = 10_000

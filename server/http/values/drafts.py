@@ -16,7 +16,7 @@ from shards.record import ENCODINGS, Record, encode, encode_fresh
 from timeline.position import MessageId
 
 from ...codec.properties import Properties, forwarded
-from .requests import ParsedMessage
+from .message_body import ParsedMessage
 
 USER = "http"
 """Whose idempotency keys these are, until keys have users."""

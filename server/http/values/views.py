@@ -35,7 +35,7 @@ from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import INSTANT_MS_MAX, format_ms
 from . import shapes
-from .requests import Encoding
+from .message_body import Encoding
 from .scalars import State
 
 PENDING: Final = "pending"

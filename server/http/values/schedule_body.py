@@ -23,9 +23,10 @@ from timeline.recurrence import RuleError
 from ...config import Limits
 from ...schedules.recurring import plan_of
 from ...times import TimeError, parse_delay, parse_deliver_at
+from .bodies import FieldError
 from .drafts import draft_of
-from .requests import Encoding, FieldError, MessageRequest, draft
-from .scalars import Delay, Topic, Wish, Zone
+from .message_body import Encoding, MessageRequest, checked
+from .scalars import Delay, Topic, When, Zone
 
 COUNT_MAX = 1_000
 COUNT_DEFAULT = 10
@@ -54,8 +55,8 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     every: Delay | None = None
     rrule: str | None = None
     timezone: Zone | None = None
-    start: Wish | None = None
-    end: Wish | None = None
+    start: When | None = None
+    end: When | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
     jitter: Delay | None = None
     dst: Dst = msgspec.field(default_factory=Dst)
@@ -130,7 +131,7 @@ def record_of(request: ScheduleRequest, now_ms: int, limits: Limits) -> bytes:
         headers=request.headers,
         content_type=request.content_type,
     )
-    value = draft_of(draft(message, now_ms, limits), now_ms).value
+    value = draft_of(checked(message, now_ms, limits), now_ms).value
     return encode(msgspec.structs.replace(decode(value), due_ms=0))
 
 
