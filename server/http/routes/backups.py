@@ -14,9 +14,10 @@ from aiohttp import web
 
 from shards.errors import StoreFailed
 
-from ..answers import body_of, json_answer
+from ..answers import json_answer
 from ..calls import Gives, described
 from ..problems import Problem
+from ..requests import body_of
 from ..values import shapes
 from ..values.bodies import FieldError
 

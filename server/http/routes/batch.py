@@ -26,10 +26,11 @@ from ...clock import Clock
 from ...config import Limits
 from ...metrics import Metrics
 from ...writer import Ask
-from ..answers import flag, raw_answer, refusal, refusals
+from ..answers import raw_answer, refusal, refusals
 from ..calls import WRITES, Gives, described
 from ..posting import Placed, place, place_each
 from ..problems import Problem, problem_of
+from ..requests import flag
 from ..spread import Spreader
 from ..timeline import Timeline
 from ..values import shapes

@@ -39,15 +39,15 @@ from shards.record import decode
 from timeline.position import MessageId, Position, id_text, seq_of
 
 from ...clock import Clock
-from ...times import TimeError
 from ...writer import Ask
-from ..answers import asked, body_of, delay_ms, instant_ms, json_answer, refusal
+from ..answers import asked, json_answer, refusal
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of
 from ..selection import Query, Selection, cursor_of, cursor_text, pending_query
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.bodies import FieldError
+from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.scalars import Cursor, Point, Seq, Shift
 from ..values.scalars import Filter as TopicFilter
 from ..values.views import due_of_row
@@ -254,12 +254,7 @@ def signed_ms(field: str, value: str | float) -> int:
 
 
 def _instant(field: str, given: str | int | None) -> int | None:
-    if given is None:
-        return None
-    try:
-        return instant_ms(str(given))
-    except TimeError as error:
-        raise FieldError(field, str(error)) from None
+    return None if given is None else instant_ms(field, str(given))
 
 
 def _seq(text: str) -> int:

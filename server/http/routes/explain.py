@@ -13,9 +13,10 @@ from timeline.wheel import Wheel
 
 from ...loader import AHEAD_MS
 from ...writer import Entry
-from ..answers import id_of, json_answer
+from ..answers import json_answer
 from ..calls import Gives, described
 from ..problems import Problem
+from ..requests import id_of
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.views import position_view, time_text

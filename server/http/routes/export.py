@@ -22,8 +22,8 @@ from shards.record import MOVED, Record, decode, is_stub
 from timeline.position import HELD_SHARD, MessageId, Position, seq_of
 
 from ...clock import Clock
-from ..answers import flag, instant_parameter
 from ..calls import NDJSON, Gives, described
+from ..requests import flag, instant_parameter
 from ..selection import Query, Selection, pending_query
 from ..timeline import Timeline
 from ..values.scalars import FLAG, SELECTED

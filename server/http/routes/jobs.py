@@ -21,12 +21,12 @@ from ...config import Slices
 from ...jobs import expiring, splitting
 from ...jobs.expiring import DroppedSlice
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
-from ...times import TimeError
-from ..answers import RETRY_AFTER, body_of, instant_ms, json_answer, limit_of, refusals
+from ..answers import RETRY_AFTER, json_answer, refusals
 from ..calls import WRITES, Gives, described
 from ..problems import SLUGS, Problem
+from ..requests import body_of, limit_of
 from ..values import shapes
-from ..values.bodies import FieldError
+from ..values.bodies import FieldError, instant_ms
 from ..values.job_views import job_view
 from ..values.scalars import PAGED, Location
 
@@ -190,10 +190,7 @@ class JobRoutes:
 def _slice_ms(given: str | int | None) -> int:
     if given is None:
         raise FieldError("slice", "is needed: the start of the slice to split")
-    try:
-        return instant_ms(str(given))
-    except TimeError as error:
-        raise FieldError("slice", str(error)) from None
+    return instant_ms("slice", str(given))
 
 
 async def _said(work: Awaitable[T]) -> T:

@@ -13,8 +13,9 @@ from aiohttp import web
 
 from timeline.position import Position
 
-from ..answers import flag, instant_parameter, json_answer, limit_of
+from ..answers import json_answer
 from ..calls import Gives, described
+from ..requests import flag, instant_parameter, limit_of
 from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, pending_query
 from ..timeline import Timeline
 from ..values import shapes

@@ -27,10 +27,11 @@ from ...config import Limits
 from ...metrics import Metrics
 from ...times import format_ms, wall_time
 from ...writer import Ask
-from ..answers import asked, body_of, id_of, json_answer, raw_answer
+from ..answers import asked, json_answer, raw_answer
 from ..calls import WRITES, Gives, described
 from ..posting import first_answer, place
 from ..problems import Problem
+from ..requests import body_of, id_of
 from ..spread import Spreader
 from ..timeline import Timeline
 from ..values import shapes

@@ -31,9 +31,10 @@ from ...config import Limits
 from ...schedules.recurring import Schedules, plan_of
 from ...times import format_ms
 from ...writer import Ask
-from ..answers import asked, body_of, json_answer, limit_of
+from ..answers import asked, json_answer
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of, limit_of
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError, NotReadable

@@ -30,9 +30,10 @@ from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import TimeError, parse_delay, parse_deliver_at
 from ...writer import Ask
-from ..answers import asked, body_of, json_answer, limit_of
+from ..answers import asked, json_answer
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of, limit_of
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError

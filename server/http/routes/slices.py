@@ -15,13 +15,13 @@ from shards.borrow import Counts
 from timeline.slices import Shard, Slice
 
 from ...config import Shards
-from ...times import TimeError
-from ..answers import instant_ms, json_answer, limit_of
+from ..answers import json_answer
 from ..calls import Gives, described
 from ..problems import Problem
+from ..requests import limit_of
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.bodies import FieldError
+from ..values.bodies import FieldError, instant_ms
 from ..values.scalars import PAGED
 from ..values.views import shard_view, slice_numbers
 
@@ -111,9 +111,9 @@ class Slices:
         """The slice that the path names by its start. Raises Problem."""
         text = request.match_info["start"]
         try:
-            piece = self._timeline.directory.get(instant_ms(text))
-        except TimeError as error:
-            raise Problem("not-found", f"{text[:40]!r} is no start of a slice: {error}") from None
+            piece = self._timeline.directory.get(instant_ms("start", text))
+        except FieldError as error:
+            raise Problem("not-found", f"{text[:40]!r} is no start of a slice: {error.detail}") from None
         if piece is None:
             raise Problem("not-found", f"no slice starts at {text[:40]!r}")
         return piece

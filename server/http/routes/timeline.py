@@ -7,13 +7,14 @@ from aiohttp import web
 
 from ...clock import Clock
 from ...times import INSTANT_MS_MAX, format_ms
-from ..answers import delay_ms, instant_parameter, json_answer
+from ..answers import json_answer
 from ..calls import Gives, described
 from ..density import Density
+from ..requests import instant_parameter
 from ..selection import Selection, pending_query
 from ..timeline import Timeline
 from ..values import shapes
-from ..values.bodies import FieldError
+from ..values.bodies import FieldError, delay_ms
 from ..values.scalars import Delay, Filter, Point
 
 BUCKETS_MAX = 10_000

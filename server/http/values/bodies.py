@@ -1,4 +1,4 @@
-"""What every body is read by: its media type, and what is said of one that cannot be taken.
+"""What requests are read by: media types, instants and durations, what is said of what cannot be taken.
 
 Two things are kept apart: what is no JSON (`NotReadable`, 400) and what is JSON but refused (`FieldError`,
 422, which names the field). msgspec finds both as it decodes; its sentences are taken apart here.
@@ -7,6 +7,8 @@ Two things are kept apart: what is no JSON (`NotReadable`, 400) and what is JSON
 import re
 
 import msgspec
+
+from ...times import TimeError, parse_delay, parse_deliver_at
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for what is no JSON."""
@@ -72,3 +74,21 @@ def media_type(content_type: str) -> str:
     if charset and charset[1] not in ("utf-8", "utf8", "us-ascii"):
         raise UnsupportedMedia(f"UTF-8 is expected, not {charset[1]}")
     return media.strip()
+
+
+def instant_ms(field: str, text: str) -> int:
+    """UTC ms of an instant in RFC 3339, or Unix ms in digits. Raises FieldError."""
+    if text.isascii() and text.isdigit() and len(text) < 15:
+        return int(text)
+    try:
+        return parse_deliver_at(text)
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None
+
+
+def delay_ms(field: str, value: str | float) -> int:
+    """A duration, ms. Raises FieldError."""
+    try:
+        return parse_delay(value)
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None

@@ -24,7 +24,7 @@ from timeline.position import BadId, parse_id
 
 from ...config import Limits
 from ...times import TimeError, parse_delay, parse_deliver_at, wall_time
-from .bodies import UNREADABLE, FieldError, NotReadable, field_error, why_unreadable
+from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
 from .scalars import Delay, Id, Key, Topic, When, only_one
 
 KEY_CHARS_MAX = 256
@@ -211,20 +211,14 @@ def due_of(deliver_at: str | None, deliver_in: str | float | None, now_ms: int, 
 
 
 def _expires_ms(expires_in: str | float) -> int:
-    try:
-        expires_ms = parse_delay(expires_in)
-    except TimeError as error:
-        raise FieldError("expires_in", str(error)) from None
+    expires_ms = delay_ms("expires_in", expires_in)
     if not 0 < expires_ms <= EXPIRES_MS_MAX:
         raise FieldError("expires_in", "must be above 0 and at most 4294967295 seconds")
     return expires_ms
 
 
 def _spread_ms(spread: str | float, ahead_ms: int, max_delay_ms: int) -> int:
-    try:
-        spread_ms = parse_delay(spread)
-    except TimeError as error:
-        raise FieldError("spread", str(error)) from None
+    spread_ms = delay_ms("spread", spread)
     if ahead_ms + spread_ms > max_delay_ms:
         raise FieldError("spread", "reaches beyond limits.max_delay")
     return spread_ms
