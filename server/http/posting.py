@@ -16,6 +16,7 @@ from timeline.position import MessageId, id_text
 
 from ..times import format_ms
 from .timeline import Timeline
+from .values.scalars import State
 from .values.views import PENDING, etag
 
 Placed = MessageId | Replayed
@@ -60,18 +61,25 @@ def first_answer(
     If its key was known 200, and the first answer again, with what has become of the message since, as a look
     at it would say.
     """
-    status, state = 201, PENDING
-    message = row = placed.id if isinstance(placed, Replayed) else placed
-    replayed = {}
     if isinstance(placed, Replayed):
-        status, due_ms, replayed = 200, placed.due_ms, {"Idempotent-Replayed": "true"}
-        found = timeline.reader.find(message)
-        if found is not None:
-            row, (state, _) = found.row_id, timeline.state_of(found, decode(found.value))
-    name = id_text(message)
-    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(row), **replayed}
-    body = (
+        return _answer_again(placed, now_ms, timeline)
+    name = id_text(placed)
+    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(placed)}
+    return 201, headers, _body(name, due_ms, PENDING, now_ms)
+
+
+def _answer_again(replayed: Replayed, now_ms: int, timeline: Timeline) -> tuple[int, dict[str, str], bytes]:
+    name, row = id_text(replayed.id), replayed.id
+    state: State = PENDING
+    found = timeline.reader.find(replayed.id)
+    if found is not None:
+        row, (state, _) = found.row_id, timeline.state_of(found, decode(found.value))
+    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(row), "Idempotent-Replayed": "true"}
+    return 200, headers, _body(name, replayed.due_ms, state, now_ms)
+
+
+def _body(name: str, due_ms: int, state: State, now_ms: int) -> bytes:
+    return (
         f'{{"id":"{name}","deliver_at":"{format_ms(due_ms)}","state":"{state}",'
         f'"server_time":"{format_ms(now_ms)}"}}'
     ).encode()
-    return status, headers, body

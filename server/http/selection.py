@@ -63,7 +63,7 @@ class Query:
         return self.start == START and self.end == END
 
 
-def pending_query(
+def query_over(
     topic: str | None, since_ms: int | None, until_ms: int | None, *, state: str = PENDING, limit: int = 0
 ) -> Query:
     """A query over since <= due < until, ms; None: unbounded, any topic. Raises FieldError for the topic."""

@@ -44,7 +44,7 @@ from ..answers import asked, json_answer, refusal
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of
-from ..selection import Query, Selection, cursor_of, cursor_text, pending_query
+from ..selection import Query, Selection, cursor_of, cursor_text, query_over
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
@@ -171,7 +171,7 @@ class Control:
         if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
             raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
-        query = pending_query(chosen.topic, since, until)
+        query = query_over(chosen.topic, since, until)
         as_of = self._timeline.horizon.seq if wish.as_of is None else _seq(wish.as_of)
         sweep = Sweep(query, as_of, wish.limit or 1 << 62)
         sweep.next = query.start

@@ -24,7 +24,7 @@ from timeline.position import HELD_SHARD, MessageId, Position, seq_of
 from ...clock import Clock
 from ..calls import NDJSON, Gives, described
 from ..requests import flag, instant_parameter
-from ..selection import Query, Selection, pending_query
+from ..selection import Query, Selection, query_over
 from ..timeline import Timeline
 from ..values.scalars import FLAG, SELECTED
 from ..values.views import PENDING, message_view
@@ -53,7 +53,7 @@ class Export:
     )
     async def get(self, request: web.Request) -> web.StreamResponse:
         since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
-        query = pending_query(request.query.get("topic"), since, until)
+        query = query_over(request.query.get("topic"), since, until)
         now_ms = self._clock.wall_ms()
         reading = Reading(self._timeline, query, now_ms, with_ids=flag(request, "ids"))
         response = web.StreamResponse(headers={"Content-Type": NDJSON})

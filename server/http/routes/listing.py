@@ -16,7 +16,7 @@ from timeline.position import Position
 from ..answers import json_answer
 from ..calls import Gives, described
 from ..requests import flag, instant_parameter, limit_of
-from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, pending_query
+from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, query_over
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError
@@ -64,4 +64,4 @@ def query_of(request: web.Request) -> Query:
     state = request.query.get("state", PENDING)
     if state not in (*STATES, ALL):
         raise FieldError("state", f"must be one of {', '.join((*STATES, ALL))}, not {state[:40]!r}")
-    return pending_query(request.query.get("topic"), since, until, state=state, limit=limit_of(request))
+    return query_over(request.query.get("topic"), since, until, state=state, limit=limit_of(request))

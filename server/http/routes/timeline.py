@@ -11,7 +11,7 @@ from ..answers import json_answer
 from ..calls import Gives, described
 from ..density import Density
 from ..requests import instant_parameter
-from ..selection import Selection, pending_query
+from ..selection import Selection, query_over
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms
@@ -39,7 +39,7 @@ class TimelineRoutes:
     )
     async def density(self, request: web.Request) -> web.Response:
         start_ms, end_ms, width_ms = self._buckets(request)
-        query = pending_query(request.query.get("topic"), start_ms, end_ms)
+        query = query_over(request.query.get("topic"), start_ms, end_ms)
         selection = Selection(self._timeline, query)
         density = Density(self._timeline, start_ms, end_ms, width_ms)
         counts = await density.count(
