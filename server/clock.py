@@ -4,10 +4,6 @@ import time
 from typing import Protocol
 
 
-class NotSimulated(Exception):
-    """The server runs on the system's clock."""
-
-
 class Clock(Protocol):
     """Wall time in ms since the epoch, and seconds of monotonic time."""
 
@@ -34,6 +30,10 @@ class SystemClock:
 
     def mono(self) -> float:
         return time.monotonic()
+
+
+class NotSimulated(Exception):
+    """The server runs on the system's clock, which nobody moves."""
 
 
 class SimulatedClock:

@@ -14,7 +14,6 @@ from aiohttp.typedefs import Middleware
 from shards.borrow import counting
 
 from .app import App
-from .housekeeping import Housekeeping
 from .http.answers import Handler
 from .http.front import Desk
 from .http.gate import Gate
@@ -36,20 +35,17 @@ from .http.routes.slices import Slices
 from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
 from .http.timeline import Timeline
-from .http.values.views import Journal
-from .metrics import Metrics, ServerCollector
-from .simulation import advance
+from .metrics import Metrics
 
 
-def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Application:
-    """The application that serves `app`; its metrics then tell of the server too."""
-    core = app
-    ask, pipeline, metrics = app.ask, app.pipeline, app.metrics
+def build_site(app: App, gate: Gate) -> web.Application:
+    """The application that serves `app`."""
+    core = app.core
+    ask, metrics = app.ask, app.metrics
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
     spreader = Spreader(timeline)
-    walk = partial(advance, app, housekeeping)
     site = web.Application(
         middlewares=[_counting(metrics), problem_middleware, gate.middleware()],
         client_max_size=http.max_body,
@@ -64,10 +60,10 @@ def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Applicat
         Slices(timeline, partial(counting, store), shards, split_above=slices.split_above),
         TimelineRoutes(clock, timeline),
         ScheduleRoutes(ask, clock, timeline, core.schedules, limits),
-        SessionRoutes(ask, clock, timeline, core.sessions, core.router, core.replay, core.broker),
-        ClockRoutes(clock, walk),
-        JobRoutes(pipeline, slices),
-        Backups(store.checkpoint, pipeline.in_thread),
+        SessionRoutes(ask, clock, timeline, core.sessions, core.router, core.broker),
+        ClockRoutes(app.simulation.advance),
+        JobRoutes(app.pipeline, app.splits, app.expiries, slices),
+        Backups(store.checkpoint, app.workers),
         Info(
             clock,
             writer,
@@ -79,21 +75,19 @@ def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Applicat
         OpenApi(),
     ):
         site.router.add_routes(resource.routes())
-    metrics.registry.register(ServerCollector(app, housekeeping))
     return site
 
 
 def build_desk(app: App, gate: Gate, others: Callable[[], asyncio.BaseProtocol]) -> Desk:
     """Where connections begin; `others` makes the protocol of one that the site takes over."""
-    core = app
+    core = app.core
     return Desk(core.writer, core.clock, read_side(app), app.metrics, core.config.limits, gate, others)
 
 
 def read_side(app: App) -> Timeline:
     """The timeline of `app` as calls read it."""
-    core = app
-    journal = partial(Journal, core.opened.store, core.writer.dispatched_ms)
-    return Timeline(core.opened, journal, node=core.node)
+    core = app.core
+    return Timeline(core.opened, core.writer.journal, node=core.node)
 
 
 def _counting(metrics: Metrics) -> Middleware:

@@ -68,17 +68,12 @@ class Density:
         """
         left = []
         for piece in self._timeline.directory.over(self._low, self._end):
-            for shard in piece.readable():
-                if shard.last < self._low or shard.first >= self._end:
-                    continue
-                if structures is not None and shard.structure not in structures:
-                    continue
+            for shard in piece.over(self._low, self._end, structures):
                 is_own = shard.number in piece.shards
                 if is_exact and is_own and self._is_inside(shard):
                     self._add(shard.first, shard.live)
                 elif shard.live:
-                    start, end = before(piece.start_ms), before(piece.end_ms)
-                    left.append((shard.number, max(start, self._low), min(end, self._end)))
+                    left.append((shard.number, *piece.within(self._low, self._end)))
         return left
 
     def _is_inside(self, shard: Shard) -> bool:

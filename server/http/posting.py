@@ -12,12 +12,12 @@ from shards.commit import Commit
 from shards.dedupe import Draft, Refused, Replayed
 from shards.errors import Corrupt
 from shards.record import decode
+from shards.state import PENDING, State
 from timeline.position import MessageId, id_text
 
 from ..times import format_ms
 from .timeline import Timeline
-from .values.scalars import State
-from .values.views import PENDING, etag
+from .values.views import etag
 
 Placed = MessageId | Replayed
 

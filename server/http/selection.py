@@ -28,14 +28,14 @@ from operator import itemgetter
 
 from shards.read import Row
 from shards.record import MOVED, Record, decode, is_stub, topic_of
+from shards.state import CANCELLED, PENDING, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, before
 
 from .timeline import Timeline
 from .values import shapes
 from .values.bodies import FieldError
-from .values.scalars import State
-from .values.views import CANCELLED, PENDING, message_view, state_of
+from .values.views import message_view
 
 STEP_ROWS = 1_000
 LOOK_ROWS = 20_000

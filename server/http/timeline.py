@@ -9,10 +9,8 @@ from collections.abc import Callable
 from shards.read import Found
 from shards.record import Record
 from shards.recover import Opened
+from shards.state import Journal, State, state_of
 from timeline.position import MessageId, Position, message_id
-
-from .values.scalars import State
-from .values.views import Journal, state_of
 
 
 class Timeline:
@@ -28,12 +26,12 @@ class Timeline:
     @property
     def pending(self) -> int:
         """Messages neither dispatched nor cancelled."""
-        return self._opened.commit.pending
+        return self._opened.pending
 
     @property
     def held(self) -> int:
         """Rows that wait because the clock was set back."""
-        return self._opened.commit.held
+        return self._opened.held
 
     def row_id(self, place: Position, number: int) -> MessageId:
         """What the row at `place` in the shard `number` is called: the id of a message that never moved."""

@@ -18,11 +18,20 @@ from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.message import Message
-from ..delivery.subscriber import Subscriber
+from ..delivery.subscriber import Closing, Subscriber
 from ..logs import by, shown
 from .forms import Shape, parts
 
 log = logging.getLogger(__name__)
+
+_REASONS = {
+    Closing.TAKEN_OVER: Reason.SESSION_TAKEN_OVER,
+    Closing.DROPPED: Reason.ADMINISTRATIVE_ACTION,
+    Closing.STORE_FAILED: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Closing.FAILED: Reason.UNSPECIFIED_ERROR,
+    Closing.STOPPING: Reason.SERVER_SHUTTING_DOWN,
+    Closing.TIMED_OUT: Reason.KEEP_ALIVE_TIMEOUT,
+}
 
 
 class Sending:
@@ -121,10 +130,10 @@ class Sending:
     def release(self, packet_id: int) -> None:
         self.put(Ack(wire.PUBREL, packet_id))
 
-    def close(self, reason: int) -> None:
+    def close(self, why: Closing) -> None:
         """Say why, at level 5, and close."""
         if not self.is_closed:
-            self._say_why(reason)
+            self._say_why(_REASONS[why])
             self._end()
 
     def _dropped(self, packet_id: int) -> None:

@@ -44,9 +44,9 @@ from ..codec.properties import reason_string
 from ..codec.publish import Decoder, ack
 from ..codec.reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
 from ..delivery.broker import Broker
-from ..delivery.subscriber import Subscriber
+from ..delivery.subscriber import Closing, Subscriber
 from ..logs import shown
-from .acks import Outflow
+from .acks import Acks
 from .forms import fasti_id
 from .inbound import Inflow, PendingAck
 from .opening import (
@@ -90,7 +90,7 @@ class Connection(Sending):
         self._portion = PORTION_BYTES
         """Of filters that may be taken before a later round has to come."""
         self._inflow = Inflow(broker, self._acknowledge)
-        self._outflow = Outflow(broker, self)
+        self._acks = Acks(broker, self)
         self._is_bridge = False
         self.keep_alive_s = 0
 
@@ -230,12 +230,12 @@ class Connection(Sending):
             self._fault(packet)
             return
         if isinstance(packet, Ack) and packet.kind != wire.PUBREL:
-            self._outflow.on_ack(packet, self._present())
+            self._acks.on_ack(packet, self._present())
             return
         self._inflow.flush()
         if isinstance(packet, Ack):
             self._inflow.released(packet.packet_id)
-            self._outflow.on_release(packet, self._present())
+            self._acks.on_release(packet, self._present())
         elif isinstance(packet, Connect):
             self._on_connect(packet)
         elif isinstance(packet, Subscribe | Unsubscribe):
@@ -284,20 +284,20 @@ class Connection(Sending):
             return
         self.is_opening = True
         self._subscriber = subscriber
-        subscriber.will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
+        will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False
             if self.is_closed:
                 return
             if subscriber.link is not self:
-                self.close(Reason.SESSION_TAKEN_OVER)
+                self.close(Closing.TAKEN_OVER)
             elif not is_durable:
                 self._refuse_connect(Reason.SERVER_UNAVAILABLE)
             else:
                 self._opened(subscriber, is_present, packet)
 
-        broker.begin(subscriber, opened, is_new=not is_present)
+        broker.begin(subscriber, will, opened, is_new=not is_present)
 
     def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
         properties = None
@@ -407,7 +407,7 @@ class Connection(Sending):
         def stored(is_durable: bool) -> None:
             self._inflow.asked.discard(answer.packet_id)
             if not is_durable:
-                self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                self.close(Closing.STORE_FAILED)
             elif not self.is_closed:
                 self.put(answer)
                 then()
@@ -449,24 +449,18 @@ class Connection(Sending):
 
     def _dropped(self, packet_id: int) -> None:
         """The client does not take packets of this size: as if it had been acked."""
-        flight = self._subscriber.session.flights.get(packet_id) if self._subscriber is not None else None
-        if self._subscriber is not None and flight is not None:
-            self._outflow.finish(self._subscriber, flight)
+        if self._subscriber is not None:
+            self._broker.pass_over(self._subscriber, packet_id)
 
     # -- the end
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         subscriber = self._present()
         asked = packet.properties.session_expiry if packet.properties is not None else None
-        if asked is not None:
-            session = subscriber.session
-            if asked and not session.is_persistent:
-                self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
-                return
-            session.expiry_s = min(asked, self._broker.config.sessions.expiry_max_ms // 1000)
-        if not packet.reason:
-            subscriber.will = None
-        self._end()
+        if self._broker.farewell(subscriber, asked, keeps_will=packet.reason != 0):
+            self._end()
+        else:
+            self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
 
     def _fault(self, error: MqttError) -> None:
         if self.level:

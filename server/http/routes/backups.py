@@ -4,16 +4,16 @@ It is a checkpoint: files are linked where the new directory is on the store's f
 moment and next to no room; elsewhere they are copied. The server goes on meanwhile.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from shards.errors import StoreFailed
 
+from ...jobs.workers import Workers
 from ..answers import json_answer
 from ..calls import Gives, described
 from ..problems import Problem
@@ -34,12 +34,10 @@ _WISH = msgspec.json.Decoder(BackupWish)
 class Backups:
     """The route."""
 
-    def __init__(
-        self, checkpoint: Callable[[Path], None], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
-    ) -> None:
-        """`checkpoint`: the store's; `in_thread`: runs it where it holds up nobody."""
+    def __init__(self, checkpoint: Callable[[Path], None], workers: Workers) -> None:
+        """`checkpoint`: the store's."""
         self._checkpoint = checkpoint
-        self._in_thread = in_thread
+        self._workers = workers
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/backups", self.create)]
@@ -56,7 +54,7 @@ class Backups:
         if not path.is_absolute() or "\0" in wish.dir:
             raise FieldError("dir", "must be an absolute path")
         try:
-            await self._in_thread(partial(self._copy, path))
+            await self._workers.in_thread(partial(self._copy, path))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"no backup was made: {error}") from None
         return json_answer({"dir": str(path)}, 201)

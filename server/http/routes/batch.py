@@ -20,6 +20,7 @@ from aiohttp import web
 from shards.dedupe import Draft, Refused, Replayed
 from shards.errors import Corrupt
 from shards.record import decode
+from shards.state import PENDING
 from timeline.position import id_text
 
 from ...clock import Clock
@@ -39,7 +40,6 @@ from ..values.bodies import FieldError
 from ..values.drafts import draft_of, late_ones, names_of
 from ..values.message_body import Item, ParsedMessage
 from ..values.scalars import FLAG
-from ..values.views import PENDING
 
 YIELD_EVERY = 500
 ASIDE_BYTES = 512 << 10

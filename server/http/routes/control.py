@@ -34,8 +34,8 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import Corrupt
-from shards.group import Outcome
-from shards.record import decode
+from shards.group_commit import Outcome
+from shards.record import decode, due_at
 from timeline.position import MessageId, Position, id_text, seq_of
 
 from ...clock import Clock
@@ -50,7 +50,6 @@ from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.scalars import Cursor, Point, Seq, Shift
 from ..values.scalars import Filter as TopicFilter
-from ..values.views import due_of_row
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +202,7 @@ class Control:
             start = Position(place + 1)
             if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
                 row, record = self._timeline.row_id(place, number), decode(value)
-                targets.append(Target(MessageId(record.id or row), row, due_of_row(place, record)))
+                targets.append(Target(MessageId(record.id or row), row, due_at(place, record.due_ms)))
                 if len(targets) == most:
                     return targets, start
         return targets, start if looked == LOOK_ROWS else None

@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from shards.record import MOVED, Record, decode, is_stub
+from shards.state import PENDING
 from timeline.position import HELD_SHARD, MessageId, Position, seq_of
 
 from ...clock import Clock
@@ -27,7 +28,7 @@ from ..requests import flag, instant_parameter
 from ..selection import Query, Selection, query_over
 from ..timeline import Timeline
 from ..values.scalars import FLAG, SELECTED
-from ..values.views import PENDING, message_view
+from ..values.views import message_view
 
 STEP_ROWS = 500
 STEP_BYTES = 1 << 20

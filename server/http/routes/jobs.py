@@ -18,9 +18,9 @@ from shards.jobs import EXPIRE, JobRow
 from shards.manifest import MovedFile
 
 from ...config import Slices
-from ...jobs import expiring, splitting
-from ...jobs.expiring import DroppedSlice
+from ...jobs.expiring import DroppedSlice, Expiries
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
+from ...jobs.splitting import Splits
 from ..answers import RETRY_AFTER, json_answer, refusals
 from ..calls import WRITES, Gives, described
 from ..problems import SLUGS, Problem
@@ -86,9 +86,11 @@ DETAIL_MAX = 1_000
 class JobRoutes:
     """The routes."""
 
-    def __init__(self, pipeline: Pipeline, slices: Slices) -> None:
+    def __init__(self, pipeline: Pipeline, splits: Splits, expiries: Expiries, slices: Slices) -> None:
         """`slices`: the settings."""
         self._pipeline = pipeline
+        self._splits = splits
+        self._expiries = expiries
         self._slices = slices
 
     def routes(self) -> list[web.RouteDef]:
@@ -113,12 +115,12 @@ class JobRoutes:
         if wish.kind == EXPIRE:
             if wish.slice is not None or wish.parts is not None:
                 raise FieldError("slice", "is for a split: what expires is what is behind retention")
-            job = await _said(expiring.create(self._pipeline, wish.run))
+            job = await _said(self._expiries.create(wish.run))
         else:
             if wish.parts is not None and not 2 <= wish.parts <= PARTS_MAX:
                 raise FieldError("parts", f"must be from 2 to {PARTS_MAX}, not {wish.parts}")
             start_ms = _slice_ms(wish.slice)
-            job = await _said(splitting.create(self._pipeline, start_ms, wish.parts or 0, wish.run))
+            job = await _said(self._splits.create(start_ms, wish.parts or 0, wish.run))
         view = self._view(job)
         if wish.run == "caller":
             view["token"] = job.token
@@ -147,7 +149,7 @@ class JobRoutes:
     @described("Cut the slice", Gives(200, shapes.JobView), body=Begin, problems=NOT_NOW)
     async def begin(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BEGIN)
-        job = await _said(splitting.begin(self._pipeline, request.match_info["id"], wish.token, wish.cuts))
+        job = await _said(self._splits.begin(request.match_info["id"], wish.token, wish.cuts))
         return json_answer(self._view(job))
 
     @described(
@@ -161,9 +163,9 @@ class JobRoutes:
         if (wish.files is None) == (wish.slices is None):
             raise FieldError("files", "for a split, or `slices` for an expiry: one of them is needed")
         if wish.files is not None:
-            row = await _said(splitting.commit(self._pipeline, job_id, wish.token, wish.files))
+            row = await _said(self._splits.commit(job_id, wish.token, wish.files))
         else:
-            row = await _said(expiring.commit(self._pipeline, job_id, wish.token, wish.slices or []))
+            row = await _said(self._expiries.commit(job_id, wish.token, wish.slices or []))
         return json_answer(self._view(row))
 
     @described("Forget the job", Gives(200, shapes.JobView), body=Abort, problems=NOT_NOW)

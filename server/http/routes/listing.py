@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from aiohttp import web
 
+from shards.state import PENDING, STATES, State
 from timeline.position import Position
 
 from ..answers import json_answer
@@ -20,8 +21,7 @@ from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, qu
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError
-from ..values.scalars import FLAG, PAGED, SELECTED, State
-from ..values.views import PENDING, STATES
+from ..values.scalars import FLAG, PAGED, SELECTED
 
 AnyState = Annotated[Literal[State, "all"], msgspec.Meta(extra_json_schema={"default": PENDING})]
 

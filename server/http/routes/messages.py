@@ -17,7 +17,7 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.dedupe import Replayed
-from shards.group import Control, Outcome
+from shards.group_commit import Control, Outcome
 from shards.read import Found
 from shards.record import decode
 from timeline.position import MessageId, id_text

@@ -21,9 +21,7 @@ from shards.record import is_stub, topic_of
 from timeline.position import Position, at_of, before
 
 from ...clock import Clock
-from ...codec.reasons import Reason
 from ...delivery.broker import Broker
-from ...delivery.replay import Replay
 from ...delivery.router import Router
 from ...delivery.sessions import Sessions
 from ...delivery.shared import Group
@@ -63,7 +61,6 @@ class SessionRoutes:
         timeline: Timeline,
         sessions: Sessions,
         router: Router,
-        replay: Replay,
         broker: Broker,
     ) -> None:
         self._ask = ask
@@ -71,7 +68,6 @@ class SessionRoutes:
         self._timeline = timeline
         self._sessions = sessions
         self._router = router
-        self._replay = replay
         self._broker = broker
 
     def routes(self) -> list[web.RouteDef]:
@@ -115,13 +111,7 @@ class SessionRoutes:
         if self._sessions.get(name) is None and not self._sessions.is_stored(name):
             raise _unknown(name)
 
-        def forget(_: Commit) -> None:
-            subscriber = self._sessions.get(name)
-            if subscriber is not None:
-                self._broker.discard(subscriber, Reason.ADMINISTRATIVE_ACTION)
-            self._sessions.erase(name)
-
-        await asked(self._ask, forget)
+        await asked(self._ask, lambda _: self._broker.drop(name))
         return web.Response(status=204)
 
     @described(
@@ -135,16 +125,12 @@ class SessionRoutes:
         name = request.match_info["client_id"]
         subscriber = self._subscriber(request)
         wish = await body_of(request, _REWIND)
-        place = max(_position(wish.since, self._clock.wall_ms()), self._timeline.directory.floor)
+        place = _position(wish.since, self._clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:
-            session = subscriber.session
             if self._find(name) is not subscriber:
                 return False
-            session.rewind(None, place, self._timeline.horizon.position)
-            if session.is_persistent:
-                self._sessions.store(commit, subscriber)
-            self._replay.wake(subscriber)
+            self._broker.rewind(commit, subscriber, place)
             return True
 
         if not await asked(self._ask, rewind):

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from shards.dedupe import Draft, key_of
+from shards.properties import properties_of
 from shards.record import ENCODINGS, Record, encode, encode_fresh
 from timeline.position import MessageId
 
-from ...codec.properties import Properties, forwarded
 from .message_body import ParsedMessage
 
 USER = "http"
@@ -32,7 +32,7 @@ def draft_of(message: ParsedMessage, now_ms: int) -> Draft:
     key = key_of(USER, message.key.encode()) if message.key else b""
     properties = b""
     if headers:
-        properties = _properties(content_type, headers)
+        properties = properties_of(headers, content_type)
     elif content_type:
         properties = _content_type(content_type)
     if message.retain or message.drop_late or message.expires_ms or message.zone:
@@ -70,8 +70,4 @@ def names_of(messages: Sequence[ParsedMessage]) -> list[MessageId]:
 @lru_cache(maxsize=CONTENT_TYPES)
 def _content_type(text: str) -> bytes:
     """A pure function, so the memory of it is no state."""
-    return forwarded(Properties(content_type=text))
-
-
-def _properties(content_type: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    return forwarded(Properties(content_type=content_type or None, user_properties=headers))
+    return properties_of((), text)

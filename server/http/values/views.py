@@ -1,48 +1,27 @@
 """How the server's things are shown: messages with their state, slices, shards, sessions, positions.
 
-A message's state is stored nowhere. It follows from where its row stands and what is in it:
-
-    a stub that a cancel left                        cancelled
-    in the table `held`, or beyond the horizon       pending
-    else                                             dispatched, or expired if dispatch gave it to nobody:
-                                                     its time to live, counted from its due, was over, or
-                                                     it was to be dropped if late, and was
-
-When dispatch came to it stands in the journal of dispatch turns, a little later than it happens; until then
-the writer knows it. A view is a dict for the JSON encoder; a payload that came as JSON goes out as the bytes
-that came.
+A message's state follows from its row: shards/state.py says how. A view is a dict for the JSON encoder; a
+payload that came as JSON goes out as the bytes that came.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from typing import Final
 
 import msgspec
 
-from shards import keys
 from shards.borrow import Counts
-from shards.fate import is_dropped
+from shards.properties import headers_of
 from shards.read import Reader
-from shards.record import ENCODINGS, Record, schedule_name
-from shards.store import Store, Table
-from shards.tables import wall_from
+from shards.record import ENCODINGS, Record, due_at, schedule_name
+from shards.state import State
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
-from ...codec.properties import Properties, decode_properties
 from ...config import Shards
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import INSTANT_MS_MAX, format_ms
 from . import shapes
 from .message_body import Encoding
-from .scalars import State
-
-PENDING: Final = "pending"
-DISPATCHED: Final = "dispatched"
-CANCELLED: Final = "cancelled"
-EXPIRED: Final = "expired"
-STATES: tuple[State, ...] = (PENDING, DISPATCHED, CANCELLED, EXPIRED)
 
 
 def time_text(at_ms: int) -> str:
@@ -57,53 +36,6 @@ def etag(row: MessageId) -> str:
 # -- messages
 
 
-class Journal:
-    """When messages were dispatched, asked in rising order of position: one scan for a whole page."""
-
-    def __init__(self, store: Store, latest: Callable[[Position], int | None]) -> None:
-        """`latest`: asked for what the scan does not have."""
-        self._store = store
-        self._latest = latest
-        self._turn: tuple[Position, int] | None = None
-        self._turns: Iterator[tuple[bytes, bytes]] = iter(())
-        self._is_open = False
-
-    def dispatched_ms(self, place: Position) -> int | None:
-        """Wall ms of the dispatch turn that passed `place`; None if nobody knows it (any more)."""
-        if not self._is_open:
-            self._turns = self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST)
-            self._is_open = True
-            self._next()
-        while self._turn is not None and self._turn[0] < place:
-            self._next()
-        return self._turn[1] if self._turn is not None else self._latest(place)
-
-    def _next(self) -> None:
-        row = next(self._turns, None)
-        self._turn = None if row is None else (keys.place_of(row[0]), wall_from(row[1]))
-
-
-def state_of(
-    place: Position, record: Record, horizon: Position, journal: Journal, *, is_held: bool
-) -> tuple[State, int | None]:
-    """(state, when dispatch came to it if that is known). Not for what a move left."""
-    if record.stub:
-        return CANCELLED, None
-    if is_held or place > horizon:
-        return PENDING, None
-    dispatched_ms = journal.dispatched_ms(place)
-    if record.expires_ms or record.drop_late:
-        passed_ms = at_of(place) if dispatched_ms is None else dispatched_ms
-        if is_dropped(record, due_of_row(place, record), passed_ms):
-            return EXPIRED, dispatched_ms
-    return DISPATCHED, dispatched_ms
-
-
-def due_of_row(place: Position, record: Record) -> int:
-    """The due that was asked for; of a plain publish, when it came."""
-    return record.due_ms or at_of(place)
-
-
 def message_view(
     message: MessageId, place: Position, record: Record, state: State, dispatched_ms: int | None
 ) -> shapes.Message:
@@ -111,7 +43,7 @@ def message_view(
     view: shapes.Message = {
         "id": id_text(message),
         "topic": record.topic.decode(),
-        "deliver_at": time_text(due_of_row(place, record)),
+        "deliver_at": time_text(due_at(place, record.due_ms)),
         "state": state,
         "qos": record.qos,
     }
@@ -153,11 +85,11 @@ def _payload(record: Record) -> tuple[object, Encoding]:
 
 
 def _add_properties(view: shapes.Message, encoded: bytes) -> None:
-    properties = decode_properties(encoded) or Properties()
-    if properties.content_type:
-        view["content_type"] = properties.content_type
-    if properties.user_properties:
-        view["headers"] = dict(properties.user_properties)
+    headers, content_type = headers_of(encoded)
+    if content_type:
+        view["content_type"] = content_type
+    if headers:
+        view["headers"] = dict(headers)
 
 
 # -- the timeline

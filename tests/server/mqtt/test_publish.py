@@ -10,9 +10,10 @@ from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
 from server.codec.parse import check_first, parse
-from server.codec.properties import Properties, encode_properties, user_property
+from server.codec.properties import Properties, encode_properties
 from server.codec.publish import Decoder, ack, acks, publish_parts, with_dup
 from server.codec.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation, Reason
+from shards.properties import user_property
 from tests.server.mqtt import samples
 from tests.server.mqtt.samples import LIMIT, SAMPLES, Role
 
