@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from shards.dedupe import key_of
 from shards.fate import AT_ONCE_MS
 from shards.record import Record
 from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
@@ -75,7 +76,7 @@ def read_publish(
         expires_ms=expires_ms(properties),
         publisher=publisher.encode()[:255],
         properties=forwarded(_without_own(properties)) if properties is not None else b"",
-        key=dedupe_key("mqtt", key) if key else b"",
+        key=key_of("mqtt", key) if key else b"",
         zone=zone,
     )
     fingerprint = _fingerprint(packet) if key else b""
@@ -110,11 +111,6 @@ def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def dedupe_key(user: str, key: bytes) -> bytes:
-    """What an idempotency key is stored under."""
-    return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
 
 
 def _fingerprint(packet: Publish) -> bytes:
