@@ -25,6 +25,7 @@ from timeline.position import MessageId, id_text
 
 from ..codec import wire
 from ..codec.encode import encode
+from ..codec.errors import MqttError, UnsupportedLevel
 from ..codec.packets import (
     Ack,
     Auth,
@@ -42,7 +43,7 @@ from ..codec.packets import (
 )
 from ..codec.properties import reason_string
 from ..codec.publish import Decoder, ack
-from ..codec.reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
+from ..codec.reasons import CONNACK_REASONS, Reason, connect_return
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Subscriber
 from ..logs import shown
@@ -192,7 +193,7 @@ class Connection(Sending):
         try:
             return self._decoder.feed(data, 0 if is_full else PACKETS_AT_ONCE)
         except MqttError as error:
-            return [*error.packets, error]
+            return [*self._decoder.unreturned, error]
 
     def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
         """Handle packets in order, as far as nothing has to be waited for.
