@@ -38,7 +38,7 @@ class Sink(Protocol):
     def refuse(self, reason: Reason, why: str) -> None: ...
 
 
-class Outflow:
+class Acks:
     """The acks of one connection."""
 
     def __init__(self, broker: Broker, sink: Sink) -> None:

@@ -43,7 +43,7 @@ class PendingAck:
         """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
 
 
-class Inflow:
+class Inbound:
     """Publishes in, answers out through `acknowledge`, in order."""
 
     def __init__(self, broker: Broker, acknowledge: Callable[[PendingAck], None]) -> None:

@@ -47,9 +47,9 @@ from ..codec.reasons import CONNACK_REASONS, Reason, connect_return
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Subscriber
 from ..logs import shown
-from .acks import Outflow
+from .acks import Acks
 from .forms import fasti_id
-from .inbound import Inflow, PendingAck
+from .inbound import Inbound, PendingAck
 from .opening import (
     connack_properties,
     connect_fault,
@@ -90,8 +90,8 @@ class Connection(Sending):
         """What goes on in a later round, before all that is held."""
         self._portion = PORTION_BYTES
         """Of filters that may be taken before a later round has to come."""
-        self._inflow = Inflow(broker, self._acknowledge)
-        self._outflow = Outflow(broker, self)
+        self._inbound = Inbound(broker, self._acknowledge)
+        self._acks = Acks(broker, self)
         self._is_bridge = False
         self.keep_alive_s = 0
 
@@ -103,7 +103,7 @@ class Connection(Sending):
         What is not done in `TURN_S` is kept (`is_behind`), as is what comes while something is waited for.
         """
         clock, decoder = self._broker.clock, self._decoder
-        self._inflow.has_published = False
+        self._inbound.has_published = False
         until = 0.0
         while not self.is_closed:
             came = decoder.kept_bytes + len(data)
@@ -118,11 +118,11 @@ class Connection(Sending):
             if now >= until:
                 break
             data = b""
-        self._inflow.flush()
+        self._inbound.flush()
 
     def lost(self) -> None:
         """The connection is gone, with what is not handled (`is_unfinished`). A persistent session stays."""
-        self._inflow.flush()
+        self._inbound.flush()
         self.is_closed = True
         self._held.clear()
         self._waiting = None
@@ -156,7 +156,7 @@ class Connection(Sending):
     @property
     def has_published(self) -> bool:
         """What the last call of `receive` handled had publishes in it."""
-        return self._inflow.has_published
+        return self._inbound.has_published
 
     @property
     def is_waiting(self) -> bool:
@@ -231,12 +231,12 @@ class Connection(Sending):
             self._fault(packet)
             return
         if isinstance(packet, Ack) and packet.kind != wire.PUBREL:
-            self._outflow.on_ack(packet, self._present())
+            self._acks.on_ack(packet, self._present())
             return
-        self._inflow.flush()
+        self._inbound.flush()
         if isinstance(packet, Ack):
-            self._inflow.released(packet.packet_id)
-            self._outflow.on_release(packet, self._present())
+            self._inbound.released(packet.packet_id)
+            self._acks.on_release(packet, self._present())
         elif isinstance(packet, Connect):
             self._on_connect(packet)
         elif isinstance(packet, Subscribe | Unsubscribe):
@@ -324,10 +324,10 @@ class Connection(Sending):
         self._portion -= size_of(packet)
         if self._portion < 0:
             self._portion = PORTION_BYTES
-            self._inflow.is_settled = False
-        if self._inflow.is_settled or not self._later(lambda: self._take_effect(packet)):
+            self._inbound.is_settled = False
+        if self._inbound.is_settled or not self._later(lambda: self._take_effect(packet)):
             self._take_effect(packet)
-        self._inflow.is_settled = True
+        self._inbound.is_settled = True
 
     def _later(self, work: Callable[[], None]) -> bool:
         """Do it in a later round, when all that has been published up to now has been handed on; what comes
@@ -393,7 +393,7 @@ class Connection(Sending):
 
     def _is_in_use(self, packet_id: int) -> bool:
         """Whether the client has begun something else under this packet id. Only level 5 can say so."""
-        return self.level == 5 and self._inflow.is_in_use(packet_id)
+        return self.level == 5 and self._inbound.is_in_use(packet_id)
 
     def _put_stored(self, answer: Suback | Unsuback, then: Callable[[], None]) -> None:
         """Send an answer once the session, if it is persistent, is durable as it is now; then go on."""
@@ -403,10 +403,10 @@ class Connection(Sending):
             then()
             return
 
-        self._inflow.asked.add(answer.packet_id)
+        self._inbound.asked.add(answer.packet_id)
 
         def stored(is_durable: bool) -> None:
-            self._inflow.asked.discard(answer.packet_id)
+            self._inbound.asked.discard(answer.packet_id)
             if not is_durable:
                 self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             elif not self.is_closed:
@@ -420,15 +420,15 @@ class Connection(Sending):
     def _on_publish(self, packet: Publish) -> None:
         session = self._present().session
         try:
-            packet = self._inflow.resolve(packet)
+            packet = self._inbound.resolve(packet)
         except PublishRefused as error:
             self.refuse(error.reason, str(error))
             return
-        fault = self._inflow.fault(packet, session, self.level)
+        fault = self._inbound.fault(packet, session, self.level)
         if fault is not None:
             self.refuse(*fault)
             return
-        refused = self._inflow.take(packet, session, self.level)
+        refused = self._inbound.take(packet, session, self.level)
         if refused is not None:
             name = shown(self.client_id)
             log.info("publish refused: %s (%s), %s", self._peer, name, refused, extra=self._cause)
@@ -452,7 +452,7 @@ class Connection(Sending):
         """The client does not take packets of this size: as if it had been acked."""
         flight = self._subscriber.session.flights.get(packet_id) if self._subscriber is not None else None
         if self._subscriber is not None and flight is not None:
-            self._outflow.finish(self._subscriber, flight)
+            self._acks.finish(self._subscriber, flight)
 
     # -- the end
 
@@ -488,7 +488,7 @@ class Connection(Sending):
         name = shown(self.client_id)
         log.info("connection closed: %s (%s), 0x%02x %s", self._peer, name, reason, why, extra=self._cause)
         if not self.is_closed:
-            self._inflow.flush()
+            self._inbound.flush()
             self._say_why(reason, why)
             self._end()
 

@@ -17,7 +17,7 @@ from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
 from server.delivery.message import Message
 from server.delivery.subscriber import Subscriber
-from server.mqtt.acks import Outflow
+from server.mqtt.acks import Acks
 from server.mqtt.wishes import Wish
 from server.writer import Busy
 from shards import keys
@@ -386,8 +386,8 @@ class Rig:
         self._answer(link, wire.PUBACK, flight.packet_id)
 
     def _answer(self, link: FakeLink, kind: int, packet_id: int) -> None:
-        outflow = Outflow(self.core.broker, link)
-        outflow.on_ack(Ack(kind, packet_id), self._subscriber(link))
+        acks = Acks(self.core.broker, link)
+        acks.on_ack(Ack(kind, packet_id), self._subscriber(link))
 
     def _subscriber(self, link: FakeLink) -> Subscriber:
         assert link.subscriber is not None
