@@ -28,8 +28,11 @@ def _last_ack(flight: Flight) -> int:
 class Sink(Protocol):
     """The connection that acks come from."""
 
-    level: int
-    is_closed: bool
+    @property
+    def level(self) -> int: ...
+
+    @property
+    def is_closed(self) -> bool: ...
 
     def put(self, packet: Packet) -> None: ...
 
