@@ -84,7 +84,7 @@ class Connection:
         self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
         self._backlog = Backlog()
         self._outbox = Outbox(broker, self._peer, wake, self._pass_over)
-        self._inbound = Inbound(broker, self._acknowledge)
+        self._inbound = Inbound(broker, self._peer, self._acknowledge)
         self._acks = Acks(broker, self)
         self._portion = PORTION_BYTES
         """Of filters that may be taken before a later round has to come."""
@@ -101,7 +101,7 @@ class Connection:
         What is not done in `TURN_S` is kept (`is_behind`), as is what comes while something is waited for.
         """
         clock, decoder, backlog, outbox = self._broker.clock, self._decoder, self._backlog, self._outbox
-        self._inbound.has_published = False
+        self._inbound.begin_turn()
         until = 0.0
         while not outbox.is_closed:
             came = decoder.kept_bytes + len(data)
@@ -242,13 +242,16 @@ class Connection:
 
     def _handle(self, packet: Packet | MqttError) -> None:
         if isinstance(packet, Publish):
-            self._on_publish(packet)
-            return
-        if isinstance(packet, MqttError):
-            self._fault(packet)
+            try:
+                self._inbound.take(packet, self._present().session)
+            except PublishRefused as error:
+                self.refuse(error.reason, str(error))
             return
         if isinstance(packet, Ack) and packet.kind != wire.PUBREL:
             self._acks.on_ack(packet, self._present())
+            return
+        if isinstance(packet, MqttError):
+            self._fault(packet)
             return
         self._inbound.flush()
         if isinstance(packet, Ack):
@@ -279,6 +282,7 @@ class Connection:
         self._peer.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
         self._is_bridge = packet.is_bridge
         self._outbox.learn(packet.properties or Properties())
+        self._inbound.learn(packet.level, self.client_id)
         self.keep_alive_s = granted_keep_alive_s(packet, broker.config)
         broker.traffic.connects += 1
         self._open_session(packet)
@@ -337,12 +341,13 @@ class Connection:
         Many packets of few filters are worked off in portions like few packets of many.
         """
         self._portion -= size_of(packet)
-        if self._portion < 0:
+        is_spent = self._portion < 0
+        if is_spent:
             self._portion = PORTION_BYTES
-            self._inbound.is_settled = False
-        if self._inbound.is_settled or not self._later(lambda: self._take_effect(packet)):
+        is_at_once = self._inbound.is_settled and not is_spent
+        if is_at_once or not self._later(lambda: self._take_effect(packet)):
             self._take_effect(packet)
-        self._inbound.is_settled = True
+        self._inbound.settle()
 
     def _later(self, work: Callable[[], None]) -> bool:
         """Do it in a later round, when all that has been published up to now has been handed on; what comes
@@ -418,10 +423,10 @@ class Connection:
             then()
             return
 
-        self._inbound.asked.add(answer.packet_id)
+        self._inbound.reserve(answer.packet_id)
 
         def stored(is_durable: bool) -> None:
-            self._inbound.asked.discard(answer.packet_id)
+            self._inbound.free(answer.packet_id)
             if not is_durable:
                 self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             elif not self.is_closed:
@@ -430,22 +435,7 @@ class Connection:
 
         self._broker.store(subscriber, stored)
 
-    # -- PUBLISH
-
-    def _on_publish(self, packet: Publish) -> None:
-        session = self._present().session
-        try:
-            packet = self._inbound.resolve(packet)
-        except PublishRefused as error:
-            self.refuse(error.reason, str(error))
-            return
-        fault = self._inbound.fault(packet, session, self.level)
-        if fault is not None:
-            self.refuse(*fault)
-            return
-        refused = self._inbound.take(packet, session, self.level)
-        if refused is not None:
-            log.info("publish refused: %s, %s", self._peer, refused, extra=self._peer.cause)
+    # -- what the inbound and the outbox ask for
 
     def _acknowledge(self, pending: PendingAck) -> None:
         """Answer a publish; below level 5 a refusal can only be said by closing."""
