@@ -34,10 +34,11 @@ from timeline.tail import Tail
 from timeline.wheel import Wheel
 
 from ..clock import Clock
-from ..writer import Entry, Writer, entry
+from ..writer import Entry, Rider, Writer, entry
 from .message import Message
 from .owed import Owed
-from .replay import Replay
+from .ready import Ready
+from .retained import Retained
 from .router import Router, Targets
 from .subscriber import Subscriber
 
@@ -67,7 +68,7 @@ class Counts:
     """Lateness of the messages of the last turn, for the histogram."""
 
 
-class Dispatch:
+class Dispatch(Rider):
     """The horizon's mover."""
 
     def __init__(
@@ -77,27 +78,26 @@ class Dispatch:
         tail: Tail[Message],
         router: Router,
         reader: Reader,
-        replay: Replay,
+        ready: Ready,
         owed: Owed,
+        retained: Retained,
         writer: Writer,
         clock: Clock,
         *,
         dispatched: Callable[[int], None],
-        retain: Callable[[Message], None],
     ) -> None:
-        """`dispatched`: called with the number of stored messages that a turn passed; `retain`: with each
-        message that has the retain flag."""
+        """`dispatched`: called with the number of stored messages that a turn passed."""
         self._horizon = horizon
         self._wheel = wheel
         self._tail = tail
         self._router = router
         self._reader = reader
-        self._replay = replay
+        self._ready = ready
         self._owed = owed
+        self._retained = retained
         self._writer = writer
         self._clock = clock
         self._dispatched = dispatched
-        self._retain = retain
         self._live: deque[tuple[Message, Handed | None, int]] = deque()
         self.live_bytes = 0
         """RAM of the plain publishes that wait for the horizon."""
@@ -105,6 +105,7 @@ class Dispatch:
         """Messages that are passed in one go, by how many sessions got those before."""
         self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
         self.counts = Counts()
+        writer.carry(self)
 
     @property
     def live(self) -> int:
@@ -247,7 +248,7 @@ class Dispatch:
                     if subscriber.offer(message, subscriptions):
                         continue
                 except Exception:
-                    self._replay.cut_off(subscriber)
+                    subscriber.cut_off()
                 self._put_off(subscriber, message)
         return len(targets)
 
@@ -262,7 +263,7 @@ class Dispatch:
                     if offers <= TURN_COST and subscriber.offer(message, subscriptions):
                         continue
                 except Exception:
-                    self._replay.cut_off(subscriber)
+                    subscriber.cut_off()
                 self._put_off(subscriber, message)
             if is_unstored:
                 for subscription in subscriptions:
@@ -270,7 +271,13 @@ class Dispatch:
                         self._owed.add(subscriber, message)
                         break
 
+    def _retain(self, message: Message) -> None:
+        try:
+            self._retained.note(message)
+        except (Corrupt, StoreFailed) as error:
+            log.error("not retained, what was before it cannot be read: %s", error)
+
     def _put_off(self, subscriber: Subscriber, message: Message) -> None:
         """The session reads the message, and what comes after it, by itself."""
         subscriber.session.fall_behind(Position(message.position - 1))
-        self._replay.wake(subscriber)
+        self._ready.wake(subscriber)

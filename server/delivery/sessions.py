@@ -9,7 +9,7 @@ when its connection ends. A tailing session to which nothing was sent is not wri
 position that is a little old only means a few rows to pass over after a start.
 
 Nothing here is a request of its own that the writer could refuse: what is to be stored is state of this
-class, and the writer asks for it (`write_cursors`) each time that it closes a group.
+class, and the writer asks for it (`write`) each time that it closes a group.
 
     ended    names of sessions that are over: their rows go with the next group
     asked    sessions that somebody waits for (SUBACK, PUBREL, a delivery at the gate): one row each in a
@@ -24,8 +24,7 @@ second after the first 2 MiB, and waits when it owes.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from shards import keys
 from shards.commit import Commit
@@ -40,7 +39,7 @@ from timeline.position import SEQ_BITS, Position
 from timeline.session import Session
 
 from ..clock import Clock
-from ..writer import Busy, Decide, Done
+from ..writer import Busy, Done, Rider, Writer
 from .owed import Owed
 from .quota import Quota
 from .router import Router
@@ -70,7 +69,7 @@ class TooManySessions(Exception):
     """`limits.sessions` persistent sessions exist."""
 
 
-class Sessions:
+class Sessions(Rider):
     """Subscribers by client id."""
 
     def __init__(
@@ -80,26 +79,25 @@ class Sessions:
         router: Router,
         owed: Owed,
         clock: Clock,
+        writer: Writer,
         *,
         quota: Quota,
         max_sessions: int,
         max_in_flight: int,
         max_inflight_bytes: int,
         gate_bytes: int,
-        running_ms: Callable[[], int],
     ) -> None:
-        """`running_ms`: running time of the server over all starts."""
         self._store = store
         self._horizon = horizon
         self._router = router
         self._owed = owed
         self._clock = clock
+        self._writer = writer
         self.quota = quota
         self._max_sessions = max_sessions
         self._max_in_flight = max_in_flight
         self._max_inflight_bytes = max_inflight_bytes
         self._gate_bytes = gate_bytes
-        self._running_ms = running_ms
         self._by_id: dict[str, Subscriber] = {}
         self.unreadable = 0
         """Sessions and cursors that were passed over at the start."""
@@ -121,12 +119,7 @@ class Sessions:
         """Those who were dirty when the round began and have not had their turn."""
         self._round_at = self._lazy_from = -NEVER
         self._is_last = False
-        self.submit: Callable[[Decide, Done], None] = _not_connected
-        """How a request gets to the writer; set by who builds both."""
-        self.sealing: Callable[[Commit], Done] = _nothing_to_add
-        """Called with each group that is about to be sealed; what it gives, when that is over."""
-        self.dropped: Callable[[Subscriber], None] = _nobody_asks
-        """Called with a session that is over; set by who keeps its shared subscriptions."""
+        writer.carry(self)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -152,20 +145,20 @@ class Sessions:
 
     def leave(self, subscriber: Subscriber) -> None:
         """Its connection has ended: its expiry begins to count."""
-        subscriber.left_ms, subscriber.left_running_ms = self._clock.wall_ms(), max(1, self._running_ms())
+        subscriber.left_ms = self._clock.wall_ms()
+        subscriber.left_running_ms = max(1, self._writer.running_ms)
 
     def is_over(self, subscriber: Subscriber) -> bool:
         """Its expiry has come, whether it has been dropped or not.
 
         It counts running time: what came while the server was down, it has had no time to take.
         """
-        passed_ms = self._running_ms() - subscriber.left_running_ms
+        passed_ms = self._writer.running_ms - subscriber.left_running_ms
         return subscriber.link is None and passed_ms >= subscriber.session.expiry_s * 1000
 
     def drop(self, subscriber: Subscriber) -> None:
-        """Forget a session: in RAM at once, its rows with the next group."""
+        """Forget a session, that is in no group any more: in RAM at once, its rows with the next group."""
         client_id = subscriber.session.client_id
-        self.dropped(subscriber)
         self._router.discard_all(subscriber)
         self._owed.forget(subscriber)
         self.dirty.discard(subscriber)
@@ -197,7 +190,7 @@ class Sessions:
         self._heirs[name] = [heir for heir in heirs if self._is_to_store(heir)]
         self.erase(name)
 
-    def mark_all(self) -> None:
+    def recover(self) -> None:
         """Nothing of what was written may have survived: all of it again, in turns."""
         for subscriber in self._by_id.values():
             subscriber.stored_changes = -1
@@ -209,7 +202,7 @@ class Sessions:
     def finish(self) -> None:
         """The server stops: everything goes with the next group, whatever it costs."""
         self._is_last = True
-        self.mark_all()
+        self.recover()
 
     def mark_idle(self) -> None:
         """Housekeeping: tailing sessions to which nothing was sent for a while, so that they stay near."""
@@ -244,7 +237,7 @@ class Sessions:
                 done(-1)
 
         try:
-            self.submit(decide, answered)
+            self._writer.submit(decide, answered)
         except (Busy, StoreFailed):
             done(-1)
 
@@ -267,7 +260,7 @@ class Sessions:
         if self._is_nudged or self._clock.mono() < self._wanted_at:
             return
         try:
-            self.submit(_nothing, self._nudged)
+            self._writer.submit(_nothing, self._nudged)
         except Busy:
             return  # the next round asks again
         except StoreFailed:
@@ -301,20 +294,18 @@ class Sessions:
         """In the writer: the cursor goes with this very group, as do subscriptions that have changed."""
         self._now[subscriber] = None
 
-    def write_cursors(self, commit: Commit) -> Done:
+    def write(self, commit: Commit) -> Done:
         """Write what is to be stored into the group that is about to be sealed; called when it is durable.
 
         Subscriptions that are not stored as they are go with the cursors: a read position says nothing
         without them.
         """
-        sealed = self.sealing(commit)
         self._is_nudged = False
         gone, heirs, cost = self._erase_ended(commit)
         cost, answers = self._write_asked(commit, heirs, cost)
         self._write_dirty(commit, cost)
 
         def done(answer: object) -> None:
-            sealed(answer)
             is_durable = not isinstance(answer, Exception)
             for name in gone:
                 if not is_durable:
@@ -467,7 +458,14 @@ class Sessions:
 
     def _restore(self, key: bytes, row: SessionRow) -> None:
         session = self._session(key.decode(), row.expiry_s, self._max_in_flight)
-        subscriber = Subscriber(session, self.dirty, self.secure, self._gate_bytes)
+        subscriber = Subscriber(
+            session,
+            self.dirty,
+            self.secure,
+            self._gate_bytes,
+            will=Will(decode(row.will), row.will_delay_s) if row.will else None,
+            will_id=keys.message_of(row.will_id) if row.will_id else 0,
+        )
         subscriber.is_stored = True
         self.leave(subscriber)
         if row.left_running_ms:
@@ -481,9 +479,6 @@ class Sessions:
             # It was connected when the server was killed: dispatch may have come as far as the bound.
             subscriber.doubt = Position(self._horizon.bound_ms << SEQ_BITS | self._horizon.seq)
         subscriber.left_ms = row.left_ms or subscriber.left_ms
-        subscriber.will_id = keys.message_of(row.will_id) if row.will_id else 0
-        if row.will:
-            subscriber.will = Will(decode(row.will), row.will_delay_s)
         self._by_id[session.client_id] = subscriber
         for stored in row.subscriptions:
             subscription = subscription_of(stored)
@@ -495,18 +490,5 @@ class Sessions:
         self.restore_cursor(subscriber)
 
 
-def _nobody_asks(_: Subscriber) -> None:
-    """There are no shared subscriptions."""
-
-
-def _nothing_to_add(_: Commit) -> Done:
-    """There are no side effects of dispatch."""
-    return lambda answer: None
-
-
 def _nothing(_: Commit) -> None:
     """The group is wanted, not the request."""
-
-
-def _not_connected(_decide: Callable[[Commit], Any], _done: Callable[[Any], None]) -> None:
-    raise AssertionError("sessions were built without a writer")

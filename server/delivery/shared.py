@@ -16,18 +16,14 @@ passed over for it; only when none would, it goes to one nevertheless, where it 
 A group lives as long as a session, present or away, holds the subscription.
 """
 
-import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
 
 from timeline.session import Flight, Loan, Session, Subscription
 
-from ..codec.reasons import Reason
 from .message import Message
 from .subscriber import Secure, Subscriber
-
-log = logging.getLogger(__name__)
 
 KEY_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
@@ -94,7 +90,7 @@ class Group(Subscriber):
 
     def _follow(self) -> None:
         """As persistent as the most persistent member."""
-        self.session.expiry_s = max((m.session.expiry_s for m in self.members), default=0)
+        self.session.keep_for(max((m.session.expiry_s for m in self.members), default=0))
 
     @property
     def is_reachable(self) -> bool:
@@ -223,9 +219,7 @@ class Group(Subscriber):
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
-            log.exception("%r: nothing can be sent to it", member.session.client_id)
-            assert member.link is not None
-            member.link.close(Reason.UNSPECIFIED_ERROR)
+            member.cut_off()
 
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
         """Whether a member's client takes a message of this size."""

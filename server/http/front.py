@@ -115,9 +115,9 @@ class Desk:
     def start(self, body: bytes, key: str | None, answer: Answer) -> bool:
         """Have a call decided, `answer` it later; False if it is not for here, and nothing has happened."""
         app = self._app
-        now_ms = app.clock.wall_ms()
+        now_ms = app.core.clock.wall_ms()
         try:
-            message = parse_one(body, now_ms, app.config.limits, key)
+            message = parse_one(body, now_ms, app.core.config.limits, key)
             if message.spread_ms:
                 return False
             size = self._gate.size(len(body))
@@ -134,7 +134,7 @@ class Desk:
 
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:
-            app.writer.submit(decide, done, size=size)
+            app.core.writer.submit(decide, done, size=size)
         except (Busy, StoreFailed):
             return False
         return True

@@ -7,8 +7,6 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from ..app import App
-from ..housekeeping import Housekeeping
-from ..metrics import ServerCollector
 from .answers import Handler
 from .gate import Gate
 from .openapi import OpenApi
@@ -30,11 +28,11 @@ from .routes.timeline import TimelineRoutes
 from .spread import Spreader
 
 
-def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Application:
-    """The application that serves `app`; its metrics then tell of the server too."""
+def build_site(app: App, gate: Gate) -> web.Application:
+    """The application that serves `app`."""
     site = web.Application(
         middlewares=[_counting(app), problem_middleware, gate.middleware()],
-        client_max_size=app.config.http.max_body,
+        client_max_size=app.core.config.http.max_body,
     )
     spreader = Spreader(app)
     for resource in (
@@ -48,14 +46,13 @@ def build_site(app: App, housekeeping: Housekeeping, gate: Gate) -> web.Applicat
         TimelineRoutes(app),
         ScheduleRoutes(app),
         SessionRoutes(app),
-        ClockRoutes(app, housekeeping),
+        ClockRoutes(app.simulation.advance),
         JobRoutes(app),
         Backups(app),
         Info(app),
         OpenApi(),
     ):
         site.router.add_routes(resource.routes())
-    app.metrics.registry.register(ServerCollector(app, housekeeping))
     return site
 
 

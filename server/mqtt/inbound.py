@@ -17,11 +17,10 @@ from timeline.session import PACKET_ID_MAX, Session
 from ..codec.packets import Publish
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
-from ..delivery.publishing import Answer
+from ..delivery.publishing import Answer, Verdict, Wish
 from .peer import Peer
 from .wishes import (
     PublishRefused,
-    Wish,
     is_payload_as_said,
     publisher_of,
     raised,
@@ -33,6 +32,14 @@ log = logging.getLogger(__name__)
 
 ALIAS_BYTES = 2_048
 """How long the topics that stand behind aliases may be, on the average of `mqtt.topic_alias_maximum`."""
+_REASONS: tuple[int, ...] = (
+    Reason.SUCCESS,
+    Reason.NO_MATCHING_SUBSCRIBERS,
+    Reason.QUOTA_EXCEEDED,
+    Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+)
+"""By `Verdict`."""
 RECEIVED_FACTOR = 4
 """Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
 
@@ -183,12 +190,12 @@ class Inbound:
 
             if wish.is_scheduled or wish.key:
 
-                def answer(reason: int, message: int) -> None:
-                    self._answer(pending, reason, message, session)
+                def answer(verdict: Verdict, message: int) -> None:
+                    self._answer(pending, _REASONS[verdict], message, session)
             else:
 
-                def answer(reason: int, message: int) -> None:  # noqa: ARG001 - a plain publish has no name
-                    self._answer(pending, reason, 0, session)
+                def answer(verdict: Verdict, message: int) -> None:  # noqa: ARG001 - a plain publish has no name
+                    self._answer(pending, _REASONS[verdict], 0, session)
 
         self._wishes.append((wish, answer))
 

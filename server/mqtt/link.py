@@ -36,6 +36,7 @@ from typing import cast
 
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
+from ..delivery.subscriber import Closing
 from ..logs import by
 from .state import Connection
 
@@ -228,10 +229,10 @@ class MqttLink(asyncio.Protocol):
         """Whether there is, or was, a transport."""
         return self._connection is not None
 
-    def shut(self, reason: int) -> None:
+    def shut(self, why: Closing) -> None:
         """The server stops: tell the client and close."""
         if self._connection is not None:
-            self._connection.close(reason)
+            self._connection.close(why)
             self._flush()
 
     def keep_frames(self, count: int) -> None:
@@ -397,7 +398,7 @@ class MqttLink(asyncio.Protocol):
         allowed = connection.keep_alive_s * KEEP_ALIVE_SLACK
         silent = self._loop.time() - self._last_received
         if silent >= allowed and (not self._is_held or self._is_unread):
-            connection.close(0x8D)
+            connection.close(Closing.TIMED_OUT)
             self._flush()
             return
         self._timer = self._loop.call_later(

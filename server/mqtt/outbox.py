@@ -18,10 +18,20 @@ from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.message import Message
+from ..delivery.subscriber import Closing
 from .forms import Shape, parts
 from .peer import Peer
 
 log = logging.getLogger(__name__)
+
+_REASONS = {
+    Closing.TAKEN_OVER: Reason.SESSION_TAKEN_OVER,
+    Closing.DROPPED: Reason.ADMINISTRATIVE_ACTION,
+    Closing.STORE_FAILED: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Closing.FAILED: Reason.UNSPECIFIED_ERROR,
+    Closing.STOPPING: Reason.SERVER_SHUTTING_DOWN,
+    Closing.TIMED_OUT: Reason.KEEP_ALIVE_TIMEOUT,
+}
 
 
 class Outbox:
@@ -131,10 +141,10 @@ class Outbox:
     def release(self, packet_id: int) -> None:
         self.put(Ack(wire.PUBREL, packet_id))
 
-    def close(self, reason: int) -> None:
+    def close(self, why: Closing) -> None:
         """Say why, at level 5, and close."""
         if not self.is_closed:
-            self.say_why(reason)
+            self.say_why(_REASONS[why])
             self.end()
 
     # -- answers

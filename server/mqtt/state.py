@@ -44,7 +44,7 @@ from ..codec.properties import Properties, reason_string
 from ..codec.publish import Decoder
 from ..codec.reasons import CONNACK_REASONS, Reason
 from ..delivery.broker import Broker
-from ..delivery.subscriber import Subscriber
+from ..delivery.subscriber import Closing, Subscriber
 from .acks import Acks
 from .backlog import Backlog
 from .forms import fasti_id
@@ -303,20 +303,20 @@ class Connection:
             return
         self.is_opening = True
         self._subscriber = subscriber
-        subscriber.will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
+        will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False
             if self.is_closed:
                 return
             if subscriber.link is not self._outbox:
-                self.close(Reason.SESSION_TAKEN_OVER)
+                self.close(Closing.TAKEN_OVER)
             elif not is_durable:
                 self._refuse_connect(Reason.SERVER_UNAVAILABLE)
             else:
                 self._opened(subscriber, is_present, packet)
 
-        broker.begin(subscriber, opened, is_new=not is_present)
+        broker.begin(subscriber, will, opened, is_new=not is_present)
 
     def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
         self._outbox.open()
@@ -428,7 +428,7 @@ class Connection:
         def stored(is_durable: bool) -> None:
             self._inbound.free(answer.packet_id)
             if not is_durable:
-                self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+                self.close(Closing.STORE_FAILED)
             elif not self.is_closed:
                 self.put(answer)
                 then()
@@ -456,24 +456,18 @@ class Connection:
 
     def _pass_over(self, packet_id: int) -> None:
         """The client does not take packets of this size: as if it had been acked."""
-        flight = self._subscriber.session.flights.get(packet_id) if self._subscriber is not None else None
-        if self._subscriber is not None and flight is not None:
-            self._acks.finish(self._subscriber, flight)
+        if self._subscriber is not None:
+            self._broker.pass_over(self._subscriber, packet_id)
 
     # -- the end
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         subscriber = self._present()
         asked = packet.properties.session_expiry if packet.properties is not None else None
-        if asked is not None:
-            session = subscriber.session
-            if asked and not session.is_persistent:
-                self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
-                return
-            session.expiry_s = min(asked, self._broker.config.sessions.expiry_max_ms // 1000)
-        if not packet.reason:
-            subscriber.will = None
-        self._outbox.end()
+        if self._broker.farewell(subscriber, asked, keeps_will=packet.reason != 0):
+            self._outbox.end()
+        else:
+            self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
 
     def _fault(self, error: MqttError) -> None:
         if self.level:
@@ -497,9 +491,9 @@ class Connection:
             self._outbox.say_why(reason, why)
             self._outbox.end()
 
-    def close(self, reason: int) -> None:
+    def close(self, why: Closing) -> None:
         """Say why, at level 5, and close."""
-        self._outbox.close(reason)
+        self._outbox.close(why)
 
     def put(self, packet: Packet) -> None:
         """Queue an answer."""

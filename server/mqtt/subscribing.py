@@ -15,13 +15,14 @@ from timeline.session import Subscription
 from ..codec.packets import Subscribe, SubscribeOptions, Unsubscribe
 from ..codec.properties import Properties
 from ..codec.reasons import Reason
-from ..delivery.broker import Broker
+from ..delivery.broker import Broker, Denial
 from ..delivery.subscriber import Subscriber
 from ..times import TimeError, parse_delay, parse_deliver_at
 
 PORTION_BYTES = 32 << 10
 """Of filters, each with FILTER_OVERHEAD, that are taken in one go."""
 FILTER_OVERHEAD = 32
+_REASONS = {Denial.NOT_ALLOWED: Reason.NOT_AUTHORIZED, Denial.OVER_QUOTA: Reason.QUOTA_EXCEEDED}
 Reasons = Generator[None, None, tuple[int, ...]]
 """Yields between portions; returns a reason code for each filter of the packet."""
 Granted = tuple[int, Subscription | None]
@@ -112,12 +113,12 @@ def _subscribe_one(
         return Reason.TOPIC_FILTER_INVALID, None
     denied = broker.denial(text, topic_filter, subscriber)
     if denied is not None:
-        return denied, None
+        return _REASONS[denied], None
     granted = min(options.qos, broker.config.mqtt.maximum_qos)
     wanted = Subscription(
         text,
         granted,
-        broker.horizon(),
+        broker.horizon,
         options.no_local,
         options.retain_as_published,
         identifier,

@@ -19,6 +19,7 @@ from timeline.filters import TopicError, check_topic, is_reserved, levels_of, ma
 from ..codec.packets import Publish
 from ..codec.properties import Properties, forwarded
 from ..codec.reasons import Reason
+from ..delivery.publishing import Wish
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
@@ -40,17 +41,6 @@ class PublishRefused(Exception):
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
-
-
-class Wish(msgspec.Struct, frozen=True):
-    """A publish, read: the record to store or hand on, and what was asked for."""
-
-    record: Record
-    is_scheduled: bool
-    key: bytes
-    fingerprint: bytes
-    received: bytes = b""
-    """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
 
 
 def publisher_of(client_id: str) -> bytes:

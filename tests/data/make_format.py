@@ -42,7 +42,7 @@ def make(path: Path) -> None:
     draft = Draft(NOW_MS + 15_500, b"held", encode(Record(b"held", b"not yet", NOW_MS + 15_500)))
     core.horizon.observe(NOW_MS + 20_000)
     _ask(core, lambda commit: ids.extend(commit.put([draft])))
-    core.sessions.mark_all()
+    core.sessions.recover()
     _ask(core, lambda commit: None)
     (path / "ids").write_text("\n".join(f"{name:032x}" for name in ids) + "\n")
     store.close()

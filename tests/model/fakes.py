@@ -7,7 +7,7 @@ from server.codec import wire
 from server.codec.packets import Ack, Packet
 from server.codec.reasons import Reason
 from server.delivery.message import Message
-from server.delivery.subscriber import Subscriber
+from server.delivery.subscriber import Closing, Subscriber
 from timeline.session import Subscription
 
 
@@ -73,7 +73,7 @@ class FakeLink:
     def has_room(self) -> bool:
         return self.is_open and self.room != 0
 
-    def close(self, reason: int) -> None:
+    def close(self, why: Closing) -> None:
         if not self.is_closed:
             self.is_closed = True
             self._closed(self)

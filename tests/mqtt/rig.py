@@ -32,8 +32,9 @@ from server.codec.properties import Properties
 from server.codec.publish import Decoder
 from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core
+from server.delivery.subscriber import Closing
 from server.mqtt.state import Connection
-from shards.commit import Group
+from shards.commit import GroupCommit
 from shards.memory import MemoryStore
 
 START_MS = 1_795_248_000_000
@@ -292,7 +293,7 @@ class Rig:
         self.clock = TestClock()
         self.store = MemoryStore()
         self.peers: list[Peer] = []
-        self.open_groups: list[tuple[Group, int]] = []
+        self.open_groups: list[tuple[GroupCommit, int]] = []
         self.core = self._core()
         self.pump()
 
@@ -387,7 +388,7 @@ class Rig:
     def restart(self) -> None:
         """Stopped in order and started again."""
         for peer in list(self.peers):
-            peer.connection.close(0x8B)
+            peer.connection.close(Closing.STOPPING)
         self.pump()
         self.core.sessions.finish()
         self.core.broker.submit(lambda commit: None, lambda durable: None)

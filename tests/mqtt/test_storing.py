@@ -391,14 +391,14 @@ def test_a_row_of_an_older_server_counts_from_the_start() -> None:
 
 def test_running_time_passes_however_small_the_groups_are() -> None:
     rig = Rig()
-    started_ms = rig.core.opened.commit.running_ms
+    started_ms = rig.core.opened.running_ms
     clock: Any = SimpleNamespace(mono=lambda: rig.clock.now_ms / 1_000 + ticks * 0.0015)
     ticks = 0
     rig.core.writer._clock, wall = clock, rig.clock.wall_ms
     clock.wall_ms = wall
     for ticks in range(1, 1_001):  # noqa: B007
         _group(rig)
-    assert rig.core.opened.commit.running_ms - started_ms in (1_499, 1_500)
+    assert rig.core.opened.running_ms - started_ms in (1_499, 1_500)
 
 
 def _stored(rig: Rig, client_id: str) -> list[bytes]:
@@ -424,9 +424,8 @@ def test_housekeeping_ends_no_session_that_has_begun_anew() -> None:
         rig.core.writer.submit(decide, lambda _: None, cost=cost)
         rig.pump()
 
-    housekeeping = Housekeeping.__new__(Housekeeping)
-    app: Any = SimpleNamespace(sessions=rig.core.sessions, broker=rig.core.broker, ask=ask)
-    housekeeping._app = app
+    others: list[Any] = [None] * 5
+    housekeeping = Housekeeping(rig.core, ask, *others)
     asyncio.run(housekeeping._expire_sessions())
     assert [one.session.client_id for one in rig.core.sessions] == ["b"]
     assert _stored(rig, "gone") == []

@@ -57,7 +57,7 @@ class Backups:
         if not path.is_absolute() or "\0" in wish.dir:
             raise FieldError("dir", "must be an absolute path")
         try:
-            await self._app.pipeline.in_thread(partial(_copy, self._app.opened.store, path))
+            await self._app.workers.in_thread(partial(_copy, self._app.core.opened.store, path))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"no backup was made: {error}") from None
         return json_answer({"dir": str(path)}, 201)

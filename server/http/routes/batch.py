@@ -19,6 +19,7 @@ from aiohttp import web
 
 from shards.dedupe import Draft, Refused, Replayed
 from shards.errors import Corrupt
+from shards.state import PENDING
 from timeline.position import id_text
 
 from ...app import App
@@ -31,7 +32,7 @@ from ..values.batches import is_ndjson, parse_batch, parse_each
 from ..values.drafts import Placed, draft_of, late_ones, names_of, place, place_each
 from ..values.requests import FieldError, Item, ParsedMessage
 from ..values.scalars import FLAG
-from ..values.views import PENDING, found_state
+from ..values.views import found_state
 
 YIELD_EVERY = 500
 ASIDE_BYTES = 512 << 10
@@ -69,13 +70,13 @@ class Batch:
         content_type = request.headers.get("Content-Type", "")
         is_ndjson(content_type)
         body = await request.read()
-        now_ms = self._app.clock.wall_ms()
+        now_ms = self._app.core.clock.wall_ms()
         post = self._each if is_each else self._all
         return await post(body, content_type, now_ms, keep_ids)
 
     async def _all(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
         app = self._app
-        http, limits = app.config.http, app.config.limits
+        http, limits = app.core.config.http, app.core.config.limits
         parse = partial(parse_batch, body, content_type, now_ms, limits, http.max_batch, keep_ids=keep_ids)
         messages = await self._aside(len(body), parse)
         with refusals():
@@ -88,7 +89,7 @@ class Batch:
 
     async def _each(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
         app = self._app
-        http, limits = app.config.http, app.config.limits
+        http, limits = app.core.config.http, app.core.config.limits
         parse = partial(parse_each, body, content_type, now_ms, limits, http.max_batch, keep_ids=keep_ids)
         items = await self._aside(len(body), parse)
         messages = [item for item in items if isinstance(item, ParsedMessage)]
@@ -168,7 +169,7 @@ def _said(app: App, results: Sequence[Result]) -> Iterator[bytes]:
 
 def _known(app: App, replayed: Replayed) -> bytes:
     try:
-        found = app.reader.find(replayed.id)
+        found = app.core.reader.find(replayed.id)
         state = PENDING if found is None else found_state(app, found)
     except Corrupt as error:
         log.error("the message under a key: %s", error)

@@ -34,8 +34,8 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import Corrupt
-from shards.group import Outcome
-from shards.record import decode
+from shards.group_commit import Outcome
+from shards.record import decode, due_at
 from timeline.position import MessageId, Position, id_text, message_id, seq_of
 
 from ...app import App
@@ -47,7 +47,6 @@ from ..values import shapes
 from ..values.requests import FieldError
 from ..values.scalars import Cursor, Point, Seq, Shift
 from ..values.scalars import Filter as TopicFilter
-from ..values.views import due_of_row
 from .listing import Query, Selection, cursor_of, pending_query
 
 log = logging.getLogger(__name__)
@@ -144,7 +143,7 @@ class Control:
         wish = await body_of(request, _BULK)
         if wish.shift is None:
             raise FieldError("shift", "is required")
-        latest_ms = self._app.clock.wall_ms() + self._app.config.limits.max_delay_ms
+        latest_ms = self._app.core.clock.wall_ms() + self._app.core.config.limits.max_delay_ms
         act = partial(shift_all, by_ms=signed_ms("shift", wish.shift), latest_ms=latest_ms)
         return await self._answer(request, wish, act)
 
@@ -167,7 +166,7 @@ class Control:
             raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = pending_query(chosen.topic, since, until)
-        as_of = self._app.horizon.seq if wish.as_of is None else _seq(wish.as_of)
+        as_of = self._app.core.horizon.seq if wish.as_of is None else _seq(wish.as_of)
         sweep = Sweep(query, as_of, wish.limit or 1 << 62)
         sweep.next = query.start
         if wish.cursor is not None:
@@ -197,8 +196,8 @@ class Control:
             looked += 1
             start = Position(place + 1)
             if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
-                row, record = message_id(place, number, self._app.node), decode(value)
-                targets.append(Target(MessageId(record.id or row), row, due_of_row(place, record)))
+                row, record = message_id(place, number, self._app.core.node), decode(value)
+                targets.append(Target(MessageId(record.id or row), row, due_at(place, record.due_ms)))
                 if len(targets) == most:
                     return targets, start
         return targets, start if looked == LOOK_ROWS else None

@@ -31,13 +31,15 @@ class Explain:
     @described("Where a message lies", Gives(200, shapes.Place), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         app, message = self._app, id_of(request)
-        found = app.reader.find(message)
+        found = app.core.reader.find(message)
         if found is None:
             raise Problem("not-found", f"there is no message {id_text(message)}, or not any more")
         place, shard = found.position, found.shard
-        is_ahead = shard is not None and place > app.horizon.position and not is_stub(found.value)
-        in_wheel = is_ahead and place <= app.wheel.loaded
-        enters_ms = max(app.horizon.clock_ms, at_of(place) - AHEAD_MS) if is_ahead and not in_wheel else None
+        is_ahead = shard is not None and place > app.core.horizon.position and not is_stub(found.value)
+        in_wheel = is_ahead and place <= app.core.wheel.loaded
+        enters_ms = (
+            max(app.core.horizon.clock_ms, at_of(place) - AHEAD_MS) if is_ahead and not in_wheel else None
+        )
         view: shapes.Place = {
             "id": id_text(message),
             "position": position_view(place),
@@ -46,13 +48,13 @@ class Explain:
             "enters_ram_at": None if enters_ms is None else time_text(enters_ms),
         }
         if shard is not None:
-            piece = app.directory.find(at_of(place))
+            piece = app.core.directory.find(at_of(place))
             assert piece is not None, "a row that was found lies in a slice"
             view |= {
                 "slice": time_text(piece.start_ms),
                 "generation": piece.generation,
                 "shard": shard.number,
-                "structure": app.reader.structures.pattern(shard.structure),
+                "structure": app.core.reader.structures.pattern(shard.structure),
                 "borrowed": shard.number in piece.borrowed,
             }
         return json_answer(view)

@@ -19,13 +19,14 @@ import msgspec
 from aiohttp import web
 
 from shards.record import MOVED, Record, decode, is_stub
+from shards.state import PENDING
 from timeline.position import HELD_SHARD, MessageId, Position, message_id, seq_of
 
 from ...app import App
 from ..answers import flag, instant_parameter
 from ..calls import NDJSON, Gives, described
 from ..values.scalars import FLAG, SELECTED
-from ..values.views import PENDING, message_view
+from ..values.views import message_view
 from .listing import Query, Selection, pending_query
 
 STEP_ROWS = 500
@@ -71,8 +72,8 @@ class Reading:
         self._app = app
         self._query = query
         self._start = query.start
-        self._as_of = app.horizon.seq
-        self._since_ms = app.clock.wall_ms()
+        self._as_of = app.core.horizon.seq
+        self._since_ms = app.core.clock.wall_ms()
         self._with_ids = with_ids
         self.is_over = False
 
@@ -96,7 +97,7 @@ class Reading:
     def _line(self, selection: Selection, place: Position, number: int, value: bytes) -> bytes:
         """The message in this row, or the one that has left it since the export began; empty if none."""
         record = decode(value)
-        name = MessageId(record.id or message_id(place, number, self._app.node))
+        name = MessageId(record.id or message_id(place, number, self._app.core.node))
         if is_stub(value):
             return self._followed(selection, name, record)
         if not selection.counts(place, number, value):
@@ -106,11 +107,11 @@ class Reading:
     def _followed(self, selection: Selection, name: MessageId, record: Record) -> bytes:
         if record.stub != MOVED or record.when_ms < self._since_ms:
             return b""
-        found = self._app.reader.find(name)
+        found = self._app.core.reader.find(name)
         if found is None or seq_of(found.position) <= self._as_of:
             return b""
         number = HELD_SHARD if found.shard is None else found.shard.number
-        is_pending = found.shard is None or found.position > self._app.horizon.position
+        is_pending = found.shard is None or found.position > self._app.core.horizon.position
         if not is_pending or not selection.counts(found.position, number, found.value):
             return b""
         return self._encoded(name, found.position, decode(found.value))

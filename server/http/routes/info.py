@@ -35,9 +35,9 @@ class Info:
         app = self._app
         view: shapes.Info = {
             "version": self._version,
-            "node": app.node,
-            "clock": "simulated" if app.clock.is_simulated else "system",
-            "now": format_ms(app.clock.wall_ms()),
+            "node": app.core.node,
+            "clock": "simulated" if app.core.clock.is_simulated else "system",
+            "now": format_ms(app.core.clock.wall_ms()),
             "mqtt": app.listening,
         }
         return json_answer(view)
@@ -52,7 +52,7 @@ class Info:
             raise Problem(
                 "not-ready", "the timeline is being loaded, or the server stops", headers=RETRY_AFTER
             )
-        if self._app.writer.broken is not None:
+        if self._app.core.writer.broken is not None:
             raise Problem("not-ready", "the store takes no writes", headers=RETRY_AFTER)
         return json_answer({"status": "ok"})
 

@@ -18,7 +18,6 @@ from shards.jobs import EXPIRE, JobRow
 from shards.manifest import MovedFile
 
 from ...app import App
-from ...jobs import expiring, splitting
 from ...jobs.expiring import DroppedSlice
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
 from ...times import TimeError
@@ -114,12 +113,12 @@ class JobRoutes:
         if wish.kind == EXPIRE:
             if wish.slice is not None or wish.parts is not None:
                 raise FieldError("slice", "is for a split: what expires is what is behind retention")
-            job = await _said(expiring.create(self._pipeline, wish.run))
+            job = await _said(self._app.expiries.create(wish.run))
         else:
             if wish.parts is not None and not 2 <= wish.parts <= PARTS_MAX:
                 raise FieldError("parts", f"must be from 2 to {PARTS_MAX}, not {wish.parts}")
             start_ms = _slice_ms(wish.slice)
-            job = await _said(splitting.create(self._pipeline, start_ms, wish.parts or 0, wish.run))
+            job = await _said(self._app.splits.create(start_ms, wish.parts or 0, wish.run))
         view = self._view(job)
         if wish.run == "caller":
             view["token"] = job.token
@@ -148,7 +147,7 @@ class JobRoutes:
     @described("Cut the slice", Gives(200, JobView), body=Begin, problems=NOT_NOW)
     async def begin(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BEGIN)
-        job = await _said(splitting.begin(self._pipeline, request.match_info["id"], wish.token, wish.cuts))
+        job = await _said(self._app.splits.begin(request.match_info["id"], wish.token, wish.cuts))
         return json_answer(self._view(job))
 
     @described(
@@ -162,9 +161,9 @@ class JobRoutes:
         if (wish.files is None) == (wish.slices is None):
             raise FieldError("files", "for a split, or `slices` for an expiry: one of them is needed")
         if wish.files is not None:
-            row = await _said(splitting.commit(self._pipeline, job_id, wish.token, wish.files))
+            row = await _said(self._app.splits.commit(job_id, wish.token, wish.files))
         else:
-            row = await _said(expiring.commit(self._pipeline, job_id, wish.token, wish.slices or []))
+            row = await _said(self._app.expiries.commit(job_id, wish.token, wish.slices or []))
         return json_answer(self._view(row))
 
     @described("Forget the job", Gives(200, JobView), body=Abort, problems=NOT_NOW)

@@ -32,6 +32,7 @@ from aiohttp import web
 
 from shards.read import Row
 from shards.record import MOVED, Record, decode, is_stub, topic_of
+from shards.state import CANCELLED, PENDING, STATES, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, before, message_id
 
@@ -40,8 +41,8 @@ from ..answers import flag, instant_parameter, json_answer, limit_of
 from ..calls import Gives, described
 from ..values import shapes
 from ..values.requests import FieldError
-from ..values.scalars import FLAG, PAGED, SELECTED, State
-from ..values.views import CANCELLED, PENDING, STATES, Journal, message_view, state_of
+from ..values.scalars import FLAG, PAGED, SELECTED
+from ..values.views import message_view
 
 STEP_ROWS = 1_000
 LOOK_ROWS = 20_000
@@ -138,10 +139,10 @@ class Selection:
     def __init__(self, app: App, query: Query) -> None:
         self._app = app
         self._query = query
-        self._horizon = app.horizon.position
-        self._journal = Journal(app)
+        self._horizon = app.core.horizon.position
+        self._journal = app.core.writer.journal()
         self._fits: dict[bytes, bool] = {}
-        self._structures = app.reader.structures.overlapping((query.topic,)) if query.topic else None
+        self._structures = app.core.reader.structures.overlapping((query.topic,)) if query.topic else None
 
     async def page(self) -> tuple[list[shapes.Message], Position | None]:
         """The next messages and the position of the last one looked at, None at the end of the range."""
@@ -176,9 +177,9 @@ class Selection:
             low = max(low, Position(self._horizon + 1))
         elif query.state not in (CANCELLED, ALL):
             high = min(high, Position(self._horizon + 1))
-        rows = app.reader.read(low, high, self._structures) if low < high else iter(())
-        if app.opened.commit.held:
-            held = [row for row in app.reader.held() if start <= row[0] < query.end]
+        rows = app.core.reader.read(low, high, self._structures) if low < high else iter(())
+        if app.core.opened.held:
+            held = [row for row in app.core.reader.held() if start <= row[0] < query.end]
             rows = merge(held, rows, key=_place)
         return rows
 
@@ -207,7 +208,7 @@ class Selection:
         if shown is None:
             return None
         record, state, at_ms = shown
-        name = MessageId(record.id or message_id(place, number, self._app.node))
+        name = MessageId(record.id or message_id(place, number, self._app.core.node))
         return message_view(name, place, record, state, at_ms)
 
     def _has_topic(self, topic: bytes) -> bool:
@@ -224,12 +225,12 @@ async def count(app: App, query: Query, is_abandoned: Callable[[], bool]) -> int
     if query.state != PENDING or query.topic:
         return await _count_rows(app, query, is_abandoned)
     if query.is_whole:
-        return app.opened.commit.pending
-    held = [place for place, _, value in app.reader.held() if not is_stub(value)]
+        return app.core.opened.pending
+    held = [place for place, _, value in app.core.reader.held() if not is_stub(value)]
     total = sum(1 for place in held if query.start <= place < query.end)
-    start = max(query.start, Position(app.horizon.position + 1))
+    start = max(query.start, Position(app.core.horizon.position + 1))
     # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
-    while (piece := next(app.directory.over(start, query.end), None)) is not None:
+    while (piece := next(app.core.directory.over(start, query.end), None)) is not None:
         first, last = before(piece.start_ms), before(piece.end_ms)
         if start <= first and last <= query.end and not piece.borrowed:
             total += piece.live

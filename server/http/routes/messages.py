@@ -17,9 +17,10 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.dedupe import Replayed
-from shards.group import Control, Outcome
+from shards.group_commit import Control, Outcome
 from shards.read import Found
 from shards.record import decode
+from shards.state import PENDING
 from timeline.position import MessageId, id_text
 
 from ...app import App
@@ -32,7 +33,7 @@ from ..values import shapes
 from ..values.drafts import draft_of, late_ones, place
 from ..values.requests import FieldError, New, ParsedMessage, check_json, due_of, parse_one
 from ..values.scalars import Delay, ETag, Key, Location, Tags, Wish, only_one
-from ..values.views import PENDING, Journal, etag, found_state, found_view, time_text
+from ..values.views import etag, found_state, found_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
@@ -78,8 +79,8 @@ class Messages:
         app = self._app
         check_json(request.headers.get("Content-Type", ""))
         body = await request.read()
-        now_ms = app.clock.wall_ms()
-        message = parse_one(body, now_ms, app.config.limits, _key(request))
+        now_ms = app.core.clock.wall_ms()
+        message = parse_one(body, now_ms, app.core.config.limits, _key(request))
         if not message.spread_ms:
             return await self._place(message, now_ms)
         async with self._spreader.lock:
@@ -101,7 +102,7 @@ class Messages:
     @described("Look at a message", Gives(200, shapes.Message, TAGGED), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         message = id_of(request)
-        found = self._app.reader.find(message)
+        found = self._app.core.reader.find(message)
         if found is None:
             raise _unknown(message)
         answer = json_answer(found_view(self._app, found, decode(found.value)))
@@ -119,10 +120,10 @@ class Messages:
         app = self._app
         message = id_of(request)
         wish = await body_of(request, _MOVE)
-        now_ms = app.clock.wall_ms()
+        now_ms = app.core.clock.wall_ms()
         if wish.deliver_at is None and wish.deliver_in is None:
             raise FieldError("deliver_at", "or deliver_in is required")
-        due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, app.config.limits.max_delay_ms)
+        due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, app.core.config.limits.max_delay_ms)
         tags, zone = _tags(request.headers.getall("If-Match", ())), wall_time(wish.deliver_at or "")
         control: Control = await ask(
             app, partial(_move, message=message, due_ms=due_ms, tags=tags, zone=zone)
@@ -165,7 +166,7 @@ class Messages:
         raise Problem("already-dispatched", f"{name} is too near or past", **self._when(control.found))
 
     def _when(self, found: Found) -> dict[str, Any]:
-        dispatched_ms = Journal(self._app).dispatched_ms(found.position)
+        dispatched_ms = self._app.core.writer.dispatched_ms(found.position)
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
 
 
@@ -179,7 +180,7 @@ def first_answer(
     name, state = id_text(message), PENDING
     headers = {"Location": f"/v1/messages/{name}", "ETag": etag(message)}
     if is_replayed:
-        found = app.reader.find(message)
+        found = app.core.reader.find(message)
         if found is not None:
             headers["ETag"], state = etag(found.row_id), found_state(app, found)
         headers["Idempotent-Replayed"] = "true"

@@ -91,11 +91,11 @@ class ScheduleRoutes:
         if not NAME.fullmatch(name):
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         wish = await _read(request, _SCHEDULE)
-        now_ms = app.clock.wall_ms()
-        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, app.config.limits)
-        record = record_of(wish, now_ms, app.config.limits)
+        now_ms = app.core.clock.wall_ms()
+        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, app.core.config.limits)
+        record = record_of(wish, now_ms, app.core.config.limits)
         body = await request.read()
-        decide = partial(app.schedules.put, name=name, timing=timing, record=record, body=body)
+        decide = partial(app.core.schedules.put, name=name, timing=timing, record=record, body=body)
         row, is_new = await ask(app, decide)
         answer = json_answer(self._view(name, row), 201 if is_new else 200)
         if is_new:
@@ -110,7 +110,7 @@ class ScheduleRoutes:
     @described("Schedules by name", Gives(200, shapes.SchedulePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
-        found = self._app.schedules.after(cursor, limit + 1)
+        found = self._app.core.schedules.after(cursor, limit + 1)
         page: shapes.SchedulePage = {
             "schedules": [self._view(name, row) for name, row in found[:limit]],
             "next": found[limit - 1][0] if len(found) > limit else None,
@@ -123,18 +123,18 @@ class ScheduleRoutes:
     async def delete(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if not NAME.fullmatch(name) or not await ask(
-            self._app, partial(self._app.schedules.delete, name=name)
+            self._app, partial(self._app.core.schedules.delete, name=name)
         ):
             raise _unknown(name)
         return web.Response(status=204)
 
     @described("Stop firing", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def pause(self, request: web.Request) -> web.Response:
-        return await self._change(request, self._app.schedules.pause)
+        return await self._change(request, self._app.core.schedules.pause)
 
     @described("Fire again", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def resume(self, request: web.Request) -> web.Response:
-        return await self._change(request, self._app.schedules.resume)
+        return await self._change(request, self._app.core.schedules.resume)
 
     @described(
         "Send its message now, beside what is planned",
@@ -143,8 +143,8 @@ class ScheduleRoutes:
     )
     async def trigger(self, request: web.Request) -> web.Response:
         name, _ = self._found(request)
-        now_ms = self._app.clock.wall_ms()
-        message: MessageId | None = await ask(self._app, partial(self._app.schedules.trigger, name=name))
+        now_ms = self._app.core.clock.wall_ms()
+        message: MessageId | None = await ask(self._app, partial(self._app.core.schedules.trigger, name=name))
         if message is None:
             raise _unknown(name)
         view: shapes.Triggered = {"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)}
@@ -156,10 +156,10 @@ class ScheduleRoutes:
     async def preview(self, request: web.Request) -> web.Response:
         wish = await _read(request, _PREVIEW)
         app = self._app
-        now_ms = app.clock.wall_ms()
-        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, app.config.limits)
+        now_ms = app.core.clock.wall_ms()
+        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, app.core.config.limits)
         if wish.topic is not None:
-            record_of(wish, now_ms, app.config.limits)
+            record_of(wish, now_ms, app.core.config.limits)
         plan = checked_plan(timing, wish.name, now_ms)
         count = min(wish.count, timing.limit or wish.count)
         after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
@@ -178,7 +178,7 @@ class ScheduleRoutes:
         name, row = self._found(request)
         plan = plan_of(row.timing, name, row.anchor_ms)
         views: list[shapes.Fire] = []
-        through_ms = max(row.through_ms, self._app.clock.wall_ms())
+        through_ms = max(row.through_ms, self._app.core.clock.wall_ms())
         left = row.timing.limit - row.count if row.timing.limit else count
         pending = self._pending(row)
         if pending is not None:
@@ -203,7 +203,7 @@ class ScheduleRoutes:
 
     def _found(self, request: web.Request) -> tuple[str, ScheduleRow]:
         name = request.match_info["name"]
-        row = self._app.schedules.get(name) if NAME.fullmatch(name) else None
+        row = self._app.core.schedules.get(name) if NAME.fullmatch(name) else None
         if row is None:
             raise _unknown(name)
         return name, row
@@ -230,12 +230,12 @@ class ScheduleRoutes:
             return None
         app, message = self._app, row.occurrence.message
         try:
-            found = app.reader.find(message)
+            found = app.core.reader.find(message)
         except Corrupt:
             return None  # one must not hide the others
         if found is None or is_stub(found.value):
             return None
-        if found.shard is not None and found.position <= app.horizon.position:
+        if found.shard is not None and found.position <= app.core.horizon.position:
             return None
         try:
             plan = plan_of(row.timing, "", row.anchor_ms)

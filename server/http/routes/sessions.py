@@ -21,7 +21,6 @@ from shards.record import is_stub, topic_of
 from timeline.position import Position, at_of, before
 
 from ...app import App
-from ...codec.reasons import Reason
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import TimeError, parse_delay, parse_deliver_at
@@ -63,8 +62,8 @@ class SessionRoutes:
     @described("Sessions and groups, and how far each has read", Gives(200, shapes.SessionPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
-        groups = (group.text for group in self._app.broker.groups)
-        every = chain((s.session.client_id for s in self._app.sessions), groups)
+        groups = (group.text for group in self._app.core.broker.groups)
+        every = chain((s.session.client_id for s in self._app.core.sessions), groups)
         names = sorted(name for name in every if name > cursor)
         views = []
         for name in names[:limit]:
@@ -90,18 +89,12 @@ class SessionRoutes:
     async def delete(self, request: web.Request) -> web.Response:
         """Close its connection, forget it, erase its rows, in the writer: with the group of this request."""
         app, name = self._app, request.match_info["client_id"]
-        if app.broker.groups.get(name) is not None:
+        if app.core.broker.groups.get(name) is not None:
             raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
-        if app.sessions.get(name) is None and not app.sessions.is_stored(name):
+        if app.core.sessions.get(name) is None and not app.core.sessions.is_stored(name):
             raise _unknown(name)
 
-        def forget(_: Commit) -> None:
-            subscriber = app.sessions.get(name)
-            if subscriber is not None:
-                app.broker.discard(subscriber, Reason.ADMINISTRATIVE_ACTION)
-            app.sessions.erase(name)
-
-        await ask(app, forget)
+        await ask(app, lambda _: app.core.broker.drop(name))
         return web.Response(status=204)
 
     @described(
@@ -115,16 +108,12 @@ class SessionRoutes:
         app, name = self._app, request.match_info["client_id"]
         subscriber = self._subscriber(request)
         wish = await body_of(request, _REWIND)
-        place = max(_position(wish.since, app.clock.wall_ms()), app.directory.floor)
+        place = _position(wish.since, app.core.clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:
-            session = subscriber.session
             if self._find(name) is not subscriber:
                 return False
-            session.rewind(None, place, app.horizon.position)
-            if session.is_persistent:
-                app.sessions.store(commit, subscriber)
-            app.replay.wake(subscriber)
+            app.core.broker.rewind(commit, subscriber, place)
             return True
 
         if not await ask(app, rewind):
@@ -140,8 +129,8 @@ class SessionRoutes:
 
     def _find(self, name: str) -> Subscriber | None:
         """The group or session of that name."""
-        group: Group | None = self._app.broker.groups.get(name)
-        return group or self._app.sessions.get(name)
+        group: Group | None = self._app.core.broker.groups.get(name)
+        return group or self._app.core.sessions.get(name)
 
     def _view(self, subscriber: Subscriber) -> shapes.Session:
         return session_view(self._app, subscriber, lag_of(self._app, subscriber, LOOK_ROWS))
@@ -149,13 +138,13 @@ class SessionRoutes:
 
 def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> shapes.Lag:
     """How far the session is behind the horizon, looking at so many rows at most."""
-    session, horizon = subscriber.session, app.horizon.position
-    start = Position(max(session.read_at(horizon), app.directory.floor - 1) + 1)
+    session, horizon = subscriber.session, app.core.horizon.position
+    start = Position(max(session.read_at(horizon), app.core.directory.floor - 1) + 1)
     first: Position | None = None
     count = looked = 0
     if session.subscriptions and start <= horizon:
-        structures = app.reader.structures.overlapping(session.subscriptions)
-        rows = app.reader.read(start, Position(horizon + 1), structures)
+        structures = app.core.reader.structures.overlapping(session.subscriptions)
+        rows = app.core.reader.read(start, Position(horizon + 1), structures)
         for place, _, value in islice(rows, look_rows):
             looked += 1
             if not is_stub(value) and _is_wanted(app, subscriber, place, topic_of(value)):
@@ -163,12 +152,12 @@ def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> shapes.Lag:
                 first = first or place
     is_exact = looked < look_rows
     unread = first or (start if not is_exact else None)
-    lag_ms = 0 if unread is None else max(0, app.horizon.clock_ms - at_of(unread))
+    lag_ms = 0 if unread is None else max(0, app.core.horizon.clock_ms - at_of(unread))
     return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
 
 
 def _is_wanted(app: App, subscriber: Subscriber, place: Position, topic: bytes) -> bool:
-    return any(s.since < place for s in app.router.route(topic).get(subscriber, ()))
+    return any(s.since < place for s in app.core.router.route(topic).get(subscriber, ()))
 
 
 def _position(text: str, now_ms: int) -> Position:

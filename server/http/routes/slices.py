@@ -66,10 +66,10 @@ class Slices:
     async def list(self, request: web.Request) -> web.Response:
         limit = limit_of(request)
         start_ms = _cursor(request.query.get("cursor", "0"))
-        pieces = (piece for piece in self._app.directory if piece.start_ms >= start_ms)
+        pieces = (piece for piece in self._app.core.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
-        look = Look(self._app.opened.store)
+        look = Look(self._app.core.opened.store)
         views: list[shapes.Slice] = [
             {
                 **slice_numbers(self._app, piece, *(await look.borrowed(piece))),
@@ -77,7 +77,7 @@ class Slices:
             }
             for piece in found[:limit]
         ]
-        above = self._app.config.slices.split_above
+        above = self._app.core.config.slices.split_above
         page: shapes.SlicePage = {"slices": views, "next": more, "split_above": above}
         return json_answer(page)
 
@@ -85,7 +85,7 @@ class Slices:
     async def get(self, request: web.Request) -> web.Response:
         piece = self._slice(request)
         shards = [shard_view(self._app, piece, shard) for shard in piece.readable()]
-        borrowed, is_exact = await Look(self._app.opened.store).borrowed(piece)
+        borrowed, is_exact = await Look(self._app.core.opened.store).borrowed(piece)
         numbers = slice_numbers(self._app, piece, borrowed, is_exact)
         view: shapes.SliceDetail = {**numbers, "shards": shards}
         return json_answer(view)
@@ -102,7 +102,7 @@ class Slices:
         """The slice that the path names by its start. Raises Problem."""
         text = request.match_info["start"]
         try:
-            piece = self._app.directory.get(instant_ms(text))
+            piece = self._app.core.directory.get(instant_ms(text))
         except TimeError as error:
             raise Problem("not-found", f"{text[:40]!r} is no start of a slice: {error}") from None
         if piece is None:

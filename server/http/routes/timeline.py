@@ -58,7 +58,7 @@ class TimelineRoutes:
         """(start, end, width), ms. Raises FieldError."""
         start_ms, end_ms = instant_parameter(request, "from"), instant_parameter(request, "to")
         if start_ms is None:
-            start_ms = self._app.clock.wall_ms()
+            start_ms = self._app.core.clock.wall_ms()
         if end_ms is None:
             end_ms = start_ms + DAY_MS
         if not start_ms < end_ms <= INSTANT_MS_MAX:

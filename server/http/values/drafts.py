@@ -18,10 +18,10 @@ from shards.adopt import adopt
 from shards.commit import Commit
 from shards.dedupe import Draft, Refused, Replayed
 from shards.errors import Corrupt
+from shards.properties import properties_of
 from shards.record import ENCODINGS, Record, encode, encode_fresh
 from timeline.position import MessageId
 
-from ...codec.properties import Properties, forwarded
 from ...mqtt.wishes import dedupe_key
 from .requests import ParsedMessage
 
@@ -41,7 +41,7 @@ def draft_of(message: ParsedMessage, now_ms: int) -> Draft:
     key = dedupe_key(USER, message.key.encode()) if message.key else b""
     properties = b""
     if headers:
-        properties = _properties(content_type, headers)
+        properties = properties_of(headers, content_type)
     elif content_type:
         properties = _content_type(content_type)
     if message.retain or message.drop_late or message.expires_ms or message.zone:
@@ -110,8 +110,4 @@ def place_each(
 @lru_cache(maxsize=CONTENT_TYPES)
 def _content_type(text: str) -> bytes:
     """A pure function, so the memory of it is no state."""
-    return forwarded(Properties(content_type=text))
-
-
-def _properties(content_type: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    return forwarded(Properties(content_type=content_type or None, user_properties=headers))
+    return properties_of((), text)

@@ -114,11 +114,11 @@ def job_view(app: App, job: Job | JobRow) -> JobView:
     if row.kind == SPLIT:
         view["slice"] = pieces[0]
         view["parts"] = row.parts or None
-        view["split_above"] = app.config.slices.split_above
+        view["split_above"] = app.core.config.slices.split_above
         view["children"] = [_child_view(child, row.sources[0]) for child in row.children]
     else:
         view["slices"] = pieces
-        view["archive"] = app.config.slices.archive or None
+        view["archive"] = app.core.config.slices.archive or None
     if isinstance(job, Job):
         _add_files(view, job)
     if row.state in ENDED:

@@ -6,7 +6,7 @@ parsers know more (that 31 February is no day) and say it better, and a pattern 
 message of a batch. That both agree is for the tests to show.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -27,7 +27,6 @@ Cursor = Annotated[str, _meta("where the next page begins: `cursor` of the next 
 ETag = Annotated[str, _meta("another one after each move", pattern='^"[0-9a-f]{32}"$')]
 Location = Annotated[str, _meta("where it is from now on", pattern="^/v1/")]
 RetryAfter = Annotated[str, _meta("seconds", pattern="^[0-9]+$")]
-State = Literal["pending", "dispatched", "cancelled", "expired"]
 
 # -- in
 

@@ -5,8 +5,10 @@ A member that is not always there is `NotRequired`; one that can be null says so
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from shards.state import State
+
 from .requests import Encoding
-from .scalars import Cursor, Id, Instant, Seq, State
+from .scalars import Cursor, Id, Instant, Seq
 
 
 class FieldProblem(TypedDict):

@@ -211,7 +211,7 @@ async def test_a_client_that_leaves_before_the_answer(server: Running, dial: Dia
     wire.send(post())
     wire.writer.transport.abort()
     for _ in range(100):
-        if fronts(server) == 0 and server.app.is_settled():
+        if fronts(server) == 0 and server.app.core.is_settled():
             break
         await asyncio.sleep(0.01)
     assert fronts(server) == 0
@@ -283,7 +283,7 @@ async def test_what_cannot_be_answered_is_said(
     def find(wanted: MessageId) -> None:
         raise Corrupt("block checksum mismatch")
 
-    monkeypatch.setattr(server.app.reader, "find", find)
+    monkeypatch.setattr(server.app.core.reader, "find", find)
     wire.send(post(BODY, b"Idempotency-Key: k"))
     async with asyncio.timeout(5):
         status, _, body = await wire.answer()

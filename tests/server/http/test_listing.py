@@ -106,7 +106,7 @@ async def test_lists_and_counts_agree_with_a_model(server: Running) -> None:
                 assert sorted(m["id"] for m in found) == sorted(expected), query
                 counted = await page(server, limit=1, count="true", **query)
                 assert counted["count"] == len(expected), query
-    assert server.app.opened.commit.pending == len(model.select(now_ms, "pending", 0, 1 << 47, ""))
+    assert server.app.core.opened.pending == len(model.select(now_ms, "pending", 0, 1 << 47, ""))
 
 
 async def test_pages_are_in_order_and_complete(server: Running) -> None:

@@ -11,9 +11,10 @@ from server.codec.encode import encode
 from server.codec.errors import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
 from server.codec.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
 from server.codec.parse import check_first, parse
-from server.codec.properties import Properties, encode_properties, user_property
+from server.codec.properties import Properties, encode_properties
 from server.codec.publish import Decoder, ack, acks, publish_parts, with_dup
 from server.codec.reasons import Reason
+from shards.properties import user_property
 from tests.server.mqtt import samples
 from tests.server.mqtt.samples import LIMIT, SAMPLES, Role
 
