@@ -32,17 +32,17 @@ class Backlog:
     @property
     def is_empty(self) -> bool:
         """Nothing waits."""
-        return not self.packets and self.work is None
+        return self.work is None and not self.packets
 
     @property
     def is_noted(self) -> bool:
         """`note` has to be told what is read: something waits, or what waited may still be counted."""
-        return bool(self._stretches) or not self.is_empty
+        return self.work is not None or bool(self.packets) or bool(self._stretches)
 
     @property
     def kept_bytes(self) -> int:
         """Bytes that what waits came in, with the handled part of its first stretch."""
-        return 0 if self.is_empty else self._bytes
+        return self._bytes if self.packets or self.work is not None else 0
 
     def note(self, count: int, size: int) -> None:
         """So many packets of so many bytes have been read, and those that wait are the last of all."""

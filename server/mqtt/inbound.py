@@ -31,7 +31,7 @@ from .wishes import (
 log = logging.getLogger(__name__)
 
 ALIAS_BYTES = 2_048
-"""How long the topics that stand behind aliases may be, on the average of `mqtt.topic_alias_maximum`."""
+"""Bytes that the topics behind aliases may have, for each alias of `mqtt.topic_alias_maximum`."""
 _REASONS: tuple[int, ...] = (
     Reason.SUCCESS,
     Reason.NO_MATCHING_SUBSCRIBERS,
@@ -71,7 +71,8 @@ class Inbound:
         self._limits = broker.config.limits
         self._level = 0
         self._publisher = b""
-        self._acks: deque[PendingAck] = deque()
+        self._unanswered: deque[PendingAck] = deque()
+        """In the order of the publishes, which is that of the answers."""
         self._aliases: dict[int, bytes] = {}
         self._alias_bytes = 0
         self._wishes: list[tuple[Wish, Answer | None]] = []
@@ -80,7 +81,7 @@ class Inbound:
         self._asked: set[int] = set()
         """Packet ids of SUBSCRIBE and UNSUBSCRIBE that wait for their answer."""
         self._unreleased: set[int] = set()
-        """Packet ids of QoS 2 that were answered here: what Receive Maximum counts, with `_acks`."""
+        """Packet ids of QoS 2 that were answered here: what Receive Maximum counts, with `_unanswered`."""
         self.is_settled = True
         """Nothing has been handed over since `settle`."""
         self.has_published = False
@@ -107,7 +108,7 @@ class Inbound:
             raise PublishRefused(Reason.QOS_NOT_SUPPORTED, detail)
         if packet.retain and not mqtt.retain_available:
             raise PublishRefused(Reason.RETAIN_NOT_SUPPORTED, "a retained message")
-        if packet.qos and len(self._acks) + len(self._unreleased) >= mqtt.receive_maximum:
+        if packet.qos and len(self._unanswered) + len(self._unreleased) >= mqtt.receive_maximum:
             self._check_excess(packet.packet_id, session)
 
     def _check_excess(self, packet_id: int, session: Session) -> None:
@@ -117,7 +118,7 @@ class Inbound:
             raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
         # Below level 5 nobody was told a number; what is known counts already, until it is asked for again.
         bound = self._mqtt.receive_maximum if self._level == 5 else PACKET_ID_MAX
-        if len(self._acks) >= bound:
+        if len(self._unanswered) >= bound:
             detail = "more publishes wait for an answer than there may be"
             raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
 
@@ -166,7 +167,7 @@ class Inbound:
         if packet.qos == 2 and self._is_known(packet.packet_id, session, pending):
             return
         if pending is not None:
-            self._acks.append(pending)
+            self._unanswered.append(pending)
         try:
             if pending is not None:
                 self._claim(pending)
@@ -251,7 +252,7 @@ class Inbound:
         if is_durable is None:
             return False
         if is_durable and pending is not None:
-            self._acks.append(pending)
+            self._unanswered.append(pending)
             self._answer(pending, 0, 0, session)
         return True
 
@@ -264,9 +265,9 @@ class Inbound:
             elif pending.packet_id in session.received:
                 session.received[pending.packet_id] = True
         pending.is_ready, pending.reason, pending.message = True, reason, message
-        acks, waiting = self._acks, self._waiting
-        while acks and acks[0].is_ready:
-            ready = acks.popleft()
+        unanswered, waiting = self._unanswered, self._waiting
+        while unanswered and unanswered[0].is_ready:
+            ready = unanswered.popleft()
             if waiting.get(ready.packet_id) is ready:
                 del waiting[ready.packet_id]
             if ready.qos == 2 and session.received.get(ready.packet_id):

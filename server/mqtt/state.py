@@ -65,11 +65,11 @@ from .wishes import PublishRefused
 log = logging.getLogger(__name__)
 
 PACKETS_AT_ONCE = 128
-"""Packets that are read before anybody looks at the clock."""
+"""Packets that are read before the clock is looked at."""
 ASKS_MAX = 100
 """Packets of one client that may wait for its session to be stored; then it is read no more."""
 TURN_S = 0.003
-"""How long one connection may be at it before the others have their turn."""
+"""How long one connection may be handled before the others have their turn."""
 
 
 class Connection:
@@ -109,7 +109,7 @@ class Connection:
             self._accept(packets)
             if backlog.is_noted:
                 backlog.note(len(packets), came - decoder.kept_bytes)
-            if self.is_waiting or not decoder.is_behind:
+            if not decoder.is_behind or self.is_waiting:
                 break
             now = clock.mono()
             until = until or now + TURN_S
@@ -241,36 +241,48 @@ class Connection:
         return is_ahead
 
     def _handle(self, packet: Packet | MqttError) -> None:
-        if isinstance(packet, Publish):
+        """The usual packets first: one for each message that comes, one for each that is delivered."""
+        subscriber = self._subscriber
+        if subscriber is None:
+            self._on_first(packet)
+        elif isinstance(packet, Publish):
             try:
-                self._inbound.take(packet, self._present().session)
+                self._inbound.take(packet, subscriber.session)
             except PublishRefused as error:
                 self.refuse(error.reason, str(error))
-            return
-        if isinstance(packet, Ack) and packet.kind != wire.PUBREL:
-            self._acks.on_ack(packet, self._present())
-            return
-        if isinstance(packet, MqttError):
-            self._fault(packet)
-            return
-        self._inbound.flush()
+        elif isinstance(packet, Ack) and packet.kind != wire.PUBREL:
+            self._acks.on_ack(packet, subscriber)
+        elif isinstance(packet, MqttError):
+            self.refuse(Reason(packet.reason), str(packet))
+        else:
+            self._inbound.flush()
+            self._on_other(packet, subscriber)
+
+    def _on_other(self, packet: Packet, subscriber: Subscriber) -> None:
+        """What comes more rarely than messages; those before it have been handed on."""
         if isinstance(packet, Ack):
             self._inbound.released(packet.packet_id)
-            self._acks.on_release(packet, self._present())
-        elif isinstance(packet, Connect):
-            self._on_connect(packet)
+            self._acks.on_release(packet, subscriber)
         elif isinstance(packet, Subscribe | Unsubscribe):
-            self._on_filters(packet)
+            self._on_filters(packet, subscriber)
         elif isinstance(packet, Pingreq):
             self.put(Pingresp())
         elif isinstance(packet, Disconnect):
-            self._on_disconnect(packet)
+            self._on_disconnect(packet, subscriber)
         elif isinstance(packet, Auth):
             self.refuse(Reason.PROTOCOL_ERROR, "AUTH without an authentication method")
         else:
             self.refuse(Reason.PROTOCOL_ERROR, f"{type(packet).__name__} from a client")
 
     # -- CONNECT
+
+    def _on_first(self, packet: Packet | MqttError) -> None:
+        """The decoder lets nothing through before CONNECT, and that only once."""
+        if isinstance(packet, MqttError):
+            self._refuse_bytes(packet)
+        else:
+            assert isinstance(packet, Connect)
+            self._on_connect(packet)
 
     def _on_connect(self, packet: Connect) -> None:
         self._outbox.speak(packet.level)
@@ -333,9 +345,21 @@ class Connection:
         self.put(Connack(False, reason))
         self._outbox.end()
 
+    def _refuse_bytes(self, error: MqttError) -> None:
+        """What came is no CONNECT."""
+        log.info("connect refused: %s, %s", self._peer.address, error, extra=self._peer.cause)
+        if isinstance(error, UnsupportedLevel):
+            self._outbox.write(error.connack)
+        elif error.spoken == 5:
+            # [MQTT-3.1.4-1], [MQTT-3.1.4-2]. At 3.1.1 the connection is closed without a word.
+            known = error.reason in CONNACK_REASONS
+            reason = error.reason if known else int(Reason.MALFORMED_PACKET)
+            self._outbox.write(encode(Connack(False, reason), 5))
+        self._outbox.end()
+
     # -- SUBSCRIBE, UNSUBSCRIBE
 
-    def _on_filters(self, packet: Subscribe | Unsubscribe) -> None:
+    def _on_filters(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
         """At once if the client has published nothing, else when that has been handed on.
 
         Many packets of few filters are worked off in portions like few packets of many.
@@ -345,8 +369,8 @@ class Connection:
         if is_spent:
             self._portion = PORTION_BYTES
         is_at_once = self._inbound.is_settled and not is_spent
-        if is_at_once or not self._later(lambda: self._take_effect(packet)):
-            self._take_effect(packet)
+        if is_at_once or not self._later(lambda: self._take_effect(packet, subscriber)):
+            self._take_effect(packet, subscriber)
         self._inbound.settle()
 
     def _later(self, work: Callable[[], None]) -> bool:
@@ -368,14 +392,13 @@ class Connection:
                 self.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
             self._wake()
 
-    def _take_effect(self, packet: Subscribe | Unsubscribe) -> None:
+    def _take_effect(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
         if isinstance(packet, Subscribe):
-            self._on_subscribe(packet)
+            self._on_subscribe(packet, subscriber)
         else:
-            self._on_unsubscribe(packet)
+            self._on_unsubscribe(packet, subscriber)
 
-    def _on_subscribe(self, packet: Subscribe) -> None:
-        subscriber = self._present()
+    def _on_subscribe(self, packet: Subscribe, subscriber: Subscriber) -> None:
         if self._is_in_use(packet.packet_id):
             taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
             self.put(Suback(packet.packet_id, taken))
@@ -383,22 +406,22 @@ class Connection:
 
         def taken_all(reasons: tuple[int, ...]) -> None:
             answer = Suback(packet.packet_id, reasons)
-            self._put_stored(answer, lambda: self._broker.send_retained(subscriber))
+            self._put_stored(answer, subscriber, lambda: self._broker.send_retained(subscriber))
 
         self._broker.hold_retained(subscriber)
         wanted = bridged(packet) if self._is_bridge else packet
         self._work_off(subscribe(self._broker, subscriber, wanted), taken_all)
 
-    def _on_unsubscribe(self, packet: Unsubscribe) -> None:
+    def _on_unsubscribe(self, packet: Unsubscribe, subscriber: Subscriber) -> None:
         if self._is_in_use(packet.packet_id):
             taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
             self.put(Unsuback(packet.packet_id, taken))
             return
 
         def taken_all(reasons: tuple[int, ...]) -> None:
-            self._put_stored(Unsuback(packet.packet_id, reasons), lambda: None)
+            self._put_stored(Unsuback(packet.packet_id, reasons), subscriber, lambda: None)
 
-        self._work_off(unsubscribe(self._broker, self._present(), packet), taken_all)
+        self._work_off(unsubscribe(self._broker, subscriber, packet), taken_all)
 
     def _work_off(self, portions: Reasons, then: Callable[[tuple[int, ...]], None]) -> None:
         """A portion now and the others in later rounds, then the answer."""
@@ -415,9 +438,10 @@ class Connection:
         """Whether the client has begun something else under this packet id. Only level 5 can say so."""
         return self.level == 5 and self._inbound.is_in_use(packet_id)
 
-    def _put_stored(self, answer: Suback | Unsuback, then: Callable[[], None]) -> None:
+    def _put_stored(
+        self, answer: Suback | Unsuback, subscriber: Subscriber, then: Callable[[], None]
+    ) -> None:
         """Send an answer once the session, if it is persistent, is durable as it is now; then go on."""
-        subscriber = self._present()
         if not subscriber.session.is_persistent:
             self.put(answer)
             then()
@@ -461,27 +485,12 @@ class Connection:
 
     # -- the end
 
-    def _on_disconnect(self, packet: Disconnect) -> None:
-        subscriber = self._present()
+    def _on_disconnect(self, packet: Disconnect, subscriber: Subscriber) -> None:
         asked = packet.properties.session_expiry if packet.properties is not None else None
         if self._broker.farewell(subscriber, asked, keeps_will=packet.reason != 0):
             self._outbox.end()
         else:
             self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
-
-    def _fault(self, error: MqttError) -> None:
-        if self.level:
-            self.refuse(Reason(error.reason), str(error))
-            return
-        log.info("connect refused: %s, %s", self._peer.address, error, extra=self._peer.cause)
-        if isinstance(error, UnsupportedLevel):
-            self._outbox.write(error.connack)
-        elif error.spoken == 5:
-            # [MQTT-3.1.4-1], [MQTT-3.1.4-2]. At 3.1.1 the connection is closed without a word.
-            known = error.reason in CONNACK_REASONS
-            reason = error.reason if known else int(Reason.MALFORMED_PACKET)
-            self._outbox.write(encode(Connack(False, reason), 5))
-        self._outbox.end()
 
     def refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""
@@ -498,9 +507,3 @@ class Connection:
     def put(self, packet: Packet) -> None:
         """Queue an answer."""
         self._outbox.put(packet)
-
-    # -- leaves
-
-    def _present(self) -> Subscriber:
-        assert self._subscriber is not None, "the decoder lets nothing through before CONNECT"
-        return self._subscriber
