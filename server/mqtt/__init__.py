@@ -23,6 +23,6 @@ Outwards:
     peer.py         who is at the other end, for the log
 
 It says what MQTT says: packets, levels, reason codes, aliases, packet ids, keep alive. It does not decide who
-gets a message, what is stored, or when a session ends (server/delivery), and does not read or write a packet's
-bytes (server/codec). Of the ground floor it knows configuration, clock, log and the kinds of values only.
+gets a message, what is stored, or when a session ends (server/delivery); bytes are read and written elsewhere
+(server/codec). Of the ground floor it knows configuration, clock, log, times and kinds of values only.
 """
