@@ -354,7 +354,7 @@ def ack(level: int, kind: int, packet_id: int, reason: int = 0, properties: byte
         return b"%c%b%b%c%b" % (first, wire.varint(3 + len(section)), packet_id.to_bytes(2), reason, section)
     elif reason:
         return b"%c\x03%b%c" % (first, packet_id.to_bytes(2), reason)
-    return b"%c\x02%b" % (first, packet_id.to_bytes(2))
+    return _HEAD_1(first, 2, packet_id)
 
 
 def acks(kind: int, packet_ids: Sequence[int]) -> bytes:

@@ -44,20 +44,17 @@ RECEIVED_FACTOR = 4
 """Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
 
 
-class PendingAck:
+class PendingAck(msgspec.Struct, gc=False):
     """A publish that has not been answered yet: by PUBACK at QoS 1, by PUBREC at QoS 2."""
 
-    __slots__ = ("detail", "is_ready", "message", "packet_id", "qos", "reason")
-
-    def __init__(self, packet_id: int, qos: int) -> None:
-        self.packet_id = packet_id
-        self.qos = qos
-        self.is_ready = False
-        self.reason = 0
-        self.detail = ""
-        """Why it was refused."""
-        self.message = 0
-        """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
+    packet_id: int
+    qos: int
+    is_ready: bool = False
+    reason: int = 0
+    detail: str = ""
+    """Why it was refused."""
+    message: int = 0
+    """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
 
 
 class Inbound:
