@@ -28,7 +28,7 @@ from shards.errors import Corrupt
 
 from ..logs import by, shown
 from .values.batches import BatchError, TooMany
-from .values.requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
+from .values.requests import FieldError, NotReadable, RequestError, UnsupportedMedia
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -52,7 +52,6 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "too-large": (413, "The request is too large"),
         "unsupported-media-type": (415, "The media type is not understood"),
         "refused": (422, "The request was read and is refused"),
-        "not-supported": (422, "This is not supported yet"),
         "idempotency-mismatch": (422, "The key was used for another request"),
         "bad-manifest": (422, "The manifest does not fit the job"),
         "over-quota": (429, "A quota is used up"),
@@ -115,8 +114,6 @@ def problem_of(error: RequestError) -> Problem:
     match error:
         case BatchError():
             return Problem("refused", str(error), errors=error.errors, error_count=error.count)
-        case NotSupported():
-            return Problem("not-supported", str(error), errors=[_named(error)])
         case FieldError():
             return Problem("refused", str(error), errors=[_named(error)])
         case TooMany():

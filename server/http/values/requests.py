@@ -57,10 +57,6 @@ class FieldError(RequestError):
         self.detail = detail
 
 
-class NotSupported(FieldError):
-    """A field that is part of the surface and that this version does not act on."""
-
-
 class UnsupportedMedia(RequestError):
     """A media type that is not understood here."""
 
