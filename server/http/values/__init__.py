@@ -2,19 +2,19 @@
 
 In:
 
-    bodies          media types, instants and durations of any body, and the words for what is refused
-    message_body    a message as sent -> a checked message
-    batch_body      NDJSON or an array of them -> all of them, or each on its own
-    schedule_body   a schedule as sent -> when it fires and the message that it sends
-    drafts          a checked message -> the draft that the writer takes
+    bodies.py          media types, instants and durations of any body, and the words for what is refused
+    message_body.py    a message as sent -> a checked message
+    batch_body.py      NDJSON or an array of them -> all of them, or each on its own
+    schedule_body.py   a schedule as sent -> when it fires and the message that it sends
+    drafts.py          a checked message -> the draft that the writer takes
 
 Out:
 
-    shapes          the types of all answers
-    views           messages, slices, shards and sessions as answers
-    job_views       jobs of the pipeline as answers
+    shapes.py          the types of all answers
+    views.py           messages, slices, shards and sessions as answers
+    job_views.py       jobs of the pipeline as answers
 
 Both:
 
-    scalars         what single members, parameters and headers look like
+    scalars.py         what single members, parameters and headers look like
 """
