@@ -3,7 +3,7 @@
 A call knows the parts that it uses, never the app: server/site.py, on the ground floor, hands them out. From
 where a connection begins to where its answer is made:
 
-    front.py           where connections begin: `POST /v1/messages` answered without a framework, the rest handed on
+    front.py           where connections begin: `POST /v1/messages` without a framework, the rest handed on
     protocol.py        a connection of aiohttp's, which answers what is no HTTP with a problem
     gate.py            how many bytes of bodies may be in the server at once
     routes/            the calls, one resource a file

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = [ROOT / "timeline", ROOT / "shards", ROOT / "server", ROOT / "spark", ROOT / "sdk" / "fasti"]
 PACKAGES = sorted(path.parent for room in ROOMS for path in room.rglob("__init__.py"))
-LINE = re.compile(r"^ +(\w+(?:\.py|/)) {1,}\S", re.MULTILINE)
+LINE = re.compile(r"^ *(\w+(?:\.py|/)) {2,}\S", re.MULTILINE)
 
 
 def named(text: str) -> list[str]:
@@ -25,5 +25,5 @@ def test_a_map_names_every_file(folder: Path) -> None:
 
 
 def test_this_test_sees_what_it_should() -> None:
-    text = "Room\n    a.py   what a is\n    b.py\n    c_d.py  and c\n    e/   a room\nnot.py here\n"
+    text = "Room\n    a.py   what a is\n    b.py\n    c_d.py  and c\n    e/  a room\nnot.py here\n"
     assert named(text) == ["a.py", "c_d.py", "e/"]

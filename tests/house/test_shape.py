@@ -1,4 +1,4 @@
-"""The shape of the code: theory and maps at the head of things, and what no file of the repository may say."""
+"""The shape of the code: its theory at the head of each file, and what no file of the repository may say."""
 
 import ast
 import os
