@@ -12,6 +12,7 @@ Out:
 
     shapes          the types of all answers
     views           messages, slices, shards and sessions as answers
+    schedule_views  schedules and their fires as answers
     job_views       jobs of the pipeline as answers
 
 Both:
