@@ -198,7 +198,7 @@ class App:
         if core.loader.is_behind:
             more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more
-        core.release_held()
+        core.held.step()
         core.schedules.step()
         core.mending.step()
         if more or core.can_advance():

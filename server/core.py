@@ -6,13 +6,10 @@ drive the whole of it step by step. `server/app.py` puts it on an event loop.
 
 import logging
 from collections.abc import Callable
-from itertools import islice, takewhile
 
-from shards.commit import Caps, Commit, Refused
-from shards.errors import Corrupt
+from shards.commit import Caps
 from shards.recover import Opened, open_timeline
 from shards.store import Store
-from timeline.position import Position, at_of
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
@@ -32,6 +29,7 @@ from .delivery.retained import Retained
 from .delivery.router import Router
 from .delivery.sessions import Sessions
 from .delivery.wills import Wills
+from .held import Held
 from .loader import Loader
 from .mending import Mending
 from .schedules.recurring import Schedules
@@ -40,8 +38,6 @@ from .writer import Busy, Entry, Writer
 log = logging.getLogger(__name__)
 
 NODE = 0
-HELD_STEP = 1_000
-HELD_RETRY_S = 1.0
 UNLIMITED = 1 << 62
 
 
@@ -71,12 +67,10 @@ class Core:
             store, self.horizon, self.writer, clock, max_schedules=config.limits.schedules
         )
         self.mending = Mending(self.opened, self.wheel, self.writer, clock)
+        self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self._deliver(wake)
-        self._held_from: float = 0.0
-        self._is_releasing = self._is_beating = False
-        self._stuck: set[Position] = set()
-        """Held messages that cannot be read."""
+        self._is_beating = False
         self.sessions.load()
         self.broker.restore()
 
@@ -113,7 +107,7 @@ class Core:
             self.retained,
             writer,
             clock,
-            dispatched=self._dispatched,
+            dispatched=self.opened.waiting.dispatched,
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
         dead = Dead(self.sessions, groups, ready, publishing, writer, clock, node=NODE)
@@ -180,50 +174,8 @@ class Core:
             and self.schedules.is_settled
             and self.mending.is_settled
             and horizon.position >= horizon.clock_ms << 48
-            and not self._due_held(1)
+            and self.held.is_settled
         )
-
-    def _dispatched(self, count: int) -> None:
-        self.opened.waiting.dispatched(count)
-
-    def _due_held(self, limit: int) -> list[Position]:
-        """Held messages whose due the wall clock shows, at most `limit`."""
-        if not self.opened.held:
-            return []
-        wall_ms = self.clock.wall_ms()
-        places = (place for place, _, _ in self.reader.held() if place not in self._stuck)
-        return list(islice(takewhile(lambda place: at_of(place) <= wall_ms, places), limit))
-
-    def release_held(self) -> None:
-        """The clock was set back and has come back: held messages whose due it shows go on."""
-        if self.writer.broken is not None or self._is_releasing or self.clock.mono() < self._held_from:
-            return
-        due = self._due_held(HELD_STEP)
-
-        def release(commit: Commit) -> Refused | None:
-            refused = None
-            for place in due:
-                try:
-                    commit.release(place)
-                except Corrupt as error:
-                    log.error("a held message is passed over: %s", error)
-                    self._stuck.add(place)
-                except Refused as error:
-                    refused = error
-            return refused
-
-        def released(answer: object) -> None:
-            self._is_releasing = False
-            if isinstance(answer, Exception):
-                log.warning("held messages wait on: %s", answer)
-                self._held_from = self.clock.mono() + HELD_RETRY_S
-
-        if due:
-            self._is_releasing = True
-            try:
-                self.writer.submit(release, released, cost=len(due))
-            except Busy:
-                self._is_releasing = False
 
 
 def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:

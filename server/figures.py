@@ -140,26 +140,28 @@ class Figures(Collector):
     # -- $SYS
 
     def records(self) -> list[Record]:
-        """One record a figure; payloads are decimal text."""
-        core = self._core
-        traffic = core.broker.traffic
-        connected = sum(1 for subscriber in core.sessions if subscriber.link is not None)
-        figures = {
-            "version": f"fasti {server_version()}",
-            "uptime": f"{int(core.clock.mono() - self._started_s)} seconds",
-            "clients/connected": connected,
-            "clients/disconnected": len(core.sessions) - connected,
-            "clients/total": len(core.sessions),
-            "subscriptions/count": len(core.router),
-            "shared_subscriptions/count": len(core.broker.groups),
-            "retained messages/count": core.retained.count,
-            "messages/received": traffic.received,
-            "messages/sent": traffic.sent,
-            "publish/messages/dropped": traffic.dropped,
-            "fasti/pending": core.opened.pending,
-            "fasti/dispatched": core.dispatch.counts.dispatched,
-            "fasti/slices": len(core.directory),
-        }
-        return [
-            Record((PREFIX + name).encode(), str(value).encode(), qos=0) for name, value in figures.items()
-        ]
+        """What there is to publish now."""
+        return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
+
+
+def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
+    """One record a figure; payloads are decimal text."""
+    traffic = core.broker.traffic
+    connected = sum(1 for subscriber in core.sessions if subscriber.link is not None)
+    figures = {
+        "version": f"fasti {version}",
+        "uptime": f"{uptime_s} seconds",
+        "clients/connected": connected,
+        "clients/disconnected": len(core.sessions) - connected,
+        "clients/total": len(core.sessions),
+        "subscriptions/count": len(core.router),
+        "shared_subscriptions/count": len(core.broker.groups),
+        "retained messages/count": core.retained.count,
+        "messages/received": traffic.received,
+        "messages/sent": traffic.sent,
+        "publish/messages/dropped": traffic.dropped,
+        "fasti/pending": core.opened.pending,
+        "fasti/dispatched": core.dispatch.counts.dispatched,
+        "fasti/slices": len(core.directory),
+    }
+    return [Record((PREFIX + name).encode(), str(value).encode(), qos=0) for name, value in figures.items()]

@@ -47,7 +47,7 @@ LATE_IS_FINE = MappingProxyType({"coalesce": True, "max_instances": 1, "misfire_
 
 
 class Housekeeping:
-    """The jobs of one server."""
+    """The chores of one server; `start` puts them on a timetable."""
 
     def __init__(
         self,

@@ -167,7 +167,7 @@ class Writer:
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
         if size and self._bytes and self._bytes + size > self._max_bytes:
-            raise Busy(f"{self._bytes} bytes of requests are under way, {self._max_bytes} may be")
+            raise Busy(f"{self._bytes} bytes of requests are under way, of at most {self._max_bytes}")
         self._bytes += size
 
     def leave(self, size: int) -> None:

@@ -10,10 +10,12 @@ The store
 What rows say
     keys.py          the one place that knows key bytes
     record.py        a stored message as bytes; stubs, what a cancel or move leaves
+    properties.py    the MQTT properties of a stored message, read and written
     tables.py        the values of the small tables: directory, cursor, dedupe, sessions
     schedules.py     rows of recurring schedules, and what a group writes for them
     jobs.py          rows of pipeline jobs
     fate.py          what dispatch makes of a message that is past its time
+    state.py         what has become of a message: its state, and when dispatch came to it
 
 Writing: requests are decided against the open group, which becomes one batch
     commit.py        the requests: put, cancel, move, revive, release

@@ -147,7 +147,7 @@ class Commit:
         self.open_group.let_go(place)
         self.rehome(wanted, value, record.due_ms, spots[0], taken)
 
-    # -- leaves, some of them for adopt.py
+    # -- what requests are made of, also those of adopt.py
 
     def check_pending(self, count: int) -> None:
         """Raise Refused if so many more would be more than may be pending."""
@@ -161,7 +161,7 @@ class Commit:
     def taken(self, key: bytes) -> DedupeRow | None:
         """The request that has the key. Raises Refused if that cannot be read any more.
 
-        A key whose message has been lost (a repair) is nobody's: who sends it again gets one that is there.
+        A key whose message was lost (in a repair) is free: it may be used for another message.
         """
         try:
             value = self.open_group.get(Table.DEDUPE, key)

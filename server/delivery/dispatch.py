@@ -21,7 +21,7 @@ Never early: a turn reads the wall clock first, and the horizon does not pass wh
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from shards.errors import Corrupt, StoreFailed
@@ -30,6 +30,7 @@ from shards.read import Reader
 from shards.record import decode
 from timeline.horizon import Horizon
 from timeline.position import Position, seq_of
+from timeline.session import Subscription
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
@@ -39,7 +40,7 @@ from .message import Message
 from .owed import Owed
 from .ready import Ready
 from .retained import Retained
-from .router import Router, Targets
+from .router import Router
 from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -239,37 +240,31 @@ class Dispatch(Rider):
             return len(targets)
         if record.retain:
             self._retain(message)
-        if (message.shard < 0 and record.qos) or len(targets) > TURN_COST:
-            self._give_or_owe(message, targets)
-            return len(targets)
+        passed_over: list[tuple[Subscriber, tuple[Subscription, ...]]] = []
+        most = TURN_COST
         for subscriber, subscriptions in targets.items():
             if subscriber.session.tailing:
+                most -= 1
                 try:
-                    if subscriber.offer(message, subscriptions):
+                    if most >= 0 and subscriber.offer(message, subscriptions):
                         continue
                 except Exception:
                     subscriber.cut_off()
                 self._put_off(subscriber, message)
+            passed_over.append((subscriber, subscriptions))
+        if passed_over and message.shard < 0 and record.qos:
+            self._owe(message, passed_over)
         return len(targets)
 
-    def _give_or_owe(self, message: Message, targets: Targets) -> None:
-        """Offer a message to so many at once, or one that is nowhere but here: who has no room keeps it."""
-        is_unstored = message.shard < 0 and message.record.qos > 0
-        offers = 0
-        for subscriber, subscriptions in targets.items():
-            offers += 1
-            if subscriber.session.tailing:
-                try:
-                    if offers <= TURN_COST and subscriber.offer(message, subscriptions):
-                        continue
-                except Exception:
-                    subscriber.cut_off()
-                self._put_off(subscriber, message)
-            if is_unstored:
-                for subscription in subscriptions:
-                    if subscription.qos:
-                        self._owed.add(subscriber, message)
-                        break
+    def _owe(
+        self, message: Message, passed_over: Sequence[tuple[Subscriber, tuple[Subscription, ...]]]
+    ) -> None:
+        """A message that is nowhere but here: who had no room keeps it."""
+        for subscriber, subscriptions in passed_over:
+            for subscription in subscriptions:
+                if subscription.qos:
+                    self._owed.add(subscriber, message)
+                    break
 
     def _retain(self, message: Message) -> None:
         try:

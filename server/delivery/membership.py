@@ -101,7 +101,7 @@ class Membership:
         """The member's connection has ended: what it has not acked goes to another."""
         touched = {group for group in member.groups.values() if isinstance(group, Group)}
         for group in touched:
-            group.part(member)
+            group.rota.part(member)
         for flight in list(member.session.flights.values()):
             loan = flight.loan
             lender = self._by_text.get(loan.share) if loan is not None else None

@@ -18,7 +18,7 @@ SHARED_MS = 1_000
 class Message:
     """A dispatched message. `shard` < 0: not stored, nobody can replay it."""
 
-    __slots__ = ("due_ms", "late_ms", "position", "publisher", "record", "shard", "wire")
+    __slots__ = ("due_ms", "late_ms", "position", "record", "shard", "wire")
 
     def __init__(self, position: Position, shard: int, record: Record, late_from_ms: int) -> None:
         self.position = position

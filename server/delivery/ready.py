@@ -36,7 +36,7 @@ class Ready:
         """A member of shared subscriptions has a connection, or room: they may have something for it."""
         for group in member.groups.values():
             assert isinstance(group, Group)
-            group.meet(member)
+            group.rota.meet(member)
             self.wake(group)
 
     def read_on(self, subscriber: Subscriber) -> None:

@@ -15,14 +15,14 @@ import msgspec
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
 from shards.dedupe import Refused
-from shards.expiry import expire as expire_slices
+from shards.expiry import expire
 from shards.jobs import ARCHIVING, EXPIRE, JobRow, PieceRow
 from shards.manifest import Fault
 from shards.recover import Opened
 from timeline.retention import expired_slices
 from timeline.slices import Slice
 
-from .. import config
+from ..config import Slices
 from ..writer import Ask
 from . import jobfolder
 from .leavings import Leavings
@@ -53,7 +53,7 @@ class Expiries:
         leavings: Leavings,
         ask: Ask,
         opened: Opened,
-        slices: config.Slices,
+        slices: Slices,
     ) -> None:
         self._pipeline = pipeline
         self._workers = workers
@@ -104,7 +104,7 @@ class Expiries:
                     raise Refused("wrong-state", "the slices are not the oldest ones any more")
                 if job.epoch != self._opened.directory.epoch:
                     return None
-                expire_slices(commit, pieces, job.counted)
+                expire(commit, pieces, job.counted)
                 return self._pipeline.done_row(commit, job, sum(one.rows for one in said))
 
             row: JobRow | None = await self._pipeline.ask(job, decide)
@@ -129,7 +129,7 @@ class Expiries:
         epoch = directory.epoch
         counted = await self._workers.in_thread(partial(self._borrowed, chosen))
         gone: list[Slice] = await self._ask(
-            lambda commit: expire_slices(commit, chosen, counted) if directory.epoch == epoch else []
+            lambda commit: expire(commit, chosen, counted) if directory.epoch == epoch else []
         )
         self.dropped += len(gone)
         return gone

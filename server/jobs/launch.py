@@ -69,7 +69,7 @@ class Launcher:
         if not self.url:
             return "no-spark", "the server does not listen yet"
         if self.is_running:
-            return "job-active", f"the server runs job {self._job}, and one at a time"
+            return "job-active", f"the server runs job {self._job}, and only one at a time"
         return None
 
     def claim(self, job: str) -> None:

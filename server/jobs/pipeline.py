@@ -11,8 +11,8 @@ end.
 
 What decides anything runs in the writer; what takes long (checkpoints, hashes, ingestion, compaction) in
 threads (server/jobs/workers.py). Between the two the state may have changed, so the writer checks everything
-again. When the store fails under a call, what became of the job is read from its row
-once the store is back: until then it is *unsettled*.
+again. When the store fails under a call, what became of the job is read from its row once the store is back:
+until then it is *unsettled*.
 
 Bounds: 16 open jobs, one of a slice; 100,000 rows that change under one job; the last 100 ended jobs are
 kept.
@@ -62,12 +62,10 @@ ENDED_MAX = 100
 class JobRefused(Exception):
     """A call that a job does not allow. `slug`: the problem's name; `faults`: of a manifest."""
 
-    def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = (), where: str = "") -> None:
+    def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)
         self.slug = slug
         self.faults = faults
-        self.where = where
-        """The field to blame."""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +97,7 @@ class Job:
 
 
 class Pipeline:
-    """All jobs of one server."""
+    """All jobs of one server: what a split and an expiry have in common."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class Pipeline:
         self._workers = workers
         self._node = node
         self._folder = folder
-        self.notes = opened.notes
+        self._notes = opened.notes
         self.launcher = Launcher(spark, self._child_ended)
         self.outcomes: Tally[tuple[str, str]] = Tally()
         """Ended jobs by kind and state."""
@@ -209,7 +207,7 @@ class Pipeline:
     def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice]) -> Job:
         """A new job, busy, in RAM. Raises JobRefused."""
         if len(self._jobs) >= OPEN_MAX:
-            raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, as many as may be")
+            raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, the most that may be")
         for piece in pieces:
             other = self.job_at(piece.start_ms)
             if other is not None:
@@ -262,7 +260,7 @@ class Pipeline:
         if job.is_busy:
             raise JobRefused("wrong-state", "another call of this job is under way")
         if kind and (job.row.kind, job.row.state) != (kind, state):
-            raise JobRefused("wrong-state", f"the job is {job.row.state}, kind {job.row.kind}")
+            raise JobRefused("wrong-state", f"the job is of kind {job.row.kind} and in state {job.row.state}")
         job.is_busy = True
         try:
             yield job
@@ -307,7 +305,7 @@ class Pipeline:
         job.row = row
         self._remember(row)
         if job.cut is not None:
-            self.notes.drop(job.cut)
+            self._notes.drop(job.cut)
         self.launcher.end(row.id, is_done=row.state == DONE)
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
@@ -360,7 +358,7 @@ class Pipeline:
             else:
                 await self.end(job, "the store failed")
         elif job.cut is not None and job.cut.is_overrun:
-            await self.end(job, f"more than {self.notes.most} rows changed during the job")
+            await self.end(job, f"more than {self._notes.most} rows changed during the job")
         elif job.orphaned:
             await self.end(job, job.orphaned)
         elif self._clock.mono() >= job.lease_until:

@@ -80,7 +80,7 @@ class Splits:
                 cut = handover.begin(commit, job.row.slices[0].home, cuts, self.nearest(), job.known)
                 # From now on, not from when it is durable: the next cancel may be in this group.
                 job.cut = cut
-                self._pipeline.notes.add(cut)
+                self._opened.notes.add(cut)
                 row = replace(job.row, state=MOVING, children=cut.children, sources=[cut.sources])
                 write_row(commit, row)
                 return row
@@ -150,10 +150,10 @@ class Splits:
     async def _put_back(self, job: Job, cut: Cut) -> None:
         """A commit was refused. What was ingested goes with the next one, or with the job."""
         job.row.state = MOVING
-        if cut.is_overrun or before(cut.start_ms) <= self.nearest():
-            await self._pipeline.end(
-                job, "too much changed" if cut.is_overrun else "the slice has come too near"
-            )
+        if cut.is_overrun:
+            await self._pipeline.end(job, "more rows changed during the job than are noted")
+        elif before(cut.start_ms) <= self.nearest():
+            await self._pipeline.end(job, "the slice has come too near")
 
 
 def with_parts(row: JobRow, parts: Mapping[int, Counts]) -> JobRow:

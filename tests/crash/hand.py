@@ -116,7 +116,7 @@ class Hand:
         reached("loaded")
         core.replay.turn()
         reached("read on")
-        core.release_held()
+        core.held.step()
         if core.writer.broken is not None:
             core.writer.recover()
 

@@ -254,7 +254,7 @@ class Rig:
         self.core.replay.turn()
 
     def release(self) -> None:
-        self.core.release_held()
+        self.core.held.step()
 
     def split(self, index: int, r: Random) -> None:
         self.jobs.begin(index, r)

@@ -345,7 +345,7 @@ class Rig:
         if not core.replay.is_idle:
             core.replay.turn()
             moved = True
-        core.release_held()
+        core.held.step()
         return moved
 
     def deliver(self) -> bool:

@@ -5,7 +5,8 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
 from server.delivery.replay import TURN_RESENDS
-from server.delivery.shared import KEY_PREFIX, SHOWN_FIRST, SWEEPS, Group
+from server.delivery.rota import SHOWN_FIRST
+from server.delivery.shared import KEY_PREFIX, SWEEPS, Group
 from shards.errors import StoreFailed
 from shards.store import Table
 from tests.mqtt.rig import Peer, Rig, config
@@ -638,7 +639,7 @@ def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
     guest.ack(wire.PUBACK, delivery.packet_id)
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None
-    assert rig.core.sessions.get("guest") not in group.shown
+    assert rig.core.sessions.get("guest") not in group.rota._shown
     assert len(group.held) == 1
 
 

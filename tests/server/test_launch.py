@@ -223,6 +223,8 @@ async def test_without_spark_it_says_so(server: Running) -> None:
         "/problems/no-spark",
         "pyspark is not installed",
     )
+    launcher.has_what_it_needs = lambda: ""
+    assert launcher.why_not() == ("no-spark", "the server does not listen yet")
     launcher._spark = Spark(enabled="off")
     assert launcher.why_not() == ("no-spark", "spark.enabled is off")
 

@@ -80,7 +80,7 @@ class Rig:
         core.dispatch.turn()
         if core.loader.is_behind:
             core.loader.step()
-        core.release_held()
+        core.held.step()
         core.schedules.step()
 
     def settle(self) -> None:
@@ -402,7 +402,7 @@ def test_a_held_message_goes_on_while_the_writer_is_busy() -> None:
     for _ in range(5):
         core.writer.submit(lambda c: c.put([]), lambda answer: None)
         assert not core.writer.is_idle
-        core.release_held()
+        core.held.step()
         core.writer.compose()
         rig.store.flush()
         core.writer.settle()

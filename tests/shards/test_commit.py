@@ -571,3 +571,45 @@ def test_a_key_that_cannot_be_read_names_its_draft() -> None:
     with pytest.raises(Refused) as refused:
         group(opened).put([draft(NOW), draft(NOW, key=b"k" * 16)])
     assert (refused.value.why, refused.value.index) == ("unreadable", 1)
+
+
+# -- put in other words
+
+
+def test_what_is_put_known_can_be_cancelled_in_its_own_group(opened: Opened) -> None:
+    commit = group(opened)
+    (fresh,) = commit.put([draft(NOW + 5, "fresh")])
+    known = commit.put_known(draft(NOW + 5, "known"))
+    assert isinstance(fresh, int)
+    assert commit.cancel(fresh).outcome is Outcome.NOT_FOUND, "nobody has been told its id"
+    assert commit.cancel(known).outcome is Outcome.DONE
+    sync(opened, commit.open_group.seal())
+    assert texts(opened) == ["fresh", "-"]
+    assert opened.pending == 1
+    assert consistent(opened)
+
+
+def test_what_is_put_known_while_the_clock_is_set_back_is_held(opened: Opened) -> None:
+    commit = group(opened, NOW - 60_000)
+    known = commit.put_known(draft(NOW - 30_000))
+    assert id_shard(known) == HELD_SHARD
+    assert commit.cancel(known).outcome is Outcome.DONE
+    sync(opened, commit.open_group.seal())
+    assert (opened.pending, opened.held) == (0, 1), "the stub stays until its due"
+    assert consistent(opened)
+
+
+def test_what_is_owed_is_put_however_much_is_pending() -> None:
+    opened = open_at(MemoryStore(), max_slices=1)
+    put(opened, *(draft(NOW + 5) for _ in range(CAPS.pending)))
+    commit = group(opened)
+    for refused in (lambda: commit.put([draft(NOW + 5)]), lambda: commit.put_known(draft(NOW + 5))):
+        with pytest.raises(Refused, match="pending"):
+            refused()
+    owed = commit.put_owed(draft(NOW + 5, "owed"))
+    with pytest.raises(Refused, match="1 slices"):
+        commit.put_owed(draft(NOW + DAY_MS))
+    sync(opened, commit.open_group.seal())
+    assert opened.pending == CAPS.pending + 1
+    assert opened.reader.find(owed) is not None
+    assert consistent(opened)

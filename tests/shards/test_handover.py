@@ -1,97 +1,21 @@
 """The two steps of a split in the writer, on a store in RAM: what they write and what they refuse."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from shards import handover, keys
-from shards.borrow import borrowers, counted_key, counting, span_counts
-from shards.commit import Commit, Refused
-from shards.cuts import Cut, Notes
+from shards.commit import Refused
 from shards.expiry import expire
-from shards.leavings import clear, left
-from shards.manifest import MovedFile, manifest_faults, prefix_of
-from shards.memory import MemoryStore, write_table
-from shards.recover import Opened, count_pending, read_directory
+from shards.manifest import prefix_of
+from shards.recover import Opened
 from shards.store import Table
-from shards.verify import verify_counts
-from tests.support.mover import move as plain_move
-from timeline.position import START, MessageId, Position, before, id_position
-from timeline.slices import DAY_MS, Home, Slice
+from timeline.position import Position, before, id_position
+from timeline.slices import Home
 
-from .timelines import CAPS, NOW, draft, group, open_at, put, sync, texts
-
-FAR = NOW + 10 * DAY_MS
-COUNT = 12
-
-
-class Split:
-    """A slice of twelve messages in four shards, and the split of it."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        self.store = MemoryStore()
-        self.opened = open_at(self.store, caps=replace(CAPS, messages=3))
-        self.ids: list[MessageId] = put(
-            self.opened, *[draft(FAR + number * 1_000, str(number)) for number in range(COUNT)]
-        )
-        self.notes = self.opened.notes
-        self.files = 0
-
-    @property
-    def commit(self) -> Commit:
-        return self.opened.commit
-
-    def slices(self) -> list[Slice]:
-        return list(self.opened.directory)
-
-    def begin(self, start_ms: int, *cuts: int) -> Cut:
-        piece = self.opened.directory.find(start_ms)
-        assert piece is not None
-        known = {
-            shard.number: span_counts(self.store, shard.prefix, piece.start_ms, piece.end_ms).rows
-            for shard in handover.shared_sources(self.commit, piece)
-        }
-        cut = handover.begin(group(self.opened), piece.home, cuts, before(NOW), known)
-        self.notes.add(cut)
-        self.seal()
-        return cut
-
-    def seal(self) -> None:
-        sync(self.opened, self.commit.open_group.seal())
-
-    def copy(self, cut: Cut) -> list[MovedFile]:
-        self.files += 1
-        folder = self.folder / str(self.files)
-        folder.mkdir()
-        sources = [msgspec.structs.asdict(source) for source in cut.sources]
-        children = [{**msgspec.structs.asdict(child), "sources": sources} for child in cut.children]
-        files = msgspec.convert(plain_move(self.store, children, folder, write_table), list[MovedFile])
-        assert manifest_faults(files, cut.children, cut.sources, cut.rows) == []
-        self.store.ingest(Table.MESSAGES, [folder / file.name for file in files])
-        return files
-
-    def switch(self, cut: Cut, files: list[MovedFile]) -> None:
-        handover.switch(group(self.opened), cut, files, before(NOW))
-        self.seal()
-        self.notes.drop(cut)
-
-    def cancel(self, index: int) -> None:
-        group(self.opened).cancel(self.ids[index])
-        self.seal()
-
-    def check(self, expected: str) -> None:
-        assert texts(self.opened) == expected.split()
-        for directory in (self.opened.directory, read_directory(self.store, 50)):
-            assert verify_counts(self.store, directory) == []
-        live = sum(text != "-" for text in expected.split())
-        assert count_pending(self.opened.reader, before(NOW)) == live == self.opened.pending
-
-
-ALL = " ".join(map(str, range(COUNT)))
+from .splits import ALL, COUNT, FAR, Split
+from .timelines import NOW, draft, group, open_at, put, texts
 
 
 @pytest.fixture
@@ -193,29 +117,6 @@ def test_one_child_after_the_other(split: Split) -> None:
     assert not any(piece.borrowed for piece in split.slices())
 
 
-def test_expiry_takes_a_part_of_what_is_borrowed(split: Split) -> None:
-    cut = split.begin(FAR, FAR + 4_000, FAR + 8_000)
-    split.notes.drop(cut)
-    first, second, third = split.slices()
-    shard = first.borrowed[1]
-    known = span_counts(split.store, shard.prefix, first.start_ms, first.end_ms)
-    expire(group(split.opened), [first], {counted_key(first, shard): known})
-    split.seal()
-    split.opened.waiting.dispatched(4)
-    split.check("4 5 6 7 8 9 10 11")
-    assert list(borrowers(split.opened.directory, shard)) == [second, third]
-    expire(group(split.opened), [second, third])
-    split.seal()
-    assert [keys.shard_of(start)[1] for start, _ in left(split.store) if len(start) == 10] == [0, 1, 2, 3]
-    commit = group(split.opened)
-    for start, end in list(left(split.store)):
-        clear(commit, start, end)
-    split.seal()
-    assert list(left(split.store)) == []
-    for table in (Table.MESSAGES, Table.SHARDS, Table.SLICES):
-        assert list(split.store.scan(table, b"", keys.LAST)) == []
-
-
 def test_what_is_refused_changes_nothing(split: Split) -> None:
     (parent,) = split.slices()
     commit = group(split.opened)
@@ -269,32 +170,6 @@ def test_discard_leaves_what_is_somebodys(split: Split) -> None:
     handover.discard(group(split.opened), cut.children, cut.sources)
     split.seal()
     split.check(ALL)
-
-
-def test_notes_are_bounded_and_by_span(split: Split) -> None:
-    cut = split.begin(FAR, FAR + 4_000)
-    notes = Notes(1)
-    notes.add(cut)
-    prefix = cut.prefixes[0]
-    notes.note(prefix, START)
-    notes.note(b"another", before(FAR))
-    assert (cut.noted, cut.is_overrun) == (set(), False)
-    notes.note(prefix, before(FAR))
-    assert (cut.noted, cut.is_overrun) == ({(0, before(FAR))}, False)
-    notes.note(prefix, before(FAR + 1))
-    assert cut.is_overrun
-    notes.drop(cut)
-    assert notes._cuts == {}
-
-
-def test_counting_in_steps_adds_up(split: Split) -> None:
-    (parent,) = split.slices()
-    split.cancel(4)
-    for step in (1, 2, 3, 100):
-        for shard in parent.shards.values():
-            parts = list(counting(split.store, shard.prefix, FAR + 1_000, FAR + 11_000, step))
-            whole = span_counts(split.store, shard.prefix, FAR + 1_000, FAR + 11_000)
-            assert tuple(map(sum, zip(*parts, strict=True))) == whole
 
 
 def test_a_start_finds_it_all_again(split: Split) -> None:

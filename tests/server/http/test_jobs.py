@@ -538,7 +538,7 @@ async def test_a_slice_that_has_come_near_is_given_up(work: Work) -> None:
 
 
 async def test_too_many_changes_end_a_job(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work.server.app.pipeline.notes, "most", 2)
+    monkeypatch.setattr(work.server.app.core.opened.notes, "most", 2)
     job = await work.create()
     begun = await work.begin(job, CUTS)
     files = await asyncio.to_thread(moved, begun)
