@@ -11,7 +11,7 @@
     writer.py        requests in, one group commit after another, answers out after the sync
     loader.py        keeps the wheel filled from the slices on disk
     mending.py       what the store cannot read any more: noted, and dispatched late when it comes back
-    held.py          messages that waited because the clock was set back go on when it has come back
+    held.py          messages that wait because the clock was set back, moved when it comes back
     metrics.py       what is counted as it happens
 
     delivery/        who gets a message: sessions, dispatch, replay; knows no socket

@@ -22,8 +22,11 @@ WRONG_KIND = "an ack of the wrong kind"
 class Sink(Protocol):
     """The connection that acks come from."""
 
-    level: int
-    is_closed: bool
+    @property
+    def level(self) -> int: ...
+
+    @property
+    def is_closed(self) -> bool: ...
 
     def put(self, packet: Packet) -> None: ...
 

@@ -45,7 +45,7 @@ class Shape:
         attempt: int,
         is_dup: bool,
     ) -> Parts | None:
-        """What `fitting` says; a topic that goes out has an alias from then on."""
+        """As `fitting`; the topic of what goes out has an alias from then on."""
         found = self.fitting(message, qos, retain, subscriptions, attempt, is_dup)
         if found is not None and self._aliases_max:
             topic = message.record.topic

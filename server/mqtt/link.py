@@ -97,7 +97,7 @@ class Links:
 
 
 class Queue:
-    """Held links that are given their turns in order, a few at a time, while `is_stopped` does not say no."""
+    """Held links that are given their turns in order, a few at a time, unless `is_stopped`."""
 
     def __init__(self, broker: Broker, is_stopped: Callable[[], bool]) -> None:
         self._clock = broker.clock
@@ -216,7 +216,7 @@ class MqttLink(asyncio.Protocol):
         self._timer.cancel()
         connection = self._connection
         if connection is not None and not self._is_ending and connection.is_unfinished:
-            connection.is_blocked = True  # what it were sent would be in vain
+            connection.is_blocked = True  # whatever it were sent would be in vain
             self._is_held = True
             self._wait()
         else:
@@ -369,7 +369,7 @@ class MqttLink(asyncio.Protocol):
     def _wait(self) -> None:
         """Queue for a turn. Not while it waits for its session or its answers lie unread.
 
-        Who ends these calls again.
+        When either is over this is called again.
         """
         connection = self._connection
         if not (self._is_waiting or self._is_unread or connection is None or connection.is_waiting):

@@ -44,8 +44,23 @@ class PublishRefused(Exception):
         self.reason = reason
 
 
+def publisher_of(client_id: str) -> bytes:
+    """A client id as it is stored with what the client publishes."""
+    return client_id.encode()[:255]
+
+
+def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX) -> Wish:
+    """What `read_publish` reads of a packet without properties to a topic that does not begin with `$`."""
+    topic = packet.topic
+    if levels_of(topic) > levels_max:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
+    return Wish(
+        Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher), False, b"", b""
+    )
+
+
 def read_publish(
-    packet: Publish, publisher: str, now_ms: int, max_delay_ms: int, levels_max: int = LEVELS_MAX
+    packet: Publish, publisher: bytes, now_ms: int, max_delay_ms: int, levels_max: int = LEVELS_MAX
 ) -> Wish:
     """Raises PublishRefused."""
     topic, due_ms = packet.topic, 0
@@ -56,8 +71,7 @@ def read_publish(
         elif not may_publish(topic):
             raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
     if levels_of(topic) > levels_max:
-        detail = f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
     key = zone = b""
     if properties is not None and properties.user_properties:
         due_ms = _asked_due(properties, now_ms) or due_ms
@@ -74,7 +88,7 @@ def read_publish(
         packet.qos,
         packet.retain,
         expires_ms=expires_ms(properties),
-        publisher=publisher.encode()[:255],
+        publisher=publisher,
         properties=forwarded(_without_own(properties)) if properties is not None else b"",
         key=key_of("mqtt", key) if key else b"",
         zone=zone,
@@ -115,6 +129,10 @@ def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
 
 def _fingerprint(packet: Publish) -> bytes:
     return blake2b(packet.topic + b"\0" + packet.payload, digest_size=16).digest()
+
+
+def _too_deep(topic: bytes, levels_max: int) -> str:
+    return f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
 
 
 def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:

@@ -718,7 +718,7 @@ def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_me
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("told to")
 
-    monkeypatch.setattr(a.connection, "send", fail)
+    monkeypatch.setattr(a.connection._outbox, "send", fail)
     _send(rig, "0", "1", "2", "3")
     assert a.is_closed
     assert sorted(b.take_all()) == ["0", "1", "2", "3"]

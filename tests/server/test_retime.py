@@ -187,4 +187,4 @@ async def test_at_start_and_as_a_command(
 
 def test_over_mqtt_too() -> None:
     packet = Publish(b"a", b"x", 1, False, False, 1, Properties(user_properties=(("deliver-at", WISH),)))
-    assert read_publish(packet, "device-7", START_MS, 10**12).record.zone == WISH.encode()
+    assert read_publish(packet, b"device-7", START_MS, 10**12).record.zone == WISH.encode()

@@ -343,7 +343,7 @@ async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
         1,
         Properties(content_type="x/y", user_properties=(("k", "v"), ("deliver-in", "1m"))),
     )
-    wish = read_publish(packet, "device-7", START_MS, 10**12)
+    wish = read_publish(packet, b"device-7", START_MS, 10**12)
     ids: list[int] = []
     server.app.core.broker.publish([(wish, lambda reason, message: ids.append(message))])
     await server.app.quiet()

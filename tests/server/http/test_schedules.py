@@ -87,7 +87,7 @@ async def test_an_occurrence_says_which_schedule_sent_it(server: Running) -> Non
 async def test_nobody_else_can_say_it() -> None:
     users = (("fasti-schedule", "forged"), ("k", "v"), ("deliver-in", "1m"))
     packet = Publish(b"a", b"x", 1, False, False, 1, Properties(user_properties=users))
-    kept = read_publish(packet, "device-7", START_MS, 10**12).record.properties
+    kept = read_publish(packet, b"device-7", START_MS, 10**12).record.properties
     assert headers_of(kept) == ((("k", "v"),), None)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.codec import wire
+from server.codec.errors import MqttError
 from server.codec.packets import Publish
 from server.codec.properties import (
     Properties,
@@ -21,7 +22,6 @@ from server.codec.properties import (
     topic_alias,
 )
 from server.codec.publish import Decoder
-from server.codec.reasons import MqttError
 from server.codec.wire import Reader
 from shards.properties import user_property
 from tests.server.mqtt import samples
