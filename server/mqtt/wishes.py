@@ -19,7 +19,7 @@ from timeline.filters import TopicError, check_topic, is_reserved, levels_of, ma
 from ..codec.packets import Publish
 from ..codec.properties import Properties, forwarded
 from ..codec.reasons import Reason
-from ..delivery.publishing import Wish
+from ..delivery.publishing import Wish, dedupe_key
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
@@ -43,19 +43,12 @@ class PublishRefused(Exception):
         self.reason = reason
 
 
-def publisher_of(client_id: str) -> bytes:
-    """A client id as it is stored with what the client publishes."""
-    return client_id.encode()[:255]
-
-
 def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX) -> Wish:
     """What `read_publish` reads of a packet without properties to a topic that does not begin with `$`."""
     topic = packet.topic
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
-    return Wish(
-        Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher), False, b"", b""
-    )
+    return Wish(Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher))
 
 
 def read_publish(
@@ -124,11 +117,6 @@ def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def dedupe_key(user: str, key: bytes) -> bytes:
-    """What an idempotency key is stored under."""
-    return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
 
 
 def _fingerprint(packet: Publish) -> bytes:

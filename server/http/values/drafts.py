@@ -22,7 +22,7 @@ from shards.properties import properties_of
 from shards.record import ENCODINGS, Record, encode, encode_fresh
 from timeline.position import MessageId
 
-from ...mqtt.wishes import dedupe_key
+from ...delivery.publishing import dedupe_key
 from .requests import ParsedMessage
 
 USER = "http"
