@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MAPPED = ("shards", "timeline", "server", "server/jobs", "server/schedules")
+MAPPED = (
+    *("shards", "timeline", "server", "server/codec", "server/jobs", "server/mqtt", "server/schedules"),
+)
 LINE = re.compile(r"^ *(\w+\.py) {2,}\S", re.MULTILINE)
 
 
