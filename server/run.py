@@ -22,9 +22,9 @@ from .files import allow_open_files
 from .http.front import Desk
 from .http.gate import Gate
 from .http.protocol import Protocol
-from .http.site import build_site
 from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
+from .site import build_desk, build_site
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Server:
         loop = asyncio.get_running_loop()
         silent: dict[str, Any] = {"access_log": None}
         others = partial(Protocol, self._runner.server, loop=loop, **silent)
-        self._desk = Desk(self.app, gate, others)
+        self._desk = build_desk(self.app, gate, others)
         self._http = await loop.create_server(self._desk.connection, http.host, http.port, backlog=1024)
         http_port = self._http.sockets[0].getsockname()[1]
         self.app.pipeline.reachable_at(f"http://{_reachable(http.host)}:{http_port}")

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from hashlib import blake2b
 
 import msgspec
 
@@ -67,11 +66,6 @@ class Wish(msgspec.Struct, frozen=True):
     fingerprint: bytes = b""
     received: bytes = b""
     """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
-
-
-def dedupe_key(user: str, key: bytes) -> bytes:
-    """What an idempotency key is stored under."""
-    return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
 
 
 LIVE_MAX = 100_000

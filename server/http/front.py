@@ -30,15 +30,19 @@ from typing import Any, NamedTuple, cast
 from shards.dedupe import Replayed
 from shards.errors import Corrupt, StoreFailed
 
-from ..app import App
+from ..clock import Clock
+from ..config import Limits
 from ..logs import by
-from ..writer import Busy
+from ..metrics import Metrics
+from ..writer import Busy, Writer
 from .answers import WRITE_ERRORS, problem_of_write
 from .gate import Gate
+from .posting import first_answer, place
 from .problems import MEDIA_TYPE, Problem
-from .routes.messages import first_answer
-from .values.drafts import draft_of, late_ones, place
-from .values.requests import RequestError, check_json, parse_one
+from .timeline import Timeline
+from .values.bodies import RequestError, check_json
+from .values.drafts import draft_of, late_ones
+from .values.message_body import parse_one
 
 PATH = "/v1/messages"
 START = b"POST /v1/messages HTTP/1.1\r\n"
@@ -100,9 +104,22 @@ def read_call(data: bytes) -> Call | None:
 class Desk:
     """What the connections share: where calls are decided, and who takes over the rest."""
 
-    def __init__(self, app: App, gate: Gate, others: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        clock: Clock,
+        timeline: Timeline,
+        metrics: Metrics,
+        limits: Limits,
+        gate: Gate,
+        others: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
         """`others`: makes the protocol of a connection that is handed over."""
-        self._app = app
+        self._writer = writer
+        self._clock = clock
+        self._timeline = timeline
+        self._metrics = metrics
+        self._limits = limits
         self._gate = gate
         self.others = others
         self.fronts: set[Front] = set()
@@ -114,10 +131,9 @@ class Desk:
 
     def start(self, body: bytes, key: str | None, answer: Answer) -> bool:
         """Have a call decided, `answer` it later; False if it is not for here, and nothing has happened."""
-        app = self._app
-        now_ms = app.core.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         try:
-            message = parse_one(body, now_ms, app.core.config.limits, key)
+            message = parse_one(body, now_ms, self._limits, key)
             if message.spread_ms:
                 return False
             size = self._gate.size(len(body))
@@ -134,7 +150,7 @@ class Desk:
 
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:
-            app.core.writer.submit(decide, done, size=size)
+            self._writer.submit(decide, done, size=size)
         except (Busy, StoreFailed):
             return False
         return True
@@ -148,7 +164,6 @@ class Desk:
             front.close()
 
     def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
-        app = self._app
         media = "application/json"
         if isinstance(placed, Exception):
             problem = _problem_of(placed)
@@ -156,12 +171,10 @@ class Desk:
             media = MEDIA_TYPE
         else:
             (one,) = placed
-            if isinstance(one, Replayed):
-                status, headers, body = first_answer(app, one.id, one.due_ms, now_ms, is_replayed=True)
-            else:
-                app.metrics.accepted.inc()
-                status, headers, body = first_answer(app, one, due_ms, now_ms)
-        app.metrics.answers["POST", PATH, status] += 1
+            if not isinstance(one, Replayed):
+                self._metrics.accepted.inc()
+            status, headers, body = first_answer(one, due_ms, now_ms, self._timeline)
+        self._metrics.answers["POST", PATH, status] += 1
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"{_STATUS[status]}Content-Type: {media}\r\n{more}Content-Length: {len(body)}\r\n"
         return b"".join((head.encode(), self._dated(), body))

@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from shards.dedupe import key_of
 from shards.fate import AT_ONCE_MS
 from shards.record import Record
 from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
@@ -19,7 +20,7 @@ from timeline.filters import TopicError, check_topic, is_reserved, levels_of, ma
 from ..codec.packets import Publish
 from ..codec.properties import Properties, forwarded
 from ..codec.reasons import Reason
-from ..delivery.publishing import Wish, dedupe_key
+from ..delivery.publishing import Wish
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
@@ -82,7 +83,7 @@ def read_publish(
         expires_ms=expires_ms(properties),
         publisher=publisher,
         properties=forwarded(_without_own(properties)) if properties is not None else b"",
-        key=dedupe_key("mqtt", key) if key else b"",
+        key=key_of("mqtt", key) if key else b"",
         zone=zone,
     )
     fingerprint = _fingerprint(packet) if key else b""

@@ -18,9 +18,8 @@ from server.clock import SimulatedClock
 from server.config import Config
 from server.delivery.message import Message
 from server.delivery.subscriber import Closing, Subscriber
-from server.http.front import Desk
 from server.http.gate import Gate
-from server.http.site import build_site
+from server.site import build_desk, build_site
 from shards.errors import StoreFailed
 from shards.rocks import RocksStore
 from timeline.session import Subscription
@@ -173,7 +172,7 @@ class Fronted(TestServer):
         await super().start_server(**kwargs)
         assert self.runner is not None
         assert self.runner.server is not None
-        self.desk = Desk(self._of, self.gate, self.runner.server)
+        self.desk = build_desk(self._of, self.gate, self.runner.server)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self.desk.connection, "127.0.0.1", 0)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)

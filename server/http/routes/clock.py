@@ -11,11 +11,12 @@ from aiohttp import web
 
 from ...clock import NotSimulated
 from ...times import TimeError, format_ms
-from ..answers import body_of, delay_ms, json_answer, refusals
+from ..answers import json_answer, refusals
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError, delay_ms
 from ..values.scalars import Delay
 
 

@@ -26,14 +26,20 @@ from shards.schedules import ScheduleRow
 from timeline.fires import Fire, Plan, fires, local_of, local_text
 from timeline.position import MessageId, id_text
 
-from ...app import App
-from ...schedules.recurring import plan_of
+from ...clock import Clock
+from ...config import Limits
+from ...schedules.recurring import Schedules, plan_of
 from ...times import format_ms
-from ..answers import ask, body_of, json_answer, limit_of
+from ...writer import Ask
+from ..answers import asked, json_answer
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of, limit_of
+from ..timeline import Timeline
 from ..values import shapes
-from ..values.definitions import (
+from ..values.bodies import FieldError, NotReadable
+from ..values.scalars import PAGED, Location, only_one
+from ..values.schedule_body import (
     COUNT_DEFAULT,
     COUNT_MAX,
     PreviewRequest,
@@ -42,8 +48,6 @@ from ..values.definitions import (
     record_of,
     timing_of,
 )
-from ..values.requests import FieldError, NotReadable
-from ..values.scalars import PAGED, Location, only_one
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
@@ -63,8 +67,14 @@ _PREVIEW = msgspec.json.Decoder(PreviewRequest)
 class ScheduleRoutes:
     """The routes."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(
+        self, ask: Ask, clock: Clock, timeline: Timeline, schedules: Schedules, limits: Limits
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._timeline = timeline
+        self._schedules = schedules
+        self._limits = limits
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -87,16 +97,16 @@ class ScheduleRoutes:
         problems=WRITES,
     )
     async def put(self, request: web.Request) -> web.Response:
-        app, name = self._app, request.match_info["name"]
+        name = request.match_info["name"]
         if not NAME.fullmatch(name):
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         wish = await _read(request, _SCHEDULE)
-        now_ms = app.core.clock.wall_ms()
-        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, app.core.config.limits)
-        record = record_of(wish, now_ms, app.core.config.limits)
+        now_ms = self._clock.wall_ms()
+        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, self._limits)
+        record = record_of(wish, now_ms, self._limits)
         body = await request.read()
-        decide = partial(app.core.schedules.put, name=name, timing=timing, record=record, body=body)
-        row, is_new = await ask(app, decide)
+        decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
+        row, is_new = await asked(self._ask, decide)
         answer = json_answer(self._view(name, row), 201 if is_new else 200)
         if is_new:
             answer.headers["Location"] = f"/v1/schedules/{name}"
@@ -110,7 +120,7 @@ class ScheduleRoutes:
     @described("Schedules by name", Gives(200, shapes.SchedulePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
-        found = self._app.core.schedules.after(cursor, limit + 1)
+        found = self._schedules.after(cursor, limit + 1)
         page: shapes.SchedulePage = {
             "schedules": [self._view(name, row) for name, row in found[:limit]],
             "next": found[limit - 1][0] if len(found) > limit else None,
@@ -122,19 +132,17 @@ class ScheduleRoutes:
     )
     async def delete(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        if not NAME.fullmatch(name) or not await ask(
-            self._app, partial(self._app.core.schedules.delete, name=name)
-        ):
+        if not NAME.fullmatch(name) or not await asked(self._ask, partial(self._schedules.delete, name=name)):
             raise _unknown(name)
         return web.Response(status=204)
 
     @described("Stop firing", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def pause(self, request: web.Request) -> web.Response:
-        return await self._change(request, self._app.core.schedules.pause)
+        return await self._change(request, self._schedules.pause)
 
     @described("Fire again", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def resume(self, request: web.Request) -> web.Response:
-        return await self._change(request, self._app.core.schedules.resume)
+        return await self._change(request, self._schedules.resume)
 
     @described(
         "Send its message now, beside what is planned",
@@ -143,8 +151,8 @@ class ScheduleRoutes:
     )
     async def trigger(self, request: web.Request) -> web.Response:
         name, _ = self._found(request)
-        now_ms = self._app.core.clock.wall_ms()
-        message: MessageId | None = await ask(self._app, partial(self._app.core.schedules.trigger, name=name))
+        now_ms = self._clock.wall_ms()
+        message: MessageId | None = await asked(self._ask, partial(self._schedules.trigger, name=name))
         if message is None:
             raise _unknown(name)
         view: shapes.Triggered = {"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)}
@@ -155,11 +163,10 @@ class ScheduleRoutes:
     )
     async def preview(self, request: web.Request) -> web.Response:
         wish = await _read(request, _PREVIEW)
-        app = self._app
-        now_ms = app.core.clock.wall_ms()
-        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, app.core.config.limits)
+        now_ms = self._clock.wall_ms()
+        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, self._limits)
         if wish.topic is not None:
-            record_of(wish, now_ms, app.core.config.limits)
+            record_of(wish, now_ms, self._limits)
         plan = checked_plan(timing, wish.name, now_ms)
         count = min(wish.count, timing.limit or wish.count)
         after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
@@ -178,7 +185,7 @@ class ScheduleRoutes:
         name, row = self._found(request)
         plan = plan_of(row.timing, name, row.anchor_ms)
         views: list[shapes.Fire] = []
-        through_ms = max(row.through_ms, self._app.core.clock.wall_ms())
+        through_ms = max(row.through_ms, self._clock.wall_ms())
         left = row.timing.limit - row.count if row.timing.limit else count
         pending = self._pending(row)
         if pending is not None:
@@ -196,14 +203,14 @@ class ScheduleRoutes:
         self, request: web.Request, change: Callable[[Commit, str], ScheduleRow | None]
     ) -> web.Response:
         name, _ = self._found(request)
-        row = await ask(self._app, lambda commit: change(commit, name))
+        row = await asked(self._ask, lambda commit: change(commit, name))
         if row is None:
             raise _unknown(name)
         return json_answer(self._view(name, row))
 
     def _found(self, request: web.Request) -> tuple[str, ScheduleRow]:
         name = request.match_info["name"]
-        row = self._app.core.schedules.get(name) if NAME.fullmatch(name) else None
+        row = self._schedules.get(name) if NAME.fullmatch(name) else None
         if row is None:
             raise _unknown(name)
         return name, row
@@ -228,14 +235,14 @@ class ScheduleRoutes:
         """The occurrence that is written and not yet dispatched."""
         if row.occurrence is None:
             return None
-        app, message = self._app, row.occurrence.message
+        message = row.occurrence.message
         try:
-            found = app.core.reader.find(message)
+            found = self._timeline.reader.find(message)
         except Corrupt:
             return None  # one must not hide the others
         if found is None or is_stub(found.value):
             return None
-        if found.shard is not None and found.position <= app.core.horizon.position:
+        if self._timeline.has_passed(found):
             return None
         try:
             plan = plan_of(row.timing, "", row.anchor_ms)

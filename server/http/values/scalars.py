@@ -37,7 +37,7 @@ _PERIOD = rf"[Pp](?=\d|[Tt]\d)({_N}[Ww])?({_N}[Dd])?([Tt](?=\d)({_N}[Hh])?({_N}[
 _BACK = rf"(\d{{1,15}}(\.\d{{1,9}})?|{_SHORT}|{_PERIOD})"
 _SECONDS = {"minimum": 0, "exclusiveMaximum": 10**15}
 
-Wish = Annotated[
+When = Annotated[
     str,
     _meta(
         "RFC 3339 with an offset, or a local time with its zone: 2027-03-28T09:00[Europe/Bucharest]",

@@ -10,18 +10,18 @@ import msgspec
 
 from shards.borrow import Counts
 from shards.properties import headers_of
-from shards.read import Found
-from shards.record import ENCODINGS, Record, decode, due_at, schedule_name
-from shards.state import State, state_of
+from shards.read import Reader
+from shards.record import ENCODINGS, Record, due_at, schedule_name
+from shards.state import State
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
-from ...app import App
+from ...config import Shards
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import INSTANT_MS_MAX, format_ms
 from . import shapes
-from .requests import Encoding
+from .message_body import Encoding
 
 
 def time_text(at_ms: int) -> str:
@@ -71,24 +71,6 @@ def message_view(
     return view
 
 
-def found_view(app: App, found: Found, record: Record) -> shapes.Message:
-    """A message that was looked up by its id."""
-    state, dispatched_ms = _found_state(app, found, record)
-    return message_view(found.id, found.position, record, state, dispatched_ms)
-
-
-def found_state(app: App, found: Found) -> State:
-    """The state of a message that was looked up by its id."""
-    return _found_state(app, found, decode(found.value))[0]
-
-
-def _found_state(app: App, found: Found, record: Record) -> tuple[State, int | None]:
-    is_held = found.shard is None
-    return state_of(
-        found.position, record, app.core.horizon.position, app.core.writer.journal(), is_held=is_held
-    )
-
-
 def _payload(record: Record) -> tuple[object, Encoding]:
     """As it came in; what is said to be text and is not (a plain publish can be anything) as base64."""
     encoding: Encoding = ENCODINGS[record.encoding]
@@ -117,9 +99,9 @@ def position_view(place: Position) -> shapes.Position:
     return {"at": time_text(at_of(place)), "seq": seq_of(place)}
 
 
-def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
+def slice_numbers(piece: Slice, borrowed: Counts, is_exact: bool, reader: Reader) -> shapes.SliceNumbers:
     """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
-    unreadable = sum(len(app.core.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
+    unreadable = sum(len(reader.unreadable.of(shard.prefix)) for shard in piece.readable())
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
@@ -133,20 +115,19 @@ def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> s
     }
 
 
-def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
-    """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
-    caps = app.core.config.shards
+def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_ms: int) -> shapes.Shard:
+    """A shard as it stands when the horizon's clock shows `clock_ms`."""
     is_borrowed = piece.borrowed.get(shard.number) is shard
     is_sealed = (
         is_borrowed
         or piece.newest.get(shard.structure) is not shard
         or shard.count >= caps.cap_messages
         or shard.bytes >= caps.cap_bytes
-        or app.core.horizon.clock_ms >= piece.end_ms
+        or clock_ms >= piece.end_ms
     )
     return {
         "shard": shard.number,
-        "structure": app.core.reader.structures.pattern(shard.structure),
+        "structure": reader.structures.pattern(shard.structure),
         "count": shard.count,
         "live": shard.live,
         "bytes": shard.bytes,
@@ -158,7 +139,7 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
         "sealed": is_sealed,
         "unreadable": [
             {"first": position_view(stretch.first), "last": position_view(stretch.last)}
-            for stretch in app.core.reader.unreadable.of(shard.prefix)
+            for stretch in reader.unreadable.of(shard.prefix)
         ],
     }
 
@@ -166,7 +147,7 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
 # -- sessions
 
 
-def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Session:
+def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> shapes.Session:
     """`lag`: the members that say how far it is behind."""
     session = subscriber.session
     view: shapes.Session = {
@@ -177,7 +158,7 @@ def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Se
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
             for s in session.subscriptions.values()
         ],
-        "read_position": position_view(session.read_at(app.core.horizon.position)),
+        "read_position": position_view(session.read_at(horizon)),
         "lag_messages": lag["lag_messages"],
         "lag_messages_is_exact": lag["lag_messages_is_exact"],
         "lag_seconds": lag["lag_seconds"],

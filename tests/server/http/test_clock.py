@@ -12,7 +12,7 @@ from server.app import App
 from server.clock import SystemClock
 from server.config import Config, Slices
 from server.http.gate import Gate
-from server.http.site import build_site
+from server.site import build_site
 from shards.rocks import RocksStore
 
 from ..conftest import DAY_MS, HOUR_MS, START_MS, Running

@@ -10,6 +10,7 @@ import pytest
 from server.clock import SimulatedClock
 from server.config import Config
 from server.http.routes import export
+from server.site import read_side
 from server.times import format_ms
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
@@ -144,8 +145,8 @@ async def test_an_export_while_everything_moves(server: Running, monkeypatch: py
     monkeypatch.setattr(export, "STEP_ROWS", 3)
     items = [{"topic": "a", "payload": n, "deliver_in": 60 * (n + 1)} for n in range(60)]
     ids = (await put(server, items))["ids"]
-    query = export.pending_query(None, None, None)
-    reading = export.Reading(server.app, query, with_ids=True)
+    query = export.query_over(None, None, None)
+    reading = export.Reading(read_side(server.app), query, server.clock.now_ms, with_ids=True)
     found: list[str] = []
     for n in range(200):
         if reading.is_over:

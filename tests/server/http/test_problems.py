@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from server.http.problems import MEDIA_TYPE, SLUGS, Problem, problem_middleware, problem_of
-from server.http.values.batches import BatchError, TooMany
-from server.http.values.requests import FieldError, NotReadable, RequestError, UnsupportedMedia
+from server.http.values.batch_body import BatchError, TooMany
+from server.http.values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia
 
 Client = TestClient[web.Request, web.Application]
 

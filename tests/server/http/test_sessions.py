@@ -8,7 +8,7 @@ from server.clock import SimulatedClock
 from server.config import Config
 from server.delivery.subscriber import Closing
 from server.http.routes import sessions
-from server.writer import Decide
+from server.writer import Decide, Done
 from shards.store import Table
 from timeline.position import before
 
@@ -212,11 +212,14 @@ async def test_one_that_goes_while_it_is_set_back_is_not_found(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await server.connect("c", "#")
-    ask = server.app.ask
+    writer = server.app.core.writer
+    submit = writer.submit
 
-    async def late(decide: Decide, *, cost: int = 1) -> object:
-        server.app.core.broker.drop("c")
-        return await ask(decide, cost=cost)
+    def late(decide: Decide, done: Done, *, cost: int) -> None:
+        if cost:  # a heartbeat has none
+            monkeypatch.undo()
+            server.app.core.broker.drop("c")
+        submit(decide, done, cost=cost)
 
-    monkeypatch.setattr(server.app, "ask", late)
+    monkeypatch.setattr(writer, "submit", late)
     await server.call("POST", f"{SESSIONS}/c:replay", {"from": "1h"}, status=404)

@@ -1,0 +1,89 @@
+"""How the pipeline's jobs are shown: an open one with its files, one that has ended with its end."""
+
+from pathlib import Path
+
+from shards.jobs import COMMITTING, ENDED, MOVING, SPLIT, JobRow, PieceRow, SourceRow
+
+from ...config import Slices
+from ...jobs.pipeline import Job, lease_of
+from . import shapes
+from .views import time_text
+
+
+def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
+    """A job as everybody may see it; `slices`: the settings."""
+    row = job.row if isinstance(job, Job) else job
+    view: shapes.JobView = {
+        "id": row.id,
+        "kind": row.kind,
+        "run": row.run,
+        "state": row.state,
+        "node": row.node,
+        "lease_s": lease_of(row),
+        "created_at": time_text(row.created_ms),
+    }
+    pieces = [
+        _piece_view(piece, row.sources[index] if index < len(row.sources) else [])
+        for index, piece in enumerate(row.slices)
+    ]
+    if row.kind == SPLIT:
+        view["slice"] = pieces[0]
+        view["parts"] = row.parts or None
+        view["split_above"] = slices.split_above
+        view["children"] = [_child_view(child, row.sources[0]) for child in row.children]
+    else:
+        view["slices"] = pieces
+        view["archive"] = slices.archive or None
+    if isinstance(job, Job):
+        _add_files(view, job)
+    if row.state in ENDED:
+        view["ended_at"] = time_text(row.ended_ms)
+        view["detail"] = row.detail or None
+        view["rows"] = row.rows
+    return view
+
+
+def _add_files(view: shapes.JobView, job: Job) -> None:
+    """Where its files are, and how far it is."""
+    is_begun = job.row.kind == SPLIT and job.row.state in (MOVING, COMMITTING)
+    view["checkpoint"] = _uri(job.folder / ("checkpoint" if is_begun else "plan"))
+    if is_begun:
+        view["output"] = _uri(job.folder / "out")
+    done, total = job.progress or (0, 0)
+    view["progress"] = {"done": done, "total": total} if job.progress else None
+
+
+def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> shapes.JobSlice:
+    return {
+        "start": time_text(piece.start_ms),
+        "start_ms": piece.start_ms,
+        "end_ms": piece.end_ms,
+        "generation": piece.generation,
+        "count": piece.rows,
+        "live": piece.live,
+        "sources": [
+            {**_source_view(source), "count": source.count, "live": source.live} for source in sources
+        ],
+    }
+
+
+def _child_view(child: PieceRow, sources: list[SourceRow]) -> shapes.Child:
+    return {
+        "start_ms": child.start_ms,
+        "end_ms": child.end_ms,
+        "generation": child.generation,
+        "sources": [_source_view(source) for source in sources],
+    }
+
+
+def _source_view(source: SourceRow) -> shapes.Source:
+    return {
+        "start_ms": source.start_ms,
+        "generation": source.generation,
+        "shard": source.shard,
+        "structure": source.structure,
+    }
+
+
+def _uri(path: Path) -> str:
+    return path.resolve().as_uri()
