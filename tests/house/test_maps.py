@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 MAPPED = (
     *("shards", "timeline", "server", "server/jobs", "server/schedules"),
     *("server/http", "server/http/routes", "server/http/values"),
+    *("shards", "timeline", "server", "server/codec", "server/jobs", "server/mqtt", "server/schedules"),
 )
 LINE = re.compile(r"^ *(\w+\.py) {2,}\S", re.MULTILINE)
 
