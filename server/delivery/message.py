@@ -15,6 +15,11 @@ SHARED_MS = 1_000
 """For so long after its dispatch a message goes out as it was then, one object for all."""
 
 
+def publisher_of(client_id: str) -> bytes:
+    """A client id as it is stored with what the client publishes."""
+    return client_id.encode()[:255]
+
+
 class Message:
     """A dispatched message. `shard` < 0: not stored, nobody can replay it."""
 

@@ -18,7 +18,7 @@ from timeline.asked import Asked
 from timeline.position import Position, at_of, seq_of
 from timeline.session import Flight, Loan, Session, Subscription
 
-from .message import Message
+from .message import Message, publisher_of
 
 log = logging.getLogger(__name__)
 
@@ -350,7 +350,7 @@ class Subscriber:
 
     def _theirs(self, message: Message, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Without those that do not want the client's own publishes."""
-        if message.record.publisher != self.session.client_id.encode()[:255]:
+        if message.record.publisher != publisher_of(self.session.client_id):
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)
 

@@ -17,12 +17,12 @@ from timeline.session import PACKET_ID_MAX, Session
 from ..codec.packets import Publish
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
+from ..delivery.message import publisher_of
 from ..delivery.publishing import Answer, Verdict, Wish
 from .peer import Peer
 from .wishes import (
     PublishRefused,
     is_payload_as_said,
-    publisher_of,
     raised,
     read_plain,
     read_publish,

@@ -7,8 +7,9 @@ from ..codec.packets import Connect
 from ..codec.properties import Properties, forwarded
 from ..codec.reasons import Reason
 from ..config import Config
+from ..delivery.message import publisher_of
 from ..delivery.subscriber import Will
-from .wishes import expires_ms, is_payload_as_said, may_publish, publisher_of
+from .wishes import expires_ms, is_payload_as_said, may_publish
 
 
 def connect_fault(packet: Connect, config: Config) -> Reason | None:

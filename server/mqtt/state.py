@@ -2,10 +2,9 @@
 
     new --CONNECT--> opening --session durable--> open --DISCONNECT, fault, takeover--> closed
 
-What arrives while a session is being opened waits. A SUBSCRIBE or UNSUBSCRIBE takes effect when what the
-client has published before it has been handed on; until then it waits, and what comes behind it too. One of
-many filters is worked off in portions, a round each. When something waits no more, and when more has come
-than can be handled in a turn, whoever drives the connection calls `receive` again (`is_behind`).
+What arrives while a session is being opened waits, and so does what comes behind a SUBSCRIBE or UNSUBSCRIBE
+that is not through (server/mqtt/subscribing). When something waits no more, and when more has come than can
+be handled in a turn, whoever drives the connection calls `receive` again (`is_behind`).
 
 Answers to publishes leave in the order of the publishes (MQTT-4.6.0), each when its message is durable or
 handed on: a queue of them is kept, and sent from the front as far as it is complete.
@@ -35,9 +34,7 @@ from ..codec.packets import (
     Pingreq,
     Pingresp,
     Publish,
-    Suback,
     Subscribe,
-    Unsuback,
     Unsubscribe,
 )
 from ..codec.properties import Properties, reason_string
@@ -59,7 +56,7 @@ from .opening import (
 )
 from .outbox import Outbox
 from .peer import Peer
-from .subscribing import PORTION_BYTES, Reasons, bridged, size_of, subscribe, unsubscribe
+from .subscribing import Subscribing, bridged
 from .wishes import PublishRefused
 
 log = logging.getLogger(__name__)
@@ -79,15 +76,15 @@ class Connection:
         config = broker.config
         self._broker = broker
         self._peer = Peer(peer)
-        self._wake = wake
         self._subscriber: Subscriber | None = None
         self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
         self._backlog = Backlog()
         self._outbox = Outbox(broker, self._peer, wake, self._pass_over)
         self._inbound = Inbound(broker, self._peer, self._acknowledge)
         self._acks = Acks(broker, self)
-        self._portion = PORTION_BYTES
-        """Of filters that may be taken before a later round has to come."""
+        self._subscribing = Subscribing(
+            broker, self._outbox, self._inbound, self._backlog, wake=wake, refuse=self.refuse
+        )
         self._is_bridge = False
         self.is_opening = False
         """The session has been claimed and is not durable yet."""
@@ -264,7 +261,8 @@ class Connection:
             self._inbound.released(packet.packet_id)
             self._acks.on_release(packet, subscriber)
         elif isinstance(packet, Subscribe | Unsubscribe):
-            self._on_filters(packet, subscriber)
+            wanted = bridged(packet) if self._is_bridge and isinstance(packet, Subscribe) else packet
+            self._subscribing.take(wanted, subscriber)
         elif isinstance(packet, Pingreq):
             self.put(Pingresp())
         elif isinstance(packet, Disconnect):
@@ -356,108 +354,6 @@ class Connection:
             reason = error.reason if known else int(Reason.MALFORMED_PACKET)
             self._outbox.write(encode(Connack(False, reason), 5))
         self._outbox.end()
-
-    # -- SUBSCRIBE, UNSUBSCRIBE
-
-    def _on_filters(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
-        """At once if the client has published nothing, else when that has been handed on.
-
-        Many packets of few filters are worked off in portions like few packets of many.
-        """
-        self._portion -= size_of(packet)
-        is_spent = self._portion < 0
-        if is_spent:
-            self._portion = PORTION_BYTES
-        is_at_once = self._inbound.is_settled and not is_spent
-        if is_at_once or not self._later(lambda: self._take_effect(packet, subscriber)):
-            self._take_effect(packet, subscriber)
-        self._inbound.settle()
-
-    def _later(self, work: Callable[[], None]) -> bool:
-        """Do it in a later round, when all that has been published up to now has been handed on; what comes
-        behind it waits. False: it cannot wait, and is the caller's."""
-        self._backlog.work = work
-        if not self._broker.after_publishes(lambda: self._go_on(work)):
-            self._backlog.work = None
-        return self._backlog.work is not None
-
-    def _go_on(self, work: Callable[[], None]) -> None:
-        """Its round has come. What it raises is this connection's fault, not that of who calls: dispatch."""
-        if self._backlog.work is work and not self.is_closed:
-            self._backlog.work = None
-            try:
-                work()
-            except Exception:
-                log.exception("a subscription could not take effect")
-                self.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
-            self._wake()
-
-    def _take_effect(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
-        if isinstance(packet, Subscribe):
-            self._on_subscribe(packet, subscriber)
-        else:
-            self._on_unsubscribe(packet, subscriber)
-
-    def _on_subscribe(self, packet: Subscribe, subscriber: Subscriber) -> None:
-        if self._is_in_use(packet.packet_id):
-            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
-            self.put(Suback(packet.packet_id, taken))
-            return
-
-        def taken_all(reasons: tuple[int, ...]) -> None:
-            answer = Suback(packet.packet_id, reasons)
-            self._put_stored(answer, subscriber, lambda: self._broker.send_retained(subscriber))
-
-        self._broker.hold_retained(subscriber)
-        wanted = bridged(packet) if self._is_bridge else packet
-        self._work_off(subscribe(self._broker, subscriber, wanted), taken_all)
-
-    def _on_unsubscribe(self, packet: Unsubscribe, subscriber: Subscriber) -> None:
-        if self._is_in_use(packet.packet_id):
-            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
-            self.put(Unsuback(packet.packet_id, taken))
-            return
-
-        def taken_all(reasons: tuple[int, ...]) -> None:
-            self._put_stored(Unsuback(packet.packet_id, reasons), subscriber, lambda: None)
-
-        self._work_off(unsubscribe(self._broker, subscriber, packet), taken_all)
-
-    def _work_off(self, portions: Reasons, then: Callable[[tuple[int, ...]], None]) -> None:
-        """A portion now and the others in later rounds, then the answer."""
-        while True:
-            try:
-                next(portions)
-            except StopIteration as end:
-                then(end.value)
-                return
-            if self._later(lambda: self._work_off(portions, then)):
-                return
-
-    def _is_in_use(self, packet_id: int) -> bool:
-        """Whether the client has begun something else under this packet id. Only level 5 can say so."""
-        return self.level == 5 and self._inbound.is_in_use(packet_id)
-
-    def _put_stored(
-        self, answer: Suback | Unsuback, subscriber: Subscriber, then: Callable[[], None]
-    ) -> None:
-        """Send an answer once the session, if it is persistent, is durable as it is now; then go on."""
-        if not subscriber.session.is_persistent:
-            self.put(answer)
-            then()
-            return
-
-        self._inbound.reserve(answer.packet_id)
-
-        def stored(is_durable: bool) -> None:
-            self._inbound.free(answer.packet_id)
-            if not is_durable:
-                self.close(Closing.STORE_FAILED)
-            elif not self.is_closed:
-                self.put(answer)
-                then()
-
-        self._broker.store(subscriber, stored)
 
     # -- what the inbound and the outbox ask for
 

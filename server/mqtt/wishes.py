@@ -44,19 +44,12 @@ class PublishRefused(Exception):
         self.reason = reason
 
 
-def publisher_of(client_id: str) -> bytes:
-    """A client id as it is stored with what the client publishes."""
-    return client_id.encode()[:255]
-
-
 def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX) -> Wish:
     """What `read_publish` reads of a packet without properties to a topic that does not begin with `$`."""
     topic = packet.topic
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
-    return Wish(
-        Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher), False, b"", b""
-    )
+    return Wish(Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher))
 
 
 def read_publish(
