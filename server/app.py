@@ -113,7 +113,7 @@ class App:
         self.leavings.stop()
         await self.pipeline.stop()
         await self.workers.stop()
-        self.core.sessions.finish()
+        self.core.cursors.finish()
         if not self._is_dead:
             try:
                 async with asyncio.timeout(STOP_S):
@@ -228,7 +228,7 @@ class App:
         if self._timer is not None:
             self._timer.cancel()
         next_ms = self.core.wheel.next_ms()
-        delay = min(WAIT_S, self.core.sessions.wait_s())
+        delay = min(WAIT_S, self.core.cursors.wait_s())
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:

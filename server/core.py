@@ -94,8 +94,9 @@ class Core:
             max_inflight_bytes=config.sessions.max_inflight_bytes,
             gate_bytes=config.limits.out_bytes,
         )
+        self.cursors = self.sessions.cursors
         ready = Ready(wake)
-        groups = Membership(self.sessions, self.router, self.owed, ready)
+        groups = Membership(self.sessions, self.cursors, self.router, self.owed, ready)
         self.dispatch = Dispatch(
             horizon,
             self.wheel,
@@ -110,8 +111,8 @@ class Core:
             dispatched=self.opened.waiting.dispatched,
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
-        dead = Dead(self.sessions, groups, ready, publishing, writer, clock, node=NODE)
-        wills = Wills(self.sessions, publishing, writer, clock, config.limits)
+        dead = Dead(self.sessions, self.cursors, groups, ready, publishing, writer, clock, node=NODE)
+        wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
         self.replay = Replay(
             self.reader,
             horizon,
@@ -130,6 +131,7 @@ class Core:
             config,
             clock,
             self.sessions,
+            self.cursors,
             self.router,
             groups,
             ready,
@@ -145,7 +147,7 @@ class Core:
     def heartbeat(self) -> None:
         """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
         self.horizon.observe(self.clock.wall_ms())
-        self.sessions.step()
+        self.cursors.step()
         self.broker.wills.step()
         self.broker.dead.step()
         if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:

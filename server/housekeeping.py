@@ -105,7 +105,7 @@ class Housekeeping:
         if not self._expiries.need_a_job:
             await self._expire()
         await self._expire_sessions()
-        self._core.sessions.mark_idle()
+        self._core.cursors.mark_idle()
         await self._sweep_retained()
 
     async def _run_logged(self) -> None:

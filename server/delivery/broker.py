@@ -27,6 +27,7 @@ from ..clock import Clock
 from ..config import Config
 from ..logs import by
 from ..writer import Busy, Writer
+from .cursors import Cursors
 from .dead import Dead
 from .dispatch import Dispatch
 from .membership import Membership
@@ -78,6 +79,7 @@ class Broker:
         config: Config,
         clock: Clock,
         sessions: Sessions,
+        cursors: Cursors,
         router: Router,
         groups: Membership,
         ready: Ready,
@@ -93,6 +95,7 @@ class Broker:
         self.config = config
         self.clock = clock
         self.sessions = sessions
+        self._cursors = cursors
         self.router = router
         self.groups = groups
         self.node = node
@@ -137,7 +140,7 @@ class Broker:
             if subscriber.will is not None:
                 self.wills.publish(subscriber, at_once=False)
                 subscriber.stored_changes = -1
-                self.sessions.secure(subscriber, _drop)
+                self._cursors.secure(subscriber, _drop)
 
     def take_id(self) -> int:
         """A number for a client id of the server's own making, unique over restarts."""
@@ -175,6 +178,14 @@ class Broker:
         fresh.link = link
         return fresh, False
 
+    def asks(self, subscriber: Subscriber) -> int:
+        """How many of its client's packets wait for the session to be durable."""
+        return self._cursors.asks(subscriber)
+
+    def is_stored(self, client_id: str) -> bool:
+        """Whether a restart could find a session of that client."""
+        return self._cursors.is_stored(client_id)
+
     def begin(
         self, subscriber: Subscriber, will: Will | None, done: Callable[[bool], None], *, is_new: bool
     ) -> None:
@@ -198,10 +209,10 @@ class Broker:
 
         if session.is_persistent:
             subscriber.stored_changes = -1
-            self.sessions.begin(subscriber, begun, is_new=is_new)
-        elif self.sessions.is_stored(session.client_id):
+            self._cursors.begin(subscriber, begun, is_new=is_new)
+        elif self._cursors.is_stored(session.client_id):
             subscriber.is_stored = False
-            self.sessions.begin(subscriber, begun, is_new=True)
+            self._cursors.begin(subscriber, begun, is_new=True)
         else:
             done(True)
 
@@ -222,7 +233,7 @@ class Broker:
         self.sessions.leave(subscriber)
         self.wills.publish(subscriber, at_once=False)
         subscriber.stored_changes = -1
-        self.sessions.secure(subscriber, _drop)
+        self._cursors.secure(subscriber, _drop)
 
     def farewell(self, subscriber: Subscriber, expiry_s: int | None, *, keeps_will: bool) -> bool:
         """The client says that it goes, for how long its session stays (None: as agreed), and whether its
@@ -241,7 +252,7 @@ class Broker:
 
     def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:
         """Make the session durable as it is by then; `done` says whether it is."""
-        self.sessions.secure(subscriber, lambda waiting: done(waiting >= 0))
+        self._cursors.secure(subscriber, lambda waiting: done(waiting >= 0))
 
     def end_expired(self, subscribers: Sequence[Subscriber]) -> int:
         """In the writer: end those of these sessions that are over by now; how many."""
@@ -263,7 +274,7 @@ class Broker:
         session = subscriber.session
         session.rewind(None, max(to, self._replay.floor), self.horizon)
         if session.is_persistent:
-            self.sessions.store(commit, subscriber)
+            self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
 
     def drop(self, name: str) -> None:
@@ -277,7 +288,7 @@ class Broker:
             self.wills.publish(subscriber, at_once=True)
             self.wills.recall(subscriber, at_once=True)
             self._forget(subscriber)
-        self.sessions.erase(name)
+        self._cursors.erase(name)
 
     def _forget(self, subscriber: Subscriber) -> None:
         """The session is over, in RAM; its rows go with the next group."""
@@ -339,7 +350,7 @@ class Broker:
                 wanted.since = min(wanted.since, replay_from)
             is_new = self.groups.join(subscriber, wanted.filter, wanted)
             subscriber.is_entangled = True
-            self.sessions.dirty.add(subscriber.groups[wanted.filter])
+            self._cursors.dirty.add(subscriber.groups[wanted.filter])
             return is_new
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
@@ -428,7 +439,7 @@ class Broker:
                 flight.phase = 2
             done(waiting >= 0)
 
-        self.sessions.secure(subscriber, stored)
+        self._cursors.secure(subscriber, stored)
         return Receipt.LATER
 
     def complete(self, subscriber: Subscriber, packet_id: int) -> bool:

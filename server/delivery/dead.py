@@ -22,6 +22,7 @@ from timeline.session import Flight
 from ..clock import Clock
 from ..logs import by, shown
 from ..writer import Busy, Writer
+from .cursors import Cursors
 from .membership import Membership
 from .message import Message
 from .publishing import Publishing, Wish
@@ -45,6 +46,7 @@ class Dead:
     def __init__(
         self,
         sessions: Sessions,
+        cursors: Cursors,
         groups: Membership,
         ready: Ready,
         publishing: Publishing,
@@ -54,6 +56,7 @@ class Dead:
         node: int,
     ) -> None:
         self._sessions = sessions
+        self._cursors = cursors
         self._groups = groups
         self._ready = ready
         self._publishing = publishing
@@ -89,7 +92,7 @@ class Dead:
                 return False
             self._groups.give_up(subscriber, flight)
             if session.is_persistent and self._is_known(subscriber):
-                self._sessions.store(commit, subscriber)
+                self._cursors.store(commit, subscriber)
             return True
 
         def done(answer: object) -> None:

@@ -6,6 +6,7 @@ from timeline.filters import parse_share
 from timeline.position import Position
 from timeline.session import Flight, Session, Subscription
 
+from .cursors import Cursors
 from .owed import Owed
 from .ready import Ready
 from .router import Router
@@ -21,8 +22,11 @@ SWEEP_LOOKS = 5_000
 class Membership:
     """Shared subscriptions by the text that was subscribed to, `$share/group/filter`."""
 
-    def __init__(self, sessions: Sessions, router: Router, owed: Owed, ready: Ready) -> None:
+    def __init__(
+        self, sessions: Sessions, cursors: Cursors, router: Router, owed: Owed, ready: Ready
+    ) -> None:
         self._sessions = sessions
+        self._cursors = cursors
         self._router = router
         self._owed = owed
         self._ready = ready
@@ -93,7 +97,7 @@ class Membership:
         if is_last or (was_persistent and not group.session.is_persistent):
             heirs = group.bequeath(is_last=is_last)
         if was_persistent and not group.session.is_persistent:
-            self._sessions.drop_group(group, heirs)
+            self._cursors.drop_group(group, heirs)
         if not is_last:
             self._pause(group)
 
@@ -166,7 +170,7 @@ class Membership:
     def _open(self, text: str, since: Position, *, is_stored: bool) -> Group:
         _, topic_filter = parse_share(text)
         session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW)
-        group = Group(session, self._sessions.dirty, self._sessions.secure)
+        group = Group(session, self._cursors.dirty, self._cursors.secure)
         if is_stored:
             self._sessions.restore_cursor(group)
         # Who joined later does not move the group's beginning: it wants all that it has not read.

@@ -29,6 +29,7 @@ from timeline.position import MessageId
 from ..clock import Clock
 from ..config import Limits
 from ..writer import Busy, Decide, Done, Writer
+from .cursors import Cursors
 from .publishing import Publishing, Wish
 from .sessions import Sessions
 from .subscriber import Subscriber, Will
@@ -64,9 +65,16 @@ class Wills:
     """The wills of connections that have ended."""
 
     def __init__(
-        self, sessions: Sessions, publishing: Publishing, writer: Writer, clock: Clock, limits: Limits
+        self,
+        sessions: Sessions,
+        cursors: Cursors,
+        publishing: Publishing,
+        writer: Writer,
+        clock: Clock,
+        limits: Limits,
     ) -> None:
         self._sessions = sessions
+        self._cursors = cursors
         self._publishing = publishing
         self._writer = writer
         self._clock = clock
@@ -226,7 +234,7 @@ class Wills:
             subscriber.unplaced = None
         if self._is_known(subscriber):
             subscriber.stored_changes = -1
-            self._sessions.store(commit, subscriber)
+            self._cursors.store(commit, subscriber)
         return True
 
     def _is_taken_back(self, leaving: Leaving) -> bool:

@@ -13,8 +13,8 @@ which is not here.
 What a client sends ahead while its request is being decided waits, 64 KiB at most; then the socket is read on
 when the answer is out.
 
-    data ──> read_call ──> Desk.start ──> writer ... synced ──> answer ──> the next call
-                 └──────── not one of ours ──────> aiohttp
+    data ──> read_request ──> Desk.start ──> writer ... synced ──> answer ──> the next one
+                    └──────── not one of ours ──────> aiohttp
 """
 
 import asyncio
@@ -67,7 +67,7 @@ _MATTERS = re.compile(
 Answer = Callable[[bytes], None]
 
 
-class Call(NamedTuple):
+class Request(NamedTuple):
     """One request: its body lies in [start, end) of what was read, as far as it has come."""
 
     start: int
@@ -75,7 +75,7 @@ class Call(NamedTuple):
     key: str | None
 
 
-def read_call(data: bytes) -> Call | None:
+def read_request(data: bytes) -> Request | None:
     """The request that `data` begins with; None if that is not the whole head of a usual one of this call."""
     if not data.startswith(START):
         return None
@@ -98,11 +98,11 @@ def read_call(data: bytes) -> Call | None:
     except RequestError:
         return None
     key = known.get(b"idempotency-key")
-    return Call(stop + 4, stop + 4 + int(length), None if key is None else key.decode())
+    return Request(stop + 4, stop + 4 + int(length), None if key is None else key.decode())
 
 
 class Desk:
-    """What the connections share: where calls are decided, and who takes over the rest."""
+    """What the connections share: where requests are decided, and who takes over the rest."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Desk:
         return Front(self)
 
     def start(self, body: bytes, key: str | None, answer: Answer) -> bool:
-        """Have a call decided, `answer` it later; False if it is not for here, and nothing has happened."""
+        """Have a request decided, `answer` it later; False if it is not for here, with nothing done."""
         now_ms = self._clock.wall_ms()
         try:
             message = parse_one(body, now_ms, self._limits, key)
@@ -194,7 +194,7 @@ class Front(asyncio.Protocol):
         self._desk = desk
         self._transport: asyncio.Transport | None = None
         self.is_busy = False
-        """A call is being decided."""
+        """A request is being decided."""
         self._ahead = b""
         self._is_full = False
         self._last_s = 0.0
@@ -231,19 +231,19 @@ class Front(asyncio.Protocol):
             self._transport.close()
 
     def _take(self, data: bytes) -> None:
-        call = read_call(data)
-        if call is not None and len(data) < call.end <= WHOLE_MAX:
+        request = read_request(data)
+        if request is not None and len(data) < request.end <= WHOLE_MAX:
             self._ahead = data
             return
-        self.is_busy = call is not None and call.end <= len(data)
+        self.is_busy = request is not None and request.end <= len(data)
         if (
-            call is None
+            request is None
             or not self.is_busy
-            or not self._desk.start(data[call.start : call.end], call.key, self._answered)
+            or not self._desk.start(data[request.start : request.end], request.key, self._answered)
         ):
             self._hand_over(data)
         else:
-            self._ahead = data[call.end :]
+            self._ahead = data[request.end :]
 
     def _answered(self, answer: bytes) -> None:
         self.is_busy = False

@@ -188,7 +188,7 @@ class Connection:
     @property
     def _asks_much(self) -> bool:
         subscriber = self._subscriber
-        return subscriber is not None and self._broker.sessions.asks(subscriber) > ASKS_MAX
+        return subscriber is not None and self._broker.asks(subscriber) > ASKS_MAX
 
     @property
     def kept_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""The map of a room, in its `__init__`, names every file of the room and no other."""
+"""The map of a package, in its `__init__`, names every file and room of it and no other."""
 
 import ast
 import re
@@ -7,28 +7,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MAPPED = (
-    *("shards", "timeline", "server", "server/codec", "server/jobs", "server/mqtt", "server/schedules"),
-)
-LINE = re.compile(r"^ *(\w+\.py) {2,}\S", re.MULTILINE)
+ROOMS = [ROOT / "timeline", ROOT / "shards", ROOT / "server", ROOT / "spark", ROOT / "sdk" / "fasti"]
+PACKAGES = sorted(path.parent for room in ROOMS for path in room.rglob("__init__.py"))
+LINE = re.compile(r"^ *(\w+(?:\.py|/)) {2,}\S", re.MULTILINE)
 
 
 def named(text: str) -> list[str]:
     return LINE.findall(text)
 
 
-@pytest.mark.parametrize("room", MAPPED)
-def test_a_map_names_every_file(room: str) -> None:
-    folder = ROOT / room
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_map_names_every_file(folder: Path) -> None:
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")), clean=False)
-    assert text is not None
-    assert sorted(named(text)) == sorted(
-        path.name for path in folder.glob("*.py") if path.name != "__init__.py"
-    )
+    there = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    rooms = [f"{path.parent.name}/" for path in folder.glob("*/__init__.py")]
+    assert sorted(named(text or "")) == sorted([*there, *rooms])
 
 
 def test_this_test_sees_what_it_should() -> None:
-    assert named("Room\n    a.py   what a is\n    b.py\n    c_d.py  and c\nnot.py here\n") == [
-        "a.py",
-        "c_d.py",
-    ]
+    text = "Room\n    a.py   what a is\n    b.py\n    c_d.py  and c\n    e/  a room\nnot.py here\n"
+    assert named(text) == ["a.py", "c_d.py", "e/"]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import server.delivery.sessions
+import server.delivery.cursors
 import server.loader
 import server.writer
 import shards.open_group
@@ -218,7 +218,7 @@ def the_tail_covers_all(patch: pytest.MonkeyPatch) -> None:
 
 def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
     """A cursor is stored without what was in flight."""
-    naive = server.delivery.sessions.cursor_row
+    naive = server.delivery.cursors.cursor_row
 
     def forgetful(subscriber: Subscriber, horizon: Position) -> bytes:
         session = subscriber.session
@@ -228,7 +228,7 @@ def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
         finally:
             session.flights = flights
 
-    patch.setattr(server.delivery.sessions, "cursor_row", forgetful)
+    patch.setattr(server.delivery.cursors, "cursor_row", forgetful)
 
 
 def stubs_are_deleted(patch: pytest.MonkeyPatch) -> None:

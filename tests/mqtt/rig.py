@@ -390,7 +390,7 @@ class Rig:
         for peer in list(self.peers):
             peer.connection.close(Closing.STOPPING)
         self.pump()
-        self.core.sessions.finish()
+        self.core.cursors.finish()
         self.core.broker.submit(lambda commit: None, lambda durable: None)
         self.pump()
         self.crash()

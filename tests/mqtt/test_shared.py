@@ -176,7 +176,7 @@ def test_position_and_flights_are_kept_over_a_start(how: str) -> None:
     b.ack(wire.PUBACK, theirs[0].packet_id)
     theirs += b.publishes()
     rig.pass_ms(500)
-    rig.core.sessions.recover()
+    rig.core.cursors.recover()
     rig.core.broker.submit(lambda commit: None, lambda durable: None)
     rig.pump()
     getattr(rig, how)()

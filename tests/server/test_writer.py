@@ -218,7 +218,7 @@ class TestOneRequest:
     def test_of_which_the_rows_of_its_group_cannot_be_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing is known of what was composed then: as after a failed write."""
         rig = Rig()
-        monkeypatch.setattr(rig.core.sessions, "write", lambda commit: raised(ZeroDivisionError()))
+        monkeypatch.setattr(rig.core.cursors, "write", lambda commit: raised(ZeroDivisionError()))
         rig.put("a")
         assert rig.writer.compose() is None
         monkeypatch.undo()

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from itertools import islice, takewhile
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -23,7 +23,7 @@ from shards.commit import Commit
 from shards.errors import Corrupt
 from shards.record import decode, is_stub
 from shards.schedules import ScheduleRow
-from timeline.fires import Fire, Plan, fires, local_of, local_text
+from timeline.fires import Fire, Plan, fires, local_of
 from timeline.position import MessageId, id_text
 
 from ...clock import Clock
@@ -48,6 +48,7 @@ from ..values.schedule_body import (
     record_of,
     timing_of,
 )
+from ..values.schedule_views import fire_view, schedule_view
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
@@ -216,20 +217,7 @@ class ScheduleRoutes:
         return name, row
 
     def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
-        """The definition as it was sent, the defaults said, and how it stands."""
-        timing = row.timing
-        standing: shapes.Standing = {
-            "timezone": timing.zone,
-            "dst": {"gap": timing.gap, "overlap": timing.overlap},
-            "misfire": timing.misfire,
-            "state": "paused" if row.paused else "active" if row.occurrence is not None else "finished",
-            "created_at": format_ms(row.created_ms),
-            "changed_at": format_ms(row.anchor_ms),
-            "count": row.count,
-            "next": self._pending(row),
-        }
-        sent = msgspec.json.decode(row.body, type=dict[str, msgspec.Raw])
-        return cast("shapes.Schedule", {"name": name, **sent, **standing})
+        return schedule_view(name, row, self._pending(row))
 
     def _pending(self, row: ScheduleRow) -> shapes.Fire | None:
         """The occurrence that is written and not yet dispatched."""
@@ -240,9 +228,7 @@ class ScheduleRoutes:
             found = self._timeline.reader.find(message)
         except Corrupt:
             return None  # one must not hide the others
-        if found is None or is_stub(found.value):
-            return None
-        if self._timeline.has_passed(found):
+        if found is None or is_stub(found.value) or self._timeline.has_passed(found):
             return None
         try:
             plan = plan_of(row.timing, "", row.anchor_ms)
@@ -256,7 +242,7 @@ class ScheduleRoutes:
             again = next(fires(plan, occurrence.base_ms - 1), None)
             note = again.note if again is not None and again.base_ms == occurrence.base_ms else ""
             fire = Fire(occurrence.base_ms, occurrence.at_ms, local_of(occurrence.at_ms, plan.zone), note)
-        return {**_fire_view(fire, plan), "id": id_text(message)}
+        return {**fire_view(fire, plan), "id": id_text(message)}
 
 
 async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
@@ -272,12 +258,7 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
 def _fire_views(plan: Plan, after_ms: int, count: int) -> list[shapes.Fire]:
     last_ms = after_ms + AHEAD_MS
     found = takewhile(lambda fire: fire.base_ms <= last_ms, fires(plan, after_ms))
-    return [_fire_view(fire, plan) for fire in islice(found, count)]
-
-
-def _fire_view(fire: Fire, plan: Plan) -> shapes.Fire:
-    view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, plan.zone)}
-    return {**view, "note": fire.note} if fire.note else view
+    return [fire_view(fire, plan) for fire in islice(found, count)]
 
 
 def _count(text: str | None) -> int:

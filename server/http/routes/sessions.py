@@ -108,7 +108,7 @@ class SessionRoutes:
         name = request.match_info["client_id"]
         if self._broker.groups.get(name) is not None:
             raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
-        if self._sessions.get(name) is None and not self._sessions.is_stored(name):
+        if self._sessions.get(name) is None and not self._broker.is_stored(name):
             raise _unknown(name)
 
         await asked(self._ask, lambda _: self._broker.drop(name))
