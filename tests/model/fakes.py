@@ -44,7 +44,7 @@ class Receiver(Protocol):
 
 
 class FakeLink:
-    """One connection of a client, as server/mqtt/state.py behaves to the rest of the server.
+    """One connection of a client, as server/mqtt/outbox.py behaves to the rest of the server.
 
     What was sent lies in `unread` until the client comes to it: (kind of packet, packet id). With the
     connection it is gone, and the client has not seen it.
