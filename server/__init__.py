@@ -1,1 +1,37 @@
-"""Floor 3: sockets, the clock and the wiring between them."""
+"""Floor 3: sockets, the clock and the wiring between them.
+
+    clock.py         the system's clocks, and one that stands still until it is told
+    times.py         times as people write them: text to UTC ms and back
+    kinds.py         how a value of config.toml is read and shown
+    config.py        what can be set, and where each value is from
+    logs.py          logging: one line an event, as text or JSON
+    files.py         how many files the process may have open
+    version.py       which version of the server this is
+
+    writer.py        requests in, one group commit after another, answers out after the sync
+    loader.py        keeps the wheel filled from the slices on disk
+    mending.py       what the store cannot read any more: noted, and dispatched late when it comes back
+    held.py          messages that wait because the clock was set back, moved when it comes back
+    metrics.py       what is counted as it happens
+
+    delivery/        who gets a message: sessions, dispatch, replay; knows no socket
+    schedules/       recurring schedules, and new rules of time zones
+    jobs/            pipeline jobs, the server's side
+    codec/           MQTT bytes to values and back
+
+    mqtt/            one connection, and where it comes in
+    http/            the calls, and what they read and answer
+
+    core.py          the parts, built and connected, without a loop, a thread or a socket
+    figures.py       what the server says of itself: /metrics and $SYS/#
+    housekeeping.py  what has to be done now and then
+    simulation.py    walks of a simulated clock
+    app.py           a core turned in rounds on an event loop
+    site.py          the HTTP side put together, of the app's parts
+
+    offline.py       commands on a stopped server's data
+    run.py           the process: listeners, signals, the order in which things begin and end
+    __main__.py      the command line
+
+What stands lower here imports what stands higher, never the other way.
+"""

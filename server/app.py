@@ -1,4 +1,4 @@
-"""Builds the server's parts and turns them: one loop, one writer, rounds.
+"""A server on an event loop: turns the core in rounds, and builds what needs a loop round it.
 
 A *round* is everything that has to be done now, each in a bounded piece: compose a group, move the
 horizon, load a run, let one session read on. Whoever has made work plans a round for the next turn of the
@@ -13,15 +13,23 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from shards.commit import Group
+from shards.commit import GroupCommit
 from shards.errors import ShardsError, StoreFailed
 from shards.rocks import RocksStore
 
 from .clock import Clock
 from .config import Config
 from .core import Core
+from .figures import Figures
+from .housekeeping import Housekeeping
+from .jobs.expiring import Expiries
+from .jobs.leavings import Leavings
+from .jobs.overfull import Overfull
 from .jobs.pipeline import Pipeline
+from .jobs.splitting import Splits
+from .jobs.workers import Workers
 from .metrics import Metrics
+from .simulation import Simulation
 from .writer import Decide
 
 log = logging.getLogger(__name__)
@@ -33,14 +41,19 @@ RETRY_S = 1.0
 STOP_S = 10.0
 
 
-class App(Core):
-    """A core on an event loop. `start` begins its rounds, `stop` ends them in order."""
+class App:
+    """Holds a core and turns it: `start` begins the rounds, `stop` ends them in order.
+
+    With it live jobs, housekeeping and the walks of a simulated clock: all that asks the writer and waits for
+    its answer.
+    """
 
     def __init__(self, config: Config, clock: Clock, store: RocksStore, *, fatal: Callable[[], None]) -> None:
         """`fatal`: called when the server cannot go on. Raises WrongFormat, Corrupt, StoreFailed."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_planned = False
-        super().__init__(config, clock, store, wake=self.plan)
+        self._clock = clock
+        self.core = Core(config, clock, store, wake=self.plan)
         self.metrics = Metrics()
         self.listening: list[dict[str, object]] = []
         """Where MQTT listens, as /v1/info tells it."""
@@ -52,7 +65,36 @@ class App(Core):
         self._retry_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: list[asyncio.Future[None]] = []
-        self.pipeline = Pipeline(self, store.path)
+
+        core, opened = self.core, self.core.opened
+        self.workers = Workers(store)
+        self.leavings = Leavings(self.ask, core.writer, opened, self.workers)
+        self.pipeline = Pipeline(
+            self.ask,
+            clock,
+            core.writer,
+            opened,
+            self.workers,
+            config.spark,
+            node=core.node,
+            folder=store.path / "jobs",
+        )
+        self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
+        self.expiries = Expiries(self.pipeline, self.workers, self.leavings, self.ask, opened, config.slices)
+        figures = Figures(core, self.metrics, self.pipeline, self.expiries)
+        self.metrics.registry.register(figures)
+        overfull = Overfull(
+            self.pipeline,
+            self.splits,
+            self.expiries,
+            core.directory,
+            clock,
+            split_above=config.slices.split_above,
+        )
+        self.housekeeping = Housekeeping(
+            core, self.ask, figures, self.pipeline, self.expiries, overfull, self.leavings
+        )
+        self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
 
     # -- life
 
@@ -62,13 +104,16 @@ class App(Core):
         self.plan()
         await self.quiet()
         await self.pipeline.start()
+        self.workers.later(self.leavings.sweep())
         self.is_ready = not self._is_dead
 
     async def stop(self) -> None:
         """Finish the group commit, store every cursor, close the store."""
         self.is_ready = False
+        self.leavings.stop()
         await self.pipeline.stop()
-        self.sessions.finish()
+        await self.workers.stop()
+        self.core.cursors.finish()
         if not self._is_dead:
             try:
                 async with asyncio.timeout(STOP_S):
@@ -79,14 +124,9 @@ class App(Core):
         if self._timer is not None:
             self._timer.cancel()
         self._sync_thread.shutdown()
-        self.opened.store.close()
+        self.core.opened.store.close()
 
     # -- work
-
-    @property
-    def jobs_expire(self) -> bool:
-        """Whether slices behind retention go only with a job."""
-        return self.config.slices.expire_by == "job" or bool(self.config.slices.archive)
 
     async def ask(self, decide: Decide, *, cost: int = 1) -> Any:
         """Have a request decided in the writer; its answer once it is durable.
@@ -100,7 +140,7 @@ class App(Core):
             if not future.done():
                 future.set_result(answer)
 
-        self.writer.submit(decide, done, cost=cost)
+        self.core.writer.submit(decide, done, cost=cost)
         answer = await future
         if isinstance(answer, Exception):
             raise answer
@@ -127,8 +167,8 @@ class App(Core):
         try:
             self._turn()
         except ShardsError as error:
-            if self.writer.broken is None:
-                self.writer.fail(error)
+            if self.core.writer.broken is None:
+                self.core.writer.fail(error)
             self._wait()
         except Exception:
             log.exception("a round failed: the server stops rather than go on half done")
@@ -137,27 +177,31 @@ class App(Core):
     def _die(self) -> None:
         """What only the core itself does has failed (docs/decisions/0018)."""
         self._is_dead = True
-        self.writer.fail(StoreFailed("the server stops: a round failed"))
+        self.core.writer.fail(StoreFailed("the server stops: a round failed"))
         self._release_quiet()
         self._fatal()
 
     def _turn(self) -> None:
-        if self.writer.broken is not None and not self._syncs:
+        core = self.core
+        if core.writer.broken is not None and not self._syncs:
             self._retry()
-        self.heartbeat()
-        group = self.writer.compose()
+        core.heartbeat()
+        group = core.writer.compose()
         if group is not None:
             self._sync(group)
-        more = self.dispatch.turn()
-        more = more or self.writer.can_compose
-        self.metrics.dispatched(self.dispatch.counts)
-        if self.loader.is_behind:
-            more = self.loader.step() > 0 or more or self.can_advance()
+        more = core.dispatch.turn()
+        more = more or core.writer.can_compose
+        counts = core.dispatch.counts
+        if counts.late_ms:
+            late_ms, counts.late_ms = counts.late_ms, []
+            self.metrics.dispatched(late_ms)
+        if core.loader.is_behind:
+            more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more
-        self.release_held()
-        self.schedules.step()
-        self.mending.step()
-        if more or self.can_advance():
+        core.held.step()
+        core.schedules.step()
+        core.mending.step()
+        if more or core.can_advance():
             self.plan()
         elif not self._is_planned:
             self._wait()
@@ -168,24 +212,25 @@ class App(Core):
         As many as are ready: were it one a round, dispatch would run away from sessions that are nearly
         caught up, and what they lack would have to be read from disk again.
         """
-        until = self.clock.mono() + REPLAY_S
-        while not self.replay.is_idle:
-            self.replay.turn()
-            if self.clock.mono() >= until:
-                return not self.replay.is_idle
+        replay = self.core.replay
+        until = self._clock.mono() + REPLAY_S
+        while not replay.is_idle:
+            replay.turn()
+            if self._clock.mono() >= until:
+                return not replay.is_idle
         return False
 
     def _wait(self) -> None:
         """Nothing to do at once: wait for the next due message."""
         assert self._loop is not None
-        if self._quiet and self.is_settled():
+        if self._quiet and self.core.is_settled():
             self._release_quiet()
         if self._timer is not None:
             self._timer.cancel()
-        next_ms = self.wheel.next_ms()
-        delay = min(WAIT_S, self.sessions.wait_s())
+        next_ms = self.core.wheel.next_ms()
+        delay = min(WAIT_S, self.core.cursors.wait_s())
         if next_ms is not None:
-            delay = min(delay, max(0.0, self.clock.until(next_ms)))
+            delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:
             delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
         self._timer = self._loop.call_later(delay, self.plan)
@@ -197,21 +242,22 @@ class App(Core):
             if not future.done():
                 future.set_result(None)
 
-    def _sync(self, group: Group) -> None:
+    def _sync(self, group: GroupCommit) -> None:
         assert self._loop is not None
         self._syncs += 1
-        started = self.clock.mono()
-        future = self._loop.run_in_executor(self._sync_thread, self.opened.store.flush)
+        writer = self.core.writer
+        started = self._clock.mono()
+        future = self._loop.run_in_executor(self._sync_thread, self.core.opened.store.flush)
 
         def synced(ended: asyncio.Future[None]) -> None:
             self._syncs -= 1
-            self.metrics.committed(group.rows, self.clock.mono() - started)
+            self.metrics.committed(group.rows, self._clock.mono() - started)
             error = ended.exception()
             try:
-                if error is None and self.writer.broken is None:
-                    self.writer.settle()
-                elif self.writer.broken is None:
-                    self.writer.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
+                if error is None and writer.broken is None:
+                    writer.settle()
+                elif writer.broken is None:
+                    writer.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
                     self.plan()
             except Exception:
                 log.exception("what a sync has made durable could not be settled: the server stops")
@@ -224,8 +270,8 @@ class App(Core):
 
         Trying takes the longer the more there is to recover; it gets a quarter of the time at most.
         """
-        started = self.clock.mono()
+        started = self._clock.mono()
         if started >= self._retry_at:
-            self.writer.recover()
-            now = self.clock.mono()
+            self.core.writer.recover()
+            now = self._clock.mono()
             self._retry_at = now + max(RETRY_S, 3 * (now - started))

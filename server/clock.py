@@ -32,6 +32,10 @@ class SystemClock:
         return time.monotonic()
 
 
+class NotSimulated(Exception):
+    """The server runs on the system's clock, which nobody moves."""
+
+
 class SimulatedClock:
     """A wall clock that stands still until it is set; monotonic time is real."""
 

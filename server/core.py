@@ -6,27 +6,30 @@ drive the whole of it step by step. `server/app.py` puts it on an event loop.
 
 import logging
 from collections.abc import Callable
-from itertools import islice, takewhile
 
-from shards.commit import Caps, Commit, Refused
-from shards.errors import Corrupt, StoreFailed
+from shards.commit import Caps
 from shards.recover import Opened, open_timeline
 from shards.store import Store
-from timeline.position import Position, at_of
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
 from .clock import Clock
 from .config import Config
 from .delivery.broker import Broker
+from .delivery.dead import Dead
 from .delivery.dispatch import Dispatch
+from .delivery.membership import Membership
 from .delivery.message import Message
 from .delivery.owed import Owed
+from .delivery.publishing import Publishing
 from .delivery.quota import Quota
+from .delivery.ready import Ready
 from .delivery.replay import Replay
 from .delivery.retained import Retained
 from .delivery.router import Router
 from .delivery.sessions import Sessions
+from .delivery.wills import Wills
+from .held import Held
 from .loader import Loader
 from .mending import Mending
 from .schedules.recurring import Schedules
@@ -35,8 +38,6 @@ from .writer import Busy, Entry, Writer
 log = logging.getLogger(__name__)
 
 NODE = 0
-HELD_STEP = 1_000
-HELD_RETRY_S = 1.0
 UNLIMITED = 1 << 62
 
 
@@ -47,7 +48,6 @@ class Core:
         """`wake`: there is something to do. Raises WrongFormat, Corrupt, StoreFailed."""
         self.config = config
         self.clock = clock
-        self._wake = wake
         self.node = NODE
         self.opened = timeline_of(config, clock, store)
         self.horizon = self.opened.horizon
@@ -55,99 +55,99 @@ class Core:
         start, wheel, tail = self.horizon.position, config.wheel, config.tail
         self.wheel: Wheel[Entry] = Wheel(start, max_entries=wheel.max_entries, max_bytes=wheel.max_bytes)
         self.tail: Tail[Message] = Tail(start, max_entries=tail.max_entries, max_bytes=tail.max_bytes)
-        self.router = Router(config.mqtt.deny_subscribe, max_bytes=config.limits.route_cache_bytes)
-        self.owed = Owed(max_bytes=tail.max_bytes)
-        self.sessions = self._sessions(store)
         self.writer = Writer(
             self.opened,
             self.wheel,
             clock,
-            self.sessions,
             max_queued=config.limits.queued,
             max_bytes=config.limits.queued_bytes,
             wake=wake,
-            settled=wake,
-            recovered=self._recovered,
-            lost=lambda first, last: self.dispatch.retract(first, last),
         )
-        self.schedules = self._schedules(store)
+        self.schedules = Schedules(
+            store, self.horizon, self.writer, clock, max_schedules=config.limits.schedules
+        )
         self.mending = Mending(self.opened, self.wheel, self.writer, clock)
+        self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
-        self.retained = Retained(store, clock.wall_ms, max_topics=config.limits.retained)
-        self.replay = self._replay()
-        self.dispatch: Dispatch = Dispatch(
-            self.horizon,
+        self._deliver(wake)
+        self._is_beating = False
+        self.sessions.load()
+        self.broker.restore()
+
+    def _deliver(self, wake: Callable[[], None]) -> None:
+        """Build the room `delivery`, each part from those before it."""
+        config, clock, store, writer = self.config, self.clock, self.opened.store, self.writer
+        horizon, tail = self.horizon, self.tail
+        self.router = Router(config.mqtt.deny_subscribe, max_bytes=config.limits.route_cache_bytes)
+        self.owed = Owed(max_bytes=config.tail.max_bytes)
+        self.retained = Retained(store, clock.wall_ms, writer, max_topics=config.limits.retained)
+        self.sessions = Sessions(
+            store,
+            horizon,
+            self.router,
+            self.owed,
+            clock,
+            writer,
+            quota=Quota(config.limits),
+            max_sessions=config.limits.sessions,
+            max_in_flight=config.sessions.max_in_flight,
+            max_inflight_bytes=config.sessions.max_inflight_bytes,
+            gate_bytes=config.limits.out_bytes,
+        )
+        self.cursors = self.sessions.cursors
+        ready = Ready(wake)
+        groups = Membership(self.sessions, self.cursors, self.router, self.owed, ready)
+        self.dispatch = Dispatch(
+            horizon,
             self.wheel,
-            self.tail,
+            tail,
             self.router,
             self.reader,
-            self.replay,
+            ready,
             self.owed,
-            self.writer,
+            self.retained,
+            writer,
             clock,
-            dispatched=self._dispatched,
-            retain=self._retain,
+            dispatched=self.opened.waiting.dispatched,
+        )
+        publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
+        dead = Dead(self.sessions, self.cursors, groups, ready, publishing, writer, clock, node=NODE)
+        wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
+        self.replay = Replay(
+            self.reader,
+            horizon,
+            tail,
+            self.router,
+            self.owed,
+            self.retained,
+            ready,
+            groups,
+            dead,
+            max_attempts=config.sessions.max_attempts,
+            wall_ms=clock.wall_ms,
+            dispatched_ms=writer.dispatched_ms,
         )
         self.broker = Broker(
             config,
             clock,
             self.sessions,
+            self.cursors,
             self.router,
+            groups,
+            ready,
             self.replay,
             self.dispatch,
-            self.owed,
-            self.writer,
+            publishing,
+            dead,
+            wills,
+            writer,
             node=NODE,
-            horizon=lambda: self.horizon.position,
-        )
-        self.sessions.submit, self.sessions.sealing = self.writer.submit, self.retained.write
-        self._held_from: float = 0.0
-        self._is_releasing = self._is_beating = False
-        self._stuck: set[Position] = set()
-        """Held messages that cannot be read."""
-        self.sessions.load()
-        self.broker.restore()
-
-    def _sessions(self, store: Store) -> Sessions:
-        return Sessions(
-            store,
-            self.horizon,
-            self.router,
-            self.owed,
-            self.clock,
-            quota=Quota(self.config.limits),
-            max_sessions=self.config.limits.sessions,
-            max_in_flight=self.config.sessions.max_in_flight,
-            max_inflight_bytes=self.config.sessions.max_inflight_bytes,
-            gate_bytes=self.config.limits.out_bytes,
-            running_ms=lambda: self.writer.running_ms,
-        )
-
-    def _schedules(self, store: Store) -> Schedules:
-        most = self.config.limits.schedules
-        return Schedules(store, self.horizon, self.writer, self.clock, max_schedules=most)
-
-    def _replay(self) -> Replay:
-        return Replay(
-            self.reader,
-            self.horizon,
-            self.tail,
-            self.router,
-            self.owed,
-            self.retained,
-            max_attempts=self.config.sessions.max_attempts,
-            bury=lambda subscriber, message, flight: self.broker.dead.bury(subscriber, message, flight),
-            give_up=lambda subscriber, flight: self.broker.give_up(subscriber, flight),
-            wall_ms=self.clock.wall_ms,
-            dispatched_ms=self.writer.dispatched_ms,
-            resent=lambda subscriber: self.broker.groups.meet(subscriber),
-            wake=self._wake,
         )
 
     def heartbeat(self) -> None:
         """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
         self.horizon.observe(self.clock.wall_ms())
-        self.sessions.step()
+        self.cursors.step()
         self.broker.wills.step()
         self.broker.dead.step()
         if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:
@@ -176,61 +176,8 @@ class Core:
             and self.schedules.is_settled
             and self.mending.is_settled
             and horizon.position >= horizon.clock_ms << 48
-            and not self._due_held(1)
+            and self.held.is_settled
         )
-
-    def _recovered(self) -> None:
-        """The store is back, perhaps without what was decided last."""
-        self.schedules.load()
-        self.retained.recover()
-
-    def _retain(self, message: Message) -> None:
-        try:
-            self.retained.note(message, self.broker.submit)
-        except (Corrupt, StoreFailed) as error:
-            log.error("not retained, what was before it cannot be read: %s", error)
-
-    def _dispatched(self, count: int) -> None:
-        self.opened.commit.pending -= count
-
-    def _due_held(self, limit: int) -> list[Position]:
-        """Held messages whose due the wall clock shows, at most `limit`."""
-        if not self.opened.commit.held:
-            return []
-        wall_ms = self.clock.wall_ms()
-        places = (place for place, _, _ in self.reader.held() if place not in self._stuck)
-        return list(islice(takewhile(lambda place: at_of(place) <= wall_ms, places), limit))
-
-    def release_held(self) -> None:
-        """The clock was set back and has come back: held messages whose due it shows go on."""
-        if self.writer.broken is not None or self._is_releasing or self.clock.mono() < self._held_from:
-            return
-        due = self._due_held(HELD_STEP)
-
-        def release(commit: Commit) -> Refused | None:
-            refused = None
-            for place in due:
-                try:
-                    commit.release(place)
-                except Corrupt as error:
-                    log.error("a held message is passed over: %s", error)
-                    self._stuck.add(place)
-                except Refused as error:
-                    refused = error
-            return refused
-
-        def released(answer: object) -> None:
-            self._is_releasing = False
-            if isinstance(answer, Exception):
-                log.warning("held messages wait on: %s", answer)
-                self._held_from = self.clock.mono() + HELD_RETRY_S
-
-        if due:
-            self._is_releasing = True
-            try:
-                self.writer.submit(release, released, cost=len(due))
-            except Busy:
-                self._is_releasing = False
 
 
 def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:

@@ -1,10 +1,147 @@
-"""`$SYS/#`: what the server says of itself, under the names that broker users know."""
+"""What the server says of itself, read from its parts when it is asked: `/metrics` and `$SYS/#`.
+
+Both tell the same figures. Prometheus asks for them; to MQTT clients they are published, under the names that
+broker users know. What has to be counted as it happens is in server/metrics.py.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from shards.record import Record
 
 from .core import Core
+from .jobs.expiring import Expiries
+from .jobs.pipeline import Pipeline
+from .metrics import Metrics
+from .version import server_version
 
 PREFIX = "$SYS/broker/"
+
+
+class Figures(Collector):
+    """Reads the parts of one server, when somebody asks."""
+
+    def __init__(self, core: Core, metrics: Metrics, pipeline: Pipeline, expiries: Expiries) -> None:
+        self._core = core
+        self._metrics = metrics
+        self._pipeline = pipeline
+        self._expiries = expiries
+        self._started_s = core.clock.mono()
+
+    # -- Prometheus
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: or the registry would collect to find out the names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metrics.lateness()
+        for name, text, value in (*self._counters(), *self._traffic()):
+            yield CounterMetricFamily(f"fasti_{name}", text, value=value)
+        for name, text, value in (*self._gauges(), *self._sessions()):
+            yield GaugeMetricFamily(f"fasti_{name}", text, value=value)
+        answers = CounterMetricFamily("fasti_http_answers", "Answers", labels=("method", "route", "status"))
+        for (method, route, status), count in self._metrics.answers.items():
+            answers.add_metric((method, route, str(status)), count)
+        yield answers
+        yield from self._jobs()
+
+    def _jobs(self) -> Iterator[Metric]:
+        pipeline = self._pipeline
+        ended = CounterMetricFamily("fasti_jobs_ended", "Ended pipeline jobs", labels=("kind", "outcome"))
+        for (kind, outcome), count in pipeline.outcomes.items():
+            ended.add_metric((kind, outcome), count)
+        yield ended
+        rows = CounterMetricFamily("fasti_job_rows", "Rows moved or dropped by jobs", labels=("kind",))
+        for kind, count in pipeline.rows.items():
+            rows.add_metric((kind,), count)
+        yield rows
+
+    def _counters(self) -> Iterator[tuple[str, str, float]]:
+        counts = self._core.dispatch.counts
+        yield "messages_dispatched", "Stored messages that the horizon has passed", counts.dispatched
+        yield "messages_expired", "Messages whose time to live was over at dispatch", counts.expired
+        yield "messages_early", "Messages handed on before their due: always 0", counts.early
+        yield "dispatch_turns", "Times that the horizon was moved", counts.turns
+        yield "slices_expired", "Slices dropped after their retention", self._expiries.dropped
+        yield "replays_lost", "Times that a session found its place dropped", self._core.replay.lost
+        lost = self._core.replay.flights_lost
+        yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
+        refused = self._core.retained.refused
+        yield "retained_refused", "Messages not retained: as many topics as limits.retained have one", refused
+        refused = self._core.sessions.quota.refused
+        yield "subscriptions_refused", "Subscriptions refused: one of the limits on them is reached", refused
+
+    def _traffic(self) -> Iterator[tuple[str, str, float]]:
+        traffic = self._core.broker.traffic
+        yield "connects", "MQTT connections opened", traffic.connects
+        yield "publishes_received", "Publishes received over MQTT", traffic.received
+        yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
+        yield "messages_delivered", "Messages sent to subscribers", traffic.sent
+        yield (
+            "wills_lost",
+            "Wills given up, as too many could not be placed",
+            self._core.broker.wills.lost,
+        )
+        yield "messages_dropped", "Deliveries dropped: larger than the subscriber takes", traffic.dropped
+
+    def _gauges(self) -> Iterator[tuple[str, str, float]]:
+        core = self._core
+        yield "messages_pending", "Messages neither dispatched nor cancelled", core.opened.pending
+        yield (
+            "messages_held",
+            "Messages that wait because the clock was set back",
+            core.opened.held,
+        )
+        yield "writer_queued", "Messages' worth of requests that wait to be written", core.writer.queued
+        yield (
+            "writer_queued_bytes",
+            "Bytes of requests that are not answered yet",
+            core.writer.queued_bytes,
+        )
+        yield (
+            "unreadable_stretches",
+            "Stretches of messages that cannot be read",
+            len(core.reader.unreadable),
+        )
+        passed_over = core.sessions.unreadable + core.schedules.unreadable
+        yield "unreadable_rows", "Sessions, cursors and schedules that cannot be read", passed_over
+        yield "groups_given_up", "Groups of requests that one request spoilt", core.writer.given_up
+        yield "store_writable", "Whether the store takes writes", core.writer.broken is None
+        yield "wheel_entries", "Messages in the wheel", len(core.wheel)
+        yield "wheel_bytes", "Bytes in the wheel", core.wheel.bytes
+        yield "tail_entries", "Dispatched messages in RAM for sessions that are caught up", len(core.tail)
+        yield "tail_bytes", "Bytes of these", core.tail.bytes
+        yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
+        yield "slices", "Slices in the directory", len(core.directory)
+        yield "jobs_open", "Open pipeline jobs", self._pipeline.open
+        yield "retained", "Topics with a retained message", core.retained.count
+        quota = core.sessions.quota
+        yield "subscriptions", "Subscriptions of all sessions", quota.count
+        yield "subscription_bytes", "Bytes of their filters", quota.bytes
+        yield "route_cache_bytes", "Bytes of the cache of who gets which topic", core.router.cached_bytes
+        behind_ms = max(0, core.clock.wall_ms() - (core.horizon.position >> 48))
+        yield "horizon_behind_seconds", "How far dispatch is behind the clock", behind_ms / 1_000
+
+    def _sessions(self) -> Iterator[tuple[str, str, float]]:
+        connected = in_flight = waiting = total = 0
+        for subscriber in self._core.sessions:
+            total += 1
+            connected += subscriber.link is not None
+            in_flight += len(subscriber.session.flights)
+            waiting += subscriber.is_ready
+        yield "sessions", "Sessions, connected and away", total
+        yield "connections", "Sessions with a connection", connected
+        yield "in_flight", "Messages sent at QoS 1 or 2 and not acked", in_flight
+        yield "replay_queue", "Sessions that wait for their turn to read on", waiting
+
+    # -- $SYS
+
+    def records(self) -> list[Record]:
+        """What there is to publish now."""
+        return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
 
 
 def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
@@ -23,7 +160,7 @@ def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
         "messages/received": traffic.received,
         "messages/sent": traffic.sent,
         "publish/messages/dropped": traffic.dropped,
-        "fasti/pending": core.opened.commit.pending,
+        "fasti/pending": core.opened.pending,
         "fasti/dispatched": core.dispatch.counts.dispatched,
         "fasti/slices": len(core.directory),
     }

@@ -23,13 +23,14 @@ from shards.commit import Commit
 from shards.errors import ShardsError
 from timeline.retention import passed_slices
 
-from .app import App
+from .core import Core
 from .delivery.shared import SWEEPS
-from .figures import sys_records
-from .jobs.expiring import expire
+from .figures import Figures
+from .jobs.expiring import Expiries
+from .jobs.leavings import Leavings
 from .jobs.overfull import Overfull
-from .version import server_version
-from .writer import Busy
+from .jobs.pipeline import Pipeline
+from .writer import Ask, Busy
 
 log = logging.getLogger(__name__)
 
@@ -46,28 +47,40 @@ LATE_IS_FINE = MappingProxyType({"coalesce": True, "max_instances": 1, "misfire_
 
 
 class Housekeeping:
-    """The jobs of one server."""
+    """The chores of one server; `start` puts them on a timetable."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(
+        self,
+        core: Core,
+        ask: Ask,
+        figures: Figures,
+        pipeline: Pipeline,
+        expiries: Expiries,
+        overfull: Overfull,
+        leavings: Leavings,
+    ) -> None:
+        self._core = core
+        self._ask = ask
+        self._figures = figures
+        self._pipeline = pipeline
+        self._expiries = expiries
+        self._overfull = overfull
+        self._leavings = leavings
         self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=LATE_IS_FINE)
         self._sweep_topic = b""
         self._running = asyncio.Lock()
-        self._started_s = app.clock.mono()
-        self.expired_slices = 0
-        self.overfull = Overfull(app.pipeline)
 
     def start(self) -> None:
         every: list[tuple[Callable[[], object], float]] = [
             (self._run_logged, INTERVAL_S),
             (self._forget_logged, INTERVAL_S),
             (self.tell_figures, SYS_INTERVAL_S),
-            (self._app.pipeline.sweep, LEASES_INTERVAL_S),
-            (self.overfull.look, LAUNCH_INTERVAL_S),
+            (self._pipeline.sweep, LEASES_INTERVAL_S),
+            (self._overfull.look, LAUNCH_INTERVAL_S),
         ]
-        ack_timeout_ms = self._app.config.sessions.ack_timeout_ms
+        ack_timeout_ms = self._core.config.sessions.ack_timeout_ms
         if ack_timeout_ms:
-            every.append((self._app.broker.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
+            every.append((self._core.broker.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
         for work, seconds in every:
             self._scheduler.add_job(work, "interval", seconds=seconds)
         self._scheduler.start()
@@ -78,9 +91,8 @@ class Housekeeping:
 
     def tell_figures(self) -> None:
         """Publish `$SYS/#`."""
-        app = self._app
-        uptime_s = int(app.clock.mono() - self._started_s)
-        app.broker.publish_system(sys_records(app, server_version(), uptime_s), app.retained.note_volatile)
+        core = self._core
+        core.broker.publish_system(self._figures.records(), core.retained.note_volatile)
 
     async def run_due(self) -> None:
         """Everything once, never twice at a time. Raises what the store raises."""
@@ -90,10 +102,10 @@ class Housekeeping:
 
     async def _run_all(self) -> None:
         await self._seal()
-        if not self._app.jobs_expire:
+        if not self._expiries.need_a_job:
             await self._expire()
         await self._expire_sessions()
-        self._app.sessions.mark_idle()
+        self._core.cursors.mark_idle()
         await self._sweep_retained()
 
     async def _run_logged(self) -> None:
@@ -104,9 +116,8 @@ class Housekeeping:
             log.warning("housekeeping put off: %s", error)
 
     async def _forget(self) -> None:
-        leavings = self._app.pipeline.leavings
-        await leavings.sweep()
-        await leavings.walk()
+        await self._leavings.sweep()
+        await self._leavings.walk()
 
     async def _forget_logged(self) -> None:
         """By itself: what expires under a great load takes minutes."""
@@ -116,32 +127,31 @@ class Housekeeping:
             log.warning("what has expired is forgotten later: %s", error)
 
     async def _seal(self) -> None:
-        app = self._app
+        directory, horizon = self._core.directory, self._core.horizon
 
         def seal(commit: Commit) -> None:
-            for piece in passed_slices(app.directory, app.horizon.position):
-                commit.passed(piece)
+            for piece in passed_slices(directory, horizon.position):
+                commit.open_group.passed(piece)
 
-        if passed_slices(app.directory, app.horizon.position):
-            await app.ask(seal)
+        if passed_slices(directory, horizon.position):
+            await self._ask(seal)
 
     async def _expire(self) -> None:
-        plan = await expire(self._app.pipeline)
-        if plan:
-            self.expired_slices += len(plan)
-            log.info("expired %d slices up to %d", len(plan), plan[-1].end_ms)
+        gone = await self._expiries.drop()
+        if gone:
+            log.info("expired %d slices up to %d", len(gone), gone[-1].end_ms)
 
     async def _expire_sessions(self) -> None:
         """End sessions a step at a time; the writer looks again at each, as its client may be back."""
-        broker, sessions = self._app.broker, self._app.sessions
+        broker, sessions = self._core.broker, self._core.sessions
         over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
         for start in range(0, len(over), EXPIRE_SESSIONS):
             step = over[start : start + EXPIRE_SESSIONS]
-            await self._app.ask(lambda _, step=step: broker.end_expired(step), cost=len(step))  # type: ignore[misc]
+            await self._ask(lambda _, step=step: broker.end_expired(step), cost=len(step))  # type: ignore[misc]
 
     async def _sweep_retained(self) -> None:
         """Delete a step's worth of retained messages that have expired, so that they count no more."""
-        retained = self._app.retained
+        retained = self._core.retained
         topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
         if topics:
-            await self._app.ask(lambda commit: retained.drop_expired(commit, topics))
+            await self._ask(lambda commit: retained.drop_expired(commit, topics))

@@ -24,7 +24,7 @@ from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
 from shards.read import Found
 from shards.record import decode, is_stub
-from shards.recover import Opened, count_pending
+from shards.recover import Opened
 from shards.store import Table
 from shards.unreadable import Stretch, note_key, note_value
 from timeline.position import MessageId, Position, at_of, message_id
@@ -167,7 +167,7 @@ class Mending:
         passed = {s for s in self._unreadable if s.is_of_messages and s.last <= position} - self._passed
         if passed:
             self._passed |= passed
-            opened.commit.pending = count_pending(opened.reader, position)
+            opened.recount()
 
     def _revive(self, note: Stretch) -> None:
         start, end = self._bounds(note)
@@ -218,7 +218,7 @@ class Mending:
         shard = piece.shard(number) if piece is not None else None
         if shard is None or shard.prefix != note.scope or is_stub(value):
             return None
-        node = self._opened.commit.node
+        node = self._opened.open_group.node
         return Found(MessageId(decode(value).id or message_id(place, number, node)), place, shard, value)
 
     def _ask(self, decide: Decide, done: Done, cost: int = 1) -> None:

@@ -15,17 +15,16 @@ from shards.rocks import RocksStore
 
 from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
-from .codec.reasons import Reason
 from .config import Config
 from .core import timeline_of
+from .delivery.subscriber import Closing
 from .files import allow_open_files
-from .housekeeping import Housekeeping
 from .http.front import Desk
 from .http.gate import Gate
 from .http.protocol import Protocol
-from .http.site import build_site
 from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
+from .site import build_desk, build_site
 
 log = logging.getLogger(__name__)
 
@@ -52,33 +51,32 @@ class Server:
         self.exit_code = 0
         self.app = App(config, clock, store, fatal=self._fatal)
         if isinstance(clock, SimulatedClock):
-            clock.now_ms = max(clock.now_ms, self.app.horizon.clock_ms)
-        self.housekeeping = Housekeeping(self.app)
-        self._listeners = Listeners(self.app.broker, config.mqtt)
+            clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
+        self._listeners = Listeners(self.app.core.broker, config.mqtt)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
         self._http: asyncio.Server | None = None
         self._is_started = False
 
     async def start(self) -> None:
-        """Open HTTP first, which says "not ready" until the timeline has been caught up with."""
+        """Catch up with the timeline, then listen: MQTT first, which HTTP tells of."""
         await self.app.start()
         if self.exit_code:
             return
         http = self.config.http.listen
         self.app.listening += await self._listeners.open()
-        gate = Gate(self.config, self.app.writer)
-        self._runner = web.AppRunner(build_site(self.app, self.housekeeping, gate), access_log=None)
+        gate = Gate(self.config, self.app.core.writer)
+        self._runner = web.AppRunner(build_site(self.app, gate), access_log=None)
         await self._runner.setup()
         assert self._runner.server is not None
         loop = asyncio.get_running_loop()
         silent: dict[str, Any] = {"access_log": None}
         others = partial(Protocol, self._runner.server, loop=loop, **silent)
-        self._desk = Desk(self.app, gate, others)
+        self._desk = build_desk(self.app, gate, others)
         self._http = await loop.create_server(self._desk.connection, http.host, http.port, backlog=1024)
         http_port = self._http.sockets[0].getsockname()[1]
-        self.app.pipeline.url = f"http://{_reachable(http.host)}:{http_port}"
-        self.housekeeping.start()
+        self.app.pipeline.reachable_at(f"http://{_reachable(http.host)}:{http_port}")
+        self.app.housekeeping.start()
         self._is_started = True
         _settle_garbage_collector()
         _announce(f"{http.host}:{http_port}", self.app.listening)
@@ -86,7 +84,7 @@ class Server:
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
         if self._is_started:
-            self.housekeeping.stop()
+            self.app.housekeeping.stop()
         self._listeners.close()
         if self._http is not None:
             self._http.close()
@@ -96,7 +94,7 @@ class Server:
             await self._runner.cleanup()
         links = self._listeners.links
         for link in list(links):
-            link.shut(Reason.SERVER_SHUTTING_DOWN)
+            link.shut(Closing.STOPPING)
         deadline = asyncio.get_running_loop().time() + STOP_S
         # Bounded, and only at the end.
         while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110

@@ -35,9 +35,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from shards.commit import Commit, Group, Refused
+from shards.commit import Commit, GroupCommit, Refused
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.recover import Opened, reopen_timeline, undo_group
+from shards.state import Journal
 from timeline.position import Position
 from timeline.wheel import Wheel
 
@@ -75,14 +76,19 @@ class Busy(Exception):
     """The writer's queue is full, or the bytes that it holds are as many as may be."""
 
 
-class Cursors(Protocol):
-    """Who knows what sessions want stored with the next group."""
+class Rider:
+    """Who writes along with each group, or keeps in RAM what was decided in one. Each takes what it needs."""
 
-    def write_cursors(self, commit: Commit) -> Done:
+    def write(self, commit: Commit) -> Done | None:
         """Called with each group before it is sealed; what it gives, when that is durable or has failed."""
 
-    def mark_all(self) -> None:
-        """Nothing of what was written may have survived: all of it again."""
+    def retract(self, first_seq: int, last_seq: int) -> None:
+        """What was placed with a seq above the first and up to the last has been answered with an error, and
+        is not to be sent."""
+
+    def recover(self) -> None:
+        """Something that was decided has not been written, and the store can be read: what RAM keeps of rows,
+        noted when it was decided, has to be read or written again. Raises StoreFailed, Corrupt."""
 
 
 def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
@@ -100,33 +106,24 @@ class Writer:
         opened: Opened,
         wheel: Wheel[Entry],
         clock: Clock,
-        cursors: Cursors,
         *,
         max_queued: int,
         max_bytes: int,
         wake: Callable[[], None],
-        settled: Callable[[], None],
-        recovered: Callable[[], None],
-        lost: Callable[[int, int], None],
     ) -> None:
-        """`wake`: something waits for `compose`; `settled`: something new may be due; `recovered`: something
-        that was decided has not been written, and the store can be read: what RAM keeps of its rows, noted
-        when it was decided, has to be read again; `lost`: what was placed with a seq above the first number
-        and up to the second has been answered with an error and is not to be sent."""
+        """`wake`: something waits for `compose`, or something new may be due."""
         self._opened = opened
+        self._open_group = opened.open_group
         self._wheel = wheel
         self._clock = clock
-        self._cursors = cursors
+        self._riders: list[Rider] = []
         self._max_queued = max_queued
         self._max_bytes = max_bytes
         self._wake = wake
-        self._settled = settled
-        self._recovered = recovered
-        self._lost = lost
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._bytes = 0
-        self._open: deque[tuple[Group, Answers]] = deque()
+        self._open: deque[tuple[GroupCommit, Answers]] = deque()
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
         self.given_up = 0
@@ -156,17 +153,21 @@ class Writer:
     @property
     def running_ms(self) -> int:
         """Running time of the server over all starts."""
-        return self._opened.commit.running_ms + self._passed_ms()
+        return self._opened.running_ms + self._passed_ms()
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits to be written or synced."""
         return not self._queue and not self._open
 
+    def carry(self, rider: Rider) -> None:
+        """Have a rider go along with each group from now on; in the order of their coming."""
+        self._riders.append(rider)
+
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
         if size and self._bytes and self._bytes + size > self._max_bytes:
-            raise Busy(f"{self._bytes} bytes of requests are under way, {self._max_bytes} may be")
+            raise Busy(f"{self._bytes} bytes of requests are under way, of at most {self._max_bytes}")
         self._bytes += size
 
     def leave(self, size: int) -> None:
@@ -207,7 +208,11 @@ class Writer:
         index = bisect_left(self._turns, (place, 0))
         return self._turns[index][1] if index < len(self._turns) else None
 
-    def compose(self) -> Group | None:
+    def journal(self) -> Journal:
+        """When messages were dispatched, with the turns that are not written yet. For rising positions."""
+        return Journal(self._opened.store, self.dispatched_ms)
+
+    def compose(self) -> GroupCommit | None:
         """Decide what is queued and write it as one group; None when nothing needs a sync.
 
         While enough groups are being synced only requests that should write nothing are let through.
@@ -215,17 +220,16 @@ class Writer:
         if not self.can_compose:
             self._refuse_queue()
             return None
-        commit = self._opened.commit
-        commit.begin(self._clock.wall_ms())
-        answers, writes, is_whole = self._decide(commit)
-        if not is_whole or not self._is_countable(commit):
+        self._open_group.begin(self._clock.wall_ms())
+        answers, writes, is_whole = self._decide(self._opened.commit)
+        if not is_whole or not self._is_countable():
             self._give_up(answers)
             return None
-        if not writes and commit.is_empty:
+        if not writes and self._open_group.is_empty:
             self._answer(answers)
-            self._settled()
+            self._wake()
             return None
-        return self._write(commit, answers)
+        return self._write(self._opened.commit, answers)
 
     def settle(self) -> None:
         """The oldest open group is durable: its messages may be sent, its answers leave."""
@@ -240,14 +244,14 @@ class Writer:
                     item, size = entry(shard, value)
                     self._wheel.add(place, item, size)
         self._answer(answers)
-        self._settled()
+        self._wake()
 
     def fail(self, error: ShardsError) -> None:
         """A write or sync failed: nothing that is open became durable for certain."""
         log.error("store failed: %s", error)
         failed = [answer for _, answers in self._open for answer in answers]
         for group, _ in self._open:
-            self._lost(group.first_seq, group.last_seq)
+            self._retract(group.first_seq, group.last_seq)
         self._open.clear()
         self.broken = error
         self._opened.horizon.unbounded = True
@@ -261,7 +265,7 @@ class Writer:
         try:
             failure = reopen_timeline(self._opened)
             if failure is None:
-                self._recovered()
+                self._recover_riders()
         except ShardsError as error:
             log.warning("store cannot be read: %s", error)
             return False
@@ -274,9 +278,8 @@ class Writer:
             return False
         self.broken = None
         self._opened.horizon.unbounded = False
-        self._cursors.mark_all()
         log.info("store is back")
-        self._settled()
+        self._wake()
         return True
 
     def _decide(self, commit: Commit) -> tuple[Answers, bool, bool]:
@@ -293,22 +296,22 @@ class Writer:
             messages += cost
             filled += size
             writes = writes or needs_write
-            mark = commit.mark
+            mark = self._open_group.mark
             try:
                 answer = decide(commit)
             except Refused as error:
                 answer = error
             except Exception as error:
-                answer, is_whole = error, isinstance(error, Corrupt) and commit.mark == mark
+                answer, is_whole = error, isinstance(error, Corrupt) and self._open_group.mark == mark
                 if not isinstance(error, Corrupt):
                     log.exception("a request failed in the writer")
             answers.append((size, done, answer))
         return answers, writes, is_whole
 
-    def _is_countable(self, commit: Commit) -> bool:
+    def _is_countable(self) -> bool:
         """Whether what was composed can be counted in rows."""
         try:
-            commit.count()
+            self._open_group.count()
         except Exception:
             log.exception("a group cannot be written")
             return False
@@ -317,15 +320,14 @@ class Writer:
     def _give_up(self, answers: Answers) -> None:
         """The group that is being composed goes, with all that was decided in it."""
         self.given_up += 1
-        self._lost(self._opened.commit.first_seq, self._opened.horizon.seq)
+        self._retract(self._open_group.first_seq, self._opened.horizon.seq)
         try:
             undo_group(self._opened)
-            self._recovered()
+            self._recover_riders()
         except ShardsError as error:
             self._open.append((self._spoilt(), answers))
             self.fail(error)
             return
-        self._cursors.mark_all()
         fellow = StoreFailed("what was to be written with it could not be")
         log.error("a group of %d requests is given up", len(answers))
         self._answer(
@@ -334,16 +336,18 @@ class Writer:
                 for size, done, answer in answers
             ]
         )
-        self._settled()
+        self._wake()
 
-    def _write(self, commit: Commit, answers: Answers) -> Group | None:
+    def _write(self, commit: Commit, answers: Answers) -> GroupCommit | None:
         passed_ms = self._passed_ms()
-        commit.running_ms += passed_ms
+        self._open_group.ran(passed_ms)
         self._mono += passed_ms / 1000  # the rest counts with the next group
         try:
-            answers.append((0, self._cursors.write_cursors(commit), None))
-            commit.dispatched(self._turns)
-            group = commit.seal()
+            answers += [
+                (0, done, None) for rider in self._riders if (done := rider.write(commit)) is not None
+            ]
+            self._open_group.dispatched(self._turns)
+            group = self._open_group.seal()
         except Exception as error:
             if not isinstance(error, ShardsError):
                 log.exception("a group cannot be written")
@@ -356,13 +360,21 @@ class Writer:
             self._wheel.cancel(place)
         return group
 
+    def _retract(self, first_seq: int, last_seq: int) -> None:
+        for rider in self._riders:
+            rider.retract(first_seq, last_seq)
+
+    def _recover_riders(self) -> None:
+        for rider in self._riders:
+            rider.recover()
+
     def _passed_ms(self) -> int:
         """Running time since it was last noted."""
         return int((self._clock.mono() - self._mono) * 1000)
 
-    def _spoilt(self) -> Group:
+    def _spoilt(self) -> GroupCommit:
         """What stands for the open group when it could not be sealed."""
-        return Group(first_seq=self._opened.commit.first_seq, last_seq=self._opened.horizon.seq)
+        return GroupCommit(first_seq=self._open_group.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
         if self.broken is None:

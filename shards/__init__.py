@@ -1,1 +1,46 @@
-"""The only room that touches disk: rows, slices' shards, group commits, recovery."""
+"""Floor 2: the only room that touches disk. Rows and where they lie, group commits, reading, recovery.
+
+The store
+    store.py         the contract: ordered tables of bytes, atomic batches, an explicit sync
+    rocks.py         the contract on RocksDB
+    memory.py        the contract in RAM: the model that RocksDB is held against, and what most tests run on
+    scan.py          the guarded iterators over a RocksDB column family
+    errors.py        StoreFailed, Corrupt and others
+
+What rows say
+    keys.py          the one place that knows key bytes
+    record.py        a stored message as bytes; stubs, what a cancel or move leaves
+    properties.py    the MQTT properties of a stored message, read and written
+    tables.py        the values of the small tables: directory, cursor, dedupe, sessions
+    schedules.py     rows of recurring schedules, and what a group writes for them
+    jobs.py          rows of pipeline jobs
+    fate.py          what dispatch makes of a message that is past its time
+    state.py         what has become of a message: its state, and when dispatch came to it
+
+Writing: requests are decided against the open group, which becomes one batch
+    commit.py        the requests: put, cancel, move, revive, release
+    open_group.py    the group that is being composed, and where messages go in it
+    group_commit.py  what was written; how a cancel or move ended; caps
+    dedupe.py        drafts, and which of them were accepted before
+    adopt.py         messages that bring their own ids
+    waiting.py       how many messages are pending and held
+
+Reading
+    read.py          by id, or a stretch of the timeline in position order
+    unreadable.py    stretches that cannot be read: found, remembered, worked around
+
+Cutting and dropping slices
+    handover.py      the two steps of a cut: begin, switch; and what is between them
+    cuts.py          a slice that is being cut, and the notes of what changes under it
+    borrow.py        shards that several slices read, until the rows have been copied
+    manifest.py      what a job hands back for a cut, checked
+    sst.py           a table file written outside of the database
+    expiry.py        dropping whole slices, the oldest ones
+    leavings.py      what expired slices leave, until dedupe and moved have forgotten them
+
+Opening and checking
+    recover.py       from what is on disk to `Opened`, and back to it after a failure
+    verify.py        derived data against the rows; repair
+
+What rows stand for are values of timeline/; server/writer.py decides when a group is composed and synced.
+"""

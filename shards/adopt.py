@@ -1,4 +1,4 @@
-"""Messages that bring their ids: what an export with ids gives, taken back.
+"""Messages that bring their own ids: an export with ids, taken back in.
 
 An id names the row that it was first written to. An adopted one names no row here, so its message is stored
 as a moved one is: the record carries the id and `moved` says where it lies. Three things keep an id from ever
@@ -32,19 +32,20 @@ def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -
     fresh = [index for index in range(len(drafts)) if index not in known]
     commit.check_pending(len(fresh))
     _check(commit, [(index, names[index]) for index in fresh if names[index]])
-    spots = commit.reserve([drafts[index] for index in fresh])
+    group = commit.open_group
+    spots = group.reserve([drafts[index] for index in fresh])
     answers: list[MessageId | Replayed] = [MessageId(0)] * len(drafts)
     for index, spot in zip(fresh, spots, strict=True):
         draft, name = drafts[index], names[index]
         if name:
             row = commit.rehome(name, with_id(draft.value, name, draft.due_ms), draft.due_ms, spot, None)
-            commit.pending += 1
             answers[index] = name
             if draft.key:
                 seen = DedupeRow(name, draft.fingerprint, draft.due_ms, id_position(row))
                 commit.row(Table.DEDUPE, draft.key, dedupe_value(seen))
         else:
-            (answers[index],) = commit.place([draft], [spot])
+            (answers[index],) = group.place([draft], [spot])
+    commit.placed(len(fresh))
     for index, answer in known.items():
         answers[index] = answers[answer] if isinstance(answer, int) else answer
     return answers
@@ -56,7 +57,7 @@ def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> None:
     highest = 0
     for index, name in named:
         seq = seq_of(id_position(name))
-        if name >> 48 & 0xFFFF != commit.node:
+        if name >> 48 & 0xFFFF != commit.open_group.node:
             raise Refused("id", "is of another node", index)
         if seq >= SEQ_LIMIT:
             raise Refused("id", "is beyond the ids that can be taken over", index)

@@ -1,32 +1,29 @@
-"""Shards that several slices read: what a split leaves until the bytes have been moved.
+"""Shards that several slices read: what a cut leaves until the rows have been copied.
 
-A borrowed shard stays where it was written, under the key of the slice that was split, and each borrower
-reads of it what lies in its own span. Its row in `shards` says what all borrowers together hold, and it
-lives as long as one of them does:
+A borrowed shard stays where it was written, under the key of the slice that was cut, and each borrower reads
+of it what lies in its own span. Its row in `shards` says what all borrowers together hold, and it lives as
+long as one of them does:
 
     begin      slice A(0, 1, 2)  ->  B, C, D, each with A's 0, 1, 2 borrowed; A's rows in `shards` stay
-    D moved    D has 0, 1, 2 of its own; of A's shards the span of D is deleted, their rows say B + C
+    D copied   D has 0, 1, 2 of its own; of A's shards the span of D is deleted, their rows say B + C
     B expires  the span of B is deleted, their rows say C
-    C moved    A's shards are deleted whole
+    C copied   A's shards are deleted whole
 
-How many rows a borrower holds stands nowhere: they are counted when it is needed. No row is ever added to a
-borrowed shard, and none goes but with its borrower, so the number of rows does not change under the count.
+How many rows each borrower holds is stored nowhere: they are counted when that is needed. No row is ever
+added to a borrowed shard and none leaves it except with its borrower, so the count cannot go stale.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from timeline.slices import Directory, Shard, Slice
 
 from . import keys
-from .group import ROW_OVERHEAD
+from .commit import Commit
 from .leavings import leave
 from .record import is_stub
 from .store import Store, Table
 from .unreadable import readable
-
-if TYPE_CHECKING:
-    from .commit import Commit
 
 
 class Counts(NamedTuple):
@@ -48,7 +45,7 @@ def counting(store: Store, prefix: bytes, start_ms: int, end_ms: int, step_rows:
         for key, value in readable(store, Table.MESSAGES, start, end):
             rows += 1
             live += not is_stub(value)
-            size += len(value) + ROW_OVERHEAD
+            size += len(value) + keys.MESSAGE_KEY_BYTES
             if rows == step_rows:
                 start = key + b"\0"
                 break
@@ -58,12 +55,12 @@ def counting(store: Store, prefix: bytes, start_ms: int, end_ms: int, step_rows:
 
 
 def span_counts(store: Store, prefix: bytes, start_ms: int, end_ms: int) -> Counts:
-    """All of it at once."""
+    """`counting` in one step."""
     return next(counting(store, prefix, start_ms, end_ms, 1 << 62))
 
 
 def counted_key(piece: Slice, shard: Shard) -> bytes:
-    """Names what a slice holds of a shard that it borrows."""
+    """Stands for a slice's part of a shard that it borrows, where parts have been counted."""
     return keys.slice_key(piece.home) + shard.prefix
 
 
@@ -86,23 +83,21 @@ def is_shared(directory: Directory, shard: Shard) -> bool:
     return next(found, None) is not None and next(found, None) is not None
 
 
-def give_back(commit: "Commit", store: Store, piece: Slice, counted: Mapping[bytes, Counts]) -> None:
+def give_back(commit: Commit, piece: Slice, counted: Mapping[bytes, Counts]) -> None:
     """A slice that has expired, and is in the directory no more, gives up what it borrowed."""
     for shard in piece.borrowed.values():
         if next(borrowers(commit.directory, shard), None) is None:
-            commit.forget_shard(shard)
+            commit.open_group.forget_shard(shard)
             leave(commit, *keys.shard_range(shard.prefix))
             continue
         part = counted.get(counted_key(piece, shard))
         if part is None:
-            part = span_counts(store, shard.prefix, piece.start_ms, piece.end_ms)
+            part = span_counts(commit.open_group.store, shard.prefix, piece.start_ms, piece.end_ms)
         lessen(commit, shard, part)
         leave(commit, *keys.span_range(shard.prefix, piece.start_ms, piece.end_ms))
 
 
-def lessen(commit: "Commit", shard: Shard, part: Counts) -> None:
-    """So much less is in a shard that others go on borrowing."""
-    shard.count -= part.rows
-    shard.live -= part.live
-    shard.bytes = max(0, shard.bytes - part.bytes)
-    commit.changed((), (shard,))
+def lessen(commit: Commit, shard: Shard, part: Counts) -> None:
+    """Rows have left a shard that other slices go on borrowing."""
+    shard.lessen(part.rows, part.live, part.bytes)
+    commit.open_group.changed((), (shard,))

@@ -1,81 +1,122 @@
-"""What goes into one group commit, and every answer of the write path.
+"""What may be asked of the timeline, and every answer of the write path.
 
-The writer opens a group (`begin`), hands in the requests one after the other in the order of their
-arrival, closes it (`seal`: one atomic batch, readable but not yet durable) and, when the sync is done,
-sends the answers that were decided here. Decisions are made against what is stored plus what this group
+The writer opens a group (`OpenGroup.begin`), hands in the requests one after the other in the order of their
+arrival, closes it (`OpenGroup.seal`: one atomic batch, readable but not yet durable) and, when the sync is
+done, sends the answers that were decided here. Decisions are made against what is stored plus what this group
 has already changed, so that two cancels of one message in one group get the same truth as in two.
 
-    begin(wall) -> put, cancel, move, release, ... -> seal() -> Group -> (sync) -> durable(group)
+    open_group.begin(wall)
+        put, cancel, move, release, ...        each decided against the open group, and written into it
+    open_group.seal() -> GroupCommit -> (sync) -> the answers
 
-A message's place is chosen in `placing.py` and nowhere else (DESIGN: "position"). A batch of drafts is
-checked whole before the first row is placed, so a refused one leaves nothing behind.
+A batch of drafts is checked whole before the first row is placed, so a refused one leaves nothing behind.
 
 Rows of fresh drafts cannot be cancelled or moved within their own group: nobody has been told their ids.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
-from timeline.slices import Shard, Slice
+from timeline.slices import Slice
 
-from . import borrow, keys
+from . import keys
+from .cuts import Notes
 from .dedupe import Draft, Refused, Replayed, known_keys, woven
 from .errors import Corrupt
-from .group import Caps, Control, Group, Outcome
-from .leavings import leave
-from .placing import Placing
+from .group_commit import Caps, Control, GroupCommit, Outcome
+from .open_group import OpenGroup
 from .read import Found
 from .record import CANCELLED, MOVED, decode, is_stub, stub, with_id
 from .store import Table
-from .tables import DedupeRow, dedupe_from, dedupe_value, wall_value
+from .tables import DedupeRow, dedupe_from, dedupe_value
+from .waiting import Waiting
 
 log = logging.getLogger(__name__)
 
 
-class Commit(Placing):
-    """Composes groups. One writer: calls come one after the other, never from two threads."""
+class Commit:
+    """The requests of one writer: calls come one after the other, never from two threads."""
+
+    def __init__(self, open_group: OpenGroup, waiting: Waiting, notes: Notes, *, caps: Caps) -> None:
+        """`notes`: told of each row that a cancel or move overwrites."""
+        self.open_group = open_group
+        self.directory = open_group.directory
+        self.horizon = open_group.horizon
+        self.caps = caps
+        self._waiting = waiting
+        self._notes = notes
+
+    # -- rows of the small tables, which are written with the group
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """A stored value as this group leaves it."""
+        return self.open_group.get(table, key)
+
+    def row(self, table: Table, key: bytes, value: bytes | None) -> None:
+        """Put a row, or delete it."""
+        self.open_group.row(table, key, value)
+
+    def clear(self, table: Table, start: bytes, end: bytes) -> None:
+        """Delete every row with start <= key < end."""
+        self.open_group.clear(table, start, end)
+
+    # -- messages
+
+    def find(self, wanted: MessageId) -> Found | None:
+        """The message, wherever it is by now. Raises Corrupt."""
+        return self.open_group.find(wanted)
 
     def put(self, drafts: Sequence[Draft]) -> list[MessageId | Replayed]:
         """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
-        known = known_keys(drafts, self.taken) if any(draft.key for draft in drafts) else {}
+        # A list: to begin a generator costs more than all else that a lone publish has done to it here.
+        has_keys = any([draft.key for draft in drafts])  # noqa: C419
+        known = known_keys(drafts, self.taken) if has_keys else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         self.check_pending(len(fresh))
-        ids: list[MessageId | Replayed] = list(self.place(fresh, self.reserve(fresh)))
+        group = self.open_group
+        ids: list[MessageId | Replayed] = list(group.place(fresh, group.reserve(fresh)))
+        self._waiting.placed(len(fresh))
         return woven(ids, known, len(drafts)) if known else ids
 
     def put_known(self, draft: Draft) -> MessageId:
         """Place one message without a key, that the rest of this group may cancel or move."""
         self.check_pending(1)
-        spots = self.reserve([draft])
-        (row,) = self.place([draft], spots)
+        spots = self.open_group.reserve([draft])
+        (row,) = self.open_group.place([draft], spots)
+        self._waiting.placed(1)
         if spots[0][1] is not None:
-            self.settle(draft.value, 0)
+            self.open_group.settle(draft.value, 0)
+        return row
+
+    def put_owed(self, draft: Draft) -> MessageId:
+        """Place one message that was promised before, however many are pending by now. Raises Refused."""
+        (row,) = self.open_group.place([draft], self.open_group.reserve([draft]))
+        self._waiting.placed(1)
         return row
 
     def cancel(self, wanted: MessageId) -> Control:
         """Make sure that nobody gets the message, if dispatch has not come to it."""
-        control = self._open(wanted)
+        control = self._winnable(wanted)
         if control.outcome is Outcome.CANCELLED:
             return Control(Outcome.DONE, control.found)
         if control.outcome is Outcome.DONE:
             assert control.found is not None
             self._retire(control.found, CANCELLED)
-            self.pending -= 1
+            self._waiting.cancelled()
         return control
 
     def move(
         self, wanted: MessageId, due_ms: int, expected: MessageId | None = None, *, zone: bytes = b""
     ) -> Control:
         """Another due (`zone`: as wall time); same id, new position. `expected`: only if its row is this."""
-        control = self._open(wanted)
+        control = self._winnable(wanted)
         found = control.found
         if control.outcome is not Outcome.DONE or found is None:
             return control
         if expected is not None and found.row_id != expected:
             return Control(Outcome.CHANGED, found)
-        spots = self.reserve([Draft(due_ms, b"", b"")])
+        spots = self.open_group.reserve([Draft(due_ms, b"", b"")])
         value = with_id(found.value, wanted, due_ms, zone)
         taken = self.taken_by(value)
         self._retire(found, MOVED)
@@ -84,108 +125,53 @@ class Commit(Placing):
 
     def revive(self, found: Found) -> None:
         """Dispatch could not read the message when it came to it: it goes to T, late. Raises Refused."""
-        spots = self.reserve([Draft(0, b"", b"")])
+        spots = self.open_group.reserve([Draft(0, b"", b"")])
         due_ms = decode(found.value).due_ms
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
         self._retire(found, MOVED)
-        self.pending += 1
+        self._waiting.placed(1)
         self.rehome(found.id, value, due_ms, spots[0], taken)
 
     def release(self, place: Position) -> None:
         """Put a held message on the timeline: the wall clock has reached its due. Raises Refused."""
-        value = self.get(Table.HELD, keys.place(place))
+        value = self.open_group.get(Table.HELD, keys.place(place))
         if value is None:
             return
         record = decode(value)
-        wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.node))
+        wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.open_group.node))
         # First: when it is refused the message must stay where it is.
-        spots = self.reserve([Draft(record.due_ms, b"", b"")])
+        spots = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
         value = with_id(value, wanted, record.due_ms)
         taken = self._if_readable(value)
-        self._delete(Table.HELD, keys.place(place))
-        self.held -= 1
+        self.open_group.let_go(place)
         self.rehome(wanted, value, record.due_ms, spots[0], taken)
 
-    # -- slices and the journal
-
-    def dispatched(self, turns: Iterable[tuple[Position, int]]) -> None:
-        """Note dispatch turns: (last position, wall ms)."""
-        for place, wall_ms in turns:
-            self._batch.put(Table.DISPATCHES, keys.place(place), wall_value(wall_ms))
-
-    def passed(self, piece: Slice) -> None:
-        """The horizon has passed the slice: its retention begins now."""
-        piece.passed_s = self.running_ms // 1000
-        self._slices[piece.start_ms] = piece
-
-    def replaced(self, piece: Slice, children: Sequence[Slice]) -> None:
-        """Narrower slices stand for one from now on: the directory and its rows."""
-        self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
-        self._slices.pop(piece.start_ms, None)
-        self.directory.drop(piece)
-        for child in children:
-            self.directory.adopt(child)
-        self.changed(children, ())
-        self._quarters.clear()
-
-    def changed(self, pieces: Iterable[Slice], shards: Iterable[Shard]) -> None:
-        """Their rows are written with this group."""
-        self._slices.update((piece.start_ms, piece) for piece in pieces)
-        self._touched.update((shard.prefix, shard) for shard in shards)
-
-    def forget_shard(self, shard: Shard) -> None:
-        """Delete the row of a shard: whatever lies under its prefix belongs to nobody now."""
-        self._touched.pop(shard.prefix, None)
-        self._batch.delete(Table.SHARDS, shard.prefix)
-
-    def expire(
-        self, pieces: Sequence[Slice], counted: Mapping[bytes, "borrow.Counts"] = MappingProxyType({})
-    ) -> list[Slice]:
-        """Drop whole slices, the oldest ones; the retention floor moves to the last one's end.
-
-        They may have been chosen a while ago, so they are looked up again: what was dropped, as it was, is
-        the answer. Their messages are no more, for everybody; the bytes go later (shards/leavings.py).
-        `counted`: what they hold of borrowed shards (`borrow.counted`), as far as it has been counted.
-        """
-        found = [(self.directory.get(piece.start_ms), piece.home) for piece in pieces]
-        gone = [piece for piece, home in found if piece is not None and piece.home == home]
-        for piece in gone:
-            start, end = keys.slice_range(piece.home)
-            leave(self, start, end)
-            self._batch.delete_range(Table.SHARDS, start, end)
-            self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
-            self.directory.drop(piece)
-            self._slices.pop(piece.start_ms, None)
-            self.directory.floor = max(self.directory.floor, Position(piece.end_ms << 48))
-        for piece in gone:
-            borrow.give_back(self, self._store, piece, counted)
-        floor = keys.place(self.directory.floor)
-        self._batch.delete_range(Table.DISPATCHES, b"", floor)
-        self._quarters.clear()
-        return gone
-
-    # -- leaves, some of them for adopt.py
+    # -- what requests are made of, also those of adopt.py
 
     def check_pending(self, count: int) -> None:
         """Raise Refused if so many more would be more than may be pending."""
-        if self.pending + count > self.caps.pending:
+        if self._waiting.pending + count > self.caps.pending:
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
+
+    def placed(self, count: int) -> None:
+        """So many messages have been placed or re-homed that were not pending."""
+        self._waiting.placed(count)
 
     def taken(self, key: bytes) -> DedupeRow | None:
         """The request that has the key. Raises Refused if that cannot be read any more.
 
-        A key whose message has been lost (a repair) is nobody's: who sends it again gets one that is there.
+        A key whose message was lost (in a repair) is free: it may be used for another message.
         """
         try:
-            value = self.get(Table.DEDUPE, key)
+            value = self.open_group.get(Table.DEDUPE, key)
             row = dedupe_from(value) if value is not None else None
         except Corrupt as error:
             raise Refused("unreadable", "what was stored under the key cannot be read") from error
         if row is None or row.position < self.directory.floor:
             return None
         # What this group has placed itself is not lost, but `find` may not see it yet.
-        return row if (Table.DEDUPE, key) in self._fresh or self._is_there(row.id) else None
+        return row if self.open_group.is_written(Table.DEDUPE, key) or self._is_there(row.id) else None
 
     def taken_by(self, value: bytes) -> DedupeRow | None:
         """What is stored under the key of a message, for `rehome`. Raises Refused, Corrupt."""
@@ -200,20 +186,21 @@ class Commit(Placing):
         spot: tuple[int, Slice | None],
         taken: DedupeRow | None,
     ) -> MessageId:
-        """Write a message that has an id already to a new position, and say where it is.
+        """Write a message that has an id already to a new position, and say where it is. Counts nothing.
 
         The row that it had is overwritten by now, so nothing is refused here: what can be is read before.
         """
-        record = decode(value)
-        (row_id,) = self.place([Draft(due_ms, record.topic, value)], [spot])
-        self.pending -= 1
-        if spot[1] is not None:
-            self.settle(value, record.stub)
-        self._put(Table.MOVED, keys.message(wanted), keys.message(row_id))
+        group, record = self.open_group, decode(value)
+        (row_id,) = group.place([Draft(due_ms, record.topic, value)], [spot])
+        is_held = spot[1] is None
+        if not is_held:
+            group.settle(value, record.stub)
+        group.row(Table.MOVED, keys.message(wanted), keys.message(row_id))
         if taken:
-            kept = id_position(row_id) if spot[1] is not None else self._kept(id_position(row_id))
+            place = id_position(row_id)
+            kept = group.kept_at(place) if is_held else place
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
-            self._put(Table.DEDUPE, record.key, dedupe_value(follow))
+            group.row(Table.DEDUPE, record.key, dedupe_value(follow))
         return row_id
 
     def _is_there(self, wanted: MessageId) -> bool:
@@ -230,7 +217,7 @@ class Commit(Placing):
             log.error("a message goes on without its key: %s", error)
             return None
 
-    def _open(self, wanted: MessageId) -> Control:
+    def _winnable(self, wanted: MessageId) -> Control:
         """Whether a cancel or move of the message can still win."""
         found = self.find(wanted)
         if found is None:
@@ -242,21 +229,16 @@ class Commit(Placing):
         return Control(Outcome.DONE, found)
 
     def _retire(self, found: Found, kind: int) -> None:
-        """Overwrite a row by a stub; nothing deletes it before its slice goes."""
-        left = stub(decode(found.value), kind, self._wall_ms)
-        if found.shard is None:
-            if kind == MOVED:
-                self._delete(Table.HELD, keys.place(found.position))
-                self.held -= 1
-            else:
-                self._put(Table.HELD, keys.place(found.position), left)
-            return
-        self._put(Table.MESSAGES, found.shard.prefix + keys.place(found.position), left)
-        self.retired(found.shard.prefix, found.position)
-        found.shard.live -= 1
-        self._touched[found.shard.prefix] = found.shard
-        self._group.gone.append(found.position)
-        self._group.touch(found.position)
+        """Nobody gets the message by this row any more."""
+        group = self.open_group
+        left = stub(decode(found.value), kind, group.wall_ms)
+        if found.shard is not None:
+            group.retire(found, found.shard, left)
+            self._notes.note(found.shard.prefix, found.position)
+        elif kind == MOVED:
+            group.let_go(found.position)
+        else:
+            group.row(Table.HELD, keys.place(found.position), left)
 
 
-__all__ = ["Caps", "Commit", "Control", "Draft", "Group", "Outcome", "Refused", "Replayed"]
+__all__ = ["Caps", "Commit", "Control", "Draft", "GroupCommit", "Outcome", "Refused", "Replayed"]

@@ -6,6 +6,7 @@ request is refused before any row is placed. Two drafts of one request with the 
 """
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 
 import msgspec
 
@@ -13,6 +14,11 @@ from timeline.position import MessageId
 
 from .errors import ShardsError
 from .tables import DedupeRow
+
+
+def key_of(user: str, key: bytes) -> bytes:
+    """What the idempotency key of a user is stored under: 16 bytes."""
+    return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):

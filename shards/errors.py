@@ -1,4 +1,4 @@
-"""What can go wrong in this room."""
+"""The errors of this room. Refused, for what a request may not do, is in dedupe.py."""
 
 
 class ShardsError(Exception):

@@ -2,6 +2,9 @@
 
 Nothing is written when a message is dispatched or dropped. So the server at the moment of dispatch, a look-up
 a week later and the archive all ask here, with the time at which dispatch came to it.
+
+For those who get it later than that (a session that was away, a new subscription that is sent what is
+retained) the clock decides as well: `is_over`. There, at once means at once.
 """
 
 from .record import Record
@@ -15,6 +18,11 @@ AT_ONCE_MS = 1
 def has_expired(due_ms: int, expires_ms: int, dispatched_ms: int) -> bool:
     """Whether a message that expires has done so when dispatch comes: at once means a little late, too."""
     return dispatched_ms >= due_ms + (LATE_MS if expires_ms == AT_ONCE_MS else expires_ms)
+
+
+def is_over(due_ms: int, expires_ms: int, wall_ms: int) -> bool:
+    """Whether a message has expired for those who would get it at `wall_ms`, after its dispatch; 0: never."""
+    return expires_ms != 0 and wall_ms >= due_ms + expires_ms
 
 
 def is_too_late(due_ms: int, dispatched_ms: int) -> bool:

@@ -3,13 +3,13 @@
 `begin` is the whole logical split, one batch: the slice leaves the directory, its children come in, each
 borrowing all the shards that the slice had, own ones and borrowed ones. From then on new messages go to
 shards of the children, and what was there is sealed but for the stubs of cancels and moves. Nothing has to
-follow: a child that borrows is as good as another, only that it is read through rows that lie elsewhere.
+follow: a child that borrows is as good as any other, except that its rows lie elsewhere.
 
-A job that copies the sealed rows has begun with a checkpoint taken after `begin`, so it has every row. Rows
-that are overwritten by stubs meanwhile are *noted*. When the job hands its files back they are ingested under
-the children's keys, which nobody reads: a shard is there for readers when it has a row in `shards`. Noted
-stubs are replayed onto the ingested rows, most of them in groups of their own, the last of them in the batch
-of `switch`, which makes the ingested shards the children's own and deletes what was borrowed.
+A job copies the sealed rows from a checkpoint taken after `begin`, so it has every row. Those that are
+overwritten by stubs meanwhile are *noted* (cuts.py). When the job hands its files back they are ingested
+under the children's keys, which nobody reads: a shard is there for readers when it has a row in `shards`.
+Noted stubs are replayed onto the ingested rows, most of them in groups of their own, the last of them in the
+batch of `switch`, which makes the ingested shards the children's own and deletes what was borrowed.
 
     slice A(gen 0)  shards 0, 1      begin at t    A(gen 1) borrows 0, 1     B(gen 1, from t) borrows 0, 1
     put in B        B opens shard 2: its number is above all that it borrows, because an id carries it
@@ -22,85 +22,23 @@ A refusal comes before anything is changed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
-from timeline.position import Position, at_of, before
+from timeline.position import Position, before
 from timeline.slices import Home, Shard, Slice
 
 from . import keys
 from .borrow import Counts, borrowers, is_shared, lessen
 from .commit import Commit
+from .cuts import Cut
 from .dedupe import Refused
 from .jobs import PieceRow, SourceRow
-from .manifest import MovedFile, moved_shards, prefix_of
+from .manifest import MovedFile, child_shards, prefix_of
 from .record import is_stub
 from .store import Table
 
-NOTED_MAX = 100_000
-"""Rows that may change under a job; beyond it the job is given up."""
 GENERATION_MAX = 0xFFFF
 PARTS_MAX = 1_000
-
-
-@dataclass(slots=True)
-class Move:
-    """A split between `begin` and `switch`."""
-
-    children: list[PieceRow]
-    sources: list[SourceRow]
-    rows: dict[int, int]
-    """How many rows each source holds for the job, by shard number."""
-    prefixes: dict[int, bytes]
-    """Of the sources."""
-    noted: set[tuple[int, Position]] = field(default_factory=set)
-    """(shard, place) of rows that have changed."""
-    replayed: set[tuple[int, Position]] = field(default_factory=set)
-    """Those of them whose ingested rows have been overwritten."""
-    retired: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By child and shard: how many ingested rows were live and are not any more."""
-    is_overrun: bool = False
-
-    @property
-    def start_ms(self) -> int:
-        return self.children[0].start_ms
-
-    @property
-    def end_ms(self) -> int:
-        return self.children[-1].end_ms
-
-    def child_at(self, place: Position) -> PieceRow:
-        at_ms = at_of(place)
-        return next(child for child in self.children if at_ms < child.end_ms)
-
-
-class Notes:
-    """What changes under the splits that are under way. `note` is for `Commit.retired`."""
-
-    def __init__(self, most: int = NOTED_MAX) -> None:
-        self._most = most
-        self._moves: dict[bytes, list[Move]] = {}
-
-    def add(self, move: Move) -> None:
-        for prefix in move.prefixes.values():
-            self._moves.setdefault(prefix, []).append(move)
-
-    def drop(self, move: Move) -> None:
-        for prefix in move.prefixes.values():
-            left = [other for other in self._moves.get(prefix, ()) if other is not move]
-            if left:
-                self._moves[prefix] = left
-            else:
-                self._moves.pop(prefix, None)
-
-    def note(self, prefix: bytes, place: Position) -> None:
-        """The row at `place` in the shard with this prefix is being overwritten by a stub."""
-        for move in self._moves.get(prefix, ()):
-            if move.start_ms <= at_of(place) < move.end_ms:
-                if len(move.noted) < self._most:
-                    move.noted.add((keys.shard_of(prefix)[1], place))
-                else:
-                    move.is_overrun = True
 
 
 def far_slice(commit: Commit, home: Home, nearest: Position) -> Slice:
@@ -123,7 +61,7 @@ def sources_of(piece: Slice) -> list[SourceRow]:
 
 def begin(
     commit: Commit, home: Home, cuts: Sequence[int], nearest: Position, known: Mapping[int, int]
-) -> Move:
+) -> Cut:
     """Cut the slice at these instants, ms. `known`: rows of borrowed shards in it. Raises Refused."""
     piece = far_slice(commit, home, nearest)
     _check_cuts(commit, piece, cuts)
@@ -134,8 +72,8 @@ def begin(
     rows = {number: known.get(number, shard.count) for number, shard in shards.items()}
     for child in children:
         child.borrowed = {source.shard: shards[source.shard] for source in sources}
-    commit.replaced(piece, children)
-    return Move(
+    commit.open_group.replaced(piece, children)
+    return Cut(
         [PieceRow(child.start_ms, child.end_ms, child.generation) for child in children],
         sources,
         rows,
@@ -147,52 +85,52 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
     if any(low >= high for low, high in pairwise([piece.start_ms, *cuts, piece.end_ms])):
         raise Refused("cuts", "must rise and lie inside the slice")
     if not cuts and not piece.borrowed:
-        raise Refused("cuts", "are needed: the slice borrows nothing, so there is nothing to move")
+        raise Refused("cuts", "are needed: the slice borrows nothing, so there is nothing to copy")
     directory = commit.directory
     if len(cuts) >= PARTS_MAX or len(directory) + len(cuts) > directory.max_slices:
-        raise Refused("cuts", f"make more slices than can be; slices.max is {directory.max_slices}")
+        raise Refused("cuts", f"would make more slices than slices.max allows, {directory.max_slices}")
     if piece.generation == GENERATION_MAX:
-        raise Refused("cuts", "cannot be made: the slice has been cut as often as a slice can be")
+        raise Refused("cuts", f"are too many: a slice and what came of it can be cut {GENERATION_MAX} times")
 
 
-def replay(commit: Commit, move: Move, limit: int) -> int:
+def replay(commit: Commit, cut: Cut, limit: int) -> int:
     """Overwrite ingested rows by the stubs that have been noted, `limit` of them; how many are left.
 
     Raises Refused if a row is not among the ingested ones.
     """
-    waiting = [note for note in move.noted if note not in move.replayed]
+    waiting = [note for note in cut.noted if note not in cut.replayed]
     for note in islice(waiting, limit):
         number, place = note
-        value = commit.get(Table.MESSAGES, move.prefixes[number] + keys.place(place))
+        value = commit.get(Table.MESSAGES, cut.prefixes[number] + keys.place(place))
         if value is None or not is_stub(value):
-            # Noted by a group that was lost. Who changes the row after all notes it again.
-            move.noted.discard(note)
+            # Noted by a group that was lost. If the row is overwritten after all, it is noted again.
+            cut.noted.discard(note)
             continue
-        child = move.child_at(place)
+        child = cut.child_at(place)
         key = prefix_of(child, number) + keys.place(place)
-        moved = commit.get(Table.MESSAGES, key)
-        if moved is None:
+        ingested = commit.get(Table.MESSAGES, key)
+        if ingested is None:
             raise Refused("bad-manifest", f"shard {number}: the row at {place:024x} is in no file")
-        if not is_stub(moved):
+        if not is_stub(ingested):
             spot = child.start_ms, number
-            move.retired[spot] = move.retired.get(spot, 0) + 1
+            cut.retired[spot] = cut.retired.get(spot, 0) + 1
             commit.row(Table.MESSAGES, key, value)
-        move.replayed.add(note)
+        cut.replayed.add(note)
     return max(0, len(waiting) - limit)
 
 
-def switch(commit: Commit, move: Move, files: Sequence[MovedFile], nearest: Position) -> None:
+def switch(commit: Commit, cut: Cut, files: Sequence[MovedFile], nearest: Position) -> None:
     """The ingested files become what the children hold; what they borrowed goes. Raises Refused."""
-    pieces = [far_slice(commit, child.home, nearest) for child in move.children]
-    if any(piece.borrowed.keys() != move.prefixes.keys() for piece in pieces):
+    pieces = [far_slice(commit, child.home, nearest) for child in cut.children]
+    if any(piece.borrowed.keys() != cut.prefixes.keys() for piece in pieces):
         raise Refused("wrong-state", "the slices do not borrow what they did when the job began")
-    replay(commit, move, len(move.noted))
+    replay(commit, cut, len(cut.noted))
     # As they are by now: a repair may have come in between.
     structures = {number: shard.structure for number, shard in pieces[0].borrowed.items()}
-    made = [moved_shards(files, child, structures) for child in move.children]
-    for child, shards in zip(move.children, made, strict=True):
+    made = [child_shards(files, child, structures) for child in cut.children]
+    for child, shards in zip(cut.children, made, strict=True):
         for shard in shards:
-            shard.live -= move.retired.get((child.start_ms, shard.number), 0)
+            shard.retire(cut.retired.get((child.start_ms, shard.number), 0))
     borrowed = dict(pieces[0].borrowed)
     parts = {number: _part(made, number) for number in borrowed}
     _check_parts(commit, pieces, borrowed, parts)
@@ -200,14 +138,14 @@ def switch(commit: Commit, move: Move, files: Sequence[MovedFile], nearest: Posi
         piece.borrowed = {}
         for shard in shards:
             piece.adopt(shard)
-        commit.changed([piece], shards)
+        commit.open_group.changed([piece], shards)
     for number, shard in borrowed.items():
         if next(borrowers(commit.directory, shard), None) is None:
-            commit.forget_shard(shard)
+            commit.open_group.forget_shard(shard)
             commit.clear(Table.MESSAGES, *keys.shard_range(shard.prefix))
         else:
             lessen(commit, shard, parts[number])
-            commit.clear(Table.MESSAGES, *keys.span_range(shard.prefix, move.start_ms, move.end_ms))
+            commit.clear(Table.MESSAGES, *keys.span_range(shard.prefix, cut.start_ms, cut.end_ms))
 
 
 def _part(made: Sequence[Sequence[Shard]], number: int) -> Counts:
@@ -236,7 +174,7 @@ def _check_parts(
 
 
 def discard(commit: Commit, children: Sequence[PieceRow], sources: Sequence[SourceRow]) -> None:
-    """Delete what was ingested for these children and is not theirs."""
+    """Delete the rows that were ingested for these children and have not become theirs."""
     for child in children:
         for source in sources:
             prefix = prefix_of(child, source.shard)
@@ -244,12 +182,12 @@ def discard(commit: Commit, children: Sequence[PieceRow], sources: Sequence[Sour
                 commit.clear(Table.MESSAGES, *keys.shard_range(prefix))
 
 
-def undo_replay(move: Move) -> None:
+def undo_replay(cut: Cut) -> None:
     """After `discard`: the stubs have to be replayed again, onto what is ingested next."""
-    move.replayed.clear()
-    move.retired.clear()
+    cut.replayed.clear()
+    cut.retired.clear()
 
 
 def shared_sources(commit: Commit, piece: Slice) -> list[Shard]:
-    """The shards of a slice that others borrow too: their numbers say nothing about this slice."""
+    """The shards of a slice that others borrow too: their counts are not those of this slice."""
     return [shard for shard in piece.borrowed.values() if is_shared(commit.directory, shard)]

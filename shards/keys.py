@@ -18,8 +18,12 @@ A shard's first ten bytes are `Shard.prefix`, a position's twelve are `place(pos
 from timeline.position import ID_BYTES, POSITION_BYTES, MessageId, Position
 from timeline.slices import Home
 
+MESSAGE_KEY_BYTES = 22
+"""Of a key of `messages`. A shard's `bytes` are those of its values and these for each row."""
 LAST = b"\xff" * 24
 """Above every key of the tables with fixed keys."""
+AT_BYTES = slice(10, 16)
+"""Where `at` stands in a key of `messages`."""
 
 
 def place(position: Position) -> bytes:

@@ -1,37 +1,35 @@
 """What expired slices leave: their rows in `messages`, until `dedupe` and `moved` have forgotten them.
 
 A slice that expires is gone at once: it is in the directory no more and the retention floor lies behind it.
-Its rows, which belong to nobody then, stay for a while, because they are the one list of what it had given
-away: a record has the hash of its idempotency key and, if it was moved here, its id. So the rows of `dedupe`
-and `moved` that have gone with it are found by reading it once, in steps, and not by looking through all that
-there are. Then the rows go too.
+Its rows, which belong to nobody then, stay for a while, because they are the only list of the names it had
+given out: a record has the hash of its idempotency key and, if it was moved here, its id. So the rows of
+`dedupe` and `moved` that have gone with it are found by reading it once, in steps, and not by looking through
+all that there are. Then the rows go too.
 
     expire          slices: A goes; floor: the end of A; meta: "left/" + start of A's rows -> their end
     a step          1,000 rows of A read, outside of the writer
                     keys and ids of those whose rows lie before the floor deleted, in the writer
     the last one    messages: A's rows go; meta: the note goes
 
-What a step finds it only suspects: a key may have been taken anew since, a message may have been moved on.
-`forget` decides, against the row as it is then; one that cannot be read it passes over. A crash in between
-makes the same steps again.
+What a step finds is only suspected: a key may have been taken anew since, a message may have been moved on.
+`forget` decides, against the row as it is by then, and passes over one that cannot be read. After a crash the
+same steps are made again.
 """
 
 import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from timeline.position import END, HELD_SHARD, Position, id_position, id_shard
 
 from . import keys
+from .commit import Commit
 from .errors import Corrupt
 from .record import names_of
 from .store import Store, Table
 from .tables import dedupe_from
 from .unreadable import readable
-
-if TYPE_CHECKING:
-    from .commit import Commit
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class Look(NamedTuple):
     next: bytes | None
 
 
-def leave(commit: "Commit", start: bytes, end: bytes) -> None:
+def leave(commit: Commit, start: bytes, end: bytes) -> None:
     """Note that the rows of `messages` in [start, end) have expired."""
     commit.row(Table.META, LEFT + start, end)
 
@@ -60,8 +58,8 @@ def left(store: Store) -> Iterator[tuple[bytes, bytes]]:
         yield key[len(LEFT) :], end
 
 
-def clear(commit: "Commit", start: bytes, end: bytes) -> None:
-    """It has been read: the rows go, and the note."""
+def clear(commit: Commit, start: bytes, end: bytes) -> None:
+    """All of it has been looked through: the rows go, and the note."""
     commit.clear(Table.MESSAGES, start, end)
     commit.row(Table.META, LEFT + start, None)
 
@@ -88,8 +86,8 @@ def look_through(store: Store, table: Table, start: bytes, rows: int, floor: Pos
     return Look(names, looked[-1][0] + b"\0" if len(looked) == rows else None)
 
 
-def forget(commit: "Commit", names: Iterable[Name]) -> int:
-    """In the writer: delete those that count as absent; how many. What cannot be read stays."""
+def forget(commit: Commit, names: Iterable[Name]) -> int:
+    """Delete the names whose messages have expired; how many. A row that cannot be read stays."""
     floor, gone = commit.directory.floor, 0
     for table, key in names:
         try:

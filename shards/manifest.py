@@ -1,15 +1,15 @@
-"""What a split hands back, and whether it is what was asked for.
+"""What a job hands back for a slice that was cut, and whether it is what was asked for.
 
 One file or more for each child, each a sorted run of rows under the child's key; several of one child do not
 overlap. The manifest tells of each file its size, hash and bounds and how many rows of each source shard are
-in it. Nothing of that is believed that can be looked up:
+in it. Nothing that can be looked up is taken on trust:
 
     the manifest    names are plain and different, bounds lie in the child, files of a child are apart,
                     rows of each source add up to what the source holds within the job's span
     the files       are there, have the size and the hash; the engine opens them and finds as many rows, the
                     same first and last key, and the first and last row of each shard
 
-Only whether each value is the right one, nobody looks up: that is what the hash is for.
+Only whether each value is the right one is not looked up: that is what the hash is for.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,8 +27,7 @@ from .store import Store
 
 PLACE_DIGITS = 24
 NUMBER_MAX = (1 << 48) - 1
-"""Of rows and bytes; sums of them fit in the rows of shards."""
-KEY_DIGITS = 44
+"""Of rows and of bytes: sums of them fit in the rows of `shards`."""
 
 
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +41,7 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: str
 
 
+# Its name and docstring are in /openapi.json, those of Share too.
 class MovedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a split. `slice`: the start of the child it is of; `first` and `last`: keys in hex."""
 
@@ -88,22 +88,22 @@ def _file_faults(
     file: MovedFile, child: PieceRow | None, numbers: set[int], names: set[str]
 ) -> Iterable[tuple[str, str]]:
     if not file.name or file.name in (".", "..") or "/" in file.name or "\0" in file.name:
-        yield "name", "is no plain file name"
+        yield "name", "is not a plain file name"
         return
     if file.name in names:
-        yield "name", "is there twice"
+        yield "name", "is listed twice"
     if child is None:
-        yield "slice", f"{file.slice} is the start of no new slice"
+        yield "slice", f"{file.slice} is not the start of a new slice"
         return
     shares = file.shards
     if not shares or [s.shard for s in shares] != sorted({s.shard for s in shares} & numbers):
         yield "shards", "must be source shards, at least one, each once, in rising order"
         return
     if any(not 0 <= s.live <= s.rows or s.rows < 1 or not s.rows <= s.bytes <= NUMBER_MAX for s in shares):
-        yield "shards", "live, rows and bytes do not fit"
+        yield "shards", "live, rows and bytes contradict each other"
         return
     if file.rows != sum(share.rows for share in shares):
-        yield "rows", f"{file.rows} are not the sum of its shards'"
+        yield "rows", f"{file.rows} is not the sum over its shards"
     if not all(_is_hex(text, PLACE_DIGITS) for s in shares for text in (s.first, s.last)):
         yield "first", "first and last of a shard are 24 lower-case hex digits"
         return
@@ -153,7 +153,7 @@ def _stored_fault(store: Store, file: MovedFile, path: Path, scratch: Path) -> F
         return Fault(file.name, "file", "is not there")
     size = path.stat().st_size
     if size != file.bytes:
-        return Fault(file.name, "bytes", f"has {size} bytes, {file.bytes} are said")
+        return Fault(file.name, "bytes", f"has {size} bytes, the manifest says {file.bytes}")
     with path.open("rb") as content:
         digest = file_digest(content, "sha256").hexdigest()
     if digest != file.sha256:
@@ -169,7 +169,7 @@ def _stored_fault(store: Store, file: MovedFile, path: Path, scratch: Path) -> F
     except Corrupt as error:
         return Fault(file.name, "table", str(error))
     if held.rows != file.rows:
-        return Fault(file.name, "rows", f"has {held.rows}, {file.rows} are said")
+        return Fault(file.name, "rows", f"has {held.rows}, the manifest says {file.rows}")
     if (held.first.hex(), held.last.hex()) != (file.first, file.last):
         return Fault(file.name, "range", f"is from {held.first.hex()} to {held.last.hex()}")
     if held.absent:
@@ -182,18 +182,15 @@ def prefix_of(child: PieceRow, number: int) -> bytes:
     return Shard(Home(child.start_ms, child.generation), number).prefix
 
 
-def moved_shards(files: Sequence[MovedFile], child: PieceRow, structures: Mapping[int, int]) -> list[Shard]:
+def child_shards(files: Sequence[MovedFile], child: PieceRow, structures: Mapping[int, int]) -> list[Shard]:
     """The shards that a child gets. `structures`: by number."""
     shards: dict[int, Shard] = {}
     for file in files:
         for share in file.shards if file.slice == child.start_ms else ():
             number = share.shard
             shard = shards.setdefault(number, Shard(child.home, number, structures[number]))
-            shard.count += share.rows
-            shard.live += share.live
-            shard.bytes += share.bytes
-            shard.first = min(shard.first, Position(int(share.first, 16)))
-            shard.last = max(shard.last, Position(int(share.last, 16)))
+            first, last = Position(int(share.first, 16)), Position(int(share.last, 16))
+            shard.take(share.rows, share.live, share.bytes, first, last)
     return list(shards.values())
 
 

@@ -28,9 +28,9 @@ from timeline.structures import Structures
 
 from . import keys
 from .errors import Corrupt
-from .record import MOVED
+from .record import is_moved
+from .state import Journal
 from .store import Store, Table
-from .tables import wall_from
 from .unreadable import Unreadable
 
 Row = tuple[Position, int, bytes]
@@ -82,13 +82,7 @@ class Reader:
         With `structures` (from `structures.overlapping`) only shards of those are read.
         """
         for piece in self.directory.over(start, end):
-            runs = [
-                self.run(piece, shard, start, end)
-                for shard in piece.readable()
-                if shard.last >= start
-                and shard.first < end
-                and (structures is None or shard.structure in structures)
-            ]
+            runs = [self.run(piece, shard, start, end) for shard in piece.over(start, end, structures)]
             if len(runs) == 1:
                 yield from runs[0]
             elif runs:
@@ -102,11 +96,9 @@ class Reader:
     def dispatched_ms(self, place: Position) -> int | None:
         """When the message at `place` was dispatched, wall ms; None if the journal does not say."""
         try:
-            for _, value in self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST):
-                return wall_from(value)
+            return Journal(self._store).dispatched_ms(place)
         except Corrupt:
-            pass  # as if it did not say: the store's log does
-        return None
+            return None  # as if it did not say: the store's log does
 
     def numbered(self, number: int, start: Position, end: Position) -> Iterator[Row]:
         """Rows of the shards with this number, in position order, whatever slices lie there by now."""
@@ -117,8 +109,7 @@ class Reader:
 
     def run(self, piece: Slice, shard: Shard, start: Position, end: Position) -> Iterator[Row]:
         """One shard's rows within its slice and start <= position < end, in position order."""
-        low = max(start, piece.start_ms << 48)
-        high = min(end, piece.end_ms << 48)
+        low, high = piece.within(start, end)
         prefix, number = shard.prefix, shard.number
         start_key, top = prefix + low.to_bytes(12, "big"), prefix + min(high, END).to_bytes(12, "big")
         if prefix not in self.unreadable:
@@ -154,7 +145,7 @@ def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
     now = wanted
     for _ in range(2):
         found = _at(get, directory, wanted, now)
-        if found is not None and not _was_moved(found.value):
+        if found is not None and not is_moved(found.value):
             return found
         target = get(Table.MOVED, keys.message(wanted))
         if target is None:
@@ -180,7 +171,3 @@ def _at(get: Getter, directory: Directory, wanted: MessageId, row: MessageId) ->
 def _shard_at(directory: Directory, place: Position, number: int) -> Shard | None:
     piece = directory.find(place >> 48)
     return piece.shard(number) if piece else None
-
-
-def _was_moved(value: bytes) -> bool:
-    return bool(value[1] << 8 & MOVED)

@@ -22,6 +22,8 @@ from typing import Final
 
 import msgspec
 
+from timeline.position import Position, at_of
+
 from .errors import Corrupt
 
 VERSION: Final = 1
@@ -260,12 +262,22 @@ def due_of(value: bytes) -> int:
     return int.from_bytes(value[5:13], "big")
 
 
+def due_at(place: Position, asked_ms: int) -> int:
+    """The due of the message at `place`, ms: what was asked for; of a plain publish (0), when it came."""
+    return asked_ms or at_of(place)
+
+
 def is_stub(value: bytes) -> bool:
     """Whether a stored value is what a cancel or move left. What is too short to be a record is none."""
     try:
         return bool(value[1] & STUB_BYTE)
     except IndexError:
         return False
+
+
+def is_moved(value: bytes) -> bool:
+    """Whether a stored value is what a move left: the message stands elsewhere, whole."""
+    return bool(value[1] << 8 & MOVED)
 
 
 def stub(record: Record, kind: int, when_ms: int) -> bytes:

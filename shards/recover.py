@@ -1,4 +1,4 @@
-"""Opening: from what is on disk to a directory, a horizon and a commit that can go on.
+"""Opening: from what is on disk to a directory, a horizon and an open group, ready for the next request.
 
 Counts, caps and the directory come from their rows, which are written in the same batch as the messages
 they count, so that nothing has to be scanned but the slice the horizon is in (to know how many of its
@@ -14,7 +14,9 @@ from timeline.structures import Structures
 
 from . import keys
 from .commit import Caps, Commit
+from .cuts import Notes
 from .errors import Corrupt, ShardsError, WrongFormat
+from .open_group import OpenGroup
 from .read import Reader
 from .record import is_stub
 from .store import Store, Table
@@ -28,6 +30,7 @@ from .tables import (
     slice_from,
 )
 from .unreadable import Stretch, notes
+from .waiting import Waiting
 
 
 @dataclass(slots=True)
@@ -38,10 +41,31 @@ class Opened:
     directory: Directory
     horizon: Horizon
     reader: Reader
+    open_group: OpenGroup
     commit: Commit
-    running_ms: int
+    waiting: Waiting
+    notes: Notes
     owed: list[Stretch]
     """What could not be read when dispatch came to it, and can be read again."""
+
+    @property
+    def pending(self) -> int:
+        """Messages neither dispatched nor cancelled."""
+        return self.waiting.pending
+
+    @property
+    def held(self) -> int:
+        """Rows of `held`: messages that wait because the clock was set back."""
+        return self.waiting.held
+
+    @property
+    def running_ms(self) -> int:
+        """Running time of the server over all starts, up to the last group."""
+        return self.open_group.running_ms
+
+    def recount(self) -> None:
+        """Count again what waits, from the rows. Raises what reading them raises."""
+        self.waiting.recounted(count_pending(self.reader, self.horizon.position), count_held(self.reader))
 
 
 def open_timeline(
@@ -57,18 +81,13 @@ def open_timeline(
     structures.restore(read_structures(store))
     reader = Reader(store, directory, structures)
     owed = _tried(store, reader)
-    commit = Commit(
-        store,
-        directory,
-        structures,
-        horizon,
-        node=node,
-        caps=caps,
-        pending=count_pending(reader, cursor.horizon),
+    waiting = Waiting(count_pending(reader, cursor.horizon), count_held(reader))
+    open_group = OpenGroup(
+        store, directory, structures, horizon, waiting, node=node, caps=caps, running_ms=cursor.running_ms
     )
-    commit.running_ms = cursor.running_ms
-    commit.held = sum(1 for _ in reader.held())
-    return Opened(store, directory, horizon, reader, commit, cursor.running_ms, owed)
+    cut_notes = Notes()
+    commit = Commit(open_group, waiting, cut_notes, caps=caps)
+    return Opened(store, directory, horizon, reader, open_group, commit, waiting, cut_notes, owed)
 
 
 def reopen_timeline(opened: Opened) -> ShardsError | None:
@@ -84,14 +103,13 @@ def reopen_timeline(opened: Opened) -> ShardsError | None:
         failure = error
     cursor = _read_again(opened)
     opened.horizon.drop_groups(cursor.bound_ms)
-    opened.commit.pending = count_pending(opened.reader, opened.horizon.position)
-    opened.commit.held = sum(1 for _ in opened.reader.held())
+    opened.recount()
     return failure
 
 
 def undo_group(opened: Opened) -> None:
     """Back to what the sealed groups have left, whatever has been composed since. Raises ShardsError."""
-    opened.commit.undo()
+    opened.waiting.undo()
     _read_again(opened)
 
 
@@ -100,9 +118,9 @@ def _read_again(opened: Opened) -> StoredCursor:
     cursor = stored_cursor(opened.store, opened.horizon.clock_ms)
     opened.directory.replace(read_directory(opened.store, opened.directory.max_slices))
     opened.directory.floor = cursor.floor
-    opened.commit.structures.restore(read_structures(opened.store))
+    opened.reader.structures.restore(read_structures(opened.store))
     _seal(opened.reader)
-    opened.commit.forget()
+    opened.open_group.forget()
     return cursor
 
 
@@ -127,7 +145,7 @@ def _seal(reader: Reader) -> None:
 
 
 def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
-    """Where dispatch stood; a new store's timeline begins now. Raises Corrupt: nothing says it."""
+    """Where dispatch stood; a new store's timeline begins now. Raises Corrupt if only this row is missing."""
     value = store.get(Table.META, META_CURSOR)
     if value is not None:
         return cursor_from(value)
@@ -136,11 +154,11 @@ def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
 
 
 def _check_new(store: Store, missing: str) -> None:
-    """Who begins anew over what is there gives its ids again. Raises Corrupt."""
+    """Raises Corrupt if there are rows: to begin anew beside them would give their ids out again."""
     for table in Table:
         if table is not Table.META and next(store.scan(table, b"", b"\xff" * 64), None) is not None:
             raise Corrupt(
-                f"table meta does not say {missing}, and table {table.value} is not empty: a backup does"
+                f"table meta does not say {missing}, and table {table.value} is not empty: restore a backup"
             )
 
 
@@ -186,6 +204,11 @@ def count_pending(reader: Reader, horizon: Position) -> int:
                 rows = reader.run(piece, shard, Position(horizon + 1), END)
                 pending += sum(1 for _, _, value in rows if not is_stub(value))
     return pending + sum(shard.live for shard in ahead.values())
+
+
+def count_held(reader: Reader) -> int:
+    """Rows of `held`, those of cancelled messages too."""
+    return sum(1 for _ in reader.held())
 
 
 def _check_format(store: Store) -> None:

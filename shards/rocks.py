@@ -10,7 +10,7 @@ the damage.)
 
 A block that has rotted fails whatever reads it, and once a compaction has met it the engine refuses every
 write until it is opened again, and then again. So when one is met nothing is compacted any more: reads get
-slower in the long run, and it is logged; `verify --repair` makes an end of it.
+slower in the long run, and the log says so; `verify --repair` ends it.
 
 A checkpoint and an ingestion flush what is in memory and hold the interpreter lock meanwhile (330 ms for
 40 MB of rows), a plain `flush` of a family does not: so that comes first, and leaves them next to nothing to
@@ -55,7 +55,7 @@ _BESIDE = "beside"
 _END = b"\xff" * 64
 """Above every key of every table; in a copy: it is whole."""
 _ROTTEN = ("Corruption", "Input/output error", "No such file")
-"""What the engine says of bytes that are not as they were written, or not there."""
+"""How the engine names bytes that are not as they were written, or not there."""
 OPEN_FILES = 256
 
 
@@ -206,7 +206,7 @@ class RocksStore:
     def rewrite(self, table: Table) -> None:
         """Make a table anew from what can be read of it. Durable on return; StoreFailed if it is not.
 
-        What would lose rows that can be read, because there are too many to go round what cannot, is refused.
+        Refused if readable rows would be lost, because there is too much around them that cannot be read.
 
         First a copy, which says when it is whole; then the table is made again from that. Cut off before, the
         table is as it was; after it, the store opens for nobody but the next repair (`finish_rewrites`).
@@ -284,7 +284,7 @@ class RocksStore:
         self._handles.clear()
         self._messages.clear()
         for _ in range(2):
-            # A close that fails, on a full disk, has let go of nothing; the next one does.
+            # A close that fails, on a full disk, has released nothing; the next one does.
             with suppress(Exception):
                 self._db.close()
                 break
@@ -296,14 +296,14 @@ class RocksStore:
         return family
 
     def _read_refusal(self, table: Table, where: str, error: Exception) -> ShardsError:
-        """What a read that failed is told as: rotten is what stays so, the rest may go over."""
+        """The error of a read that failed: Corrupt if it will fail again, StoreFailed if that may pass."""
         text = f"table {table.value}, {where}: {error}"
         if not any(word in text for word in _ROTTEN):
             return StoreFailed(text)
         if not self.is_damaged and not self.read_only:
             self._stop_compacting(text)
             with suppress(Exception):
-                # Of this table at once; of all when it is opened again.
+                # This table at once, all of them when the store is opened again.
                 self._family(table).set_options({"disable_auto_compactions": "true"})
         return Corrupt(text)
 

@@ -8,7 +8,7 @@ Used raw, the binding loses rows without an error in three ways, each reproduced
   - an iterator that meets a corrupt block just becomes invalid: its status is asked after the last row.
 
 The binding's own loop over rows takes a fifth less time a row, but has no status to ask. Where nobody writes,
-an iterator that has one goes the last step again: there it meets what ended the loop.
+a second iterator, which has one, takes the last step again: it meets whatever ended the loop.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,10 +19,10 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 from .errors import Corrupt, ShardsError
 
 Refusal = Callable[[str, Exception], ShardsError]
-"""What a read that failed is told as: (the key behind which, the engine's error)."""
+"""Makes the error to raise of (where the read stopped, the engine's error)."""
 RUN = 256
-"""Rows that are read before they are given out: a step of the generator for each row took half of a scan. It
-begins with one, so that who wants the first row only does not pay for more."""
+"""Rows that are read ahead of being yielded: resuming the generator for each row was half the cost of a scan.
+The first run is of one row, each next one twice as long: a caller who wants only the first pays for one."""
 
 
 def scan(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:
@@ -49,7 +49,7 @@ def scan(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[
 
 
 def scan_at_rest(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:
-    """The same of a database that nobody writes to, for long scans: the cache is left to others."""
+    """As `scan`, of a database that nobody writes to: faster over many rows, and the cache is left alone."""
     bound = bytes(end)
     options = ReadOptions()
     options.set_iterate_upper_bound(bound)
@@ -70,7 +70,7 @@ def scan_at_rest(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> I
 
 
 def _check(rows: RdictIter, key: bytes, refusal: Refusal) -> None:
-    """Raises if an iterator stands where it does because it could not go on."""
+    """Raises `refusal` if the iterator ended because it could not go on."""
     try:
         rows.status()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Rows of recurring schedules, and what one group writes of them.
+"""Rows of recurring schedules, and what a group writes for them.
 
 A row names the one occurrence that is written ahead: its fire and the position it was first put at. The next
 one is written in the same batch as the row that names it, by the single writer, and only if the row still

@@ -24,8 +24,7 @@ from timeline.position import POSITION_BYTES
 from timeline.slices import Home
 
 from .errors import ShardsError, StoreFailed
-from .group import ROW_OVERHEAD
-from .keys import slice_key
+from .keys import MESSAGE_KEY_BYTES, slice_key
 from .record import STUB_BYTE
 from .rocks import file_options
 
@@ -128,7 +127,7 @@ def _put(
         if value[1] & STUB_BYTE:
             stubs += 1
     places = first[0][-POSITION_BYTES:], key[-POSITION_BYTES:]
-    return ShardPart(number, count, count - stubs, size + ROW_OVERHEAD * count, *places)
+    return ShardPart(number, count, count - stubs, size + MESSAGE_KEY_BYTES * count, *places)
 
 
 def _synced_digest(path: Path) -> str:

@@ -82,9 +82,9 @@ class Store(Protocol):
         """The rows with start <= key < end, in order, as they were at the first `next`."""
 
     def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Where `scan` fails: keys of [start, end), in order, from what can be read of it file by file.
+        """Where `scan` fails: the keys of [start, end), in order, of each file that can be read by itself.
 
-        `get` may find less there, and what a rotten file holds is not among them. Makes files; blocks for
+        `get` may find less there, and the keys of a rotten file are not among them. Makes files; blocks for
         half a millisecond a megabyte. Raises StoreFailed.
         """
 

@@ -39,7 +39,7 @@ _WALL = Struct(">Q")
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
-    """What every batch writes: how far dispatch is and may go."""
+    """What every batch writes: how far dispatch has come and how far it may go."""
 
     horizon: Position
     bound_ms: int
@@ -145,8 +145,7 @@ def shard_from(key: bytes, value: bytes) -> Shard:
     home, number = keys.shard_of(key)
     structure, count, live, size, first, last = _unpacked(_SHARD, value)
     shard = Shard(home, number, structure)
-    shard.count, shard.live, shard.bytes = count, live, size
-    shard.first, shard.last = keys.place_of(first), keys.place_of(last)
+    shard.take(count, live, size, keys.place_of(first), keys.place_of(last))
     return shard
 
 

@@ -1,4 +1,4 @@
-"""Stretches of a table that cannot be read: found, remembered, gone round.
+"""Stretches of a table that cannot be read: found, remembered, worked around.
 
 A block of a table file that has rotted makes every read of it fail, and a scan that comes to it ends there.
 What lies before and behind it is as good as ever. So whoever reads a stretch of rows reads through `scan`
@@ -9,7 +9,7 @@ between, says so in the log, once, and goes on behind it. The next reader skips 
     rows       a b c . . . . . . k l m         the block of d to j cannot be read
     scan       a b c                 k l m     and the stretch (after c, up to k) is known
 
-In a stretch may lie rows of other, healthy files: at a rotten block the engine ends the scan of all. So their
+Rows of other, healthy files may lie in a stretch: at a rotten block the engine ends the scan of all. So those
 files are read by themselves for the *keys* (`Store.keys_beside`), which are kept with the stretch; a scan
 gives of these what `get` finds. What can be read of the rotten file lies around the stretch, but between two
 bad blocks close to each other it may be passed over with them.
@@ -17,7 +17,7 @@ bad blocks close to each other it may be passed over with them.
 A stretch is at least what cannot be read. It is never written to again (`Reader` sees to it), because nobody
 would find the row.
 
-Messages that dispatch has not come to must not be forgotten with their stretch. It is *noted* in the table
+Messages that dispatch has not reached must not be forgotten with their stretch. It is *noted* in the table
 `meta`, with the first position that is *owed*, and until that is durable the loader stops before it
 (`barrier`). A start tries the notes: what can be read by then and was owed is dispatched late (server/core).
 
@@ -95,7 +95,7 @@ class Stretch:
 
     @property
     def is_of_messages(self) -> bool:
-        return self.start.startswith(self.scope) and len(self.start) == 22
+        return self.start.startswith(self.scope) and len(self.start) == keys.MESSAGE_KEY_BYTES
 
 
 class Unreadable:
@@ -150,9 +150,9 @@ class Unreadable:
     ) -> bytes:
         """A scan of [start, end) failed at its first row: where it goes on, now that more is known."""
         if table is Table.MESSAGES:
-            start = (int.from_bytes(start[:22].ljust(22, b"\0"), "big") + (len(start) > 22)).to_bytes(
-                22, "big"
-            )
+            whole = keys.MESSAGE_KEY_BYTES
+            number = int.from_bytes(start[:whole].ljust(whole, b"\0"), "big") + (len(start) > whole)
+            start = number.to_bytes(whole, "big")
 
         def is_readable(key: bytes) -> bool:
             try:
@@ -167,7 +167,7 @@ class Unreadable:
             return start
         further = end if self._count >= STRETCHES_MAX else beyond(is_readable, start, end)
         if table is Table.MESSAGES:
-            further = further.ljust(22, b"\0")
+            further = further.ljust(keys.MESSAGE_KEY_BYTES, b"\0")
         stretch = Stretch(start, further, scope, str(error))
         self.look_beside(store, table, stretch)
         self.add(stretch)
@@ -243,7 +243,7 @@ def _kept(
 
 
 def readable(store: Store, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of [start, end) that can be read: for who reads a table once. The log says what cannot be."""
+    """The rows of [start, end) that can be read, for a caller that reads a table once. The rest is logged."""
     return Unreadable().scan(store, table, start, end)
 
 

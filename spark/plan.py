@@ -21,14 +21,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shards.keys import AT_BYTES
+
 POINTS = 4_096
 """Entries of a sketch, at most twice that."""
 MERGED_POINTS = 16_384
 WITHIN = 1.2
 PARTS_MAX = 256
 RUN = 8_192
-AT = slice(10, 16)
-"""Where `at` stands in the key of a message."""
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -150,6 +150,6 @@ def _counted(run: list[bytes]) -> Sketch:
     """The distinct milliseconds of some keys."""
     columns = np.frombuffer(b"".join(run), np.uint8).reshape(len(run), -1)
     padded = np.zeros((len(run), 8), np.uint8)
-    padded[:, 2:] = columns[:, AT]
+    padded[:, 2:] = columns[:, AT_BYTES]
     at, rows = np.unique(padded.view(">u8").ravel().astype(np.int64), return_counts=True)
     return Sketch(at, rows.astype(np.int64))

@@ -25,9 +25,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from shards.state import STATES
 from timeline.filters import FilterError, check_filter, matches
-
-from .columns import STATES
 
 LOW, HIGH = -(1 << 62), 1 << 62
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +40,7 @@ class Range:
     low: int = LOW
     high: int = HIGH
 
-    def cut(self, other: "Range") -> "Range":
+    def within(self, other: "Range") -> "Range":
         return Range(max(self.low, other.low), min(self.high, other.high))
 
     def holds(self, value: int) -> bool:
@@ -64,7 +63,7 @@ class Wanted:
 
     def at_range(self, bound_ms: int) -> Range:
         """Which `at` rows can have. `bound_ms`: the stored bound."""
-        return self.at.cut(Range(self.due.low, max(self.due.high, bound_ms)))
+        return self.at.within(Range(self.due.low, max(self.due.high, bound_ms)))
 
     def wants_topic(self, topic: str) -> bool:
         if self.topics is not None and topic not in self.topics:
@@ -143,7 +142,7 @@ def _with(wanted: Wanted, one: Filter) -> Wanted:
     column = getattr(one, "attribute", ())
     if column in (("due",), ("at",), ("slice",)):
         name = column[0]
-        return replace(wanted, **{name: getattr(wanted, name).cut(_range(one))})
+        return replace(wanted, **{name: getattr(wanted, name).within(_range(one))})
     if column == ("topic",):
         if isinstance(one, StringStartsWith):
             return replace(wanted, starts=(*wanted.starts, one.value))

@@ -13,6 +13,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
+from shards.jobs import DONE
+
 from .errors import Refused, Unreachable
 from .job import Begun, Job, begun_from, job_from
 
@@ -73,7 +75,7 @@ class Remote:
                 time.sleep(pause_s)
             except Refused as error:
                 # It may have been done by the try whose answer was lost.
-                if error.status == 409 and self.get(job.id).state == "done":
+                if error.status == 409 and self.get(job.id).state == DONE:
                     return
                 raise
             else:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from shards.jobs import ENDED, MOVING
+
 from .errors import LeaseLost, SparkError
 from .expire import archive_all, archived_count
 from .job import Begun, Job, path_of
@@ -20,10 +22,9 @@ from .lease import Lease
 from .plan import cut_points, parts_for
 from .remote import Remote
 from .session import spark_session
-from .split import move, sketches
+from .split import sketches, write_children
 
 DETAIL_CHARS = 900
-MOVING, ENDED = "moving", ("done", "aborted")
 _RAISED = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.+)$")
 
 _FAILURE = re.compile(r"most recent failure: .*?: [\w.]*\.(\w+: .+)")
@@ -67,7 +68,7 @@ def _split(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str
         return _left_alone(remote, job)
     output = path_of(begun.output)
     lease.progress = lambda: (len(list(output.glob("[!.]*.sst"))), len(begun.children))
-    files = move(session, begun)
+    files = write_children(session, begun)
     lease.is_committing = True
     remote.commit(job, {"files": files})
     rows = sum(file["rows"] for file in files)
@@ -75,7 +76,7 @@ def _split(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str
 
 
 def _begin(remote: Remote, job: Job, session: SparkSession) -> Begun | None:
-    """Cut; None if there is nothing to cut and nothing to move."""
+    """Cut; None if there is nothing to cut and nothing borrowed to write out."""
     (piece,) = job.slices
     found = sketches(session, job)
     parts = job.parts or parts_for(sum(one.total for one in found), job.split_above)

@@ -1,9 +1,9 @@
 """The two Spark stages of a split: sketch each source shard, write each child.
 
-Planning reads the keys of the plan checkpoint, some shards a task. Moving reads the checkpoint that was taken
-after `begin` (with every row of the sealed shards), one task a child, and writes the child's file beside the
-database; what comes back is the file's row of the manifest. Each attempt of a task gives its file a name of
-its own: the manifest names one of them, and the server throws the rest away with the job's directory.
+Sketching reads the keys of the plan checkpoint, some shards a task. Writing reads the checkpoint that was
+taken after `begin` (with every row of the sealed shards), one task a child, and puts the child's file beside
+the database; what comes back is the file's row of the manifest. Each attempt of a task gives its file a name
+of its own: the manifest names one of them, and the server throws the rest away with the job's directory.
 """
 
 from base64 import b64decode, b64encode
@@ -14,9 +14,9 @@ from uuid import uuid4
 import numpy as np
 from pyspark.sql import SparkSession
 
+from shards.keys import span_range
 from shards.sst import SstFile, write_sst
 from shards.store import Store, Table
-from timeline.position import POSITION_BYTES, before
 
 from .job import Begun, Job, Source, Span, path_of
 from .plan import Sketch, sketch
@@ -36,7 +36,7 @@ def sketches(session: SparkSession, job: Job) -> list[Sketch]:
     return [sketch_from(line) for lines in each(session, groups, work) for line in lines]
 
 
-def move(session: SparkSession, begun: Begun) -> list[Line]:
+def write_children(session: SparkSession, begun: Begun) -> list[Line]:
     """Write every child; the `files` of the manifest. A child without rows has none."""
     uri, output = begun.checkpoint, begun.output
 
@@ -99,6 +99,5 @@ def sketch_from(line: Line) -> Sketch:
 
 def _rows(store: Store, span: Span, source: Source) -> Iterator[tuple[bytes, bytes]]:
     """The rows of a shard that lie within a span, in key order."""
-    edges = (before(at_ms).to_bytes(POSITION_BYTES, "big") for at_ms in (span.start_ms, span.end_ms))
-    start, end = (source.prefix + edge for edge in edges)
+    start, end = span_range(source.prefix, span.start_ms, span.end_ms)
     return store.scan(Table.MESSAGES, start, end)

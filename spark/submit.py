@@ -1,4 +1,4 @@
-"""For spark-submit, which takes a file, not a module: the same as `python -m spark`.
+"""For spark-submit, which takes a file and not a module: runs what `python -m spark` runs.
 
 python -m zipfile -c rooms.zip timeline shards spark
 spark-submit --py-files rooms.zip spark/submit.py split --server http://127.0.0.1:8080 --overfull

@@ -28,12 +28,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from shards.keys import MESSAGE_KEY_BYTES
 from shards.read import Row
-from shards.record import STUB_BYTE, due_of, topic_of
-from timeline.position import HELD_SHARD, Position, before
-from timeline.slices import Shard, Slice
+from shards.record import due_at, due_of, is_moved, is_stub, topic_of
+from shards.state import CANCELLED, PENDING, Journal
+from timeline.position import AT_MAX, HELD_SHARD, Position, before
+from timeline.slices import Slice
 
-from .columns import CANCELLED, HEADERS, PENDING, Batch, Journal, batches, is_message, times
+from .columns import HEADERS, Batch, batches, times
 from .pushdown import Range, Wanted, wanted_by, wanted_from
 from .snapshot import Snapshot, opened_snapshot
 
@@ -43,7 +45,6 @@ BATCH_BYTES = 8 << 20
 PARTITION_ROWS = 250_000
 HELD = -1
 """In place of a slice's start: the table `held`."""
-AT_END = (1 << 48) - 1
 COLUMNS = (
     "id string, topic string, due timestamp, at timestamp, state string, payload binary, encoding string, "
     "qos tinyint, retain boolean, headers map<string,string>, content_type string, "
@@ -170,10 +171,7 @@ def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
             continue
         run: list[int] = []
         rows = 0
-        for shard in piece.readable():
-            within = max(low, before(piece.start_ms)), min(high, before(piece.end_ms))
-            if not _is_read(shard, *within, structures):
-                continue
+        for shard in piece.over(low, high, structures):
             if run and rows + shard.count > PARTITION_ROWS:
                 yield Run(piece.start_ms, tuple(run)), rows
                 run, rows = [], 0
@@ -186,15 +184,11 @@ def _runs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Run, int]]:
         yield Run(HELD, ()), 0
 
 
-def _is_read(shard: Shard, low: Position, high: Position, structures: set[int] | None) -> bool:
-    return shard.last >= low and shard.first < high and (structures is None or shard.structure in structures)
-
-
 def _stretch(snapshot: Snapshot, wanted: Wanted) -> tuple[Position, Position]:
     """The bounds [low, high) that a wanted row's position lies in."""
     within = wanted.at_range(snapshot.cursor.bound_ms)
-    low = before(min(max(within.low, 0), AT_END))
-    high = before(min(max(within.high, -1) + 1, AT_END))
+    low = before(min(max(within.low, 0), AT_MAX))
+    high = before(min(max(within.high, -1) + 1, AT_MAX))
     after = Position(snapshot.cursor.horizon + 1)
     if wanted.states is not None:
         if wanted.states <= {PENDING}:
@@ -241,22 +235,21 @@ def _kept(rows: Iterator[Row], wanted: Wanted) -> Iterator[Row]:
     due = wanted.due if wanted.due != Range() else None
     for row in rows:
         value = row[2]
-        is_stub = value[1] & STUB_BYTE
-        if is_stub and (no_stubs or not is_message(value)):
-            continue
-        if only_stubs and not is_stub:
+        if is_stub(value):
+            if no_stubs or is_moved(value):
+                continue
+        elif only_stubs:
             continue
         if wanted.has_topic and not wanted.wants_topic(topic_of(value).decode()):
             continue
-        if due is not None and not due.holds(due_of(value) or row[0] >> 48):
+        if due is not None and not due.holds(due_at(row[0], due_of(value))):
             continue
         yield row
 
 
 def _record_batch(batch: Batch, snapshot: Snapshot, journal: Journal, piece: Slice | None) -> pa.RecordBatch:
     count = len(batch.rows)
-    horizon = snapshot.cursor.horizon if piece is not None else Position(-1)
-    states = batch.states(horizon, batch.dispatched_ms(horizon, journal, every=False))
+    states, _ = batch.states(snapshot.cursor.horizon, journal, with_time=False)
     headers, content_type = batch.headers()
     columns = [
         batch.id(),
@@ -272,6 +265,6 @@ def _record_batch(batch: Batch, snapshot: Snapshot, journal: Journal, piece: Sli
         content_type,
         times([piece.start_ms if piece is not None else None] * count, TIME),
         pa.array([None if number == HELD_SHARD else number for _, number, _ in batch.rows], pa.int32()),
-        pa.array([len(value) + 22 for _, _, value in batch.rows], pa.int32()),
+        pa.array([len(value) + MESSAGE_KEY_BYTES for _, _, value in batch.rows], pa.int32()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW)

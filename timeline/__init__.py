@@ -1,1 +1,23 @@
-"""Floor 1: what a calendar of messages is, as pure values and functions. No clock, file, socket or chance."""
+"""Floor 1: what a calendar of messages is, as pure values and functions. No clock, file, socket or chance.
+
+Where messages stand
+    position.py     (at, seq), the total order of the timeline, and the id that users hold
+    slices.py       slices, shards, and the directory that knows them all
+    structures.py   topic structures, learned: which messages of a busy slice are kept together
+    retention.py    which slices may go
+
+What is due
+    horizon.py      the dispatch cursor: what "now" is, where a new message goes, how far dispatch may move
+    wheel.py        the near future in RAM: a hierarchical timing wheel
+    tail.py         what was dispatched last, shared by sessions that are nearly caught up
+
+Who reads it
+    session.py      a read position, subscriptions, and what is in flight
+    asked.py        which subscriptions are still to be sent what is retained
+    filters.py      MQTT topic filters: check, match, trie
+
+What comes again
+    cron.py         cron expressions on local times
+    recurrence.py   recurrence rules (RFC 5545) on local times
+    fires.py        local times made into instants: zones, jitter, misfires
+"""

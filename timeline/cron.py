@@ -1,7 +1,7 @@
 """Cron expressions: text -> fields, and the next local time that they match.
 
 A schedule here works on *local* times without a zone, as the hands of a clock on a wall show them; what a
-change of the clocks makes of one is decided in recurrence.py. So this file is plain counting:
+change of the clocks makes of one is decided in fires.py. So this file is plain counting:
 
     0 2 * * 1-5      02:00 from Monday to Friday
     */15 * * * *     every quarter of an hour
@@ -13,8 +13,9 @@ day of the month and the day of the week are restricted (do not begin with `*`),
 taken. APScheduler's CronTrigger counts days from Monday, joins the two by "and", and looks for a date that
 never comes (30 February) up to the year 9999; it is what the tests compare with where the rules are the same.
 
-Nothing that can match at all is more than 8 years away (29 February over a turn of the century), so the
-search ends there.
+Nothing that every year or leap year has is more than 8 years away (29 February over a turn of the century),
+so the search ends there. A 29 February that has to be a certain weekday too (`0 0 29 2 */7`: every 28 years)
+is not found beyond.
 """
 
 from bisect import bisect_left

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from heapq import heappop, heappush
-from itertools import chain, islice, pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -105,11 +105,6 @@ def fires(plan: Plan, after_ms: int) -> Iterator[Fire]:
         end_ms = plan.end_ms
         bases = takewhile(lambda fire: fire.base_ms <= end_ms, bases)
     return _delayed(plan, bases) if plan.jitter_ms else bases
-
-
-def next_fires(plan: Plan, after_ms: int, count: int) -> list[Fire]:
-    """The first `count` fires later than `after_ms`."""
-    return list(islice(fires(plan, after_ms), count))
 
 
 def next_fire(plan: Plan, after_ms: int) -> Fire | None:

@@ -161,6 +161,10 @@ class Session:
     def is_persistent(self) -> bool:
         return self.expiry_s > 0
 
+    def keep_for(self, expiry_s: int) -> None:
+        """How many seconds the session outlives its connection from now on; 0: it ends with it."""
+        self.expiry_s = expiry_s
+
     @property
     def has_room(self) -> bool:
         if 0 < self.max_bytes <= self.flight_bytes:

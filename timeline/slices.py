@@ -56,7 +56,10 @@ class Home(NamedTuple):
 
 
 class Shard:
-    """A capped run of messages of one structure. Counts are of rows; `live` is without stubs."""
+    """A capped run of messages of one structure. Counts are of rows; `live` is without stubs.
+
+    They are changed by the methods here and nowhere else, but for one loop (shards/open_group.py).
+    """
 
     __slots__ = ("bytes", "count", "first", "home", "last", "live", "number", "prefix", "structure")
 
@@ -78,6 +81,23 @@ class Shard:
             self.first = place
         if place > self.last:
             self.last = place
+
+    def take(self, rows: int, live: int, size: int, first: Position, last: Position) -> None:
+        """Rows that were counted elsewhere, `live` of them no stubs, from `first` to `last`."""
+        self.count += rows
+        self.live += live
+        self.bytes += size
+        self.first, self.last = min(self.first, first), max(self.last, last)
+
+    def retire(self, rows: int = 1) -> None:
+        """So many live rows are stubs by now."""
+        self.live -= rows
+
+    def lessen(self, rows: int, live: int, size: int) -> None:
+        """So many rows have gone. Its bounds stay: they are where rows may be."""
+        self.count -= rows
+        self.live -= live
+        self.bytes = max(0, self.bytes - size)
 
 
 class Slice:
@@ -134,6 +154,25 @@ class Slice:
         """Every shard whose rows can lie in this slice."""
         yield from self.shards.values()
         yield from self.borrowed.values()
+
+    def within(self, start: Position, end: Position) -> tuple[Position, Position]:
+        """The part of [start, end) that lies in the slice, as bounds; if low >= high there is none."""
+        return max(start, before(self.start_ms)), min(end, before(self.end_ms))
+
+    def over(self, start: Position, end: Position, structures: set[int] | None = None) -> list[Shard]:
+        """The shards that may have rows of [start, end) in this slice; with `structures` only of those.
+
+        A borrowed shard may have rows on both sides of the slice and none in it.
+        """
+        low, high = self.within(start, end)
+        return [
+            shard
+            for shard in self.readable()
+            if low < high
+            and shard.last >= low
+            and shard.first < high
+            and (structures is None or shard.structure in structures)
+        ]
 
 
 class Directory:

@@ -9,6 +9,38 @@
 
 `fasti.sync.Client` is the same for code without an event loop. This package knows only the wire; it imports
 nothing of the server.
+
+What a call takes and gives
+    client.py           `Client`: one server, its HTTP side and its MQTT side
+    options.py          the keyword arguments of the calls, each named once
+    messages.py         schedule, look up, list, cancel and move single messages; `Message`
+    bulk.py             millions of messages in, a batch in memory
+    ranges.py           many messages by topic and due time: cancel, shift, export
+    schedules.py        messages that come again and again; `Schedule`, `Fire`
+    subscribe.py        messages as an async iterator that survives the connection
+    delivery.py         one delivered message, until it is acked; `Delivery`
+    timeline.py         how many messages lie ahead; `Density`
+    admin.py            sessions, slices and shards, the server itself; `Session`, `Slice`, `Shard`, `Info`
+    jobs.py             work on whole slices that the server has done by Spark; `Job`
+    errors.py           what can go wrong, as a small tree
+
+Without an event loop
+    sync.py             `sync.Client`, its subscriptions and the smaller parts
+    sync_messages.py    `client.messages`, blocking
+    sync_schedules.py   `client.schedules`, blocking
+    sync_jobs.py        `client.jobs` and `client.server`, blocking
+    blocking.py         the event loop in a thread that these hand their calls to
+
+Below
+    wire.py             values on the wire: instants, spans, payloads, a message's body; `NewMessage`
+    transport.py        HTTP with retries, and listings page after page; `Retry`
+    coalesce.py         concurrent `schedule()` calls in one request
+    mqtt_adapter.py     one MQTT connection, over aiomqtt
+    mqtt_values.py      what that connection takes and gives
+
+Beside
+    testing.py          a pytest fixture: a server with a clock that you move
+    cli/                the command `fasti`
 """
 
 from . import sync

@@ -121,18 +121,6 @@ class Session:
         return self.client_id.startswith("$share/")
 
 
-async def pages(transport: Transport, path: str, name: str) -> AsyncIterator[Json]:
-    """Every object of a listing, page after page."""
-    params: dict[str, str] = {}
-    while True:
-        answer = (await transport.call("GET", path, params=params)).object()
-        for found in answer[name]:
-            yield found
-        if not answer.get("next"):
-            return
-        params["cursor"] = str(answer["next"])
-
-
 class Sessions:
     """Calls on `/v1/sessions`."""
 
@@ -141,7 +129,7 @@ class Sessions:
 
     async def list(self) -> AsyncIterator[Session]:
         """All sessions and groups, connected and away."""
-        async for found in pages(self._transport, "/v1/sessions", "sessions"):
+        async for found in self._transport.pages("/v1/sessions", "sessions"):
             yield Session.of(found)
 
     async def get(self, client_id: str) -> Session:
@@ -167,7 +155,7 @@ class Slices:
 
     async def list(self) -> AsyncIterator[Slice]:
         """All slices in order of time."""
-        async for found in pages(self._transport, "/v1/slices", "slices"):
+        async for found in self._transport.pages("/v1/slices", "slices"):
             yield Slice.of(found)
 
     async def get(self, start: When) -> Slice:

@@ -30,12 +30,19 @@ class Loop:
             future.cancel()
             raise
 
+    def step(self, items: AsyncIterator[T]) -> T:
+        """The next item. Raises StopIteration at the end."""
+        try:
+            return self.run(_next(items))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """The async iterator, one blocking step at a time."""
         while True:
             try:
-                item = self.run(_next(items))
-            except StopAsyncIteration:
+                item = self.step(items)
+            except StopIteration:
                 return
             yield item
 

@@ -36,9 +36,7 @@ def line_of(item: Item) -> bytes:
 
 
 def _body_of(item: Mapping[str, Any]) -> Json:
-    body: Json = {
-        name: _plain(value) for name, value in item.items() if name not in ("at", "delay", "payload")
-    }
+    body: Json = {name: _plain(value) for name, value in item.items() if name not in _OURS}
     if "payload" in item:
         put_payload(body, item["payload"])
     body.update(due(item.get("at"), item.get("delay")))
@@ -153,12 +151,12 @@ def _counted(error: Error, accepted: int) -> Error:
     """The error with `accepted` set, and its lines counted over all batches."""
     found = error.problem
     if accepted and found.errors:
-        moved = tuple(_moved(e, accepted) for e in found.errors)
-        error = error_of(Problem(found.slug, found.detail, found.status, moved, found.raw))
+        errors = tuple(_counted_on(e, accepted) for e in found.errors)
+        error = error_of(Problem(found.slug, found.detail, found.status, errors, found.raw))
     error.accepted = accepted
     return error
 
 
-def _moved(error: Mapping[str, Any], lines: int) -> Mapping[str, Any]:
+def _counted_on(error: Mapping[str, Any], lines: int) -> Mapping[str, Any]:
     line = error.get("line")
     return {**error, "line": line + lines} if isinstance(line, int) else error

@@ -7,24 +7,24 @@ state that a second client would not have, and belongs to the event loop it is f
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 from .admin import Info, Server, Sessions, Slices
 from .errors import Error
 from .jobs import Jobs
 from .messages import Messages
-from .mqtt_values import NEVER, Target
+from .mqtt_values import Target
+from .options import SubscribeOptions
 from .schedules import Schedules
-from .subscribe import DEFAULT_IN_FLIGHT, Subscription, Wish
+from .subscribe import Subscription, Wish
 from .timeline import Timeline
 from .transport import Retry, Transport
-from .wire import Span, When, dumps, moment, parse_instant, span
+from .wire import Span, dumps, parse_instant, span
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 _ANYWHERE = ("", "0.0.0.0", "::")
@@ -100,36 +100,15 @@ class Client:
         now = answer.body.get("now") if isinstance(answer.body, dict) else None
         return parse_instant(now) if isinstance(now, str) else (await self.info()).now
 
-    def subscribe(
-        self,
-        topic_filter: str,
-        *,
-        session: str | None = None,
-        group: str | None = None,
-        qos: int = 1,
-        replay_from: When | timedelta | None = None,
-        max_in_flight: int = DEFAULT_IN_FLIGHT,
-        expiry: timedelta | None = None,
-    ) -> Subscription:
+    def subscribe(self, topic_filter: str, **options: Unpack[SubscribeOptions]) -> Subscription:
         """Receive what matches the filter: `async for d in client.subscribe(...)`.
 
-        `session`: a name under which the server keeps the place while we are away, for `expiry` (default:
-        as long as it allows); two subscribers of one name push each other out. `group`: a name under which
-        several subscribers share the messages. `replay_from`: where a new subscription starts, an instant
-        or how far back. `max_in_flight`: most messages handed over and not acked. Errors come from the
-        loop: Unreachable if the first connection fails, Refused when the server says no, with its
-        `reason_code`. Raises BadArgument (a ValueError) for what cannot be meant, say an empty name or a
-        group with `/`, `+` or `#` in it.
+        `session` keeps the place while we are away, `group` shares the messages: all options are told of in
+        `fasti.options.SubscribeOptions`. Errors come from the loop: Unreachable if the first connection
+        fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a ValueError) for
+        what cannot be meant, say an empty name or a group with `/`, `+` or `#` in it.
         """
-        wish = Wish(
-            topic_filter=topic_filter,
-            qos=qos,
-            session=session,
-            group=group,
-            replay_from=None if replay_from is None else moment(replay_from),
-            max_in_flight=max_in_flight,
-            expiry_s=NEVER if expiry is None else min(NEVER, math.ceil(expiry.total_seconds())),
-        )
+        wish = Wish(topic_filter, **options)
         return Subscription(wish, self._find_target, self._retry, self._subscriptions)
 
     async def _find_target(self, wish: Wish) -> Target:

@@ -79,8 +79,8 @@ class Coalescer:
     async def _send_one(self, item: _Waiting) -> list[Json | Error]:
         headers = {"Idempotency-Key": item.key} if item.key.isascii() else {}
         answer = await self._transport.call("POST", "/v1/messages", body=item.body, headers=headers)
-        is_replayed = answer.headers.get("Idempotent-Replayed") == "true"
-        return [{**answer.object(), "replayed": is_replayed}]
+        was_known = answer.headers.get("Idempotent-Replayed") == "true"
+        return [{**answer.object(), "replayed": was_known}]
 
     async def _send_batch(self, part: list[_Waiting]) -> list[Json | Error]:
         answer = await self._transport.call(

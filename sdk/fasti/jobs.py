@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from .admin import pages
 from .transport import Transport, quoted
 from .wire import Json, When, dumps, instant
 
@@ -73,7 +72,7 @@ class Jobs:
 
     async def list(self) -> AsyncIterator[Job]:
         """Jobs that go on, and the last ones that ended."""
-        async for found in pages(self._transport, "/v1/jobs", "jobs"):
+        async for found in self._transport.pages("/v1/jobs", "jobs"):
             yield Job.of(found)
 
     async def wait(

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Self, Unpack
 
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, Coalescer
 from .errors import AlreadyDispatched, NotFound
+from .options import Due, Listed, MessageOptions, Selection
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .transport import Transport, quoted
 from .wire import (
     Json,
     NewMessage,
     Span,
-    When,
     due,
     dumps,
     get_payload,
@@ -29,7 +29,6 @@ from .wire import (
     parse_instant,
 )
 
-State = Literal["pending", "dispatched", "cancelled", "expired"]
 PAGE_MAX = 1_000
 
 
@@ -78,9 +77,9 @@ class Message:
         self.state = "cancelled" if won else "dispatched"
         return won
 
-    async def reschedule(self, *, at: When | None = None, delay: Span | None = None) -> Self:
+    async def reschedule(self, **when: Unpack[Due]) -> Self:
         """Move it; the id stays. Raises AlreadyDispatched when it is too late."""
-        self._take(await self._calls.reschedule(self.id, at=at, delay=delay))
+        self._take(await self._calls.reschedule(self.id, **when))
         return self
 
     async def refresh(self) -> Self:
@@ -101,44 +100,17 @@ class Messages:
         self._transport = transport
         self._coalescer = Coalescer(transport)
 
-    async def schedule(
-        self,
-        topic: str,
-        payload: Any = "",
-        *,
-        at: When | None = None,
-        delay: Span | None = None,
-        key: str | None = None,
-        qos: int | None = None,
-        retain: bool | None = None,
-        expires_in: Span | None = None,
-        late: str | None = None,
-        spread: Span | None = None,
-        headers: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Message:
+    async def schedule(self, topic: str, payload: Any = "", **options: Unpack[MessageOptions]) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
 
-        `payload`: bytes and str go as they are, anything else as JSON. `key` makes the call idempotent over
-        processes (the same key with another message is Refused); without one, a key of our own making covers
-        the retries. `replayed` of the answer says that the key was known, `state` what has become of its
-        message, also "cancelled". Concurrent calls of one event-loop turn share a request.
+        `payload`: bytes and str go as they are, anything else as JSON. All options are told of in
+        `fasti.options.MessageOptions`. `key` makes the call idempotent over processes (the same key with
+        another message is Refused); without one, a key of our own making covers the retries. `replayed` of
+        the answer says that the key was known, `state` what has become of its message, also "cancelled".
+        Concurrent calls of one event-loop turn share a request.
         """
-        new = NewMessage(
-            topic=topic,
-            payload=payload,
-            at=at,
-            delay=delay,
-            key=key or new_key(),
-            qos=qos,
-            retain=retain,
-            expires_in=expires_in,
-            late=late,
-            spread=spread,
-            headers=headers,
-            content_type=content_type,
-        )
-        body = new.body()
+        options["key"] = options.get("key") or new_key()
+        body = NewMessage(topic=topic, payload=payload, **options).body()
         answer = await self._coalescer.submit(dumps(body), body["key"])
         if answer.get("replayed") is True and "state" not in answer:
             answer = await self._looked_up(answer)
@@ -179,11 +151,9 @@ class Messages:
             return False
         return True
 
-    async def reschedule(
-        self, message_id: str, *, at: When | None = None, delay: Span | None = None
-    ) -> Message:
+    async def reschedule(self, message_id: str, **when: Unpack[Due]) -> Message:
         """Move it to another time; the id stays. Raises AlreadyDispatched, NotFound, Refused (cancelled)."""
-        wish = due(at, delay)
+        wish = due(**when)
         if not wish:
             raise ValueError("give `at` or `delay`")
         answer = await self._transport.call("PATCH", _path(message_id), body=dumps(wish))
@@ -192,39 +162,21 @@ class Messages:
     async def list(
         self,
         *,
-        due_from: When | None = None,
-        due_to: When | None = None,
-        topic: str | None = None,
-        state: str | None = None,
         limit: int | None = None,
         page: int = PAGE_MAX,
+        **chosen: Unpack[Listed],
     ) -> AsyncIterator[Message]:
         """Messages in order of time, pending ones unless `state` says otherwise ("all" for every one).
 
         `topic` is a topic filter, `limit` bounds the whole listing, `page` what one request asks for.
         """
-        params = _selection(due_from, due_to, topic, state)
-        left = limit
-        while left is None or left > 0:
-            params["limit"] = str(page if left is None else min(page, left))
-            answer = (await self._transport.call("GET", "/v1/messages", params=params)).object()
-            for found in answer["messages"]:
-                yield self._handle(found)
-            if not answer.get("next"):
-                return
-            params["cursor"] = answer["next"]
-            left = None if left is None else left - len(answer["messages"])
+        found = self._transport.pages("/v1/messages", "messages", _listed(**chosen), page=page, limit=limit)
+        async for message in found:
+            yield self._handle(message)
 
-    async def count(
-        self,
-        *,
-        due_from: When | None = None,
-        due_to: When | None = None,
-        topic: str | None = None,
-        state: str | None = None,
-    ) -> int:
+    async def count(self, **chosen: Unpack[Listed]) -> int:
         """How many messages `list` would give, counted exactly by the server."""
-        params = _selection(due_from, due_to, topic, state)
+        params = _listed(**chosen)
         params.update(limit="1", count="true")
         answer = await self._transport.call("GET", "/v1/messages", params=params)
         return int(answer.object()["count"])
@@ -232,42 +184,31 @@ class Messages:
     async def cancel_where(
         self,
         *,
-        topic: str | None = None,
-        due_from: When | None = None,
-        due_to: When | None = None,
         dry_run: bool = False,
         on_progress: Progress | None = None,
+        **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Cancel every pending message that matches; at least one of the three has to be given."""
-        chosen = selection(topic, due_from, due_to)
-        return await sweep(self._transport, "cancel", chosen, dry_run=dry_run, on_progress=on_progress)
+        found = selection(**chosen)
+        return await sweep(self._transport, "cancel", found, dry_run=dry_run, on_progress=on_progress)
 
     async def shift(
         self,
         by: Span,
         *,
-        topic: str | None = None,
-        due_from: When | None = None,
-        due_to: When | None = None,
         dry_run: bool = False,
         on_progress: Progress | None = None,
+        **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Move every pending message that matches by a duration, which may be negative; each once."""
-        chosen, shift = selection(topic, due_from, due_to), signed_span(by)
+        found, shift = selection(**chosen), signed_span(by)
         return await sweep(
-            self._transport, "reschedule", chosen, shift=shift, dry_run=dry_run, on_progress=on_progress
+            self._transport, "reschedule", found, shift=shift, dry_run=dry_run, on_progress=on_progress
         )
 
-    async def export(
-        self,
-        *,
-        topic: str | None = None,
-        due_from: When | None = None,
-        due_to: When | None = None,
-        ids: bool = False,
-    ) -> AsyncIterator[Json]:
+    async def export(self, *, ids: bool = False, **chosen: Unpack[Selection]) -> AsyncIterator[Json]:
         """Pending messages in order of time as `schedule_many` takes them, with their ids if asked."""
-        async for item in export(self._transport, selection(topic, due_from, due_to), ids=ids):
+        async for item in export(self._transport, selection(**chosen), ids=ids):
             yield item
 
     async def close(self) -> None:
@@ -301,10 +242,8 @@ def _path(message_id: str) -> str:
     return f"/v1/messages/{quoted(message_id)}"
 
 
-def _selection(
-    due_from: When | None, due_to: When | None, topic: str | None, state: str | None
-) -> dict[str, str]:
-    params = selection(topic, due_from, due_to)
+def _listed(state: str | None = None, **chosen: Unpack[Selection]) -> dict[str, str]:
+    params = selection(**chosen)
     if state is not None:
         params["state"] = state
     return params

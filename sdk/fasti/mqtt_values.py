@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import aiomqtt
 from paho.mqtt.reasoncodes import ReasonCode
 
 from .errors import Error, Problem, Refused, Unreachable
-
-if TYPE_CHECKING:
-    from .mqtt_adapter import Connection
 
 NEVER = 0xFFFF_FFFF
 """Session expiry interval that means: keep it as long as the server allows."""
@@ -50,6 +47,16 @@ class OutPacket(TypedDict):
     info: Any
 
 
+class Origin(Protocol):
+    """The connection that a message came on, as far as an ack is concerned."""
+
+    async def ack(self, incoming: Incoming) -> bool:
+        """True: the ack has been written to it."""
+
+    def send_ack(self, incoming: Incoming) -> None:
+        """Without waiting for it."""
+
+
 @dataclass(slots=True, eq=False)
 class Incoming:
     """One PUBLISH as it came. An ack must go out on `connection`; `ack` is the one that did or will."""
@@ -62,10 +69,10 @@ class Incoming:
     retain: bool
     properties: tuple[tuple[str, str], ...]
     content_type: str | None
-    connection: Connection
+    connection: Origin
     ack: OutPacket | None = None
 
-    def adopt(self, connection: Connection) -> None:
+    def adopt(self, connection: Origin) -> None:
         """It came again: what was said of it on an earlier connection is void."""
         self.connection, self.ack = connection, None
 

@@ -31,7 +31,9 @@ class BulkResult:
     changed: int
 
 
-def selection(topic: str | None, due_from: When | None, due_to: When | None) -> dict[str, str]:
+def selection(
+    topic: str | None = None, due_from: When | None = None, due_to: When | None = None
+) -> dict[str, str]:
     """The members that are given."""
     chosen: dict[str, str] = {}
     if topic is not None:

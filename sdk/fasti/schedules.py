@@ -11,15 +11,36 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Self, Unpack
 
-from .admin import pages
+from .options import ScheduleOptions, Timing, check
 from .transport import Transport, quoted
-from .wire import Json, Span, When, dumps, get_payload, instant, parse_instant, put_payload, span
+from .wire import (
+    SENDING,
+    Json,
+    Spell,
+    as_is,
+    dumps,
+    get_payload,
+    instant,
+    parse_instant,
+    put_payload,
+    span,
+    spelled,
+)
 
-Gap = Literal["skip", "after", "before"]
-Overlap = Literal["first", "second", "both"]
-Misfire = Literal["fire_all", "fire_once", "skip"]
+_TIMING: Mapping[str, Spell] = {
+    "cron": as_is,
+    "rrule": as_is,
+    "timezone": as_is,
+    "limit": as_is,
+    "misfire": as_is,
+    "every": span,
+    "jitter": span,
+    "start": instant,
+    "end": instant,
+}
+"""When a schedule fires; `gap` and `overlap` go into an object of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,56 +99,18 @@ class Schedules:
         self._transport = transport
 
     async def put(
-        self,
-        name: str,
-        *,
-        topic: str,
-        payload: Any = "",
-        cron: str | None = None,
-        every: Span | None = None,
-        rrule: str | None = None,
-        timezone: str | None = None,
-        start: When | None = None,
-        end: When | None = None,
-        limit: int | None = None,
-        jitter: Span | None = None,
-        gap: Gap | None = None,
-        overlap: Overlap | None = None,
-        misfire: Misfire | None = None,
-        qos: int | None = None,
-        retain: bool | None = None,
-        expires_in: Span | None = None,
-        late: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        content_type: str | None = None,
+        self, name: str, *, topic: str, payload: Any = "", **options: Unpack[ScheduleOptions]
     ) -> Schedule:
         """Make the schedule, or change it in place. Give one of `cron`, `every` and `rrule`.
 
-        `timezone` is required for cron and rrule. `gap` and `overlap` say what becomes of a local time that
-        the clocks skip or show twice, `misfire` what becomes of fires while the server was down. Raises
-        Refused, whose `errors` name the field.
+        `timezone` is required for cron and rrule; all options are told of in `fasti.options.ScheduleOptions`.
+        Raises Refused, whose `errors` name the field.
         """
-        body = timing(
-            cron=cron,
-            every=every,
-            rrule=rrule,
-            timezone=timezone,
-            start=start,
-            end=end,
-            limit=limit,
-            jitter=jitter,
-            gap=gap,
-            overlap=overlap,
-            misfire=misfire,
-        )
+        check(ScheduleOptions.__optional_keys__, options)
+        body = _timing(options)
         body["topic"] = topic
         put_payload(body, payload)
-        more = {"qos": qos, "retain": retain, "late": late, "content_type": content_type}
-        body.update({key: value for key, value in more.items() if value is not None})
-        if expires_in is not None:
-            body["expires_in"] = span(expires_in)
-        if headers:
-            body["headers"] = dict(headers)
+        body.update(spelled(SENDING, options))
         return Schedule.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
 
     async def get(self, name: str) -> Schedule:
@@ -136,7 +119,7 @@ class Schedules:
 
     async def list(self) -> AsyncIterator[Schedule]:
         """All schedules in order of their names."""
-        async for found in pages(self._transport, "/v1/schedules", "schedules"):
+        async for found in self._transport.pages("/v1/schedules", "schedules"):
             yield Schedule.of(found)
 
     async def delete(self, name: str) -> None:
@@ -156,35 +139,10 @@ class Schedules:
         answer = await self._transport.call("POST", _path(name) + ":trigger", repeatable=False)
         return str(answer.object()["id"])
 
-    async def preview(
-        self,
-        *,
-        count: int = 10,
-        name: str | None = None,
-        cron: str | None = None,
-        every: Span | None = None,
-        rrule: str | None = None,
-        timezone: str | None = None,
-        start: When | None = None,
-        end: When | None = None,
-        limit: int | None = None,
-        jitter: Span | None = None,
-        gap: Gap | None = None,
-        overlap: Overlap | None = None,
-    ) -> Fires:
+    async def preview(self, *, count: int = 10, name: str | None = None, **when: Unpack[Timing]) -> Fires:
         """The first fires of a schedule that need not be saved. `name` matters for jitter only."""
-        body = timing(
-            cron=cron,
-            every=every,
-            rrule=rrule,
-            timezone=timezone,
-            start=start,
-            end=end,
-            limit=limit,
-            jitter=jitter,
-            gap=gap,
-            overlap=overlap,
-        )
+        check(Timing.__optional_keys__, when)
+        body = _timing(when)
         body["count"] = count
         if name is not None:
             body["name"] = name
@@ -198,33 +156,11 @@ class Schedules:
         return [Fire.of(found) for found in answer.object()["fires"]]
 
 
-def timing(
-    *,
-    cron: str | None = None,
-    every: Span | None = None,
-    rrule: str | None = None,
-    timezone: str | None = None,
-    start: When | None = None,
-    end: When | None = None,
-    limit: int | None = None,
-    jitter: Span | None = None,
-    gap: Gap | None = None,
-    overlap: Overlap | None = None,
-    misfire: Misfire | None = None,
-) -> Json:
+def _timing(options: Mapping[str, Any]) -> Json:
     """The part of a schedule's body that says when."""
-    said = {"cron": cron, "rrule": rrule, "timezone": timezone, "limit": limit, "misfire": misfire}
-    body: Json = {key: value for key, value in said.items() if value is not None}
-    for key, length in (("every", every), ("jitter", jitter)):
-        if length is not None:
-            body[key] = span(length)
-    for key, at in (("start", start), ("end", end)):
-        if at is not None:
-            body[key] = instant(at)
-    dst = {"gap": gap, "overlap": overlap}
-    if gap or overlap:
-        body["dst"] = {key: value for key, value in dst.items() if value}
-    return body
+    body = spelled(_TIMING, options)
+    dst = {name: options[name] for name in ("gap", "overlap") if options.get(name)}
+    return {**body, "dst": dst} if dst else body
 
 
 def _path(name: str) -> str:

@@ -26,10 +26,12 @@ nothing again, so what waits here is handed out too.
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
@@ -39,24 +41,25 @@ from .errors import BadArgument, Unreachable
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, Target
 from .transport import Retry
+from .wire import When, moment
 
 DEFAULT_IN_FLIGHT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to subscribe to, and as whom."""
+    """What to subscribe to, and as whom: the options of a subscription with their defaults."""
 
     topic_filter: str
     qos: int = 1
     session: str | None = None
     group: str | None = None
-    replay_from: str | None = None
+    replay_from: When | timedelta | None = None
     max_in_flight: int = DEFAULT_IN_FLIGHT
-    expiry_s: int = NEVER
+    expiry: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Raises BadArgument for what would silently come to mean something else on the wire."""
+        """Raises BadArgument for what would silently come to mean something else on the wire, ValueError."""
         _check_text("topic_filter", self.topic_filter)
         if self.session is not None:
             _check_text("session", self.session)
@@ -72,6 +75,7 @@ class Wish:
             raise BadArgument("max_in_flight", f"must be 1 to 65,535, not {self.max_in_flight}")
         if self.expiry_s < 0:
             raise BadArgument("expiry", "must not be negative")
+        _ = self.replay_text  # says what is wrong with it now, not in the loop
 
     def target(self, host: str, port: int, password: str | None) -> Target:
         """The connection that goes with it."""
@@ -84,6 +88,16 @@ class Wish:
             receive_maximum=self.max_in_flight,
             password=password,
         )
+
+    @property
+    def expiry_s(self) -> int:
+        """How long the server keeps the session, in seconds, rounded up."""
+        return NEVER if self.expiry is None else min(NEVER, math.ceil(self.expiry.total_seconds()))
+
+    @property
+    def replay_text(self) -> str | None:
+        """Where a new subscription starts, as the server reads it."""
+        return None if self.replay_from is None else moment(self.replay_from)
 
     @property
     def wire_filter(self) -> str:
@@ -169,7 +183,7 @@ class Subscription:
         self._retry = retry
         self._opened = opened
         self._target: Target | None = None
-        self._replay_from = wish.replay_from
+        self._replay_from = wish.replay_text
         self._attempts = 0
         self._established = 0
         self._fruitless = 0  # connections in a row that brought no message

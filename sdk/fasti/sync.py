@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from . import admin as _admin
 from . import client as _client
@@ -26,6 +26,7 @@ from . import subscribe as _subscribe
 from . import timeline as _timeline
 from .blocking import Loop
 from .delivery import Received
+from .options import SubscribeOptions
 from .sync_jobs import Jobs, Server
 from .sync_messages import Message, Messages
 from .sync_schedules import Schedules
@@ -132,9 +133,16 @@ class Subscription:
         self._loop = loop
         self._inner = inner
 
-    def __iter__(self) -> Iterator[Delivery]:
-        for found in self._loop.iterate(aiter(self._inner)):
-            yield Delivery(self._loop, found)
+    @property
+    def connections(self) -> int:
+        """How many network connections have come up."""
+        return self._inner.connections
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        return Delivery(self._loop, self._loop.step(self._inner))
 
     def __enter__(self) -> Self:
         self._loop.run(self._inner.__aenter__())
@@ -188,6 +196,7 @@ class Client:
 
     @property
     def url(self) -> str:
+        """The server's base URL."""
         return self._inner.url
 
     def info(self) -> _admin.Info:
@@ -198,25 +207,7 @@ class Client:
         """Move a simulated clock on."""
         return self._loop.run(self._inner.advance(by))
 
-    def subscribe(
-        self,
-        topic_filter: str,
-        *,
-        session: str | None = None,
-        group: str | None = None,
-        qos: int = 1,
-        replay_from: When | timedelta | None = None,
-        max_in_flight: int = _subscribe.DEFAULT_IN_FLIGHT,
-        expiry: timedelta | None = None,
-    ) -> Subscription:
-        """Receive what matches the filter; see `fasti.Client.subscribe`."""
-        inner = self._inner.subscribe(
-            topic_filter,
-            session=session,
-            group=group,
-            qos=qos,
-            replay_from=replay_from,
-            max_in_flight=max_in_flight,
-            expiry=expiry,
-        )
+    def subscribe(self, topic_filter: str, **options: Unpack[SubscribeOptions]) -> Subscription:
+        """Receive what matches the filter; `options` and errors as of `fasti.Client.subscribe`."""
+        inner = self._inner.subscribe(topic_filter, **options)
         return Subscription(self._loop, inner)

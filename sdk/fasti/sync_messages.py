@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from . import messages as _messages
 from .blocking import Loop
 from .bulk import Items
 from .coalesce import MAX_ITEMS
+from .options import Due, Listed, MessageOptions, Selection
 from .ranges import BulkResult, Progress
-from .wire import Json, Span, When
+from .wire import Json, Span
 
 
 class Message:
@@ -23,57 +24,73 @@ class Message:
 
     @property
     def id(self) -> str:
+        """The same for good, wherever the message is moved."""
         return self._inner.id
 
     @property
     def topic(self) -> str:
+        """Where it goes."""
         return self._inner.topic
 
     @property
     def deliver_at(self) -> datetime:
+        """When it is due, UTC."""
         return self._inner.deliver_at
 
     @property
     def state(self) -> str:
+        """What the server last said: pending, dispatched, cancelled or expired."""
         return self._inner.state
 
     @property
     def replayed(self) -> bool:
+        """This `schedule()` made nothing new, the message was there under its key."""
         return self._inner.replayed
 
     @property
     def schedule(self) -> str | None:
+        """The name of the recurring schedule that wrote it; None: none did."""
         return self._inner.schedule
 
     @property
     def payload(self) -> Any:
+        """bytes, str or a JSON value, as it was given; None where the answer did not repeat it."""
         return self._inner.payload
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """The message's own user properties."""
         return self._inner.headers
 
     @property
     def dispatched_at(self) -> datetime | None:
+        """When it went out, or was dropped because it had expired or was late."""
         return self._inner.dispatched_at
 
     @property
     def raw(self) -> Mapping[str, Any]:
+        """The server's last object for it."""
         return self._inner.raw
 
     def cancel(self) -> bool:
         """True: nobody will get it. False: it was already dispatched."""
         return self._loop.run(self._inner.cancel())
 
-    def reschedule(self, *, at: When | None = None, delay: Span | None = None) -> Self:
+    def reschedule(self, **when: Unpack[Due]) -> Self:
         """Move it; the id stays."""
-        self._loop.run(self._inner.reschedule(at=at, delay=delay))
+        self._loop.run(self._inner.reschedule(**when))
         return self
 
     def refresh(self) -> Self:
         """Ask the server again."""
         self._loop.run(self._inner.refresh())
         return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self._inner == other._inner
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -86,37 +103,12 @@ class Messages:
         self._loop = loop
         self._inner = inner
 
-    def schedule(
-        self,
-        topic: str,
-        payload: Any = "",
-        *,
-        at: When | None = None,
-        delay: Span | None = None,
-        key: str | None = None,
-        qos: int | None = None,
-        retain: bool | None = None,
-        expires_in: Span | None = None,
-        late: str | None = None,
-        spread: Span | None = None,
-        headers: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Message:
-        """Schedule one message."""
-        work = self._inner.schedule(
-            topic,
-            payload,
-            at=at,
-            delay=delay,
-            key=key,
-            qos=qos,
-            retain=retain,
-            expires_in=expires_in,
-            late=late,
-            spread=spread,
-            headers=headers,
-            content_type=content_type,
-        )
+    def schedule(self, topic: str, payload: Any = "", **options: Unpack[MessageOptions]) -> Message:
+        """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
+
+        All options are told of in `fasti.options.MessageOptions`.
+        """
+        work = self._inner.schedule(topic, payload, **options)
         return Message(self._loop, self._loop.run(work))
 
     def schedule_many(
@@ -143,77 +135,54 @@ class Messages:
         """True: nobody will get it. False: already dispatched."""
         return self._loop.run(self._inner.cancel(message_id))
 
-    def reschedule(self, message_id: str, *, at: When | None = None, delay: Span | None = None) -> Message:
+    def reschedule(self, message_id: str, **when: Unpack[Due]) -> Message:
         """Move it to another time."""
-        return Message(self._loop, self._loop.run(self._inner.reschedule(message_id, at=at, delay=delay)))
+        return Message(self._loop, self._loop.run(self._inner.reschedule(message_id, **when)))
 
     def list(
         self,
         *,
-        due_from: When | None = None,
-        due_to: When | None = None,
-        topic: str | None = None,
-        state: str | None = None,
         limit: int | None = None,
         page: int = _messages.PAGE_MAX,
+        **chosen: Unpack[Listed],
     ) -> Iterator[Message]:
         """Messages in order of time, fetched page by page."""
-        found = self._inner.list(
-            due_from=due_from, due_to=due_to, topic=topic, state=state, limit=limit, page=page
-        )
+        found = self._inner.list(limit=limit, page=page, **chosen)
         for message in self._loop.iterate(found):
             yield Message(self._loop, message)
 
-    def count(
-        self,
-        *,
-        due_from: When | None = None,
-        due_to: When | None = None,
-        topic: str | None = None,
-        state: str | None = None,
-    ) -> int:
+    def count(self, **chosen: Unpack[Listed]) -> int:
         """How many messages `list` would give."""
-        return self._loop.run(self._inner.count(due_from=due_from, due_to=due_to, topic=topic, state=state))
+        return self._loop.run(self._inner.count(**chosen))
 
     def cancel_where(
         self,
         *,
-        topic: str | None = None,
-        due_from: When | None = None,
-        due_to: When | None = None,
         dry_run: bool = False,
         on_progress: Progress | None = None,
+        **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Cancel every pending message that matches."""
-        work = self._inner.cancel_where(
-            topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run, on_progress=on_progress
-        )
+        work = self._inner.cancel_where(dry_run=dry_run, on_progress=on_progress, **chosen)
         return self._loop.run(work)
 
     def shift(
         self,
         by: Span,
         *,
-        topic: str | None = None,
-        due_from: When | None = None,
-        due_to: When | None = None,
         dry_run: bool = False,
         on_progress: Progress | None = None,
+        **chosen: Unpack[Selection],
     ) -> BulkResult:
         """Move every pending message that matches by a duration; each once."""
-        work = self._inner.shift(
-            by, topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run, on_progress=on_progress
-        )
+        work = self._inner.shift(by, dry_run=dry_run, on_progress=on_progress, **chosen)
         return self._loop.run(work)
 
-    def export(
-        self,
-        *,
-        topic: str | None = None,
-        due_from: When | None = None,
-        due_to: When | None = None,
-        ids: bool = False,
-    ) -> Iterator[Json]:
+    def export(self, *, ids: bool = False, **chosen: Unpack[Selection]) -> Iterator[Json]:
         """Pending messages in order of time as `schedule_many` takes them."""
-        found = self._inner.export(topic=topic, due_from=due_from, due_to=due_to, ids=ids)
+        found = self._inner.export(ids=ids, **chosen)
         return self._loop.iterate(found)
+
+    def close(self) -> None:
+        """Wait for what other threads are still sending."""
+        self._loop.run(self._inner.close())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Unpack
 
 from . import schedules as _schedules
 from .blocking import Loop
-from .schedules import Fires, Gap, Misfire, Overlap, Schedule
-from .wire import Span, When
+from .options import ScheduleOptions, Timing
+from .schedules import Fires, Schedule
 
 
 class Schedules:
@@ -19,54 +19,10 @@ class Schedules:
         self._inner = inner
 
     def put(
-        self,
-        name: str,
-        *,
-        topic: str,
-        payload: Any = "",
-        cron: str | None = None,
-        every: Span | None = None,
-        rrule: str | None = None,
-        timezone: str | None = None,
-        start: When | None = None,
-        end: When | None = None,
-        limit: int | None = None,
-        jitter: Span | None = None,
-        gap: Gap | None = None,
-        overlap: Overlap | None = None,
-        misfire: Misfire | None = None,
-        qos: int | None = None,
-        retain: bool | None = None,
-        expires_in: Span | None = None,
-        late: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        content_type: str | None = None,
+        self, name: str, *, topic: str, payload: Any = "", **options: Unpack[ScheduleOptions]
     ) -> Schedule:
-        """Make the schedule, or change it in place."""
-        return self._loop.run(
-            self._inner.put(
-                name,
-                topic=topic,
-                payload=payload,
-                cron=cron,
-                every=every,
-                rrule=rrule,
-                timezone=timezone,
-                start=start,
-                end=end,
-                limit=limit,
-                jitter=jitter,
-                gap=gap,
-                overlap=overlap,
-                misfire=misfire,
-                qos=qos,
-                retain=retain,
-                expires_in=expires_in,
-                late=late,
-                headers=headers,
-                content_type=content_type,
-            )
-        )
+        """Make the schedule, or change it in place; its options: `fasti.options.ScheduleOptions`."""
+        return self._loop.run(self._inner.put(name, topic=topic, payload=payload, **options))
 
     def get(self, name: str) -> Schedule:
         """Raises NotFound."""
@@ -92,39 +48,9 @@ class Schedules:
         """Send its message now; gives the message's id."""
         return self._loop.run(self._inner.trigger(name))
 
-    def preview(
-        self,
-        *,
-        count: int = 10,
-        name: str | None = None,
-        cron: str | None = None,
-        every: Span | None = None,
-        rrule: str | None = None,
-        timezone: str | None = None,
-        start: When | None = None,
-        end: When | None = None,
-        limit: int | None = None,
-        jitter: Span | None = None,
-        gap: Gap | None = None,
-        overlap: Overlap | None = None,
-    ) -> Fires:
+    def preview(self, *, count: int = 10, name: str | None = None, **when: Unpack[Timing]) -> Fires:
         """The first fires of a schedule that need not be saved."""
-        return self._loop.run(
-            self._inner.preview(
-                count=count,
-                name=name,
-                cron=cron,
-                every=every,
-                rrule=rrule,
-                timezone=timezone,
-                start=start,
-                end=end,
-                limit=limit,
-                jitter=jitter,
-                gap=gap,
-                overlap=overlap,
-            )
-        )
+        return self._loop.run(self._inner.preview(count=count, name=name, **when))
 
     def upcoming(self, name: str, count: int = 10) -> Fires:
         """The next fires of a saved schedule."""

@@ -54,7 +54,7 @@ class Timeline:
         topic: str | None = None,
     ) -> Density:
         """Exact counts per bucket; from now and for a day if not said otherwise. Raises Refused."""
-        params = {**selection(topic, None, None), "bucket": span(bucket)}
+        params = {**selection(topic), "bucket": span(bucket)}
         if start is not None:
             params["from"] = instant(start)
         if end is not None:

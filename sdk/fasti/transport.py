@@ -140,6 +140,31 @@ class Transport:
             await asyncio.sleep(wait_s)
         raise Unreachable(f"{self.url}: no attempt allowed")  # attempts < 1
 
+    async def pages(
+        self,
+        path: str,
+        name: str,
+        params: Mapping[str, str] | None = None,
+        *,
+        page: int | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Every object of a listing, `page` a request or as the server likes, `limit` in all.
+
+        Raises what `call` raises, also in the middle.
+        """
+        asked, left = dict(params or {}), limit
+        while left is None or left > 0:
+            if page is not None:
+                asked["limit"] = str(page if left is None else min(page, left))
+            answer = (await self.call("GET", path, params=asked)).object()
+            for found in answer[name]:
+                yield found
+            if not answer.get("next"):
+                return
+            asked["cursor"] = str(answer["next"])
+            left = None if left is None else left - len(answer[name])
+
     async def lines(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The lines of a streamed answer, as they come. It is asked for once: half of it cannot be unsaid.
 

@@ -11,14 +11,18 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 Json = dict[str, Any]
 When = datetime | str
+"""An instant: aware, or text that the server understands (RFC 3339, `2027-03-28T09:00[Europe/Bucharest]`)."""
 Span = timedelta | float | str
+"""A duration: a number is seconds, text such as `15m` or `PT15M` is for the server to read."""
+Spell = Callable[[Any], Any]
+"""From an option to the value in the body, None where there is nothing to say."""
 
 _MS = timedelta(milliseconds=1)
 
@@ -99,6 +103,29 @@ def get_payload(body: Mapping[str, Any]) -> Any:
     return payload
 
 
+def as_is(value: Any) -> Any:
+    """Goes as it is."""
+    return value
+
+
+def spelled(how: Mapping[str, Spell], options: Mapping[str, Any]) -> Json:
+    """Those of the options that are given, each as `how` spells it, in the order of `how`."""
+    found = ((name, spell(options[name])) for name, spell in how.items() if options.get(name) is not None)
+    return {name: value for name, value in found if value is not None}
+
+
+SENDING: Mapping[str, Spell] = {
+    "qos": as_is,
+    "retain": as_is,
+    "late": as_is,
+    "content_type": as_is,
+    "expires_in": span,
+    "spread": span,
+    "headers": lambda headers: dict(headers) or None,
+}
+"""How a message is sent, in the order of its bytes, which the server compares when a key comes again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
     """One message to schedule. `at` or `delay`, or neither for now; `key` makes it idempotent.
@@ -124,22 +151,13 @@ class NewMessage:
         body: Json = {"topic": self.topic}
         put_payload(body, self.payload)
         body.update(due(self.at, self.delay))
-        for name in ("qos", "retain", "late", "content_type"):
-            value = getattr(self, name)
-            if value is not None:
-                body[name] = value
-        if self.expires_in is not None:
-            body["expires_in"] = span(self.expires_in)
-        if self.spread is not None:
-            body["spread"] = span(self.spread)
-        if self.headers:
-            body["headers"] = dict(self.headers)
+        body.update(spelled(SENDING, {name: getattr(self, name) for name in SENDING}))
         if self.key:
             body["key"] = self.key
         return body
 
 
-def due(at: When | None, delay: Span | None) -> Json:
+def due(at: When | None = None, delay: Span | None = None) -> Json:
     """`deliver_at` or `deliver_in`. Raises ValueError when both are given."""
     if at is not None and delay is not None:
         raise ValueError("give `at` or `delay`, not both")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from . import reasons, wire
+from .errors import UnsupportedLevel
 from .packets import (
     Ack,
     Auth,
@@ -98,7 +99,7 @@ def _connect(reader: Reader) -> Connect:
         raise reader.malformed("protocol name", f"is {name[:20]!r}", name_at)
     level = reader.byte("protocol level")
     if (name, level) not in _LEVELS:
-        raise reasons.UnsupportedLevel(reader.at - 1 - reader.start, name, level)
+        raise UnsupportedLevel(reader.at - 1 - reader.start, name, level)
     reader.level = level & 0x7F
     flags = _connect_flags(reader)
     keep_alive = reader.u16("keep alive")

@@ -16,12 +16,13 @@ unchanged.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import msgspec
+
+from shards.properties import USER, user_property
 
 from . import wire
 from .reasons import Reason
@@ -137,17 +138,14 @@ RULES: Final = {
     0x23: Rule("topic_alias", _U16, frozenset({wire.PUBLISH}), low=1),
     0x24: Rule("maximum_qos", _BYTE, _CONNACK, high=1),
     0x25: Rule("retain_available", _FLAG, _CONNACK),
-    0x26: Rule("user_properties", _PAIR, _ALL),
+    USER: Rule("user_properties", _PAIR, _ALL),
     0x27: Rule("maximum_packet_size", _U32, _OPENING, low=1),
     0x28: Rule("wildcard_available", _FLAG, _CONNACK),
     0x29: Rule("subscription_ids_available", _FLAG, _CONNACK),
     0x2A: Rule("shared_available", _FLAG, _CONNACK),
 }
-_PAIR_HEAD: Final = struct.Struct(">BH").pack
-_LENGTH: Final = struct.Struct(">H").pack
 _SUBSCRIPTION_ID: Final = 0x0B
-_USER: Final = 0x26
-_LISTS: Final = frozenset({_SUBSCRIPTION_ID, _USER})
+_LISTS: Final = frozenset({_SUBSCRIPTION_ID, USER})
 _ONLY_CLIENT: Final = frozenset({(wire.DISCONNECT, 0x11)})
 _ONLY_SERVER: Final = frozenset({(wire.DISCONNECT, 0x1C), (wire.PUBLISH, 0x0B)})
 
@@ -175,7 +173,7 @@ def _read_all(reader: Reader, kind: int) -> Properties:
     data = reader.data
     while reader.at < reader.stop:
         identifier = data[reader.at]
-        if identifier == _USER:  # allowed everywhere, and by far the most frequent
+        if identifier == USER:  # allowed everywhere, and by far the most frequent
             left = reader.users_max - len(users)
             if left <= 0:
                 why = f"are more than {reader.users_max}"
@@ -221,7 +219,7 @@ def read_users(data: bytes, at: int, end: int, count_max: int) -> tuple[list[tup
     here = 0
     try:
         for _ in repeat(None, count_max):
-            if here >= size or section[here] != _USER:
+            if here >= size or section[here] != USER:
                 break
             key_at = here + 3
             key_end = key_at + (section[here + 1] << 8 | section[here + 2])
@@ -267,14 +265,6 @@ def _check_value(reader: Reader, rule: Rule, value: Any, at: int) -> None:
         raise reader.violation(rule.field, "is not a topic name", at)
 
 
-def decode_properties(encoded: bytes) -> Properties | None:
-    """The reverse of `forwarded()` or `encode_properties()` of a publish; MqttError if it is none."""
-    if not encoded:
-        return None
-    frame = b"\x30" + encoded
-    return _read_all(Reader(frame, 0, 1, len(frame), 5, True), wire.PUBLISH)
-
-
 def encode_properties(properties: Properties | None) -> bytes:
     """All of `properties` by rising id, without the length in front; ValueError if one does not fit."""
     if properties is None:
@@ -318,15 +308,6 @@ def forwarded(properties: Properties | None) -> bytes:
         parts.append(b"\x09" + wire.binary(properties.correlation_data))
     parts += [user_property(key, value) for key, value in properties.user_properties]
     return b"".join(parts)
-
-
-def user_property(key: str, value: str) -> bytes:
-    """One user property, encoded; ValueError as `wire.text`. Several of these go out with each delivery."""
-    name = key.encode()
-    raw = value.encode()
-    if 0 in name or 0 in raw or len(name) > 65_535 or len(raw) > 65_535:
-        return b"\x26" + wire.text(key) + wire.text(value)  # which raises
-    return _PAIR_HEAD(0x26, len(name)) + name + _LENGTH(len(raw)) + raw
 
 
 def message_expiry(seconds: int) -> bytes:

@@ -23,10 +23,10 @@ from itertools import repeat
 from typing import Final, Literal
 
 from . import wire
+from .errors import MalformedPacket, MqttError, PacketTooLarge
 from .packets import Ack, Connect, Packet, Publish
 from .parse import check_first, parse
 from .properties import Properties, read_users
-from .reasons import MalformedPacket, MqttError, PacketTooLarge
 from .wire import Reader
 
 # First byte -> (qos, retain, dup) of a PUBLISH with sound flags, else None.
@@ -73,6 +73,7 @@ class Decoder:
         "_wanted",
         "level",
         "max_packet_bytes",
+        "unreturned",
         "users_max",
     )
 
@@ -97,6 +98,8 @@ class Decoder:
         self._at = 0  # ... from here on
         self._is_cut = False  # the last call took what it was allowed to, and there is more
         self._dead = False
+        self.unreturned: list[Packet] = []
+        """The good packets of the call of `feed` that raised, in order."""
 
     @property
     def is_behind(self) -> bool:
@@ -112,8 +115,8 @@ class Decoder:
         """The packets that `data` completes, in order; O(len(data)) over all calls however it is cut.
 
         At most `count_max` of them and, if that is given, none that begins behind BYTES_AT_ONCE; the rest is
-        kept (`is_behind`). Raises MqttError with the packets before the bad one in `.packets`; after that all
-        input is ignored.
+        kept (`is_behind`). Raises MqttError, the packets before the bad one are then in `.unreturned`; after
+        that all input is ignored.
         """
         held = self._held
         at = 0
@@ -131,9 +134,9 @@ class Decoder:
             return packets
         try:
             at = self._decode(data, at, packets, count_max)
-        except MqttError as error:
+        except MqttError:
             self._dead = True
-            error.packets = packets
+            self.unreturned = packets
             raise
         if at < len(data):
             if self._is_cut:
@@ -351,7 +354,7 @@ def ack(level: int, kind: int, packet_id: int, reason: int = 0, properties: byte
         return b"%c%b%b%c%b" % (first, wire.varint(3 + len(section)), packet_id.to_bytes(2), reason, section)
     elif reason:
         return b"%c\x03%b%c" % (first, packet_id.to_bytes(2), reason)
-    return b"%c\x02%b" % (first, packet_id.to_bytes(2))
+    return _HEAD_1(first, 2, packet_id)
 
 
 def acks(kind: int, packet_ids: Sequence[int]) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from .reasons import MalformedPacket, ProtocolViolation
+from .errors import MalformedPacket, ProtocolViolation
 
 WILL: Final = 0  # not a packet: the will inside CONNECT has properties of its own
 CONNECT: Final = 1

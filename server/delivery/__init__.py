@@ -1,1 +1,33 @@
-"""Who gets a message: sessions, subscriptions, dispatch and what follows from it. Knows no socket."""
+"""Who gets a message, and what becomes of it: knows no socket and no protocol.
+
+What stands lower here imports what stands higher. First what is handed about:
+
+    message.py       a message on its way out: one object for all who get it
+    subscriber.py    a session and its link, the room that there is, the gate; `Link`: what a door gives
+    rota.py          whose turn it is in a shared subscription
+    shared.py        a shared subscription: a session that sends through its members
+
+then who has what:
+
+    router.py        topic -> subscribers
+    quota.py         how many subscriptions there are, and the bytes of their filters
+    owed.py          what was not stored and could not be sent at once, for those it was promised to
+    session_rows.py  sessions as rows, and back
+    cursors.py       where sessions stand, written along with every group commit
+    sessions.py      every session: found, opened, restored, over
+    retained.py      the last message of each topic that has one
+    ready.py         who may read on
+    membership.py    who is in which shared subscription
+
+then what happens:
+
+    dispatch.py      the horizon moves, and what it passes is given to who is there
+    publishing.py    publishes take their place: stored or not, answered when that is settled
+    dead.py          what nobody acks goes to `$dead`
+    wills.py         what is published when a connection ends without a word
+    replay.py        sessions behind the horizon read on, in turns
+    broker.py        the verbs: claim, leave, subscribe, publish, ack, rewind, drop
+
+A door (server/mqtt, server/http) calls the broker's verbs and implements `Link`. In here nobody knows reason
+codes, packets or routes; close reasons, verdicts and receipts are enumerations of this room.
+"""

@@ -1,10 +1,18 @@
-"""What connections ask of the server: sessions opened and closed, subscriptions stored, publishes placed.
+"""The verbs of delivery: what a door (MQTT, HTTP) asks of it.
 
-One object for all connections. It holds no state of its own beside who is connected; it knows who does what.
+    claim, begin, resume    a client has come: its session, durable, then sent what it has missed
+    leave, drop, rewind     it has gone; its session ends; it reads again from an earlier position
+    subscribe, unsubscribe  with what is retained
+    publish, after_publishes
+    ack, received, complete, pass_over      what the client says of a message that it was sent
+
+Messages come back through a `Link` (subscriber.py: `offer` gives it to `send`), whatever its protocol. One
+object for all connections. It keeps nothing of its own; it knows who does what.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 
 from shards import keys
 from shards.commit import Commit
@@ -16,21 +24,20 @@ from timeline.position import Position, position
 from timeline.session import Flight, Subscription
 
 from ..clock import Clock
-from ..codec.reasons import Reason
 from ..config import Config
 from ..logs import by
-from ..mqtt.wishes import Wish
 from ..writer import Busy, Writer
+from .cursors import Cursors
 from .dead import Dead
 from .dispatch import Dispatch
-from .membership import Groups
+from .membership import Membership
 from .message import Message
-from .owed import Owed
-from .publishing import Answer, Placing, Traffic
+from .publishing import Answer, Publishing, Wish
+from .ready import Ready
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions, TooManySessions
-from .subscriber import Link, Subscriber
+from .subscriber import Closing, Link, Subscriber, Will
 from .wills import Wills
 
 log = logging.getLogger(__name__)
@@ -40,56 +47,81 @@ HOLD_BYTES = 16 << 20
 """From so much that waits on no publisher is read: what is sent now comes some 30 ms later."""
 
 
+class Denial(Enum):
+    """Why a filter may not be subscribed to."""
+
+    NOT_ALLOWED = auto()
+    OVER_QUOTA = auto()
+
+
+class Receipt(Enum):
+    """What has become of a QoS 2 message that the client says it has received."""
+
+    UNKNOWN = auto()
+    """Nothing is in flight under that id."""
+    RETIRED = auto()
+    """It was given up; the client has to end the exchange."""
+    WRONG = auto()
+    """What is in flight under that id is not of QoS 2."""
+    ENDED = auto()
+    """The client does not want it: it is over."""
+    NOTED = auto()
+    """It may be released."""
+    LATER = auto()
+    """It may be released when that is durable."""
+
+
 class Broker:
-    """The server as connections see it."""
+    """Delivery as its doors see it."""
 
     def __init__(
         self,
         config: Config,
         clock: Clock,
         sessions: Sessions,
+        cursors: Cursors,
         router: Router,
+        groups: Membership,
+        ready: Ready,
         replay: Replay,
         dispatch: Dispatch,
-        owed: Owed,
+        publishing: Publishing,
+        dead: Dead,
+        wills: Wills,
         writer: Writer,
         *,
         node: int,
-        horizon: Callable[[], Position],
     ) -> None:
         self.config = config
         self.clock = clock
         self.sessions = sessions
+        self._cursors = cursors
         self.router = router
-        self.replay = replay
-        self.groups = Groups(sessions, router, owed, lambda: replay)
+        self.groups = groups
         self.node = node
-        self.horizon = horizon
-        self.traffic = Traffic()
-        self._placing = Placing(config, router, dispatch, owed, writer, self.traffic)
-        self.dead = Dead(
-            sessions,
-            self._placing,
-            writer,
-            clock,
-            node=node,
-            send_again=self._send_again,
-            read_on=self.read_on,
-            give_up=self.give_up,
-        )
-        self.wills = Wills(sessions, self._placing, writer, clock, config.limits)
+        self.traffic = publishing.traffic
+        self.dead = dead
+        self.wills = wills
+        self._ready = ready
+        self._replay = replay
+        self._publishing = publishing
         self._assigned = 0
         self._second = self._connects = 0
         self._dispatch = dispatch
         self._writer = writer
 
     @property
+    def horizon(self) -> Position:
+        """Up to where dispatch has come."""
+        return self.sessions.horizon_position
+
+    @property
     def is_congested(self) -> bool:
         """Publishers should be held back: what they have sent waits in RAM, others' requests behind it."""
-        dispatch, placing, limits = self._dispatch, self._placing, self.config.limits
-        return dispatch.live + placing.waiting > min(
+        dispatch, publishing, limits = self._dispatch, self._publishing, self.config.limits
+        return dispatch.live + publishing.waiting > min(
             HOLD_MESSAGES, limits.queued // 2
-        ) or dispatch.live_bytes + placing.waiting_bytes > min(HOLD_BYTES, limits.queued_bytes // 2)
+        ) or dispatch.live_bytes + publishing.waiting_bytes > min(HOLD_BYTES, limits.queued_bytes // 2)
 
     def admits(self, now_s: float) -> bool:
         """Whether `limits.connect_rate` leaves room for one more connection in this second."""
@@ -108,7 +140,7 @@ class Broker:
             if subscriber.will is not None:
                 self.wills.publish(subscriber, at_once=False)
                 subscriber.stored_changes = -1
-                self.sessions.secure(subscriber, _drop)
+                self._cursors.secure(subscriber, _drop)
 
     def take_id(self) -> int:
         """A number for a client id of the server's own making, unique over restarts."""
@@ -133,11 +165,11 @@ class Broker:
         if known is not None:
             self._displace(known, is_resumed=is_present)
             if is_present:
-                known.session.expiry_s = expiry_s
+                known.session.keep_for(expiry_s)
                 known.session.resize(window)
                 known.link, known.left_ms, known.left_running_ms = link, 0, 0
                 return known, True
-            self.sessions.drop(known)
+            self._forget(known)
         try:
             fresh = self.sessions.open(client_id, expiry_s=expiry_s, window=window)
         except TooManySessions as error:
@@ -146,43 +178,49 @@ class Broker:
         fresh.link = link
         return fresh, False
 
-    def begin(self, subscriber: Subscriber, done: Callable[[bool], None], *, is_new: bool) -> None:
-        """Store what `claim` gave; `done` says whether it is durable, and CONNACK may leave.
+    def asks(self, subscriber: Subscriber) -> int:
+        """How many of its client's packets wait for the session to be durable."""
+        return self._cursors.asks(subscriber)
+
+    def is_stored(self, client_id: str) -> bool:
+        """Whether a restart could find a session of that client."""
+        return self._cursors.is_stored(client_id)
+
+    def begin(
+        self, subscriber: Subscriber, will: Will | None, done: Callable[[bool], None], *, is_new: bool
+    ) -> None:
+        """Store what `claim` gave, with the connection's will; `done` says whether it is durable.
 
         Of a session that ends with its connection it is that nothing is stored under its name. One that
         cannot be stored has not been opened: its client's will does not count, the one before still does, and
         a new session goes with the link.
         """
         session, will_id, link = subscriber.session, subscriber.will_id, subscriber.link
+        self.wills.accept(subscriber, will)
 
         def begun(waiting: int) -> None:
-            if waiting >= 0:  # the client is back, for certain only now
-                subscriber.former_will = None
-                if will_id == subscriber.will_id and subscriber.link is not None:
-                    self.wills.recall(subscriber, at_once=False)
+            if waiting >= 0:
+                self.wills.confirm(subscriber, will_id)
             else:
                 if is_new:
-                    session.expiry_s = 0
-                if subscriber.link is link or subscriber.link is None:
-                    subscriber.will, subscriber.former_will = subscriber.former_will, None
-                if subscriber.link is None:
-                    self.wills.publish(subscriber, at_once=False)
+                    session.keep_for(0)
+                self.wills.refuse(subscriber, is_gone=subscriber.link in (link, None))
             done(waiting >= 0)
 
         if session.is_persistent:
             subscriber.stored_changes = -1
-            self.sessions.begin(subscriber, begun, is_new=is_new)
-        elif self.sessions.is_stored(session.client_id):
+            self._cursors.begin(subscriber, begun, is_new=is_new)
+        elif self._cursors.is_stored(session.client_id):
             subscriber.is_stored = False
-            self.sessions.begin(subscriber, begun, is_new=True)
+            self._cursors.begin(subscriber, begun, is_new=True)
         else:
             done(True)
 
     def resume(self, subscriber: Subscriber) -> None:
-        """CONNACK is out: send what was in flight, then read on."""
+        """The client has been told that it is in: send what was in flight, then read on."""
         subscriber.connected_ms = self.clock.wall_ms()
-        self.replay.begin(subscriber)
-        self.groups.meet(subscriber)
+        self._replay.begin(subscriber)
+        self._ready.meet(subscriber)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Its connection has ended: a persistent session stays where it is, any other is gone."""
@@ -190,16 +228,31 @@ class Broker:
         self._part(subscriber)
         if not session.is_persistent:
             self.wills.publish(subscriber, at_once=True)
-            self.sessions.drop(subscriber)
+            self._forget(subscriber)
             return
         self.sessions.leave(subscriber)
         self.wills.publish(subscriber, at_once=False)
         subscriber.stored_changes = -1
-        self.sessions.secure(subscriber, _drop)
+        self._cursors.secure(subscriber, _drop)
+
+    def farewell(self, subscriber: Subscriber, expiry_s: int | None, *, keeps_will: bool) -> bool:
+        """The client says that it goes, for how long its session stays (None: as agreed), and whether its
+        will comes out nevertheless.
+
+        False: a session that was to end with its connection cannot be kept now.
+        """
+        session = subscriber.session
+        if expiry_s is not None:
+            if expiry_s and not session.is_persistent:
+                return False
+            session.keep_for(min(expiry_s, self.config.sessions.expiry_max_ms // 1000))
+        if not keeps_will:
+            self.wills.withdraw(subscriber)
+        return True
 
     def store(self, subscriber: Subscriber, done: Callable[[bool], None]) -> None:
         """Make the session durable as it is by then; `done` says whether it is."""
-        self.sessions.secure(subscriber, lambda waiting: done(waiting >= 0))
+        self._cursors.secure(subscriber, lambda waiting: done(waiting >= 0))
 
     def end_expired(self, subscribers: Sequence[Subscriber]) -> int:
         """In the writer: end those of these sessions that are over by now; how many."""
@@ -207,28 +260,40 @@ class Broker:
         for subscriber in subscribers:
             client_id = subscriber.session.client_id
             if self.sessions.get(client_id) is subscriber and self.sessions.is_over(subscriber):
-                self.sessions.drop(subscriber)
+                self._forget(subscriber)
                 log.info("session %s expired", client_id)
                 ended += 1
         return ended
 
     def read_on(self, subscriber: Subscriber) -> None:
         """The session, or a group that it is a member of, may have room again."""
-        self.replay.wake(subscriber)
-        if subscriber.groups:
-            self.groups.meet(subscriber)
+        self._ready.read_on(subscriber)
 
-    def give_up(self, subscriber: Subscriber, flight: Flight) -> None:
-        """End a flight that its client has not acked and will not be sent again."""
-        subscriber.session.give_up(flight)
-        if flight.loan is not None:
-            self.groups.over(subscriber, flight, is_acked=False)
+    def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
+        """In the writer: the session or group reads again from `to`, or from where retention begins."""
+        session = subscriber.session
+        session.rewind(None, max(to, self._replay.floor), self.horizon)
+        if session.is_persistent:
+            self._cursors.store(commit, subscriber)
+        self._ready.wake(subscriber)
 
-    def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:
-        """A flight is to be sent again, or ended, before anything new."""
-        subscriber.session.fall_behind(self.horizon())
-        subscriber.session.resends.add(flight, flight.position)
-        self.replay.wake(subscriber)
+    def drop(self, name: str) -> None:
+        """In the writer: end the session of a client, whatever it is doing; its rows go with this group."""
+        subscriber = self.sessions.get(name)
+        if subscriber is not None:
+            link = subscriber.link
+            self._part(subscriber)
+            if link is not None:
+                link.close(Closing.DROPPED)
+            self.wills.publish(subscriber, at_once=True)
+            self.wills.recall(subscriber, at_once=True)
+            self._forget(subscriber)
+        self._cursors.erase(name)
+
+    def _forget(self, subscriber: Subscriber) -> None:
+        """The session is over, in RAM; its rows go with the next group."""
+        self.groups.forget(subscriber)
+        self.sessions.drop(subscriber)
 
     def submit(self, decide: Callable[[Commit], None], done: Callable[[bool], None]) -> None:
         """A request of the server's own; `done` says whether it is durable."""
@@ -241,18 +306,9 @@ class Broker:
     def _displace(self, known: Subscriber, *, is_resumed: bool) -> None:
         """The session's client connects anew: its old connection goes, and its will is settled."""
         if known.link is not None:
-            known.link.close(Reason.SESSION_TAKEN_OVER)
+            known.link.close(Closing.TAKEN_OVER)
             self._part(known)
-        # It may also be a will that is on its way to the timeline: that stops (`Wills`), and goes on if the
-        # client is refused. The will of one that was not back for certain does not count.
-        known.will, known.former_will = known.former_will or known.will, None
-        if known.will is not None and not (is_resumed and known.will.delay_s):
-            self.wills.publish(known, at_once=True)
-        if is_resumed:
-            known.former_will = known.will
-        known.will = None
-        if not is_resumed:
-            self.wills.recall(known, at_once=True)
+        self.wills.displace(known, is_resumed=is_resumed)
 
     def _part(self, subscriber: Subscriber) -> None:
         """No connection any more: what was on its way is in flight, the read position stands still."""
@@ -260,72 +316,62 @@ class Broker:
         subscriber.session.resends.clear()
         subscriber.unanswered = 0
         subscriber.shut_gate()
-        subscriber.session.fall_behind(self.horizon())
+        subscriber.session.fall_behind(self.horizon)
         subscriber.is_entangled = bool(subscriber.groups)
         self.groups.part(subscriber)
 
-    def discard(self, subscriber: Subscriber, reason: Reason) -> None:
-        """End a session, whatever it is doing."""
-        link = subscriber.link
-        self._part(subscriber)
-        if link is not None:
-            link.close(reason)
-        self.wills.publish(subscriber, at_once=True)
-        self.wills.recall(subscriber, at_once=True)
-        self.sessions.drop(subscriber)
-
     # -- subscriptions
 
-    def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Reason | None:
+    def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why a filter, `text` as it was asked for, may not be subscribed to."""
         limits = self.config.limits
         if any(_covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
-            return Reason.NOT_AUTHORIZED
+            return Denial.NOT_ALLOWED
         if (
             topic_filter in ("#", "+/#")
             and subscriber.session.is_persistent
             and not limits.hash_on_persistent
         ):
-            return Reason.NOT_AUTHORIZED
+            return Denial.NOT_ALLOWED
         session = subscriber.session
         if text not in session.subscriptions and not self.sessions.quota.admits(session, text):
-            return Reason.QUOTA_EXCEEDED
+            return Denial.OVER_QUOTA
         return None
 
     def subscribe(self, subscriber: Subscriber, wanted: Subscription, replay_from: Position | None) -> bool:
         """Add or replace; takes effect at once. True if the filter is new to the session."""
         if replay_from is not None:
-            replay_from = max(replay_from, self.replay.floor)
+            replay_from = max(replay_from, self._replay.floor)
         if wanted.filter not in subscriber.session.subscriptions:
             self.sessions.quota.add(wanted.filter)
         if wanted.filter.startswith(SHARE_PREFIX):
-            subscriber.session.subscribe(wanted, self.horizon())
+            subscriber.session.subscribe(wanted, self.horizon)
             if replay_from is not None and wanted.filter not in self.groups:
                 wanted.since = min(wanted.since, replay_from)
             is_new = self.groups.join(subscriber, wanted.filter, wanted)
             subscriber.is_entangled = True
-            self.sessions.dirty.add(subscriber.groups[wanted.filter])
+            self._cursors.dirty.add(subscriber.groups[wanted.filter])
             return is_new
         known = subscriber.session.subscriptions.get(wanted.filter)
         if known is not None:
             self.router.discard(subscriber, wanted.filter)
-        subscriber.session.subscribe(wanted, self.horizon(), replay_from)
+        subscriber.session.subscribe(wanted, self.horizon, replay_from)
         self.router.add(subscriber, wanted)
         if not subscriber.session.tailing:
             self.read_on(subscriber)
         return known is None
 
     def hold_retained(self, subscriber: Subscriber) -> None:
-        """A SUBSCRIBE has come: what it asks for is sent when its SUBACK is out (`send_retained`)."""
+        """Subscriptions come: what they ask for is sent when they are answered (`send_retained`)."""
         subscriber.unanswered += 1
 
     def ask_retained(self, subscriber: Subscriber, subscription: Subscription) -> None:
         """What is retained for a subscription is to come, before anything new."""
-        subscriber.session.fall_behind(self.horizon())
+        subscriber.session.fall_behind(self.horizon)
         subscriber.asked.add(subscription)
 
     def send_retained(self, subscriber: Subscriber) -> None:
-        """SUBACK is out."""
+        """The subscriptions are answered."""
         subscriber.unanswered -= 1
         if not subscriber.session.tailing:
             self.read_on(subscriber)
@@ -341,11 +387,92 @@ class Broker:
         self.router.discard(subscriber, topic_filter)
         return True
 
+    # -- what clients say of messages
+
+    def ack(self, subscriber: Subscriber, packet_id: int) -> bool:
+        """The client has a QoS 1 message. False: what is in flight under that id is of another kind.
+
+        One for each delivery: the usual case, that nothing is peculiar about, is spelled out.
+        """
+        session = subscriber.session
+        flights = session.flights
+        flight = flights.get(packet_id)
+        if flight is None:
+            return True
+        if flight.qos != 1:
+            return False
+        if flight.loan is not None:
+            self._finish(subscriber, flight)
+            return True
+        del flights[packet_id]
+        if session.resends:
+            session.resends.discard(packet_id)
+        if flight.size:
+            session.flight_bytes -= flight.size
+        subscriber.dirty.add(subscriber)
+        if not session.tailing or subscriber.groups:
+            self._ready.read_on(subscriber)
+        return True
+
+    def received(
+        self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool
+    ) -> Receipt:
+        """The client says that a QoS 2 message is there, or (`is_taken`) that it does not want it.
+
+        With LATER `done` is called: whether that is durable, and the message may be released.
+        """
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is None:
+            return Receipt.RETIRED if packet_id in subscriber.session.retired else Receipt.UNKNOWN
+        if flight.qos != 2:
+            return Receipt.WRONG
+        if not is_taken:
+            self._finish(subscriber, flight)
+            return Receipt.ENDED
+        if flight.phase == 2 or not subscriber.session.is_persistent:
+            flight.phase = 2
+            return Receipt.NOTED
+        flight.phase = 1
+
+        def stored(waiting: int) -> None:
+            if waiting >= 0:
+                flight.phase = 2
+            done(waiting >= 0)
+
+        self._cursors.secure(subscriber, stored)
+        return Receipt.LATER
+
+    def complete(self, subscriber: Subscriber, packet_id: int) -> bool:
+        """The client has ended a QoS 2 exchange. False: what is in flight under that id is not so far."""
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is None:
+            subscriber.session.retired.pop(packet_id, None)
+            return True
+        if flight.qos != 2 or not flight.phase:
+            return False
+        self._finish(subscriber, flight)
+        return True
+
+    def pass_over(self, subscriber: Subscriber, packet_id: int) -> None:
+        """The client does not take messages of this size: as if it had acked it."""
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is not None:
+            self._finish(subscriber, flight)
+
+    def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
+        """The client has the message for good, or will never take it."""
+        subscriber.session.ack(flight.packet_id)
+        subscriber.dirty.add(subscriber)
+        if flight.loan is not None:
+            self.groups.over(subscriber, flight, is_acked=True)
+        if subscriber.groups or not subscriber.session.tailing:
+            self._ready.read_on(subscriber)
+
     # -- publishes
 
     def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on."""
-        self._placing.publish(wishes)
+        self._publishing.publish(wishes)
 
     def after_publishes(self, then: Callable[[], None]) -> bool:
         """Call `then` once when all that has been published so far has been handed on, or cannot be.
@@ -376,10 +503,10 @@ class Broker:
 
     def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
         """The server's own figures: never stored."""
-        self._placing.publish_system(records, note)
+        self._publishing.publish_system(records, note)
 
     def released(self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None]) -> None:
-        """PUBREL has come: forget the packet id; `done` when that is durable."""
+        """The client has ended a QoS 2 publish of its own: forget its id; `done` when that is durable."""
         session = subscriber.session
         session.received.pop(packet_id, None)
         if not session.is_persistent:

@@ -9,23 +9,24 @@ can be written: its session goes on meanwhile. What waits so is in flight, and b
 """
 
 import logging
-from collections.abc import Callable
 
 import msgspec
 
 from shards.commit import Commit
 from shards.errors import StoreFailed
+from shards.properties import user_property
 from shards.record import Record
 from timeline.filters import TOPIC_BYTES_MAX, parse_share
 from timeline.session import Flight
 
 from ..clock import Clock
-from ..codec.properties import user_property
 from ..logs import by, shown
-from ..mqtt.wishes import Wish
 from ..writer import Busy, Writer
+from .cursors import Cursors
+from .membership import Membership
 from .message import Message
-from .publishing import Placing
+from .publishing import Publishing, Wish
+from .ready import Ready
 from .sessions import Sessions
 from .shared import KEY_PREFIX
 from .subscriber import Subscriber
@@ -40,29 +41,28 @@ RETRIES = 250
 
 
 class Dead:
-    """Where poison messages go. `send_again`: a flight is the session's to resend; `read_on`: a session has
-    room again; `give_up`: ends a flight."""
+    """Where poison messages go."""
 
     def __init__(
         self,
         sessions: Sessions,
-        placing: Placing,
+        cursors: Cursors,
+        groups: Membership,
+        ready: Ready,
+        publishing: Publishing,
         writer: Writer,
         clock: Clock,
         *,
         node: int,
-        send_again: Callable[[Subscriber, Flight], None],
-        read_on: Callable[[Subscriber], None],
-        give_up: Callable[[Subscriber, Flight], None],
     ) -> None:
         self._sessions = sessions
-        self._placing = placing
+        self._cursors = cursors
+        self._groups = groups
+        self._ready = ready
+        self._publishing = publishing
         self._writer = writer
         self._clock = clock
         self._node = node
-        self._send_again = send_again
-        self._read_on = read_on
-        self._give_up = give_up
         self._refused: dict[tuple[Subscriber, int], Flight] = {}
         self._retry_at = 0.0
 
@@ -82,17 +82,17 @@ class Dead:
 
     def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> None:
         """Move a message from a session's or group's flights to `$dead`. Until that is durable it stays."""
-        wish = Wish(_record(subscriber, message, flight), False, b"", b"")
+        wish = Wish(_record(subscriber, message, flight))
         session = subscriber.session
 
         def decide(commit: Commit) -> bool | None:
             if session.flights.get(flight.packet_id) is not flight:
                 return None  # acked meanwhile
-            if self._placing.place(commit, wish) is None:
+            if self._publishing.place(commit, wish) is None:
                 return False
-            self._give_up(subscriber, flight)
+            self._groups.give_up(subscriber, flight)
             if session.is_persistent and self._is_known(subscriber):
-                self._sessions.store(commit, subscriber)
+                self._cursors.store(commit, subscriber)
             return True
 
         def done(answer: object) -> None:
@@ -105,7 +105,7 @@ class Dead:
                     shown(wish.record.topic),
                     extra=by(name),
                 )
-                self._read_on(subscriber)
+                self._ready.read_on(subscriber)
             elif answer is not None and session.flights.setdefault(flight.packet_id, flight) is flight:
                 session.retired.pop(flight.packet_id, None)
                 self._later(subscriber, flight, answer or "there is no room for it")
@@ -114,6 +114,12 @@ class Dead:
             self._writer.submit(decide, done)
         except (Busy, StoreFailed) as error:
             self._later(subscriber, flight, error)
+
+    def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:
+        """It is to be sent again, or buried, before anything new."""
+        subscriber.session.fall_behind(self._sessions.horizon_position)
+        subscriber.session.resends.add(flight, flight.position)
+        self._ready.wake(subscriber)
 
     def _later(self, subscriber: Subscriber, flight: Flight, why: object) -> None:
         name = shown(name_of(subscriber))

@@ -21,7 +21,7 @@ Never early: a turn reads the wall clock first, and the horizon does not pass wh
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from shards.errors import Corrupt, StoreFailed
@@ -30,15 +30,17 @@ from shards.read import Reader
 from shards.record import decode
 from timeline.horizon import Horizon
 from timeline.position import Position, seq_of
+from timeline.session import Subscription
 from timeline.tail import Tail
 from timeline.wheel import Wheel
 
 from ..clock import Clock
-from ..writer import Entry, Writer, entry
+from ..writer import Entry, Rider, Writer, entry
 from .message import Message
 from .owed import Owed
-from .replay import Replay
-from .router import Router, Targets
+from .ready import Ready
+from .retained import Retained
+from .router import Router
 from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ class Counts:
     """Lateness of the messages of the last turn, for the histogram."""
 
 
-class Dispatch:
+class Dispatch(Rider):
     """The horizon's mover."""
 
     def __init__(
@@ -77,27 +79,26 @@ class Dispatch:
         tail: Tail[Message],
         router: Router,
         reader: Reader,
-        replay: Replay,
+        ready: Ready,
         owed: Owed,
+        retained: Retained,
         writer: Writer,
         clock: Clock,
         *,
         dispatched: Callable[[int], None],
-        retain: Callable[[Message], None],
     ) -> None:
-        """`dispatched`: called with the number of stored messages that a turn passed; `retain`: with each
-        message that has the retain flag."""
+        """`dispatched`: called with the number of stored messages that a turn passed."""
         self._horizon = horizon
         self._wheel = wheel
         self._tail = tail
         self._router = router
         self._reader = reader
-        self._replay = replay
+        self._ready = ready
         self._owed = owed
+        self._retained = retained
         self._writer = writer
         self._clock = clock
         self._dispatched = dispatched
-        self._retain = retain
         self._live: deque[tuple[Message, Handed | None, int]] = deque()
         self.live_bytes = 0
         """RAM of the plain publishes that wait for the horizon."""
@@ -105,6 +106,7 @@ class Dispatch:
         """Messages that are passed in one go, by how many sessions got those before."""
         self._marks: deque[tuple[Position, Callable[[], None]]] = deque()
         self.counts = Counts()
+        writer.carry(self)
 
     @property
     def live(self) -> int:
@@ -238,39 +240,39 @@ class Dispatch:
             return len(targets)
         if record.retain:
             self._retain(message)
-        if (message.shard < 0 and record.qos) or len(targets) > TURN_COST:
-            self._give_or_owe(message, targets)
-            return len(targets)
+        passed_over: list[tuple[Subscriber, tuple[Subscription, ...]]] = []
+        most = TURN_COST
         for subscriber, subscriptions in targets.items():
             if subscriber.session.tailing:
+                most -= 1
                 try:
-                    if subscriber.offer(message, subscriptions):
+                    if most >= 0 and subscriber.offer(message, subscriptions):
                         continue
                 except Exception:
-                    self._replay.cut_off(subscriber)
+                    subscriber.cut_off()
                 self._put_off(subscriber, message)
+            passed_over.append((subscriber, subscriptions))
+        if passed_over and message.shard < 0 and record.qos:
+            self._owe(message, passed_over)
         return len(targets)
 
-    def _give_or_owe(self, message: Message, targets: Targets) -> None:
-        """Offer a message to so many at once, or one that is nowhere but here: who has no room keeps it."""
-        is_unstored = message.shard < 0 and message.record.qos > 0
-        offers = 0
-        for subscriber, subscriptions in targets.items():
-            offers += 1
-            if subscriber.session.tailing:
-                try:
-                    if offers <= TURN_COST and subscriber.offer(message, subscriptions):
-                        continue
-                except Exception:
-                    self._replay.cut_off(subscriber)
-                self._put_off(subscriber, message)
-            if is_unstored:
-                for subscription in subscriptions:
-                    if subscription.qos:
-                        self._owed.add(subscriber, message)
-                        break
+    def _owe(
+        self, message: Message, passed_over: Sequence[tuple[Subscriber, tuple[Subscription, ...]]]
+    ) -> None:
+        """A message that is nowhere but here: who had no room keeps it."""
+        for subscriber, subscriptions in passed_over:
+            for subscription in subscriptions:
+                if subscription.qos:
+                    self._owed.add(subscriber, message)
+                    break
+
+    def _retain(self, message: Message) -> None:
+        try:
+            self._retained.note(message)
+        except (Corrupt, StoreFailed) as error:
+            log.error("not retained, what was before it cannot be read: %s", error)
 
     def _put_off(self, subscriber: Subscriber, message: Message) -> None:
         """The session reads the message, and what comes after it, by itself."""
         subscriber.session.fall_behind(Position(message.position - 1))
-        self._replay.wake(subscriber)
+        self._ready.wake(subscriber)

@@ -1,13 +1,14 @@
 """Who is a member of which shared subscription: groups made, joined, left, restored."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from timeline.filters import parse_share
 from timeline.position import Position
 from timeline.session import Flight, Session, Subscription
 
+from .cursors import Cursors
 from .owed import Owed
-from .replay import Replay
+from .ready import Ready
 from .router import Router
 from .sessions import Sessions
 from .shared import KEY_PREFIX, Group
@@ -18,17 +19,19 @@ SWEEP_LOOKS = 5_000
 """Loans that one sweep for overdue ones looks at: some 3 ms."""
 
 
-class Groups:
+class Membership:
     """Shared subscriptions by the text that was subscribed to, `$share/group/filter`."""
 
-    def __init__(self, sessions: Sessions, router: Router, owed: Owed, replay: Callable[[], Replay]) -> None:
+    def __init__(
+        self, sessions: Sessions, cursors: Cursors, router: Router, owed: Owed, ready: Ready
+    ) -> None:
         self._sessions = sessions
+        self._cursors = cursors
         self._router = router
         self._owed = owed
-        self._replay = replay
+        self._ready = ready
         self._by_text: dict[str, Group] = {}
         self._looks = self._look()
-        sessions.dropped = self._dropped
 
     def __len__(self) -> int:
         return len(self._by_text)
@@ -76,7 +79,7 @@ class Groups:
         is_new = member not in group.members
         group.join(member, subscription)
         member.groups[text] = group
-        self._replay().wake(group)
+        self._ready.wake(group)
         return is_new
 
     def leave(self, member: Subscriber, text: str) -> None:
@@ -94,7 +97,7 @@ class Groups:
         if is_last or (was_persistent and not group.session.is_persistent):
             heirs = group.bequeath(is_last=is_last)
         if was_persistent and not group.session.is_persistent:
-            self._sessions.drop_group(group, heirs)
+            self._cursors.drop_group(group, heirs)
         if not is_last:
             self._pause(group)
 
@@ -102,7 +105,7 @@ class Groups:
         """The member's connection has ended: what it has not acked goes to another."""
         touched = {group for group in member.groups.values() if isinstance(group, Group)}
         for group in touched:
-            group.part(member)
+            group.rota.part(member)
         for flight in list(member.session.flights.values()):
             loan = flight.loan
             lender = self._by_text.get(loan.share) if loan is not None else None
@@ -113,13 +116,6 @@ class Groups:
         for group in touched:
             self._pause(group)
 
-    def meet(self, member: Subscriber) -> None:
-        """The member has a connection (again), or room: its groups may have something for it."""
-        for group in member.groups.values():
-            assert isinstance(group, Group)
-            group.meet(member)
-            self._replay().wake(group)
-
     def over(self, member: Subscriber, lent: Flight, *, is_acked: bool) -> None:
         """A member's client has the message, whoever else was given it meanwhile, or will never take it.
 
@@ -128,7 +124,22 @@ class Groups:
         group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
         if group is not None:
             group.returned(member, lent, is_acked=is_acked)
-            self._replay().wake(group)
+            self._ready.wake(group)
+
+    def forget(self, member: Subscriber) -> None:
+        """Its session is over, with what it still has in flight."""
+        for flight in member.session.flights.values():
+            lender = self._by_text.get(flight.loan.share) if flight.loan is not None else None
+            if lender is not None:
+                lender.held.pop(member, None)
+        for text in list(member.groups):
+            self.leave(member, text)
+
+    def give_up(self, subscriber: Subscriber, flight: Flight) -> None:
+        """End a flight that its client has not acked and will not be sent again."""
+        subscriber.session.give_up(flight)
+        if flight.loan is not None:
+            self.over(subscriber, flight, is_acked=False)
 
     def sweep(self) -> None:
         """Called SWEEPS times in each `sessions.ack_timeout`: what is unacked for longer goes to another.
@@ -156,19 +167,10 @@ class Groups:
                     self._pause(group)
                 yield looked
 
-    def _dropped(self, member: Subscriber) -> None:
-        """Its session is over, with what it still has in flight."""
-        for flight in member.session.flights.values():
-            lender = self._by_text.get(flight.loan.share) if flight.loan is not None else None
-            if lender is not None:
-                lender.held.pop(member, None)
-        for text in list(member.groups):
-            self.leave(member, text)
-
     def _open(self, text: str, since: Position, *, is_stored: bool) -> Group:
         _, topic_filter = parse_share(text)
         session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW)
-        group = Group(session, self._sessions.dirty, self._sessions.secure)
+        group = Group(session, self._cursors.dirty, self._cursors.secure)
         if is_stored:
             self._sessions.restore_cursor(group)
         # Who joined later does not move the group's beginning: it wants all that it has not read.
@@ -183,4 +185,4 @@ class Groups:
         """When nobody is there the group's read position stands still; else somebody else goes on."""
         if not group.is_reachable or group.session.resends:
             group.session.fall_behind(self._sessions.horizon_position)
-        self._replay().wake(group)
+        self._ready.wake(group)

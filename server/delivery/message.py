@@ -5,6 +5,7 @@ subscription's identifiers), so the parts that are the same are made once and ke
 (protocol level, QoS, retain) -> (head, tail), joined with the packet id between them.
 """
 
+from shards.fate import is_over
 from shards.record import Record
 from timeline.position import MessageId, Position, id_text, message_id
 
@@ -14,16 +15,21 @@ SHARED_MS = 1_000
 """For so long after its dispatch a message goes out as it was then, one object for all."""
 
 
+def publisher_of(client_id: str) -> bytes:
+    """A client id as it is stored with what the client publishes."""
+    return client_id.encode()[:255]
+
+
 class Message:
     """A dispatched message. `shard` < 0: not stored, nobody can replay it."""
 
-    __slots__ = ("due_ms", "late_ms", "position", "publisher", "record", "shard", "wire")
+    __slots__ = ("due_ms", "late_ms", "position", "record", "shard", "wire")
 
     def __init__(self, position: Position, shard: int, record: Record, late_from_ms: int) -> None:
         self.position = position
         self.shard = shard
         self.record = record
-        self.due_ms = record.due_ms or position >> 48
+        self.due_ms = record.due_ms or position >> 48  # `due_at`, which would cost a call a message
         self.late_ms = max(0, late_from_ms - self.due_ms)
         self.wire: dict[int, tuple[bytes, bytes]] = {}
 
@@ -33,8 +39,7 @@ class Message:
 
     def is_expired(self, wall_ms: int) -> bool:
         """Whether its expiry, counted from due, has come."""
-        expires_ms = self.record.expires_ms
-        return bool(expires_ms) and wall_ms >= self.due_ms + expires_ms
+        return is_over(self.due_ms, self.record.expires_ms, wall_ms)
 
     def as_of(self, wall_ms: int) -> "Message":
         """The message as it goes out now: how late it is and what is left of its expiry have changed."""

@@ -15,6 +15,9 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
+
+import msgspec
 
 from shards.commit import Commit, Draft, Refused, Replayed
 from shards.errors import StoreFailed
@@ -23,10 +26,8 @@ from shards.store import Table
 from timeline.filters import matches
 from timeline.position import MessageId, at_of, position
 
-from ..codec.reasons import Reason
 from ..config import Config
 from ..logs import by
-from ..mqtt.wishes import Wish
 from ..writer import Busy, Writer
 from .dispatch import Dispatch
 from .message import Message
@@ -36,8 +37,37 @@ from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[int, int], None]
-"""Called with a reason code and, if the message is stored, its id."""
+
+class Verdict(IntEnum):
+    """What has become of a publish."""
+
+    TAKEN = 0
+    """It is durable, or has been handed to who subscribes now."""
+    UNWANTED = 1
+    """It has been handed on, and nobody subscribes to it."""
+    OVER_QUOTA = 2
+    """Refused: one of the server's bounds is reached."""
+    REFUSED = 3
+    """Refused: its key belongs to another message, or cannot be read."""
+    UNAVAILABLE = 4
+    """Not taken: nothing can be made durable at the moment."""
+
+
+Answer = Callable[[Verdict, int], None]
+"""Called with the verdict and, if the message is stored, its id."""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """A publish, read: the record to store or hand on, and what was asked for."""
+
+    record: Record
+    is_scheduled: bool = False
+    key: bytes = b""
+    fingerprint: bytes = b""
+    received: bytes = b""
+    """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
+
+
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 WISH_BYTES = 800
@@ -55,11 +85,10 @@ class Traffic:
     refused: int = 0
 
 
-_REFUSALS = dict.fromkeys(("idempotency-mismatch", "unreadable"), Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-_UNAVAILABLE = Reason.IMPLEMENTATION_SPECIFIC_ERROR
+_REFUSALS = dict.fromkeys(("idempotency-mismatch", "unreadable"), Verdict.REFUSED)
 
 
-class Placing:
+class Publishing:
     """The publishes of all connections on their way to the writer."""
 
     def __init__(
@@ -69,11 +98,10 @@ class Placing:
         dispatch: Dispatch,
         owed: Owed,
         writer: Writer,
-        traffic: Traffic,
     ) -> None:
         self.config = config
         self.router = router
-        self.traffic = traffic
+        self.traffic = Traffic()
         self.waiting = self.waiting_bytes = 0
         """Publishes that are with the writer, and their bytes of RAM."""
         self._dispatch = dispatch
@@ -91,10 +119,10 @@ class Placing:
             self.waiting -= count
             self.waiting_bytes -= size
             if isinstance(placed, list):
-                for answer, reason, message in placed:
-                    answer(reason, message)
+                for answer, verdict, message in placed:
+                    answer(verdict, message)
             else:
-                self._answer_all(wishes, _UNAVAILABLE)
+                self._answer_all(wishes, Verdict.UNAVAILABLE)
 
         try:
             self._writer.submit(
@@ -107,9 +135,9 @@ class Placing:
             self.waiting += count
             self.waiting_bytes += size
         except Busy:
-            self._answer_all(wishes, Reason.QUOTA_EXCEEDED)
+            self._answer_all(wishes, Verdict.OVER_QUOTA)
         except StoreFailed:
-            self._answer_all(wishes, _UNAVAILABLE)
+            self._answer_all(wishes, Verdict.UNAVAILABLE)
 
     def place(self, commit: Commit, wish: Wish, due_ms: int = 0) -> MessageId | None:
         """In the writer: give one of the server's own a position, on the timeline if `due_ms` says so.
@@ -123,7 +151,7 @@ class Placing:
             return MessageId(0)
         draft = Draft(due_ms or wish.record.due_ms, wish.record.topic, encode(wish.record))
         try:
-            (placed,) = commit.place([draft], commit.reserve([draft]))
+            placed = commit.put_owed(draft)
         except Refused as error:
             self.traffic.refused += 1
             log.warning("publish of the server refused: %s", error, extra=by("the server"))
@@ -144,9 +172,9 @@ class Placing:
 
     def _place(
         self, commit: Commit, wishes: Sequence[tuple[Wish, Answer | None]]
-    ) -> list[tuple[Answer, int, int]]:
+    ) -> list[tuple[Answer, Verdict, int]]:
         """In the writer: give each a position; the answers of those that are stored or refused."""
-        answers: list[tuple[Answer, int, int]] = []
+        answers: list[tuple[Answer, Verdict, int]] = []
         # Asked once for all that one client has sent in one go: what they are more is little.
         is_full = self._is_full()
         for wish, answer in wishes:
@@ -154,11 +182,11 @@ class Placing:
                 self._place_live(commit, wish, answer if not wish.received else None, is_full=is_full)
                 if wish.received and answer is not None:
                     commit.row(Table.RECEIVED, wish.received, b"")
-                    answers.append((answer, 0, 0))
+                    answers.append((answer, Verdict.TAKEN, 0))
                 continue
             record = wish.record
             draft = Draft(record.due_ms, record.topic, encode(record), wish.key, wish.fingerprint)
-            reason = message = 0
+            verdict, message = Verdict.TAKEN, 0
             try:
                 (placed,) = commit.put([draft])
                 message = placed.id if isinstance(placed, Replayed) else placed
@@ -168,9 +196,9 @@ class Placing:
             except Refused as error:
                 self.traffic.refused += 1
                 log.info("publish refused: %s", error, extra=by("clients"))
-                reason = _REFUSALS.get(error.why, Reason.QUOTA_EXCEEDED)
+                verdict = _REFUSALS.get(error.why, Verdict.OVER_QUOTA)
             if answer is not None:
-                answers.append((answer, reason, message))
+                answers.append((answer, verdict, message))
         return answers
 
     def _place_live(self, commit: Commit, wish: Wish, answer: Answer | None, *, is_full: bool) -> None:
@@ -181,13 +209,13 @@ class Placing:
             self.traffic.dropped += 1
             if answer is not None:
                 is_wanted = self.router.route(wish.record.topic)
-                answer(0 if is_wanted else Reason.NO_MATCHING_SUBSCRIBERS, 0)
+                answer(Verdict.TAKEN if is_wanted else Verdict.UNWANTED, 0)
             return
         handed = None
         if answer is not None:
 
             def handed(matched: int) -> None:
-                answer(0 if matched else Reason.NO_MATCHING_SUBSCRIBERS, 0)
+                answer(Verdict.TAKEN if matched else Verdict.UNWANTED, 0)
 
         self._dispatch.add_live(message, handed)
 
@@ -216,11 +244,11 @@ class Placing:
         dispatch, owed = self._dispatch, self._owed
         return dispatch.live_bytes + owed.bytes >= owed.max_bytes or dispatch.live >= LIVE_MAX
 
-    def _answer_all(self, wishes: Sequence[tuple[Wish, Answer | None]], reason: Reason) -> None:
+    def _answer_all(self, wishes: Sequence[tuple[Wish, Answer | None]], verdict: Verdict) -> None:
         self.traffic.refused += len(wishes)
         for _, answer in wishes:
             if answer is not None:
-                answer(reason, 0)
+                answer(verdict, 0)
 
 
 def _size(wishes: Sequence[tuple[Wish, Answer | None]]) -> int:

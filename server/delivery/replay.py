@@ -10,7 +10,6 @@ What cannot be read is passed over; a session that cannot be read on for loses i
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from heapq import merge
@@ -26,10 +25,12 @@ from timeline.position import Position
 from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
-from ..codec.reasons import Reason
 from ..logs import shown
+from .dead import Dead
+from .membership import Membership
 from .message import Message
 from .owed import Owed
+from .ready import Ready
 from .retained import Retained
 from .router import Router
 from .subscriber import Subscriber
@@ -70,18 +71,15 @@ class Replay:
         router: Router,
         owed: Owed,
         retained: Retained,
+        ready: Ready,
+        groups: Membership,
+        dead: Dead,
         *,
         max_attempts: int,
-        bury: Callable[[Subscriber, Message, Flight], None],
-        give_up: Callable[[Subscriber, Flight], None],
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
-        resent: Callable[[Subscriber], None],
-        wake: Callable[[], None],
     ) -> None:
-        """`bury`: a message that a session has not acked after `max_attempts` deliveries (0: never); its
-        flight is the callee's to end. `give_up`: ends a flight that cannot be sent again. `resent`: called
-        with a session that has sent again or ended all that it had to: its groups may go on."""
+        """`max_attempts`: deliveries of a message that is not acked, then it is `dead`'s; 0: for ever."""
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
@@ -89,13 +87,11 @@ class Replay:
         self._owed = owed
         self._retained = retained
         self._max_attempts = max_attempts
-        self._bury = bury
-        self._give_up = give_up
+        self._ready = ready
+        self._groups = groups
+        self._dead = dead
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
-        self._resent = resent
-        self._wake = wake
-        self._ready: deque[Subscriber] = deque()
         self.lost = 0
         """Times that a session found its place dropped by retention."""
         self.flights_lost = 0
@@ -103,6 +99,7 @@ class Replay:
 
     @property
     def is_idle(self) -> bool:
+        """Nobody waits for a turn."""
         return not self._ready
 
     @property
@@ -110,35 +107,20 @@ class Replay:
         """What is before this has been dropped by retention."""
         return self._reader.directory.floor
 
-    def wake(self, subscriber: Subscriber) -> None:
-        """The subscriber may have room, and may have something to read."""
-        if subscriber.is_ready or not subscriber.is_reachable or subscriber.session.tailing:
-            return
-        subscriber.is_ready = True
-        self._ready.append(subscriber)
-        self._wake()
-
     def turn(self) -> None:
         """Let the next session in the queue read a bounded stretch."""
         if not self._ready:
             return
-        subscriber = self._ready.popleft()
-        subscriber.is_ready = False
+        subscriber = self._ready.take()
         if not subscriber.is_reachable or subscriber.session.tailing:
             return  # it has joined the tail since it was woken: its own read position is old
         try:
             if self._read_on(subscriber):
-                self.wake(subscriber)
+                self._ready.wake(subscriber)
         except StoreFailed:
             raise
         except Exception:
-            self.cut_off(subscriber)
-
-    def cut_off(self, subscriber: Subscriber) -> None:
-        """For who handles an exception: nothing can be sent to this one, its connection ends."""
-        log.exception("%r: nothing can be sent to it", subscriber.session.client_id)
-        if subscriber.link is not None:
-            subscriber.link.close(Reason.UNSPECIFIED_ERROR)
+            subscriber.cut_off()
 
     def begin(self, subscriber: Subscriber) -> None:
         """The session has a connection again: what was in flight goes first, in order."""
@@ -146,7 +128,7 @@ class Replay:
         session.fall_behind(self._horizon.position)
         session.resends = Resends(session.flights.values())
         if session.resends or subscriber.asked or not session.join(self._horizon.position):
-            self.wake(subscriber)
+            self._ready.wake(subscriber)
 
     def _resend(self, subscriber: Subscriber) -> Progress:
         """Send again as much as the window takes, and no more than a turn's worth."""
@@ -161,7 +143,7 @@ class Replay:
                 return Progress.BLOCKED
             resends.discard(flight.packet_id)
             if not resends and subscriber.groups:
-                self._resent(subscriber)
+                self._ready.meet(subscriber)
         return Progress.MORE if resends else Progress.DONE
 
     def _send_again(self, subscriber: Subscriber, flight: Flight) -> bool:
@@ -174,7 +156,7 @@ class Replay:
         if message is None or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
         elif self._max_attempts and flight.attempts >= self._max_attempts:
-            self._bury(subscriber, message, flight)
+            self._dead.bury(subscriber, message, flight)
         else:
             return subscriber.resend(message, flight, self._asked(subscriber, message, flight))
         return True
@@ -185,7 +167,7 @@ class Replay:
 
     def _forget(self, subscriber: Subscriber, flight: Flight, message: Message | None) -> None:
         """End a flight that cannot be sent again."""
-        self._give_up(subscriber, flight)
+        self._groups.give_up(subscriber, flight)
         if message is None and flight.shard >= 0 and flight.position < self._reader.directory.floor:
             self.flights_lost += 1
 

@@ -33,7 +33,7 @@ from timeline.filters import matcher
 from timeline.position import Position
 
 from ..logs import by
-from ..writer import Done
+from ..writer import Busy, Done, Rider, Writer
 from .message import Message
 
 log = logging.getLogger(__name__)
@@ -42,17 +42,17 @@ STEP_BYTES = 16 << 20
 INDEX_ROWS = 1_000
 TOPIC_END = b"\xff"
 """Behind every topic, which is UTF-8, and before the rows by position."""
-Submit = Callable[[Callable[[Commit], None], Callable[[bool], None]], None]
 Kept = bytes | Message
 """A retained message as it lies: the row's value, or what is in RAM."""
 
 
-class Retained:
+class Retained(Rider):
     """Topic -> last retained message."""
 
-    def __init__(self, store: Store, wall_ms: Callable[[], int], *, max_topics: int) -> None:
+    def __init__(self, store: Store, wall_ms: Callable[[], int], writer: Writer, *, max_topics: int) -> None:
         self._store = store
         self._wall_ms = wall_ms
+        self._writer = writer
         self._max_topics = max_topics
         self._fresh: SortedDict[bytes, Message] = SortedDict()
         """Not durable yet; an empty payload: cleared."""
@@ -66,6 +66,7 @@ class Retained:
             with suppress(StoreFailed):
                 self._index()
         self.recount()
+        writer.carry(self)
 
     def recover(self) -> None:
         """What was decided last may not have been written: all that is not durable is written again."""
@@ -78,8 +79,9 @@ class Retained:
         self.count = sum(1 for topic in stored if topic not in self._fresh)
         self.count += sum(1 for message in self._fresh.values() if message.record.payload)
 
-    def note(self, message: Message, submit: Submit) -> None:
-        """A message with the retain flag has fired."""
+    def note(self, message: Message) -> None:
+        """A message with the retain flag has fired. Raises Corrupt, StoreFailed: what was there before cannot
+        be read."""
         topic = message.record.topic
         last = self._position(topic)
         if last is not None and last >= message.position:
@@ -95,8 +97,11 @@ class Retained:
             self.count -= 1
         self._fresh[topic] = message
         self._unwritten[topic] = message
-
-        submit(lambda commit: None, lambda is_durable: None)  # a group; every one takes along what is fresh
+        try:
+            # A group: every one takes along what is fresh.
+            self._writer.submit(lambda commit: None, lambda answer: None)
+        except (Busy, StoreFailed) as error:
+            log.warning("stored with a later group: %s", error, extra=by("clients"))
 
     def write(self, commit: Commit) -> Done:
         """Put what is not written into a group that is about to be sealed; called when that is over.

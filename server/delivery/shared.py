@@ -6,35 +6,21 @@ in the member's session, under the packet id that its client acks, and in the gr
 when the member leaves or is overdue. Whoever acks it first has done it. QoS 2 belongs to the member's session
 alone from the moment it is sent (MQTT-4.8.2): it is resent to that client, or to nobody.
 
-**Who is next.** The member that has the least in proportion to what it has *shown* it can take: SHOWN_FIRST
-at first, one more with each ack, its window at most. More than that nobody is given, so that one that has
-stalled, however large its window, keeps that much and no more from the others. Only members that may have
-room are looked at (`ready`), LOOKED_AT of them at a time: a member without room is taken off when it is come
-to, and put back when it acks, drains or connects. One whose client does not take a message of its size is
-passed over for it; only when none would, it goes to one nevertheless, where it is dropped and counted.
+Who is next for a message is the `Rota`'s to say (rota.py).
 
 A group lives as long as a session, present or away, holds the subscription.
 """
 
-import logging
-from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import islice
 
 from timeline.session import Flight, Loan, Session, Subscription
 
-from ..codec.reasons import Reason
 from .message import Message
+from .rota import Rota
 from .subscriber import Secure, Subscriber
-
-log = logging.getLogger(__name__)
 
 KEY_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
-SHOWN_FIRST = 16
-LOOKED_AT = 8
-UNABLE_MAX = 100
-"""Members that are asked for one message whether their clients take its size, where all have a bound."""
 SWEEPS = 4
 """Sweeps for overdue messages in each `sessions.ack_timeout`."""
 
@@ -42,7 +28,7 @@ SWEEPS = 4
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("held", "members", "present", "ready", "shown", "sweeps", "text", "unlimited")
+    __slots__ = ("held", "members", "rota", "sweeps", "text")
 
     is_group = True
 
@@ -51,61 +37,39 @@ class Group(Subscriber):
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.members: dict[Subscriber, Subscription] = {}
-        self.present: set[Subscriber] = set()
-        """Members that are connected."""
-        self.unlimited: set[Subscriber] = set()
-        """Of these, whose clients take messages of any size."""
         self.held: dict[Subscriber, dict[int, Flight]] = {}
         """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who
         are no members any more too; nobody with none."""
-        self.shown: dict[Subscriber, int] = {}
-        """How much each member has shown that it can take."""
-        self.ready: OrderedDict[Subscriber, None] = OrderedDict()
-        """Members that may have room, the one that waited longest first."""
+        self.rota = Rota(self.members, self.held)
         self.sweeps = 0
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""
         self.members[member] = subscription
-        self.meet(member)
+        self.rota.meet(member)
         self._follow()
 
     def leave(self, member: Subscriber) -> bool:
         """The member gives up the subscription; True if it was the last one."""
         self.members.pop(member, None)
-        self.part(member)
+        self.rota.part(member)
         self._follow()
         return not self.members
 
-    def meet(self, member: Subscriber) -> None:
-        """The member may have room."""
-        if member.link is not None:
-            self.present.add(member)
-            if not member.link.is_limited:
-                self.unlimited.add(member)
-            self.ready.setdefault(member)
-
-    def part(self, member: Subscriber) -> None:
-        """The member's connection has ended: the next one has to show anew what it can take."""
-        self.present.discard(member)
-        self.unlimited.discard(member)
-        self.ready.pop(member, None)
-        self.shown.pop(member, None)
-
     def _follow(self) -> None:
         """As persistent as the most persistent member."""
-        self.session.expiry_s = max((m.session.expiry_s for m in self.members), default=0)
+        self.session.keep_for(max((m.session.expiry_s for m in self.members), default=0))
 
     @property
     def is_reachable(self) -> bool:
-        return bool(self.present)
+        return bool(self.rota.present)
 
     @property
     def can_resend(self) -> bool:
-        return self._next(None) is not None
+        return self.rota.next(None) is not None
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
-        member = self._next(message)
+        member = self.rota.next(message)
         if member is None or not self.session.has_room:
             return False
         own = self.members[member]
@@ -122,7 +86,7 @@ class Group(Subscriber):
         flight: Flight,
         subscriptions: tuple[Subscription, ...],  # noqa: ARG002
     ) -> bool:
-        member = self._next(message, flight.attempts + 1)
+        member = self.rota.next(message, flight.attempts + 1)
         if member is None:
             return False
         flight.attempts += 1
@@ -171,8 +135,7 @@ class Group(Subscriber):
         is_here = flight is not None and self.session.flights.get(flight.packet_id) is flight
         if is_acked:
             if member in self.members:
-                shown, window = self.shown.get(member, SHOWN_FIRST), member.session.window
-                self.shown[member] = shown + 1 if shown < window else window
+                self.rota.acked(member)
             if is_here and flight is not None:
                 self.session.ack(flight.packet_id)
                 self.dirty.add(self)
@@ -189,7 +152,7 @@ class Group(Subscriber):
         It keeps the packet id, and may still finish the message. While nobody else is there it keeps all.
         """
         looked = 1
-        if self.present <= {member}:
+        if self.rota.present <= {member}:
             return looked
         for lent in self.held.get(member, {}).values():
             looked += 1
@@ -223,70 +186,4 @@ class Group(Subscriber):
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
-            log.exception("%r: nothing can be sent to it", member.session.client_id)
-            assert member.link is not None
-            member.link.close(Reason.UNSPECIFIED_ERROR)
-
-    def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
-        """Whether a member's client takes a message of this size."""
-        own = self.members[member]
-        link, qos = member.link, min(message.record.qos, own.qos)
-        return link is not None and link.takes(message, qos, (own,), attempt)
-
-    def _next(self, message: Message | None, attempt: int = 1) -> Subscriber | None:
-        """Who gets a message, or any; None if nobody has room who would take it."""
-        best, least = None, 1.0
-        full: list[Subscriber] = []
-        unable: list[Subscriber] = []
-        unlimited = self.unlimited
-        is_any_limited = len(unlimited) < len(self.present)
-        looked = 0
-        held, shown = self.held, self.shown
-        for member in self.ready:
-            share = (len(held[member]) if member in held else 0) / (
-                shown.get(member) or min(SHOWN_FIRST, member.session.window)
-            )
-            if share >= 1.0 or not _is_free(member):
-                full.append(member)
-                continue
-            if (
-                is_any_limited
-                and message is not None
-                and member not in unlimited
-                and not self._takes(member, message, attempt)
-            ):
-                unable.append(member)
-                looked += best is not None
-                if looked >= LOOKED_AT or (not unlimited and len(unable) >= UNABLE_MAX):
-                    break
-                continue
-            looked += 1
-            if share < least:
-                best, least = member, share
-            if looked >= LOOKED_AT or not share:
-                break
-        for member in full:
-            del self.ready[member]
-        if best is not None:
-            # Among equals the one that waited longest is next.
-            self.ready.move_to_end(best)
-        elif unable and message is not None and not self._is_another_s(message, attempt):
-            best = unable[0]
-        for member in unable:
-            self.ready.move_to_end(member)
-        return best
-
-    def _is_another_s(self, message: Message, attempt: int) -> bool:
-        """Whether somebody takes a message who has no room now: it waits for that."""
-        if self.unlimited:
-            return True
-        some = islice(self.present, UNABLE_MAX)
-        return any(m not in self.ready and self._takes(m, message, attempt) for m in some)
-
-
-def _is_free(member: Subscriber) -> bool:
-    """Whether a member can be sent one more message: its own unacked ones go first."""
-    link, session = member.link, member.session
-    if link is None or not link.has_room or session.resends:
-        return False
-    return not member.is_gate_full and session.has_room
+            member.cut_off()

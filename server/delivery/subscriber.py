@@ -5,8 +5,10 @@ packet id and the position. Such a delivery waits at the *gate* until a group wi
 durable, and what comes after it waits behind it, so that order holds.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from enum import Enum, auto
 from typing import Protocol
 
 import msgspec
@@ -16,7 +18,9 @@ from timeline.asked import Asked
 from timeline.position import Position, at_of, seq_of
 from timeline.session import Flight, Loan, Session, Subscription
 
-from .message import Message
+from .message import Message, publisher_of
+
+log = logging.getLogger(__name__)
 
 
 class Will(msgspec.Struct, frozen=True):
@@ -26,7 +30,23 @@ class Will(msgspec.Struct, frozen=True):
     delay_s: int
 
 
-STORE_FAILED = 0x83
+class Closing(Enum):
+    """Why the server ends a connection."""
+
+    TAKEN_OVER = auto()
+    """Its client has connected anew."""
+    DROPPED = auto()
+    """Its session was ended from outside."""
+    STORE_FAILED = auto()
+    """Something that the client waits for cannot be made durable."""
+    FAILED = auto()
+    """Nothing can be sent to it: a fault of the server."""
+    STOPPING = auto()
+    """The server stops."""
+    TIMED_OUT = auto()
+    """Nothing has come for longer than was agreed."""
+
+
 PERHAPS = 0
 """Which attempt a delivery is that the client may have had before the server was killed: sent with DUP."""
 GATE_MAX = 1_000
@@ -53,8 +73,8 @@ class Link(Protocol):
     ) -> bool:
         """Whether the client takes a delivery of this size; `send` drops one that it does not."""
 
-    def close(self, reason: int) -> None:
-        """End the connection: the session was taken over or dropped."""
+    def close(self, why: Closing) -> None:
+        """End the connection, and say why where there is a way to."""
 
     def send(
         self,
@@ -113,7 +133,11 @@ class Subscriber:
         dirty: "set[Subscriber]",
         secure: "Secure",
         gate_bytes_max: int = 1 << 20,
+        *,
+        will: Will | None = None,
+        will_id: int = 0,
     ) -> None:
+        """`will`, `will_id`: as they were stored. From then on only server/delivery/wills writes them."""
         self.session = session
         self.dirty = dirty
         """The server's set of those whose cursor on disk is behind."""
@@ -142,13 +166,13 @@ class Subscriber:
         self.is_gate_planned = False
         self.groups: dict[str, Subscriber] = {}
         """The shared subscriptions that it is a member of, by the filter as it was subscribed to."""
-        self.will: Will | None = None
+        self.will = will
         """What to publish if the connection ends without a word."""
         self.former_will: Will | None = None
         """The delayed will of the connection before, until the client is back for certain."""
         self.unplaced: Will | None = None
         """A will that is to be published at once and has no place yet: stored until it has."""
-        self.will_id = 0
+        self.will_id = will_id
         """The delayed will that waits on the timeline, while the client is away."""
         self.left_ms = self.left_running_ms = 0
         """When its last connection ended, by the wall clock and in running time; 0: it is there."""
@@ -314,13 +338,19 @@ class Subscriber:
             return 1
         return PERHAPS
 
+    def cut_off(self) -> None:
+        """For who handles an exception: nothing can be sent to this one, its connection ends."""
+        log.exception("%r: nothing can be sent to it", self.session.client_id)
+        if self.link is not None:
+            self.link.close(Closing.FAILED)
+
     def bound(self) -> "Iterable[Subscriber]":
         """Whose cursors go with this one's: its groups, or a group's members."""
         return self.groups.values()
 
     def _theirs(self, message: Message, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
         """Without those that do not want the client's own publishes."""
-        if message.record.publisher != self.session.client_id.encode()[:255]:
+        if message.record.publisher != publisher_of(self.session.client_id):
             return subscriptions
         return tuple(s for s in subscriptions if not s.no_local)
 
@@ -356,7 +386,7 @@ class Subscriber:
                     self._plan_gate()
                 return
             if waiting < 0:
-                link.close(STORE_FAILED)
+                link.close(Closing.STORE_FAILED)
                 return
             for _ in range(min(waiting, len(self.gate))):
                 message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()

@@ -5,6 +5,10 @@ that finds the queue full, the store broken or no room in the directory is kept 
 What is kept is bounded, by `limits.connections` and `limits.queued_bytes`; a will beyond that is lost, logged
 and counted.
 
+One session has up to four: that of the connection that is there (`will`), that of the one before until the
+client is back for certain (`former_will`), one that comes out now and has no place yet (`unplaced`), and a
+delayed one that has one (`will_id`). They are written here and nowhere else.
+
 The session's row holds the will until the group that gives it a place, so one of a persistent session comes
 out after a kill as well, and once: place and row change together.
 
@@ -24,9 +28,9 @@ from timeline.position import MessageId
 
 from ..clock import Clock
 from ..config import Limits
-from ..mqtt.wishes import Wish
 from ..writer import Busy, Decide, Done, Writer
-from .publishing import Placing
+from .cursors import Cursors
+from .publishing import Publishing, Wish
 from .sessions import Sessions
 from .subscriber import Subscriber, Will
 
@@ -50,7 +54,7 @@ class Leaving:
 
     @property
     def wish(self) -> Wish:
-        return Wish(self.will.record, False, b"", b"")
+        return Wish(self.will.record)
 
     @property
     def size(self) -> int:
@@ -61,10 +65,17 @@ class Wills:
     """The wills of connections that have ended."""
 
     def __init__(
-        self, sessions: Sessions, placing: Placing, writer: Writer, clock: Clock, limits: Limits
+        self,
+        sessions: Sessions,
+        cursors: Cursors,
+        publishing: Publishing,
+        writer: Writer,
+        clock: Clock,
+        limits: Limits,
     ) -> None:
         self._sessions = sessions
-        self._placing = placing
+        self._cursors = cursors
+        self._publishing = publishing
         self._writer = writer
         self._clock = clock
         self._limits = limits
@@ -79,6 +90,46 @@ class Wills:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def accept(self, subscriber: Subscriber, will: Will | None) -> None:
+        """A connection has come with this will, or with none."""
+        subscriber.will = will
+
+    def withdraw(self, subscriber: Subscriber) -> None:
+        """The client has said that it goes: nothing is to be published."""
+        subscriber.will = None
+
+    def displace(self, subscriber: Subscriber, *, is_resumed: bool) -> None:
+        """The client connects anew: the will of the connection before comes out, or is kept until it is back.
+
+        It may also be a will that is on its way to the timeline: that stops, and goes on if the client is
+        refused. The will of one that was not back for certain does not count.
+        """
+        will, subscriber.former_will = subscriber.former_will or subscriber.will, None
+        subscriber.will = will
+        if will is not None and not (is_resumed and will.delay_s):
+            self.publish(subscriber, at_once=True)
+        if is_resumed:
+            subscriber.former_will = subscriber.will
+        subscriber.will = None
+        if not is_resumed:
+            self.recall(subscriber, at_once=True)
+
+    def confirm(self, subscriber: Subscriber, will_id: int) -> None:
+        """The client is back, for certain; `will_id`: the delayed will that it found."""
+        subscriber.former_will = None
+        if will_id == subscriber.will_id and subscriber.link is not None:
+            self.recall(subscriber, at_once=False)
+
+    def refuse(self, subscriber: Subscriber, *, is_gone: bool) -> None:
+        """The client could not come back: its will does not count, the one before still does.
+
+        `is_gone`: nobody else has the session meanwhile.
+        """
+        if is_gone:
+            subscriber.will, subscriber.former_will = subscriber.former_will, None
+        if subscriber.link is None:
+            self.publish(subscriber, at_once=False)
 
     def publish(self, subscriber: Subscriber, *, at_once: bool) -> None:
         """The connection has ended without a word. A delayed will is the session's until it has a place."""
@@ -151,7 +202,7 @@ class Wills:
     def _submit(self, leaving: Leaving) -> bool:
         """Hand it to the writer; False: not now."""
         stored = self._is_known(leaving.subscriber)
-        writes = stored or bool(leaving.due_ms) or self._placing.is_to_store(leaving.wish)
+        writes = stored or bool(leaving.due_ms) or self._publishing.is_to_store(leaving.wish)
 
         def done(answer: object) -> None:
             is_wanted = answer is not True and self._is_taken_back(leaving)
@@ -173,7 +224,7 @@ class Wills:
         if leaving.due_ms and subscriber.will is not will:
             return subscriber.former_will is not will  # the client has come back; not for certain: later
         if not leaving.placed or commit.find(leaving.placed) is None:
-            placed = self._placing.place(commit, leaving.wish, leaving.due_ms)
+            placed = self._publishing.place(commit, leaving.wish, leaving.due_ms)
             if placed is None:
                 return False
             leaving.placed = placed
@@ -183,7 +234,7 @@ class Wills:
             subscriber.unplaced = None
         if self._is_known(subscriber):
             subscriber.stored_changes = -1
-            self._sessions.store(commit, subscriber)
+            self._cursors.store(commit, subscriber)
         return True
 
     def _is_taken_back(self, leaving: Leaving) -> bool:

@@ -1,1 +1,29 @@
-"""HTTP on floor 3: routes of one resource per file, and the parsing and problem answers that they share."""
+"""HTTP, one of the two doors of the server: calls are read, decided in the writer and answered.
+
+Said and read
+    values/        bodies and answers as values: read, checked, shown
+    problems.py    every error as RFC 9457 has it: the table of slugs, the middleware
+    answers.py     JSON on its way out, and what the write path refuses
+    requests.py    path, query and body of a request, read strictly
+    calls.py       what a call takes and gives, said beside its handler
+
+What calls share
+    timeline.py    the timeline as calls read it, out of reach of commit and store
+    selection.py   which rows a call asks for: selected, shown, counted
+    density.py     how many messages are pending in each stretch of time
+    spread.py      the emptiest moment of a window
+    posting.py     drafts placed in the writer, and the answer to a single one
+
+The calls
+    routes/        one resource a file
+    page.py        the description as a page for people
+    openapi.py     all calls described, as OpenAPI
+
+Connections
+    gate.py        how many bytes of bodies may be in the server at once
+    protocol.py    a connection of aiohttp's, which answers what is no HTTP with a problem
+    front.py       where connections begin; `POST /v1/messages` is answered here, the rest handed on
+
+Each imports only what stands above it. A call knows the parts that it uses and never the app: server/site.py,
+on the ground floor, hands them out.
+"""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 
-from .answers import check_escapes, check_query
+from .requests import check_escapes, check_query
 from .values.scalars import Query
 
 JSON, NDJSON = "application/json", "application/x-ndjson"

@@ -21,7 +21,7 @@ from shards.record import is_stub
 from timeline.position import Position, at_of, before
 from timeline.slices import Shard
 
-from ..app import App
+from .timeline import Timeline
 
 STEP_ROWS = 4_000
 
@@ -31,10 +31,10 @@ Wanted = Callable[[Row], bool]
 class Density:
     """Counts over [start_ms, end_ms) in buckets of `width_ms`, the last one cut at the end."""
 
-    def __init__(self, app: App, start_ms: int, end_ms: int, width_ms: int) -> None:
-        self._app = app
+    def __init__(self, timeline: Timeline, start_ms: int, end_ms: int, width_ms: int) -> None:
+        self._timeline = timeline
         self._start_ms, self._width_ms = start_ms, width_ms
-        self._low = max(before(start_ms), Position(app.horizon.position + 1))
+        self._low = max(before(start_ms), Position(timeline.horizon.position + 1))
         self._end = before(end_ms)
         self.counts = [0] * -(-(end_ms - start_ms) // width_ms)
 
@@ -48,11 +48,11 @@ class Density:
 
         `is_abandoned`: nobody waits for it.
         """
-        structures = self._app.reader.structures.overlapping((topic,)) if topic else None
-        if self._app.opened.commit.held:
+        structures = self._timeline.reader.structures.overlapping((topic,)) if topic else None
+        if self._timeline.held:
             # Behind the horizon, all of them, and pending.
             start = before(self._start_ms)
-            for row in self._app.reader.held():
+            for row in self._timeline.reader.held():
                 if start <= row[0] < self._end and wanted(row):
                     self._add(row[0], 1)
         for number, start, end in self._by_numbers(structures, is_exact=not topic):
@@ -67,18 +67,13 @@ class Density:
         A split, or the moving of what it left, may come in between: the number of a row's shard stays.
         """
         left = []
-        for piece in self._app.directory.over(self._low, self._end):
-            for shard in piece.readable():
-                if shard.last < self._low or shard.first >= self._end:
-                    continue
-                if structures is not None and shard.structure not in structures:
-                    continue
+        for piece in self._timeline.directory.over(self._low, self._end):
+            for shard in piece.over(self._low, self._end, structures):
                 is_own = shard.number in piece.shards
                 if is_exact and is_own and self._is_inside(shard):
                     self._add(shard.first, shard.live)
                 elif shard.live:
-                    start, end = before(piece.start_ms), before(piece.end_ms)
-                    left.append((shard.number, max(start, self._low), min(end, self._end)))
+                    left.append((shard.number, *piece.within(self._low, self._end)))
         return left
 
     def _is_inside(self, shard: Shard) -> bool:
@@ -92,7 +87,7 @@ class Density:
         looked = STEP_ROWS
         while looked == STEP_ROWS and not is_abandoned():
             looked = 0
-            rows = islice(self._app.reader.numbered(number, start, end), STEP_ROWS)
+            rows = islice(self._timeline.reader.numbered(number, start, end), STEP_ROWS)
             for looked, row in enumerate(rows, 1):  # noqa: B007 - how many there were
                 start = Position(row[0] + 1)
                 if wanted(row):

@@ -13,8 +13,8 @@ which is not here.
 What a client sends ahead while its request is being decided waits, 64 KiB at most; then the socket is read on
 when the answer is out.
 
-    data ──> read_call ──> Desk.start ──> writer ... synced ──> answer ──> the next call
-                 └──────── not one of ours ──────> aiohttp
+    data ──> read_request ──> Desk.start ──> writer ... synced ──> answer ──> the next one
+                    └──────── not one of ours ──────> aiohttp
 """
 
 import asyncio
@@ -30,15 +30,19 @@ from typing import Any, NamedTuple, cast
 from shards.dedupe import Replayed
 from shards.errors import Corrupt, StoreFailed
 
-from ..app import App
+from ..clock import Clock
+from ..config import Limits
 from ..logs import by
-from ..writer import Busy
+from ..metrics import Metrics
+from ..writer import Busy, Writer
 from .answers import WRITE_ERRORS, problem_of_write
 from .gate import Gate
+from .posting import first_answer, place
 from .problems import MEDIA_TYPE, Problem
-from .routes.messages import first_answer
-from .values.drafts import draft_of, late_ones, place
-from .values.requests import RequestError, check_json, parse_one
+from .timeline import Timeline
+from .values.bodies import RequestError, check_json
+from .values.drafts import draft_of, late_ones
+from .values.message_body import parse_one
 
 PATH = "/v1/messages"
 START = b"POST /v1/messages HTTP/1.1\r\n"
@@ -63,7 +67,7 @@ _MATTERS = re.compile(
 Answer = Callable[[bytes], None]
 
 
-class Call(NamedTuple):
+class Request(NamedTuple):
     """One request: its body lies in [start, end) of what was read, as far as it has come."""
 
     start: int
@@ -71,7 +75,7 @@ class Call(NamedTuple):
     key: str | None
 
 
-def read_call(data: bytes) -> Call | None:
+def read_request(data: bytes) -> Request | None:
     """The request that `data` begins with; None if that is not the whole head of a usual one of this call."""
     if not data.startswith(START):
         return None
@@ -94,15 +98,28 @@ def read_call(data: bytes) -> Call | None:
     except RequestError:
         return None
     key = known.get(b"idempotency-key")
-    return Call(stop + 4, stop + 4 + int(length), None if key is None else key.decode())
+    return Request(stop + 4, stop + 4 + int(length), None if key is None else key.decode())
 
 
 class Desk:
-    """What the connections share: where calls are decided, and who takes over the rest."""
+    """What the connections share: where requests are decided, and who takes over the rest."""
 
-    def __init__(self, app: App, gate: Gate, others: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        clock: Clock,
+        timeline: Timeline,
+        metrics: Metrics,
+        limits: Limits,
+        gate: Gate,
+        others: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
         """`others`: makes the protocol of a connection that is handed over."""
-        self._app = app
+        self._writer = writer
+        self._clock = clock
+        self._timeline = timeline
+        self._metrics = metrics
+        self._limits = limits
         self._gate = gate
         self.others = others
         self.fronts: set[Front] = set()
@@ -113,11 +130,10 @@ class Desk:
         return Front(self)
 
     def start(self, body: bytes, key: str | None, answer: Answer) -> bool:
-        """Have a call decided, `answer` it later; False if it is not for here, and nothing has happened."""
-        app = self._app
-        now_ms = app.clock.wall_ms()
+        """Have a request decided, `answer` it later; False if it is not for here, with nothing done."""
+        now_ms = self._clock.wall_ms()
         try:
-            message = parse_one(body, now_ms, app.config.limits, key)
+            message = parse_one(body, now_ms, self._limits, key)
             if message.spread_ms:
                 return False
             size = self._gate.size(len(body))
@@ -134,7 +150,7 @@ class Desk:
 
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:
-            app.writer.submit(decide, done, size=size)
+            self._writer.submit(decide, done, size=size)
         except (Busy, StoreFailed):
             return False
         return True
@@ -148,7 +164,6 @@ class Desk:
             front.close()
 
     def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
-        app = self._app
         media = "application/json"
         if isinstance(placed, Exception):
             problem = _problem_of(placed)
@@ -156,12 +171,10 @@ class Desk:
             media = MEDIA_TYPE
         else:
             (one,) = placed
-            if isinstance(one, Replayed):
-                status, headers, body = first_answer(app, one.id, one.due_ms, now_ms, is_replayed=True)
-            else:
-                app.metrics.accepted.inc()
-                status, headers, body = first_answer(app, one, due_ms, now_ms)
-        app.metrics.answers["POST", PATH, status] += 1
+            if not isinstance(one, Replayed):
+                self._metrics.accepted.inc()
+            status, headers, body = first_answer(one, due_ms, now_ms, self._timeline)
+        self._metrics.answers["POST", PATH, status] += 1
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"{_STATUS[status]}Content-Type: {media}\r\n{more}Content-Length: {len(body)}\r\n"
         return b"".join((head.encode(), self._dated(), body))
@@ -181,7 +194,7 @@ class Front(asyncio.Protocol):
         self._desk = desk
         self._transport: asyncio.Transport | None = None
         self.is_busy = False
-        """A call is being decided."""
+        """A request is being decided."""
         self._ahead = b""
         self._is_full = False
         self._last_s = 0.0
@@ -218,19 +231,19 @@ class Front(asyncio.Protocol):
             self._transport.close()
 
     def _take(self, data: bytes) -> None:
-        call = read_call(data)
-        if call is not None and len(data) < call.end <= WHOLE_MAX:
+        request = read_request(data)
+        if request is not None and len(data) < request.end <= WHOLE_MAX:
             self._ahead = data
             return
-        self.is_busy = call is not None and call.end <= len(data)
+        self.is_busy = request is not None and request.end <= len(data)
         if (
-            call is None
+            request is None
             or not self.is_busy
-            or not self._desk.start(data[call.start : call.end], call.key, self._answered)
+            or not self._desk.start(data[request.start : request.end], request.key, self._answered)
         ):
             self._hand_over(data)
         else:
-            self._ahead = data[call.end :]
+            self._ahead = data[request.end :]
 
     def _answered(self, answer: bytes) -> None:
         self.is_busy = False

@@ -27,8 +27,8 @@ from aiohttp import web
 from shards.errors import Corrupt
 
 from ..logs import by, shown
-from .values.batches import BatchError, TooMany
-from .values.requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
+from .values.batch_body import BatchError, TooMany
+from .values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -44,7 +44,7 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "clock-not-simulated": (409, "The clock of this server is the real one"),
         "wrong-state": (409, "The state does not allow this"),
         "too-near": (409, "The slice starts too soon to be cut"),
-        "job-active": (409, "Another job is at it"),
+        "job-active": (409, "Another job has the slice"),
         "stale-token": (409, "The token is not the job's"),
         "nothing-to-expire": (409, "No slice is behind retention"),
         "no-spark": (409, "The server cannot run this job itself"),
@@ -52,7 +52,6 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "too-large": (413, "The request is too large"),
         "unsupported-media-type": (415, "The media type is not understood"),
         "refused": (422, "The request was read and is refused"),
-        "not-supported": (422, "This is not supported yet"),
         "idempotency-mismatch": (422, "The key was used for another request"),
         "bad-manifest": (422, "The manifest does not fit the job"),
         "over-quota": (429, "A quota is used up"),
@@ -115,10 +114,8 @@ def problem_of(error: RequestError) -> Problem:
     match error:
         case BatchError():
             return Problem("refused", str(error), errors=error.errors, error_count=error.count)
-        case NotSupported():
-            return Problem("not-supported", str(error), errors=[_named(error)])
         case FieldError():
-            return Problem("refused", str(error), errors=[_named(error)])
+            return Problem("refused", str(error), errors=[{"field": error.field, "detail": error.detail}])
         case TooMany():
             return Problem("too-large", str(error), limit=error.limit)
         case UnsupportedMedia():
@@ -126,10 +123,6 @@ def problem_of(error: RequestError) -> Problem:
         case NotReadable():
             return Problem("not-readable", str(error))
     return Problem("refused", str(error))
-
-
-def _named(error: FieldError) -> dict[str, str]:
-    return {"field": error.field, "detail": error.detail}
 
 
 def _of_aiohttp(error: web.HTTPException) -> web.Response:

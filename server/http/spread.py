@@ -20,9 +20,9 @@ from collections.abc import Sequence
 import msgspec
 from sortedcontainers import SortedList
 
-from ..app import App
 from .density import Density
-from .values.requests import ParsedMessage
+from .timeline import Timeline
+from .values.message_body import ParsedMessage
 
 PARTS = 64
 REMEMBERED = 10_000
@@ -33,13 +33,13 @@ YIELD_EVERY = 50
 class Spreader:
     """Chooses moments for one server."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
         self.lock = asyncio.Lock()
 
     async def settled(self, messages: Sequence[ParsedMessage], now_ms: int) -> list[ParsedMessage]:
         """The messages, those that may be spread with the due that was chosen. Hold `lock`."""
-        choice = _Choice(self._app)
+        choice = _Choice(self._timeline)
         found = []
         for index, message in enumerate(messages):
             if message.spread_ms:
@@ -76,8 +76,8 @@ class _Window:
 class _Choice:
     """The choices of one request and the windows that it has looked into."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
         self._windows: dict[tuple[int, int], _Window] = {}
         self._own: list[int] = []
         self._sorted: SortedList[int] = SortedList()
@@ -105,7 +105,7 @@ class _Choice:
             if len(self._windows) >= REMEMBERED:
                 self._windows.clear()
             window = self._windows[start_ms, end_ms] = _Window(start_ms, end_ms)
-            window.counts = await Density(self._app, start_ms, end_ms, window.width_ms).count()
+            window.counts = await Density(self._timeline, start_ms, end_ms, window.width_ms).count()
             fresh = list(self._sorted.irange(start_ms, end_ms - 1))
         else:
             fresh = self._own[window.seen :]

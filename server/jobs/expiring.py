@@ -15,12 +15,22 @@ import msgspec
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
 from shards.dedupe import Refused
+from shards.expiry import expire
 from shards.jobs import ARCHIVING, EXPIRE, JobRow, PieceRow
 from shards.manifest import Fault
+from shards.recover import Opened
+from timeline.retention import expired_slices
 from timeline.slices import Slice
 
+from ..config import Slices
+from ..writer import Ask
 from . import jobfolder
+from .leavings import Leavings
 from .pipeline import Job, JobRefused, Pipeline
+from .workers import Workers
+
+EXPIRE_SLICES = 100
+"""That go at once, in one job or one batch."""
 
 
 class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,80 +43,110 @@ class DroppedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: list[dict[str, str | int]] = []
 
 
-async def create(pipeline: Pipeline, run: str) -> Job:
-    """A job on what retention lets go. Raises JobRefused, StoreFailed, Busy."""
-    pieces = pipeline.expired()
-    if not pieces:
-        raise JobRefused("nothing-to-expire", "no slice is behind retention")
-    job = pipeline.create(EXPIRE, run, ARCHIVING, pieces)
-    count = _counting(pipeline, job, pieces)
+class Expiries:
+    """What expires on one server, with a job or without; `Pipeline` has what jobs share."""
 
-    def prepare() -> None:
-        count()
-        job.row.slices = [
-            _whole(row, piece, job.counted) for row, piece in zip(job.row.slices, pieces, strict=True)
-        ]
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        workers: Workers,
+        leavings: Leavings,
+        ask: Ask,
+        opened: Opened,
+        slices: Slices,
+    ) -> None:
+        self._pipeline = pipeline
+        self._workers = workers
+        self._leavings = leavings
+        self._ask = ask
+        self._opened = opened
+        self._slices = slices
+        self.dropped = 0
+        """Slices that went without a job."""
 
-    return await pipeline.created(job, prepare)
+    @property
+    def need_a_job(self) -> bool:
+        """Whether slices behind retention go only with a job."""
+        return self._slices.expire_by == "job" or bool(self._slices.archive)
 
+    def due(self) -> list[Slice]:
+        """The slices whose retention is over, the oldest first, as many as may go at once."""
+        running_s = self._opened.running_ms // 1000
+        retention_s = self._slices.retention_ms // 1000
+        return expired_slices(self._opened.directory, running_s, retention_s)[:EXPIRE_SLICES]
 
-async def commit(pipeline: Pipeline, job_id: str, token: str, said: Sequence[DroppedSlice]) -> JobRow:
-    """Drop what was read. Raises JobRefused, StoreFailed, Busy."""
-    async with pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
-        faults = list(_faults(job, said, is_archived=bool(pipeline.app.config.slices.archive)))
-        if faults:
-            raise JobRefused("bad-manifest", "the manifest does not fit", faults)
+    async def create(self, run: str) -> Job:
+        """A job on what retention lets go. Raises JobRefused, StoreFailed, Busy."""
+        pieces = self.due()
+        if not pieces:
+            raise JobRefused("nothing-to-expire", "no slice is behind retention")
+        job = self._pipeline.create(EXPIRE, run, ARCHIVING, pieces)
+        count = self._counting(job, pieces)
 
-        def decide(commit: Commit) -> JobRow | None:
-            pieces = pipeline.expired()[: len(job.row.slices)]
-            if [piece.home for piece in pieces] != [piece.home for piece in job.row.slices]:
-                raise Refused("wrong-state", "the slices are not the oldest ones any more")
-            if job.epoch != pipeline.app.directory.epoch:
-                return None
-            commit.expire(pieces, job.counted)
-            return pipeline.done_row(commit, job, sum(one.rows for one in said))
+        def prepare() -> None:
+            count()
+            job.row.slices = [
+                _whole(row, piece, job.counted) for row, piece in zip(job.row.slices, pieces, strict=True)
+            ]
 
-        row: JobRow | None = await pipeline.ask(job, decide)
-        while row is None:
-            # The directory was read anew since it was counted.
-            await pipeline.prepared(job, _counting(pipeline, job, pipeline.expired()[: len(said)]))
-            row = await pipeline.ask(job, decide)
-        await pipeline.closed(job, row)
-        pipeline.later(pipeline.leavings.sweep())
-    return row
+        return await self._pipeline.created(job, prepare)
 
+    async def commit(self, job_id: str, token: str, said: Sequence[DroppedSlice]) -> JobRow:
+        """Drop what was read. Raises JobRefused, StoreFailed, Busy."""
+        async with self._pipeline.step(job_id, token, EXPIRE, ARCHIVING) as job:
+            faults = list(_faults(job, said, is_archived=bool(self._slices.archive)))
+            if faults:
+                raise JobRefused("bad-manifest", "the manifest does not fit", faults)
 
-def _counting(pipeline: Pipeline, job: Job, pieces: Sequence[Slice]) -> Callable[[], None]:
-    """What finds out, in a thread, what the slices of a job hold of borrowed shards."""
-    epoch = pipeline.app.directory.epoch
+            def decide(commit: Commit) -> JobRow | None:
+                pieces = self.due()[: len(job.row.slices)]
+                if [piece.home for piece in pieces] != [piece.home for piece in job.row.slices]:
+                    raise Refused("wrong-state", "the slices are not the oldest ones any more")
+                if job.epoch != self._opened.directory.epoch:
+                    return None
+                expire(commit, pieces, job.counted)
+                return self._pipeline.done_row(commit, job, sum(one.rows for one in said))
 
-    def count() -> None:
-        job.counted, job.epoch = borrowed_counts(pipeline, pieces), epoch
+            row: JobRow | None = await self._pipeline.ask(job, decide)
+            while row is None:
+                # The directory was read anew since it was counted.
+                await self._pipeline.prepared(job, self._counting(job, self.due()[: len(said)]))
+                row = await self._pipeline.ask(job, decide)
+            await self._pipeline.closed(job, row)
+            self._workers.later(self._leavings.sweep())
+        return row
 
-    return count
+    async def drop(self) -> list[Slice]:
+        """Drop what is behind retention without a job; what was dropped. Raises StoreFailed, Busy.
 
+        It is counted outside of the writer, so it is chosen again in there: what a job has dropped meanwhile
+        is not there any more, and of a directory that was read anew nothing has been counted: the next call
+        does it.
+        """
+        directory, chosen = self._opened.directory, self.due()
+        if not chosen:
+            return []
+        epoch = directory.epoch
+        counted = await self._workers.in_thread(partial(self._borrowed, chosen))
+        gone: list[Slice] = await self._ask(
+            lambda commit: expire(commit, chosen, counted) if directory.epoch == epoch else []
+        )
+        self.dropped += len(gone)
+        return gone
 
-def borrowed_counts(pipeline: Pipeline, pieces: Sequence[Slice]) -> dict[bytes, Counts]:
-    """What slices behind the horizon hold of borrowed shards. Blocks."""
-    borrowed = [(piece, shard) for piece in pieces for shard in piece.borrowed.values()]
-    return jobfolder.counted(pipeline.app.opened.store, borrowed)
+    def _counting(self, job: Job, pieces: Sequence[Slice]) -> Callable[[], None]:
+        """What finds out, in a thread, what the slices of a job hold of borrowed shards."""
+        epoch = self._opened.directory.epoch
 
+        def count() -> None:
+            job.counted, job.epoch = self._borrowed(pieces), epoch
 
-async def expire(pipeline: Pipeline) -> list[Slice]:
-    """Drop what is behind retention without a job; what was dropped. Raises StoreFailed, Busy.
+        return count
 
-    It is counted outside of the writer, so it is chosen again in there: what a job has dropped meanwhile is
-    not there any more, and of a directory that was read anew nothing has been counted: the next call does it.
-    """
-    directory, chosen = pipeline.app.directory, pipeline.expired()
-    if not chosen:
-        return []
-    epoch = directory.epoch
-    counted = await pipeline.in_thread(partial(borrowed_counts, pipeline, chosen))
-    gone: list[Slice] = await pipeline.app.ask(
-        lambda commit: commit.expire(chosen, counted) if directory.epoch == epoch else []
-    )
-    return gone
+    def _borrowed(self, pieces: Sequence[Slice]) -> dict[bytes, Counts]:
+        """What slices behind the horizon hold of borrowed shards. Blocks."""
+        borrowed = [(piece, shard) for piece in pieces for shard in piece.borrowed.values()]
+        return jobfolder.counted(self._opened.store, borrowed)
 
 
 def _whole(row: PieceRow, piece: Slice, counted: dict[bytes, Counts]) -> PieceRow:

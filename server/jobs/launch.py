@@ -1,14 +1,13 @@
-"""The server's own job program: when it is worth while, and how it is started, watched and ended.
+"""The server's own job program: how it is started, watched and ended.
 
-Every minute the server looks for work: slices behind retention that only a job may drop, slices that a
-dead job has left borrowing, and overfull ones, all far enough ahead for the program to be done in time.
-One child at a time, `python -m spark ...`, at the lowest priority for CPU and disk, with the job's token
-in its environment:
+One child at a time, `python -m spark ...`, at the lowest priority for processor and disk, with the job's
+token in its environment:
 
     python -m spark split --server http://127.0.0.1:8080 --job 5f0c... --master local[2]
 
-A slice whose job failed waits for the next try twice as long as for the last one, up to a day: some slices
-cannot be cut (all due in one instant), and a Spark session costs a minute of CPU.
+When there is work for one is found out elsewhere (server/jobs/overfull.py). A child whose job has ended is
+given a while to end by itself; one whose job was aborted is ended, and so is what it has started. What it
+wrote last goes into the job's `detail`.
 
 Spark is not imported here: whether it and a Java are there is looked up by name.
 """
@@ -46,6 +45,8 @@ class Launcher:
 
     def __init__(self, spark: Spark, ended: Ended) -> None:
         self._spark = spark
+        self.url = ""
+        """Where a child finds the server; empty until it listens, and no child is started."""
         self._ended = ended
         self.command: Sequence[str] = (sys.executable, "-m", "spark")
         self.has_what_it_needs: Callable[[], str] = lambda: missing(os.environ)
@@ -65,21 +66,23 @@ class Launcher:
         lack = self.has_what_it_needs()
         if lack:
             return "no-spark", lack
+        if not self.url:
+            return "no-spark", "the server does not listen yet"
         if self.is_running:
-            return "job-active", f"the server runs job {self._job}, and one at a time"
+            return "job-active", f"the server runs job {self._job}, and only one at a time"
         return None
 
     def claim(self, job: str) -> None:
         """The next program is this job's; `start` or `end` follows. Only while `why_not` says nothing."""
         self._job = job
 
-    async def start(self, job: str, kind: str, url: str, token: str) -> None:
+    async def start(self, job: str, kind: str, token: str) -> None:
         """Start the program for the job that has claimed it. Raises OSError."""
         assert self._job == job, "it has claimed it"
         self._process = await asyncio.create_subprocess_exec(
             *idle(),
             *self.command,
-            *(kind, "--server", url, "--job", job, "--master", self._spark.master),
+            *(kind, "--server", self.url, "--job", job, "--master", self._spark.master),
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=PIPE,

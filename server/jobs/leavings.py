@@ -11,18 +11,15 @@ damaged slice that could not be read, or by a version that wrote none. It goes o
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from shards.errors import Corrupt, ShardsError
-from shards.leavings import Look, Name, clear, forget, left, look, look_through
+from shards.leavings import Name, clear, forget, left, look, look_through
+from shards.recover import Opened
 from shards.store import Table
 
-from ..writer import Busy
-
-if TYPE_CHECKING:
-    from ..app import App
+from ..writer import Ask, Busy, Writer
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +32,12 @@ REST_S = 0.005
 class Leavings:
     """What has expired and is not yet forgotten."""
 
-    def __init__(self, app: "App", in_thread: Callable[[Callable[[], Any]], Any]) -> None:
-        self._app = app
-        self._in_thread = in_thread
+    def __init__(self, ask: Ask, writer: Writer, opened: Opened, workers: Workers) -> None:
+        self._ask = ask
+        self._writer = writer
+        self._store = opened.store
+        self._directory = opened.directory
+        self._workers = workers
         self._running = asyncio.Lock()
         self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
         self._is_stopping = False
@@ -53,7 +53,7 @@ class Leavings:
         async with self._running:
             try:
                 while not self._is_stopping:
-                    note = next(left(self._app.opened.store), None)
+                    note = next(left(self._store), None)
                     if note is None:
                         break
                     await self._sweep_range(*note)
@@ -65,26 +65,22 @@ class Leavings:
         for table in self._walk:
             is_worth_it = True
             while is_worth_it and not self._is_stopping:
-                floor = self._app.directory.floor
+                floor = self._directory.floor
                 step = partial(look_through, self._store, table, self._walk[table], LOOK_ROWS, floor)
-                found: Look = await self._in_thread(step)
+                found = await self._workers.in_thread(step)
                 await self._forget(found.names)
                 self._walk[table] = found.next or b""
                 is_worth_it = found.next is not None and len(found.names) > LOOK_ROWS // 2
 
-    @property
-    def _store(self) -> Any:
-        return self._app.opened.store
-
     async def _sweep_range(self, start: bytes, end: bytes) -> None:
         at: bytes | None = start
         while at is not None:
-            epoch = self._app.directory.epoch
+            epoch = self._directory.epoch
             step = partial(look, self._store, at, end, LOOK_ROWS, LOOK_BYTES)
             try:
-                found: Look = await self._in_thread(step)
+                found = await self._workers.in_thread(step)
             except Corrupt as error:
-                if self._app.writer.broken is not None or self._app.directory.epoch != epoch:
+                if self._writer.broken is not None or self._directory.epoch != epoch:
                     raise  # the store was taken away under the reading
                 log.warning("an expired slice cannot be read, its keys are found by and by: %s", error)
                 break
@@ -92,12 +88,12 @@ class Leavings:
             at = found.next
             if self._is_stopping and at is not None:
                 return
-        await self._app.ask(lambda commit: clear(commit, start, end))
-        await self._app.pipeline.compact([(start, end)])
+        await self._ask(lambda commit: clear(commit, start, end))
+        await self._workers.compact([(start, end)])
 
     async def _forget(self, names: list[Name]) -> None:
         for index in range(0, len(names), FORGET_NAMES):
             some = names[index : index + FORGET_NAMES]
-            self.forgotten += await self._app.ask(partial(forget, names=some), cost=len(some))
+            self.forgotten += await self._ask(partial(forget, names=some), cost=len(some))
             if len(some) == FORGET_NAMES:
                 await asyncio.sleep(REST_S)

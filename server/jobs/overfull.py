@@ -1,7 +1,12 @@
 """What the server would have a job do now, and how long it leaves alone what has failed.
 
-Overfull is a slice with more rows than `slices.split_above`. One that borrows has been cut already and
-waits for its bytes to be moved. Of both only those count that are further away than a job takes.
+Every minute it looks for work: slices behind retention that only a job may drop, slices that a dead job has
+left borrowing, and overfull ones. Overfull is a slice with more rows than `slices.split_above`. One that
+borrows has been cut already and waits for its bytes to be moved. Of both only those count that are further
+away than a job takes.
+
+A slice whose job failed waits for the next try twice as long as for the last one, up to a day: some slices
+cannot be cut (all due in one instant), and a Spark session costs a minute of processor time.
 """
 
 import logging
@@ -9,11 +14,13 @@ import logging
 from shards.errors import ShardsError
 from shards.jobs import DONE
 from timeline.position import before
-from timeline.slices import Home, Slice
+from timeline.slices import Directory, Home, Slice
 
+from ..clock import Clock
 from ..writer import Busy
-from . import expiring, splitting
+from .expiring import Expiries
 from .pipeline import JobRefused, Pipeline
+from .splitting import Splits
 
 log = logging.getLogger(__name__)
 
@@ -28,52 +35,63 @@ TRIES_MAX = 1_000
 class Overfull:
     """Notices work for jobs, and starts one at a time."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        splits: Splits,
+        expiries: Expiries,
+        directory: Directory,
+        clock: Clock,
+        *,
+        split_above: int,
+    ) -> None:
+        """`split_above`: the rows above which a slice is overfull."""
         self._pipeline = pipeline
+        self._splits = splits
+        self._expiries = expiries
+        self._directory = directory
+        self._clock = clock
+        self._split_above = split_above
         self._waits: dict[Home, tuple[float, float]] = {}
         """(not before, waited), monotonic seconds, of slices that a job was started for."""
         self._last: tuple[str, Home] | None = None
 
     async def look(self) -> None:
         """Start the most useful job, if any. What cannot be done now is tried again at the next look."""
-        pipeline = self._pipeline
-        if not pipeline.url or pipeline.launcher.why_not() is not None:
+        if self._pipeline.launcher.why_not() is not None:
             return
         self._learn()
         try:
-            if pipeline.app.jobs_expire and pipeline.expired():
-                home = pipeline.expired()[0].home
-                if self._may(home):
-                    self._tried(home, (await expiring.create(pipeline, "server")).row.id)
-                    return
+            due = self._expiries.due() if self._expiries.need_a_job else []
+            if due and self._may(due[0].home):
+                self._tried(due[0].home, (await self._expiries.create("server")).row.id)
+                return
             piece = self.candidate()
             if piece is not None:
-                job = await splitting.create(pipeline, piece.start_ms, 0, "server")
+                job = await self._splits.create(piece.start_ms, 0, "server")
                 self._tried(piece.home, job.row.id)
         except (JobRefused, ShardsError, Busy) as error:
             log.warning("no job was started: %s", error)
 
     def candidate(self) -> Slice | None:
         """The slice that most needs a split job."""
-        pipeline = self._pipeline
-        low = pipeline.nearest() + (FAR_MS << 48)
-        most = pipeline.app.config.slices.split_above
+        low = self._splits.nearest() + (FAR_MS << 48)
         pieces = [
             piece
-            for piece in pipeline.app.directory
+            for piece in self._directory
             if before(piece.start_ms) > low
-            and (piece.borrowed or piece.count > most)
-            and pipeline.job_at(piece.start_ms) is None
+            and (piece.borrowed or piece.count > self._split_above)
+            and self._pipeline.job_at(piece.start_ms) is None
             and self._may(piece.home)
         ]
         return max(pieces, key=lambda piece: (bool(piece.borrowed), piece.count), default=None)
 
     def _may(self, home: Home) -> bool:
-        return self._pipeline.app.clock.mono() >= self._waits.get(home, (0.0, 0.0))[0]
+        return self._clock.mono() >= self._waits.get(home, (0.0, 0.0))[0]
 
     def _tried(self, home: Home, job: str) -> None:
         waited = min(WAIT_MAX_S, 2 * self._waits.pop(home, (0.0, WAIT_S / 2))[1])
-        self._waits[home] = (self._pipeline.app.clock.mono() + waited, waited)
+        self._waits[home] = (self._clock.mono() + waited, waited)
         self._last = job, home
         if len(self._waits) > TRIES_MAX:
             del self._waits[next(iter(self._waits))]

@@ -10,72 +10,62 @@ be undone then: a split is whole after `begin` (shards/handover.py), and an expi
 end.
 
 What decides anything runs in the writer; what takes long (checkpoints, hashes, ingestion, compaction) in
-threads of its own, not in the one that syncs. Between the two the state may have changed, so the writer
-checks everything again. When the store fails under a call, what became of the job is read from its row
-once the store is back: until then it is *unsettled*.
+threads (server/jobs/workers.py). Between the two the state may have changed, so the writer checks everything
+again. When the store fails under a call, what became of the job is read from its row once the store is back:
+until then it is *unsettled*.
 
 Bounds: 16 open jobs, one of a slice; 100,000 rows that change under one job; the last 100 ended jobs are
 kept.
 """
 
-import asyncio
 import logging
 import secrets
 from collections import Counter as Tally
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from shards import handover
 from shards.borrow import Counts
 from shards.commit import Commit
+from shards.cuts import Cut
 from shards.dedupe import Refused
 from shards.errors import ShardsError, StoreFailed
-from shards.handover import Move, Notes
 from shards.jobs import ABORTED, DONE, ENDED, JobRow, PieceRow, job_key, job_value, stored_job, stored_jobs
 from shards.manifest import Fault
+from shards.recover import Opened
 from shards.store import Table
-from timeline.position import Position, before
-from timeline.retention import expired_slices
 from timeline.slices import Home, Slice
 
-from ..writer import Busy, Decide
+from ..clock import Clock
+from ..config import Spark
+from ..writer import Ask, Busy, Decide, Writer
 from . import jobfolder
 from .launch import Launcher
-from .leavings import Leavings
-
-if TYPE_CHECKING:
-    from ..app import App
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
 LEASE_S = 60
 OWN_LEASE_S = 600
-"""Of the server's own child: that it has ended is seen at once, and at the lowest priority it may come to do
-nothing for minutes while others keep the machine busy. This one is for a child that hangs."""
-MARGIN_MS = 5_000
-"""A slice that starts within this of T is too near to be cut, loaded or not."""
+"""Of the server's own child. Its end is seen at once, so this is only for a child that hangs; and at the
+lowest priority it may get no processor for minutes while others keep the machine busy."""
 OPEN_MAX = 16
 ENDED_MAX = 100
-EXPIRE_SLICES = 100
-THREADS = 2
 
 
 class JobRefused(Exception):
     """A call that a job does not allow. `slug`: the problem's name; `faults`: of a manifest."""
 
-    def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = (), where: str = "") -> None:
+    def __init__(self, slug: str, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)
         self.slug = slug
         self.faults = faults
-        self.where = where
-        """The field to blame."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +83,7 @@ class Job:
     """What the slices of an expiry hold of borrowed shards."""
     epoch: int = 0
     """Of the directory that this was counted by."""
-    move: Move | None = None
+    cut: Cut | None = None
     is_ingested: bool = False
     """Files have been taken in that are not the children's yet."""
     is_busy: bool = False
@@ -107,16 +97,30 @@ class Job:
 
 
 class Pipeline:
-    """All jobs of one server."""
+    """All jobs of one server: what a split and an expiry have in common."""
 
-    def __init__(self, app: "App", path: Path) -> None:
-        """`path`: of the store, in which the jobs' folders are."""
-        self.app = app
-        self.folder = path / "jobs"
-        self.notes = Notes()
-        self.launcher = Launcher(app.config.spark, self._child_ended)
-        self.url = ""
-        """Where the server can be reached by a child of it; set when it listens."""
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        writer: Writer,
+        opened: Opened,
+        workers: Workers,
+        spark: Spark,
+        *,
+        node: int,
+        folder: Path,
+    ) -> None:
+        """`folder`: what the jobs' folders are made in; on the store's file system."""
+        self._ask = ask
+        self._clock = clock
+        self._writer = writer
+        self._store = opened.store
+        self._workers = workers
+        self._node = node
+        self._folder = folder
+        self._notes = opened.notes
+        self.launcher = Launcher(spark, self._child_ended)
         self.outcomes: Tally[tuple[str, str]] = Tally()
         """Ended jobs by kind and state."""
         self.rows: Tally[str] = Tally()
@@ -125,37 +129,33 @@ class Pipeline:
         self._ended: dict[str, JobRow] = {}
         self._left: list[JobRow] = []
         """Open jobs of the server's last life that still have to be given up."""
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pipeline")
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.leavings = Leavings(app, self.in_thread)
-        app.opened.commit.retired = self.notes.note
 
     # -- the server's side
 
     async def start(self) -> None:
         """Give up what was open when the server ended, and delete the files of all jobs."""
-        rows = sorted(stored_jobs(self.app.opened.store), key=lambda row: row.ended_ms)
+        rows = sorted(stored_jobs(self._store), key=lambda row: row.ended_ms)
         self._ended = {row.id: row for row in rows if row.state in ENDED}
         self._left = [row for row in rows if row.state not in ENDED]
-        await self.in_thread(partial(jobfolder.remove, self.folder))
+        await self._workers.in_thread(partial(jobfolder.remove, self._folder))
         await self.sweep()
-        self.later(self.leavings.sweep())
+
+    def reachable_at(self, url: str) -> None:
+        """The server listens: its own programs find it at `url`."""
+        self.launcher.url = url
 
     async def stop(self) -> None:
-        """End the child and what runs in threads. Open jobs are given up at the next start."""
-        self.leavings.stop()
+        """End the child. Open jobs are given up at the next start."""
         await self.launcher.stop()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._threads.shutdown()
 
     async def sweep(self) -> None:
         """Now and then: end what has lapsed, was overrun, or was under way when the store failed."""
-        if self.app.writer.broken is not None:
+        if self._writer.broken is not None:
             return
         try:
             while self._left:
                 row = self._left[-1]
-                ended = await self.app.ask(
+                ended = await self._ask(
                     partial(self._give_up, row=row, detail="the server was started again")
                 )
                 self._left.pop()
@@ -166,36 +166,6 @@ class Pipeline:
                     await self._look_at(job)
         except (ShardsError, Busy) as error:
             log.warning("jobs are looked at later: %s", error)
-
-    async def in_thread(self, work: Callable[[], Any]) -> Any:
-        """Run something that takes long, not where the syncs run."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin something that nobody waits for; `stop` does."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def compact(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
-        """Give the space of deleted messages back."""
-        store = self.app.opened.store
-        for start, end in ranges:
-            try:
-                await self.in_thread(partial(store.compact, Table.MESSAGES, start, end))
-            except Exception as error:  # the engine's own, while the store is being reopened
-                log.warning("not compacted: %s", error)
-
-    def nearest(self) -> Position:
-        """Only slices that start behind this can be cut."""
-        return max(self.app.wheel.loaded, before(self.app.horizon.clock_ms + MARGIN_MS))
-
-    def expired(self) -> list[Slice]:
-        """The slices whose retention is over, the oldest first."""
-        app = self.app
-        running_s = app.opened.commit.running_ms // 1000
-        retention_s = app.config.slices.retention_ms // 1000
-        return expired_slices(app.directory, running_s, retention_s)[:EXPIRE_SLICES]
 
     # -- looking
 
@@ -228,7 +198,7 @@ class Pipeline:
     async def renew(self, job_id: str, token: str, progress: tuple[int, int] | None) -> Job:
         """Keep the lease. Raises JobRefused."""
         job = await self._checked(job_id, token)
-        job.lease_until = self.app.clock.mono() + lease_of(job.row)
+        job.lease_until = self._clock.mono() + lease_of(job.row)
         job.progress = progress or job.progress
         return job
 
@@ -237,7 +207,7 @@ class Pipeline:
     def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice]) -> Job:
         """A new job, busy, in RAM. Raises JobRefused."""
         if len(self._jobs) >= OPEN_MAX:
-            raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, as many as may be")
+            raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, the most that may be")
         for piece in pieces:
             other = self.job_at(piece.start_ms)
             if other is not None:
@@ -249,10 +219,10 @@ class Pipeline:
         job_id = secrets.token_hex(16)
         slices = [PieceRow(p.start_ms, p.end_ms, p.generation, p.count, p.live) for p in pieces]
         sources = [handover.sources_of(piece) for piece in pieces]
-        created_ms = self.app.clock.wall_ms()
-        row = JobRow(job_id, kind, run, state, self.app.node, created_ms, slices, sources)
-        until = self.app.clock.mono() + lease_of(row)
-        job = Job(row, secrets.token_hex(16), until, self.folder / job_id, is_busy=True)
+        created_ms = self._clock.wall_ms()
+        row = JobRow(job_id, kind, run, state, self._node, created_ms, slices, sources)
+        until = self._clock.mono() + lease_of(row)
+        job = Job(row, secrets.token_hex(16), until, self._folder / job_id, is_busy=True)
         self._jobs[job_id] = job
         if run == "server":
             self.launcher.claim(job_id)
@@ -260,14 +230,13 @@ class Pipeline:
 
     async def created(self, job: Job, prepare: Callable[[], None]) -> Job:
         """Store its row, take a checkpoint, `prepare` in a thread, start its child. Raises as `ask`."""
-        store = self.app.opened.store
         try:
             await self._noted(job)
-            await self.prepared(job, partial(jobfolder.plan, store, job.folder))
+            await self.prepared(job, partial(jobfolder.plan, self._store, job.folder))
             await self.prepared(job, prepare)
             log.info("job %s: %s of the slice at %d", job.row.id, job.row.kind, job.row.slices[0].start_ms)
             if job.row.run == "server":
-                await self.launcher.start(job.row.id, job.row.kind, self.url, job.token)
+                await self.launcher.start(job.row.id, job.row.kind, job.token)
         except OSError as error:
             await self.end(job, f"the child cannot be started: {error}")
             raise JobRefused("no-spark", str(error)) from error
@@ -291,7 +260,7 @@ class Pipeline:
         if job.is_busy:
             raise JobRefused("wrong-state", "another call of this job is under way")
         if kind and (job.row.kind, job.row.state) != (kind, state):
-            raise JobRefused("wrong-state", f"the job is {job.row.state}, kind {job.row.kind}")
+            raise JobRefused("wrong-state", f"the job is of kind {job.row.kind} and in state {job.row.state}")
         job.is_busy = True
         try:
             yield job
@@ -301,7 +270,7 @@ class Pipeline:
     async def ask(self, job: Job, decide: Decide, *, cost: int = 1) -> Any:
         """The writer's answer, once it is durable. Raises JobRefused, StoreFailed, Busy."""
         try:
-            return await self.app.ask(decide, cost=cost)
+            return await self._ask(decide, cost=cost)
         except Refused as error:
             raise JobRefused(error.why, str(error)) from None
         except Exception as error:
@@ -311,7 +280,7 @@ class Pipeline:
     async def prepared(self, job: Job, work: Callable[[], None]) -> None:
         """Do a job's work in a thread; if that fails the job ends. Raises StoreFailed."""
         try:
-            await self.in_thread(work)
+            await self._workers.in_thread(work)
         except (ShardsError, OSError) as error:
             await self.end(job, f"the server could not prepare it: {error}")
             raise StoreFailed(str(error)) from error
@@ -335,13 +304,13 @@ class Pipeline:
             return
         job.row = row
         self._remember(row)
-        if job.move is not None:
-            self.notes.drop(job.move)
+        if job.cut is not None:
+            self._notes.drop(job.cut)
         self.launcher.end(row.id, is_done=row.state == DONE)
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
         log.info("job %s is %s: %s", row.id, row.state, row.detail or f"{row.rows} rows")
-        await self.in_thread(partial(jobfolder.remove, job.folder))
+        await self._workers.in_thread(partial(jobfolder.remove, job.folder))
 
     # -- leaves
 
@@ -352,7 +321,7 @@ class Pipeline:
 
     def _write_end(self, commit: Commit, row: JobRow) -> JobRow:
         """Write the row of a job that ends, and forget the oldest ones."""
-        row = replace(row, ended_ms=self.app.clock.wall_ms())
+        row = replace(row, ended_ms=self._clock.wall_ms())
         write_row(commit, row)
         for old in list(self._ended)[: max(0, len(self._ended) + 1 - ENDED_MAX)]:
             commit.row(Table.META, job_key(old), None)
@@ -365,7 +334,7 @@ class Pipeline:
 
     def _rest(self, job: Job) -> None:
         job.is_busy = False
-        job.lease_until = self.app.clock.mono() + lease_of(job.row)
+        job.lease_until = self._clock.mono() + lease_of(job.row)
 
     async def _checked(self, job_id: str, token: str) -> Job:
         found = self._jobs.get(job_id)
@@ -383,16 +352,16 @@ class Pipeline:
     async def _look_at(self, job: Job) -> None:
         """End the job if it cannot go on."""
         if job.is_unsettled:
-            row = stored_job(self.app.opened.store, job.row.id)
+            row = stored_job(self._store, job.row.id)
             if row is not None and row.state in ENDED:
                 await self.closed(job, row)
             else:
                 await self.end(job, "the store failed")
-        elif job.move is not None and job.move.is_overrun:
-            await self.end(job, f"more than {handover.NOTED_MAX} rows changed during the job")
+        elif job.cut is not None and job.cut.is_overrun:
+            await self.end(job, f"more than {self._notes.most} rows changed during the job")
         elif job.orphaned:
             await self.end(job, job.orphaned)
-        elif self.app.clock.mono() >= job.lease_until:
+        elif self._clock.mono() >= job.lease_until:
             await self.end(job, "the lease lapsed")
 
     async def _child_ended(self, job_id: str, detail: str) -> None:

@@ -17,43 +17,143 @@ from msgspec.structs import replace
 from shards import handover, keys
 from shards.borrow import Counts, counted_key
 from shards.commit import Commit
+from shards.cuts import Cut
 from shards.dedupe import Refused
-from shards.handover import Move
 from shards.jobs import COMMITTING, MOVING, PLANNING, SPLIT, JobRow
 from shards.manifest import MovedFile, manifest_faults
-from timeline.position import before
+from shards.recover import Opened
+from timeline.position import Position, before
+from timeline.wheel import Wheel
 
-from ..writer import Busy
+from ..writer import Busy, Entry
 from . import jobfolder
 from .pipeline import Job, JobRefused, Pipeline, homes, write_row
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
+MARGIN_MS = 5_000
+"""A slice that starts within this of T is too near to be cut, loaded or not."""
 REPLAY_ROWS = 1_000
 """Stubs that are replayed in one group."""
 
 
-async def create(pipeline: Pipeline, start_ms: int, parts: int, run: str) -> Job:
-    """A job on the slice that starts there. Raises JobRefused, StoreFailed, Busy."""
-    app = pipeline.app
-    piece = app.directory.get(start_ms)
-    if piece is None:
-        raise JobRefused("not-found", f"no slice starts at {start_ms}")
-    if before(piece.start_ms) <= pipeline.nearest():
-        raise JobRefused("too-near", "the slice is in memory, or will soon be")
-    if next(piece.readable(), None) is None:
-        raise JobRefused("wrong-state", "the slice holds nothing")
-    shared = handover.shared_sources(app.opened.commit, piece)
-    job = pipeline.create(SPLIT, run, PLANNING, [piece])
-    job.row.parts = parts
+class Splits:
+    """The splits of one server; `Pipeline` has what they share with other jobs."""
 
-    def prepare() -> None:
-        found = jobfolder.counted(app.opened.store, [(piece, shard) for shard in shared])
-        parts = {shard.number: found[counted_key(piece, shard)] for shard in shared}
-        job.known |= {number: part.rows for number, part in parts.items()}
-        job.row = with_parts(job.row, parts)
+    def __init__(self, pipeline: Pipeline, workers: Workers, opened: Opened, wheel: Wheel[Entry]) -> None:
+        self._pipeline = pipeline
+        self._workers = workers
+        self._opened = opened
+        self._wheel = wheel
 
-    return await pipeline.created(job, prepare)
+    def nearest(self) -> Position:
+        """Only slices that start behind this can be cut."""
+        return max(self._wheel.loaded, before(self._opened.horizon.clock_ms + MARGIN_MS))
+
+    async def create(self, start_ms: int, parts: int, run: str) -> Job:
+        """A job on the slice that starts there. Raises JobRefused, StoreFailed, Busy."""
+        piece = self._opened.directory.get(start_ms)
+        if piece is None:
+            raise JobRefused("not-found", f"no slice starts at {start_ms}")
+        if before(piece.start_ms) <= self.nearest():
+            raise JobRefused("too-near", "the slice is in memory, or will soon be")
+        if next(piece.readable(), None) is None:
+            raise JobRefused("wrong-state", "the slice holds nothing")
+        shared = handover.shared_sources(self._opened.commit, piece)
+        job = self._pipeline.create(SPLIT, run, PLANNING, [piece])
+        job.row.parts = parts
+
+        def prepare() -> None:
+            found = jobfolder.counted(self._opened.store, [(piece, shard) for shard in shared])
+            parts = {shard.number: found[counted_key(piece, shard)] for shard in shared}
+            job.known |= {number: part.rows for number, part in parts.items()}
+            job.row = with_parts(job.row, parts)
+
+        return await self._pipeline.created(job, prepare)
+
+    async def begin(self, job_id: str, token: str, cuts: Sequence[int]) -> Job:
+        """Cut the slice at these instants, ms. Raises JobRefused, StoreFailed, Busy."""
+        async with self._pipeline.step(job_id, token, SPLIT, PLANNING) as job:
+
+            def decide(commit: Commit) -> JobRow:
+                cut = handover.begin(commit, job.row.slices[0].home, cuts, self.nearest(), job.known)
+                # From now on, not from when it is durable: the next cancel may be in this group.
+                job.cut = cut
+                self._opened.notes.add(cut)
+                row = replace(job.row, state=MOVING, children=cut.children, sources=[cut.sources])
+                write_row(commit, row)
+                return row
+
+            job.row = await self._pipeline.ask(job, decide)
+            log.info("job %s cut its slice into %d", job.row.id, len(job.row.children))
+            await self._pipeline.prepared(job, partial(jobfolder.begin, self._opened.store, job.folder))
+        return job
+
+    async def commit(self, job_id: str, token: str, files: Sequence[MovedFile]) -> JobRow:
+        """Take what was moved. Raises JobRefused, StoreFailed, Busy."""
+        async with self._pipeline.step(job_id, token, SPLIT, MOVING) as job:
+            cut = job.cut
+            assert cut is not None, "it has begun"
+            faults = manifest_faults(files, cut.children, cut.sources, cut.rows)
+            if faults:
+                raise JobRefused("bad-manifest", "the manifest does not fit", faults)
+            job.row.state = COMMITTING
+            try:
+                row = await self._take(job, cut, files)
+            except (JobRefused, Busy):
+                await self._put_back(job, cut)
+                raise
+            except Exception:
+                # What came of it is seen from its row; the job cannot go on.
+                job.is_unsettled = True
+                raise
+            await self._pipeline.closed(job, row)
+            self._workers.later(self._workers.compact([keys.slice_range(home) for home in homes(row)]))
+        return row
+
+    async def _take(self, job: Job, cut: Cut, files: Sequence[MovedFile]) -> JobRow:
+        self._check_near(cut)
+        store = self._opened.store
+        try:
+            faults = await self._workers.in_thread(partial(jobfolder.check, store, job.folder, files))
+            if faults:
+                raise JobRefused("bad-manifest", "a file does not fit", faults)
+            if job.is_ingested:
+                # By a commit that was refused then: its rows, and what was replayed onto them, go first.
+                await self._pipeline.ask(
+                    job, partial(handover.discard, children=cut.children, sources=cut.sources)
+                )
+                handover.undo_replay(cut)
+            job.is_ingested = True
+            await self._workers.in_thread(partial(jobfolder.ingest, store, job.folder, files))
+        except OSError as error:
+            raise JobRefused("bad-manifest", f"the files cannot be taken: {error}") from error
+        left = 1
+        while left:
+            step = partial(handover.replay, cut=cut, limit=REPLAY_ROWS)
+            left = await self._pipeline.ask(job, step, cost=min(REPLAY_ROWS, max(1, len(cut.noted))))
+
+        def decide(commit: Commit) -> JobRow:
+            if cut.is_overrun:
+                raise Refused("wrong-state", "more rows changed during the job than are noted")
+            handover.switch(commit, cut, files, self.nearest())
+            return self._pipeline.done_row(commit, job, sum(file.rows for file in files))
+
+        row: JobRow = await self._pipeline.ask(job, decide)
+        return row
+
+    def _check_near(self, cut: Cut) -> None:
+        if before(cut.start_ms) <= self.nearest():
+            raise JobRefused("too-near", "the slice is in memory by now, or will soon be")
+
+    async def _put_back(self, job: Job, cut: Cut) -> None:
+        """A commit was refused. What was ingested goes with the next one, or with the job."""
+        job.row.state = MOVING
+        if cut.is_overrun:
+            await self._pipeline.end(job, "more rows changed during the job than are noted")
+        elif before(cut.start_ms) <= self.nearest():
+            await self._pipeline.end(job, "the slice has come too near")
 
 
 def with_parts(row: JobRow, parts: Mapping[int, Counts]) -> JobRow:
@@ -66,87 +166,3 @@ def with_parts(row: JobRow, parts: Mapping[int, Counts]) -> JobRow:
     ]
     rows, live = sum(source.count for source in sources), sum(source.live for source in sources)
     return replace(row, slices=[replace(row.slices[0], rows=rows, live=live)], sources=[sources])
-
-
-async def begin(pipeline: Pipeline, job_id: str, token: str, cuts: Sequence[int]) -> Job:
-    """Cut the slice at these instants, ms. Raises JobRefused, StoreFailed, Busy."""
-    async with pipeline.step(job_id, token, SPLIT, PLANNING) as job:
-
-        def decide(commit: Commit) -> JobRow:
-            move = handover.begin(commit, job.row.slices[0].home, cuts, pipeline.nearest(), job.known)
-            # From now on, not from when it is durable: the next cancel may be in this group.
-            job.move = move
-            pipeline.notes.add(move)
-            row = replace(job.row, state=MOVING, children=move.children, sources=[move.sources])
-            write_row(commit, row)
-            return row
-
-        job.row = await pipeline.ask(job, decide)
-        log.info("job %s cut its slice into %d", job.row.id, len(job.row.children))
-        await pipeline.prepared(job, partial(jobfolder.begin, pipeline.app.opened.store, job.folder))
-    return job
-
-
-async def commit(pipeline: Pipeline, job_id: str, token: str, files: Sequence[MovedFile]) -> JobRow:
-    """Take what was moved. Raises JobRefused, StoreFailed, Busy."""
-    async with pipeline.step(job_id, token, SPLIT, MOVING) as job:
-        move = job.move
-        assert move is not None, "it has begun"
-        faults = manifest_faults(files, move.children, move.sources, move.rows)
-        if faults:
-            raise JobRefused("bad-manifest", "the manifest does not fit", faults)
-        job.row.state = COMMITTING
-        try:
-            row = await _take(pipeline, job, move, files)
-        except (JobRefused, Busy):
-            await _put_back(pipeline, job, move)
-            raise
-        except Exception:
-            # What came of it is seen from its row; the job cannot go on.
-            job.is_unsettled = True
-            raise
-        await pipeline.closed(job, row)
-        pipeline.later(pipeline.compact([keys.slice_range(home) for home in homes(row)]))
-    return row
-
-
-async def _take(pipeline: Pipeline, job: Job, move: Move, files: Sequence[MovedFile]) -> JobRow:
-    _check_near(pipeline, move)
-    store = pipeline.app.opened.store
-    try:
-        faults = await pipeline.in_thread(partial(jobfolder.check, store, job.folder, files))
-        if faults:
-            raise JobRefused("bad-manifest", "a file does not fit", faults)
-        if job.is_ingested:
-            # By a commit that was refused then: its rows, and what was replayed onto them, go first.
-            await pipeline.ask(job, partial(handover.discard, children=move.children, sources=move.sources))
-            handover.undo_replay(move)
-        job.is_ingested = True
-        await pipeline.in_thread(partial(jobfolder.ingest, store, job.folder, files))
-    except OSError as error:
-        raise JobRefused("bad-manifest", f"the files cannot be taken: {error}") from error
-    left = 1
-    while left:
-        step = partial(handover.replay, move=move, limit=REPLAY_ROWS)
-        left = await pipeline.ask(job, step, cost=min(REPLAY_ROWS, max(1, len(move.noted))))
-
-    def decide(commit: Commit) -> JobRow:
-        if move.is_overrun:
-            raise Refused("wrong-state", "more rows changed during the job than are noted")
-        handover.switch(commit, move, files, pipeline.nearest())
-        return pipeline.done_row(commit, job, sum(file.rows for file in files))
-
-    row: JobRow = await pipeline.ask(job, decide)
-    return row
-
-
-def _check_near(pipeline: Pipeline, move: Move) -> None:
-    if before(move.start_ms) <= pipeline.nearest():
-        raise JobRefused("too-near", "the slice is in memory by now, or will soon be")
-
-
-async def _put_back(pipeline: Pipeline, job: Job, move: Move) -> None:
-    """A commit was refused. What was ingested goes with the next one, or with the job."""
-    job.row.state = MOVING
-    if move.is_overrun or before(move.start_ms) <= pipeline.nearest():
-        await pipeline.end(job, "too much changed" if move.is_overrun else "the slice has come too near")

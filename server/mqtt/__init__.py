@@ -1,14 +1,28 @@
-"""MQTT 3.1, 3.1.1 and 5.
+"""One MQTT connection, from its socket to what it asks of delivery.
 
-The codec is sans-IO and knows bytes and values only:
+Inwards, in the order that bytes come:
 
-    reasons.py     reason codes, which packet may carry which, and the errors that carry them
-    wire.py        packet type numbers, integers and strings on the wire
-    properties.py  the properties of MQTT 5
-    packets.py     one frozen struct per packet
-    parse.py       body of one packet -> struct, every rule checked
-    encode.py      struct -> bytes
-    publish.py     the stream decoder with the hot PUBLISH and ack path, and publishes encoded once for many
+    listeners.py    where MQTT listens: TCP, TLS, websockets; accepts, while there is room
+    websocket.py    MQTT over websockets: between the socket and the link
+    handshake.py    the request that makes a connection a websocket, and its answer
+    frames.py       websocket frames: bytes -> payloads, and back
+    link.py         the asyncio protocol round a connection: reads, holds, writes, lingers
+    state.py        `Connection`: the rules of one connection, packets in, calls to the broker out
+    backlog.py      packets that wait for their turn, and how many bytes they came in
+    opening.py      CONNECT: what is refused, and what CONNACK grants
+    subscribing.py  SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused
+    inbound.py      publishes: read, handed on together, answered in their order
+    wishes.py       a PUBLISH read as a wish: when, where, under which key
+    acks.py         acks of deliveries, and the packet ids of QoS 2
 
-It does not keep sessions, topic aliases, packet ids in use or keep alive: those are one connection's rules.
+Outwards:
+
+    outbox.py       what one connection is sent: the link that delivery sees
+    forms.py        a message as PUBLISH bytes, made once per form
+
+    peer.py         who is at the other end, for the log
+
+It says what MQTT says: packets, levels, reason codes, aliases, packet ids, keep alive. It does not decide who
+gets a message, what is stored, or when a session ends (server/delivery); bytes are read and written elsewhere
+(server/codec). Of the ground floor it knows configuration, clock, log, times and kinds of values only.
 """

@@ -7,38 +7,35 @@ An ack of a packet id that is not in flight is passed over (the message was give
 session began anew); one of the wrong kind is a protocol error.
 """
 
+from collections.abc import Callable
 from typing import Protocol
-
-from timeline.session import Flight
 
 from ..codec import wire
 from ..codec.packets import Ack, Packet
 from ..codec.reasons import Reason
-from ..delivery.broker import Broker
-from ..delivery.subscriber import Subscriber
+from ..delivery.broker import Broker, Receipt
+from ..delivery.subscriber import Closing, Subscriber
 
-
-def _last_ack(flight: Flight) -> int:
-    """The ack that ends a flight as it stands; 0: it has to be received before."""
-    if flight.qos == 1:
-        return wire.PUBACK
-    return wire.PUBCOMP if flight.phase else 0
+WRONG_KIND = "an ack of the wrong kind"
 
 
 class Sink(Protocol):
     """The connection that acks come from."""
 
-    level: int
-    is_closed: bool
+    @property
+    def level(self) -> int: ...
+
+    @property
+    def is_closed(self) -> bool: ...
 
     def put(self, packet: Packet) -> None: ...
 
-    def close(self, reason: int) -> None: ...
+    def close(self, why: Closing) -> None: ...
 
     def refuse(self, reason: Reason, why: str) -> None: ...
 
 
-class Outflow:
+class Acks:
     """The acks of one connection."""
 
     def __init__(self, broker: Broker, sink: Sink) -> None:
@@ -46,37 +43,15 @@ class Outflow:
         self._sink = sink
 
     def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
-        """PUBACK, PUBREC or PUBCOMP. The first lines are the usual case, one for each delivery."""
-        flights = subscriber.session.flights
-        flight = flights.get(packet.packet_id)
-        if packet.kind == wire.PUBACK and flight is not None and flight.qos == 1 and flight.loan is None:
-            del flights[packet.packet_id]
-            if subscriber.session.resends:
-                subscriber.session.resends.discard(packet.packet_id)
-            if flight.size:
-                subscriber.session.flight_bytes -= flight.size
-            subscriber.dirty.add(subscriber)
-            if not subscriber.session.tailing or subscriber.groups:
-                self._broker.read_on(subscriber)
-            return
-        if packet.kind == wire.PUBREC:
-            self._on_received(packet, subscriber, flight)
-        elif flight is None:
-            if packet.kind == wire.PUBCOMP:
-                subscriber.session.retired.pop(packet.packet_id, None)
-        elif packet.kind != _last_ack(flight):
-            self._sink.refuse(Reason.PROTOCOL_ERROR, "an ack of the wrong kind")
+        """PUBACK, PUBREC or PUBCOMP."""
+        if packet.kind == wire.PUBACK:
+            is_due = self._broker.ack(subscriber, packet.packet_id)
+        elif packet.kind == wire.PUBREC:
+            is_due = self._on_received(packet, subscriber)
         else:
-            self.finish(subscriber, flight)
-
-    def finish(self, subscriber: Subscriber, flight: Flight) -> None:
-        """The client has the message for good, or will never take it."""
-        subscriber.session.ack(flight.packet_id)
-        subscriber.dirty.add(subscriber)
-        if flight.loan is not None:
-            self._broker.groups.over(subscriber, flight, is_acked=True)
-        if subscriber.groups or not subscriber.session.tailing:
-            self._broker.read_on(subscriber)
+            is_due = self._broker.complete(subscriber, packet.packet_id)
+        if not is_due:
+            self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def on_release(self, packet: Ack, subscriber: Subscriber) -> None:
         """PUBREL: the packet id of the client's publish is free again, when that is durable."""
@@ -84,43 +59,31 @@ class Outflow:
         if packet_id not in subscriber.session.received:
             self._put(wire.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             return
+        self._broker.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
 
-        def released(is_durable: bool) -> None:
-            if is_durable:
-                self._put(wire.PUBCOMP, packet_id)
-            else:
-                self._sink.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-
-        self._broker.released(subscriber, packet_id, released)
-
-    def _on_received(self, packet: Ack, subscriber: Subscriber, flight: Flight | None) -> None:
-        """PUBREC: remember that the message is there, durably, then release it."""
+    def _on_received(self, packet: Ack, subscriber: Subscriber) -> bool:
+        """PUBREC: the message is released when it is remembered durably that it is there."""
         packet_id = packet.packet_id
-        if flight is None:
-            # An exchange that was given up is ended in order; the packet id is free with PUBCOMP.
-            is_retired = packet_id in subscriber.session.retired
-            self._put(wire.PUBREL, packet_id, 0 if is_retired else Reason.PACKET_IDENTIFIER_NOT_FOUND)
-            return
-        if flight.qos != 2:
-            self._sink.refuse(Reason.PROTOCOL_ERROR, "an ack of the wrong kind")
-            return
-        if packet.reason >= 0x80:
-            self.finish(subscriber, flight)
-            return
-        if flight.phase == 2 or not subscriber.session.is_persistent:
-            flight.phase = 2
-            self._put(wire.PUBREL, packet_id)
-            return
-        flight.phase = 1
-
-        def stored(waiting: int) -> None:
-            if waiting >= 0:
-                flight.phase = 2
+        done = self._answering(wire.PUBREL, packet_id)
+        receipt = self._broker.received(subscriber, packet_id, done, is_taken=packet.reason < 0x80)
+        match receipt:
+            case Receipt.UNKNOWN:
+                self._put(wire.PUBREL, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            case Receipt.NOTED | Receipt.RETIRED:
+                # An exchange that was given up is ended in order too: the packet id is free with PUBCOMP.
                 self._put(wire.PUBREL, packet_id)
-            else:
-                self._sink.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+        return receipt is not Receipt.WRONG
 
-        subscriber.secure(subscriber, stored)
+    def _answering(self, kind: int, packet_id: int) -> Callable[[bool], None]:
+        """What answers when something is durable, or ends the connection when it cannot be."""
+
+        def answer(is_durable: bool) -> None:
+            if is_durable:
+                self._put(kind, packet_id)
+            else:
+                self._sink.close(Closing.STORE_FAILED)
+
+        return answer
 
     def _put(self, kind: int, packet_id: int, reason: int = 0) -> None:
         """Below level 5 an ack carries no reason."""

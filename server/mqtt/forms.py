@@ -8,9 +8,10 @@ second delivery on. A plain publish goes out as it came in.
 from functools import lru_cache
 
 from shards.fate import AT_ONCE_MS
+from shards.properties import user_property
 from timeline.session import Subscription
 
-from ..codec.properties import message_expiry, subscription_id, topic_alias, user_property
+from ..codec.properties import message_expiry, subscription_id, topic_alias
 from ..codec.publish import publish_parts, with_dup
 from ..delivery.message import Message
 from ..times import format_ms
@@ -44,7 +45,7 @@ class Shape:
         attempt: int,
         is_dup: bool,
     ) -> Parts | None:
-        """What `fitting` says; a topic that goes out has an alias from then on."""
+        """As `fitting`; the topic of what goes out has an alias from then on."""
         found = self.fitting(message, qos, retain, subscriptions, attempt, is_dup)
         if found is not None and self._aliases_max:
             topic = message.record.topic

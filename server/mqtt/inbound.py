@@ -5,6 +5,7 @@ sync and one that is not when it has been handed on. So every publish takes a pl
 complete is sent from the front.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -16,85 +17,114 @@ from timeline.session import PACKET_ID_MAX, Session
 from ..codec.packets import Publish
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
-from ..delivery.publishing import Answer
-from .wishes import PublishRefused, Wish, is_payload_as_said, raised, read_publish
+from ..delivery.message import publisher_of
+from ..delivery.publishing import Answer, Verdict, Wish
+from .peer import Peer
+from .wishes import (
+    PublishRefused,
+    is_payload_as_said,
+    raised,
+    read_plain,
+    read_publish,
+)
+
+log = logging.getLogger(__name__)
 
 ALIAS_BYTES = 2_048
-"""How long the topics that stand behind aliases may be, on the average of `mqtt.topic_alias_maximum`."""
-
-
+"""Bytes that the topics behind aliases may have, for each alias of `mqtt.topic_alias_maximum`."""
+_REASONS: tuple[int, ...] = (
+    Reason.SUCCESS,
+    Reason.NO_MATCHING_SUBSCRIBERS,
+    Reason.QUOTA_EXCEEDED,
+    Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+)
+"""By `Verdict`."""
 RECEIVED_FACTOR = 4
 """Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
 
 
-class PendingAck:
+class PendingAck(msgspec.Struct, gc=False):
     """A publish that has not been answered yet: by PUBACK at QoS 1, by PUBREC at QoS 2."""
 
-    __slots__ = ("detail", "is_ready", "message", "packet_id", "qos", "reason")
-
-    def __init__(self, packet_id: int, qos: int) -> None:
-        self.packet_id = packet_id
-        self.qos = qos
-        self.is_ready = False
-        self.reason = 0
-        self.detail = ""
-        """Why it was refused."""
-        self.message = 0
-        """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
+    packet_id: int
+    qos: int
+    is_ready: bool = False
+    reason: int = 0
+    detail: str = ""
+    """Why it was refused."""
+    message: int = 0
+    """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
 
 
-class Inflow:
+class Inbound:
     """Publishes in, answers out through `acknowledge`, in order."""
 
-    def __init__(self, broker: Broker, acknowledge: Callable[[PendingAck], None]) -> None:
+    def __init__(self, broker: Broker, peer: Peer, acknowledge: Callable[[PendingAck], None]) -> None:
         self._broker = broker
+        self._peer = peer
         self._acknowledge = acknowledge
-        self._qos_floor = broker.config.mqtt.qos_floor
-        self._acks: deque[PendingAck] = deque()
+        self._mqtt = broker.config.mqtt
+        self._limits = broker.config.limits
+        self._level = 0
+        self._publisher = b""
+        self._unanswered: deque[PendingAck] = deque()
+        """In the order of the publishes, which is that of the answers."""
         self._aliases: dict[int, bytes] = {}
         self._alias_bytes = 0
         self._wishes: list[tuple[Wish, Answer | None]] = []
         self._waiting: dict[int, PendingAck] = {}
-        """`_acks` by packet id."""
-        self.asked: set[int] = set()
+        """The same publishes by their packet id."""
+        self._asked: set[int] = set()
         """Packet ids of SUBSCRIBE and UNSUBSCRIBE that wait for their answer."""
         self._unreleased: set[int] = set()
-        """Packet ids of QoS 2 that were answered here: what Receive Maximum counts, with `_acks`."""
+        """Packet ids of QoS 2 that were answered here: what Receive Maximum counts, with `_unanswered`."""
         self.is_settled = True
-        """Nothing was handed over since who looks here has waited for it."""
+        """Nothing has been handed over since `settle`."""
         self.has_published = False
-        """Something was handed over since who looks here has reset it."""
+        """Something has been handed over since `begin_turn`."""
 
-    def fault(self, packet: Publish, session: Session, level: int) -> tuple[Reason, str] | None:
-        """What of a publish ends the connection."""
-        mqtt = self._broker.config.mqtt
+    def learn(self, level: int, client_id: str) -> None:
+        """What CONNECT says of who publishes."""
+        self._level = level
+        self._publisher = publisher_of(client_id)
+
+    def begin_turn(self) -> None:
+        """What is handed over from now on counts as published in this turn."""
+        self.has_published = False
+
+    def settle(self) -> None:
+        """All that was handed over has been waited for."""
+        self.is_settled = True
+
+    def _check(self, packet: Publish, session: Session) -> None:
+        """Raises PublishRefused for what of a publish ends the connection."""
+        mqtt = self._mqtt
         if packet.qos > mqtt.maximum_qos:
-            return Reason.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
+            detail = f"QoS {packet.qos}, {mqtt.maximum_qos} is the highest"
+            raise PublishRefused(Reason.QOS_NOT_SUPPORTED, detail)
         if packet.retain and not mqtt.retain_available:
-            return Reason.RETAIN_NOT_SUPPORTED, "a retained message"
-        if packet.qos and len(self._acks) + len(self._unreleased) >= mqtt.receive_maximum:
-            return self._excess(packet.packet_id, session, level)
-        return None
+            raise PublishRefused(Reason.RETAIN_NOT_SUPPORTED, "a retained message")
+        if packet.qos and len(self._unanswered) + len(self._unreleased) >= mqtt.receive_maximum:
+            self._check_excess(packet.packet_id, session)
 
-    def _excess(self, packet_id: int, session: Session, level: int) -> tuple[Reason, str] | None:
-        """What is wrong with one more publish that is to be answered, when there are so many already."""
-        if level == 5 and packet_id not in session.received:
-            return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes in flight than CONNACK allowed"
+    def _check_excess(self, packet_id: int, session: Session) -> None:
+        """Raises PublishRefused if there cannot be one more publish that is to be answered."""
+        if self._level == 5 and packet_id not in session.received:
+            detail = "more publishes in flight than CONNACK allowed"
+            raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
         # Below level 5 nobody was told a number; what is known counts already, until it is asked for again.
-        bound = self._broker.config.mqtt.receive_maximum if level == 5 else PACKET_ID_MAX
-        if len(self._acks) >= bound:
-            return Reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes wait for an answer than there may be"
-        return None
+        bound = self._mqtt.receive_maximum if self._level == 5 else PACKET_ID_MAX
+        if len(self._unanswered) >= bound:
+            detail = "more publishes wait for an answer than there may be"
+            raise PublishRefused(Reason.RECEIVE_MAXIMUM_EXCEEDED, detail)
 
-    def resolve(self, packet: Publish) -> Publish:
-        """Put the topic in the place of its alias.
+    def _resolved(self, packet: Publish, alias: int) -> Publish:
+        """The same with the topic in the place of its alias.
 
         Raises PublishRefused for what ends the connection: an alias that is none, topics too long to be kept.
         """
-        alias = packet.properties.topic_alias if packet.properties is not None else None
-        if alias is None:
-            return packet
-        aliases_max = self._broker.config.mqtt.topic_alias_maximum
+        aliases_max = self._mqtt.topic_alias_maximum
         if alias > aliases_max:
             raise PublishRefused(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is above the maximum")
         if packet.topic:
@@ -111,32 +141,43 @@ class Inflow:
 
     def is_in_use(self, packet_id: int) -> bool:
         """Whether something that this connection has begun under the packet id is not over."""
-        return packet_id in self._waiting or packet_id in self.asked or packet_id in self._unreleased
+        return packet_id in self._waiting or packet_id in self._asked or packet_id in self._unreleased
 
-    def take(self, packet: Publish, session: Session, level: int) -> PublishRefused | None:
-        """Read a publish and keep it for `flush`; the reason if it cannot be taken."""
-        broker = self._broker
+    def reserve(self, packet_id: int) -> None:
+        """A SUBSCRIBE or UNSUBSCRIBE waits for its answer under this packet id."""
+        self._asked.add(packet_id)
+
+    def free(self, packet_id: int) -> None:
+        """It has its answer."""
+        self._asked.discard(packet_id)
+
+    def take(self, packet: Publish, session: Session) -> None:
+        """Read a publish and keep it for `flush`; one that is refused is answered.
+
+        Raises PublishRefused for what ends the connection.
+        """
+        properties = packet.properties
+        if properties is not None and properties.topic_alias is not None:
+            packet = self._resolved(packet, properties.topic_alias)
+        self._check(packet, session)
         pending = PendingAck(packet.packet_id, packet.qos) if packet.qos else None
         if packet.qos == 2 and self._is_known(packet.packet_id, session, pending):
-            return None
+            return
         if pending is not None:
-            self._acks.append(pending)
+            self._unanswered.append(pending)
         try:
-            self._claim(pending, level)
+            if pending is not None:
+                self._claim(pending)
             if packet.qos == 2:
                 self._check_unreleased(session)
-            limits = broker.config.limits
-            now_ms = broker.clock.wall_ms()
-            wish = read_publish(packet, session.client_id, now_ms, limits.max_delay_ms, limits.topic_levels)
-            if self._qos_floor:
-                wish = raised(wish, self._qos_floor)
-            _check_payload(packet, limits.max_payload)
+            wish = self._read(packet)
         except PublishRefused as error:
-            broker.traffic.refused += 1
+            self._broker.traffic.refused += 1
             if pending is not None:
                 pending.detail = str(error)[:200]
             self._answer(pending, error.reason, 0, session)
-            return error
+            log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.cause)
+            return
         answer = None
         if pending is not None:
             if packet.qos == 2:
@@ -147,15 +188,14 @@ class Inflow:
 
             if wish.is_scheduled or wish.key:
 
-                def answer(reason: int, message: int) -> None:
-                    self._answer(pending, reason, message, session)
+                def answer(verdict: Verdict, message: int) -> None:
+                    self._answer(pending, _REASONS[verdict], message, session)
             else:
 
-                def answer(reason: int, message: int) -> None:  # noqa: ARG001 - a plain publish has no name
-                    self._answer(pending, reason, 0, session)
+                def answer(verdict: Verdict, message: int) -> None:  # noqa: ARG001 - a plain publish has no name
+                    self._answer(pending, _REASONS[verdict], 0, session)
 
         self._wishes.append((wish, answer))
-        return None
 
     def flush(self) -> None:
         """Hand what has been gathered to the broker, as one request."""
@@ -169,21 +209,37 @@ class Inflow:
         """PUBREL has come: it counts no more."""
         self._unreleased.discard(packet_id)
 
-    def _claim(self, pending: PendingAck | None, level: int) -> None:
+    def _read(self, packet: Publish) -> Wish:
+        """Raises PublishRefused. The usual publish asks for nothing: neither the time nor its properties
+        are looked at."""
+        limits = self._limits
+        if packet.properties is None and not packet.topic.startswith(b"$"):
+            wish = read_plain(packet, self._publisher, limits.topic_levels)
+        else:
+            now_ms = self._broker.clock.wall_ms()
+            wish = read_publish(packet, self._publisher, now_ms, limits.max_delay_ms, limits.topic_levels)
+        if self._mqtt.qos_floor:
+            wish = raised(wish, self._mqtt.qos_floor)
+        if len(packet.payload) > limits.max_payload:
+            # CONNACK tells how large a packet may be, not how large a payload: the connection need not end.
+            raise PublishRefused(Reason.QUOTA_EXCEEDED, "the payload is larger than limits.max_payload")
+        if packet.properties is not None and not is_payload_as_said(packet.payload, packet.properties):
+            raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")
+        return wish
+
+    def _claim(self, pending: PendingAck) -> None:
         """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say.
 
         Below level 5 there are clients that send again what was not acked soon.
         """
-        if pending is None:
-            return
-        if level == 5 and self.is_in_use(pending.packet_id):
+        if self._level == 5 and self.is_in_use(pending.packet_id):
             detail = f"packet id {pending.packet_id} is in use"
             raise PublishRefused(Reason.PACKET_IDENTIFIER_IN_USE, detail)
         self._waiting[pending.packet_id] = pending
 
     def _check_unreleased(self, session: Session) -> None:
         """Raises PublishRefused when the session holds all it may, most of it from earlier connections."""
-        if len(session.received) >= RECEIVED_FACTOR * self._broker.config.mqtt.receive_maximum:
+        if len(session.received) >= RECEIVED_FACTOR * self._mqtt.receive_maximum:
             detail = f"{len(session.received)} publishes of the session wait for their PUBREL"
             raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
 
@@ -193,7 +249,7 @@ class Inflow:
         if is_durable is None:
             return False
         if is_durable and pending is not None:
-            self._acks.append(pending)
+            self._unanswered.append(pending)
             self._answer(pending, 0, 0, session)
         return True
 
@@ -206,19 +262,11 @@ class Inflow:
             elif pending.packet_id in session.received:
                 session.received[pending.packet_id] = True
         pending.is_ready, pending.reason, pending.message = True, reason, message
-        acks, waiting = self._acks, self._waiting
-        while acks and acks[0].is_ready:
-            ready = acks.popleft()
+        unanswered, waiting = self._unanswered, self._waiting
+        while unanswered and unanswered[0].is_ready:
+            ready = unanswered.popleft()
             if waiting.get(ready.packet_id) is ready:
                 del waiting[ready.packet_id]
             if ready.qos == 2 and session.received.get(ready.packet_id):
                 self._unreleased.add(ready.packet_id)
             self._acknowledge(ready)
-
-
-def _check_payload(packet: Publish, bytes_max: int) -> None:
-    if len(packet.payload) > bytes_max:
-        # CONNACK tells how large a packet may be, not how large a payload: no reason to end the connection.
-        raise PublishRefused(Reason.QUOTA_EXCEEDED, "the payload is larger than limits.max_payload")
-    if not is_payload_as_said(packet.payload, packet.properties):
-        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")

@@ -36,6 +36,7 @@ from typing import cast
 
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
+from ..delivery.subscriber import Closing
 from ..logs import by
 from .state import Connection
 
@@ -96,7 +97,7 @@ class Links:
 
 
 class Queue:
-    """Held links that are given their turns in order, a few at a time, while `is_stopped` does not say no."""
+    """Held links that are given their turns in order, a few at a time, unless `is_stopped`."""
 
     def __init__(self, broker: Broker, is_stopped: Callable[[], bool]) -> None:
         self._clock = broker.clock
@@ -215,7 +216,7 @@ class MqttLink(asyncio.Protocol):
         self._timer.cancel()
         connection = self._connection
         if connection is not None and not self._is_ending and connection.is_unfinished:
-            connection.is_blocked = True  # what it were sent would be in vain
+            connection.is_blocked = True  # whatever it were sent would be in vain
             self._is_held = True
             self._wait()
         else:
@@ -228,10 +229,10 @@ class MqttLink(asyncio.Protocol):
         """Whether there is, or was, a transport."""
         return self._connection is not None
 
-    def shut(self, reason: int) -> None:
+    def shut(self, why: Closing) -> None:
         """The server stops: tell the client and close."""
         if self._connection is not None:
-            self._connection.close(reason)
+            self._connection.close(why)
             self._flush()
 
     def keep_frames(self, count: int) -> None:
@@ -368,7 +369,7 @@ class MqttLink(asyncio.Protocol):
     def _wait(self) -> None:
         """Queue for a turn. Not while it waits for its session or its answers lie unread.
 
-        Who ends these calls again.
+        When either is over this is called again.
         """
         connection = self._connection
         if not (self._is_waiting or self._is_unread or connection is None or connection.is_waiting):
@@ -397,7 +398,7 @@ class MqttLink(asyncio.Protocol):
         allowed = connection.keep_alive_s * KEEP_ALIVE_SLACK
         silent = self._loop.time() - self._last_received
         if silent >= allowed and (not self._is_held or self._is_unread):
-            connection.close(0x8D)
+            connection.close(Closing.TIMED_OUT)
             self._flush()
             return
         self._timer = self._loop.call_later(

@@ -7,6 +7,7 @@ from ..codec.packets import Connect
 from ..codec.properties import Properties, forwarded
 from ..codec.reasons import Reason
 from ..config import Config
+from ..delivery.message import publisher_of
 from ..delivery.subscriber import Will
 from .wishes import expires_ms, is_payload_as_said, may_publish
 
@@ -52,7 +53,7 @@ def read_will(packet: Connect, client_id: str, qos_floor: int) -> Will | None:
         max(will.qos, qos_floor),
         will.retain,
         expires_ms=expires_ms(properties),
-        publisher=client_id.encode()[:255],
+        publisher=publisher_of(client_id),
         properties=forwarded(properties),
     )
     return Will(record, (properties.will_delay or 0) if properties is not None else 0)

@@ -12,33 +12,47 @@ from timeline.session import Subscription
 
 from ..codec import wire
 from ..codec.encode import encode
-from ..codec.packets import Ack, Connack, Connect, Disconnect, Packet
+from ..codec.packets import Ack, Connack, Disconnect, Packet
 from ..codec.properties import Properties
 from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.message import Message
-from ..delivery.subscriber import Subscriber
-from ..logs import by, shown
+from ..delivery.subscriber import Closing
 from .forms import Shape, parts
+from .peer import Peer
 
 log = logging.getLogger(__name__)
 
+_REASONS = {
+    Closing.TAKEN_OVER: Reason.SESSION_TAKEN_OVER,
+    Closing.DROPPED: Reason.ADMINISTRATIVE_ACTION,
+    Closing.STORE_FAILED: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Closing.FAILED: Reason.UNSPECIFIED_ERROR,
+    Closing.STOPPING: Reason.SERVER_SHUTTING_DOWN,
+    Closing.TIMED_OUT: Reason.KEEP_ALIVE_TIMEOUT,
+}
 
-class Sending:
-    """The half of a connection that talks. `wake` is called when there is something to send or to close."""
 
-    def __init__(self, broker: Broker, peer: str, wake: Callable[[], None]) -> None:
-        self._broker = broker
+class Outbox:
+    """What one connection is sent: the link that delivery sees.
+
+    `wake` is called when there is something to send or to close. `drop` is given the packet id of a delivery
+    that is larger than the client takes; 0: at QoS 0.
+    """
+
+    def __init__(
+        self, broker: Broker, peer: Peer, wake: Callable[[], None], drop: Callable[[int], None]
+    ) -> None:
+        self._node = broker.node
+        self._traffic = broker.traffic
         self._peer = peer
-        self._cause = by(peer.rpartition(":")[0])
-        """For the log: the address without the port, which is another with each connection."""
         self._wake = wake
+        self._drop = drop
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._out_max = broker.config.limits.out_bytes
         """Unsent bytes from which there is no room: the session then reads on by itself, later."""
-        self._subscriber: Subscriber | None = None
         self._max_packet = 0
         self._shape = Shape(0, broker.node, 0, 0)
         self._is_plain = True
@@ -46,20 +60,27 @@ class Sending:
         self._tells_more = True
         """Reason strings and user properties may go with acks."""
         self.level = 0
-        self.client_id = ""
-        self.is_opening = False
+        self.is_open = False
+        """The session is there and the end has not come: CONNACK first, then whatever there is."""
         self.is_closed = False
         self.is_blocked = False
         """The socket takes no more data; set by the link."""
 
-    def learn(self, packet: Connect) -> None:
+    def speak(self, level: int) -> None:
+        """CONNECT has come, in this level of the protocol."""
+        self.level = level
+
+    def learn(self, asked: Properties) -> None:
         """What CONNECT says of what the client takes."""
-        asked = packet.properties or Properties()
         aliases_max = asked.topic_alias_maximum or 0
         self._max_packet = asked.maximum_packet_size or 0
-        self._shape = Shape(self.level, self._broker.node, self._max_packet, aliases_max)
+        self._shape = Shape(self.level, self._node, self._max_packet, aliases_max)
         self._is_plain = not (self._max_packet or aliases_max)
         self._tells_more = asked.request_problem_info is not False
+
+    def open(self) -> None:
+        """The session is durable: CONNACK may leave, and deliveries behind it."""
+        self.is_open = True
 
     def take_output(self) -> list[bytes]:
         """What is to be sent now, in order."""
@@ -71,8 +92,7 @@ class Sending:
 
     @property
     def has_room(self) -> bool:
-        is_free = self._out_bytes < self._out_max and not self.is_blocked
-        return is_free and not (self.is_opening or self.is_closed or self._subscriber is None)
+        return self._out_bytes < self._out_max and self.is_open and not self.is_blocked
 
     @property
     def is_limited(self) -> bool:
@@ -99,13 +119,13 @@ class Sending:
             return
         retain = is_retained or (message.record.retain and any(s.retain_as_published for s in subscriptions))
         if attempt == 1 and self._is_plain and len(subscriptions) == 1 and not subscriptions[0].identifier:
-            head, tail = parts(message, self.level, qos, retain, self._broker.node)
+            head, tail = parts(message, self.level, qos, retain, self._node)
         else:
             is_dup = attempt != 1 and not is_first
             found = self._shape.parts(message, qos, retain, subscriptions, attempt, is_dup)
             if found is None:
-                self._broker.traffic.dropped += 1
-                self._dropped(packet_id)
+                self._traffic.dropped += 1
+                self._drop(packet_id)
                 return
             head, tail = found
         out = self._out
@@ -116,20 +136,16 @@ class Sending:
             out.append(packet_id.to_bytes(2, "big"))
         out.append(tail)
         self._out_bytes += len(head) + len(tail)
-        self._broker.traffic.sent += 1
+        self._traffic.sent += 1
 
     def release(self, packet_id: int) -> None:
         self.put(Ack(wire.PUBREL, packet_id))
 
-    def close(self, reason: int) -> None:
+    def close(self, why: Closing) -> None:
         """Say why, at level 5, and close."""
         if not self.is_closed:
-            self._say_why(reason)
-            self._end()
-
-    def _dropped(self, packet_id: int) -> None:
-        """The client does not take packets of this size."""
-        raise NotImplementedError
+            self.say_why(_REASONS[why])
+            self.end()
 
     # -- answers
 
@@ -137,33 +153,33 @@ class Sending:
         """Queue an answer. If the client does not take packets of its size the connection ends."""
         data = encode(packet, self.level)
         if not self._max_packet or len(data) <= self._max_packet:
-            self._write(data)
+            self.write(data)
             return
         log.info(
-            "connection closed: %s (%s) takes no answer of %d bytes",
+            "connection closed: %s takes no answer of %d bytes",
             self._peer,
-            shown(self.client_id),
             len(data),
-            extra=self._cause,
+            extra=self._peer.cause,
         )
         if not isinstance(packet, Disconnect | Connack):
-            self._say_why(Reason.PACKET_TOO_LARGE)
-        self._end()
+            self.say_why(Reason.PACKET_TOO_LARGE)
+        self.end()
 
-    def _put_ack(self, kind: int, packet_id: int, reason: int, more: bytes) -> None:
-        """PUBACK or PUBREC of level 5; `more` only if the client wants it and it fits."""
-        data = ack(5, kind, packet_id, reason, more if self._tells_more else b"")
+    def put_ack(self, kind: int, packet_id: int, reason: int, more: bytes) -> None:
+        """PUBACK or PUBREC; `more`, encoded properties, only if the client wants them and they fit."""
+        data = ack(self.level, kind, packet_id, reason, more if self._tells_more else b"")
         if self._max_packet and len(data) > self._max_packet:
-            data = ack(5, kind, packet_id, reason)
-        self._write(data)
+            data = ack(self.level, kind, packet_id, reason)
+        self.write(data)
 
-    def _say_why(self, reason: int, why: str = "") -> None:
+    def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""
-        if self.level == 5 and self._subscriber is not None and not self.is_opening:
+        if self.level == 5 and self.is_open:
             properties = Properties(reason_string=why[:200]) if why and not self._max_packet else None
             self.put(Disconnect(reason, properties))
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Queue bytes, whatever their size; nothing once the end has come."""
         if self.is_closed:
             return
         if not self._out:
@@ -171,7 +187,12 @@ class Sending:
         self._out.append(data)
         self._out_bytes += len(data)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Close when what has been put has been sent."""
-        self.is_closed = True
+        self.shut()
         self._wake()
+
+    def shut(self) -> None:
+        """The connection is gone: nobody reads what is sent from now on."""
+        self.is_closed = True
+        self.is_open = False

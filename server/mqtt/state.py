@@ -2,10 +2,9 @@
 
     new --CONNECT--> opening --session durable--> open --DISCONNECT, fault, takeover--> closed
 
-What arrives while a session is being opened waits. A SUBSCRIBE or UNSUBSCRIBE takes effect when what the
-client has published before it has been handed on; until then it waits, and what comes behind it too. One of
-many filters is worked off in portions, a round each. When something waits no more, and when more has come
-than can be handled in a turn, whoever drives the connection calls `receive` again (`is_behind`).
+What arrives while a session is being opened waits, and so does what comes behind a SUBSCRIBE or UNSUBSCRIBE
+that is not through (server/mqtt/subscribing). When something waits no more, and when more has come than can
+be handled in a turn, whoever drives the connection calls `receive` again (`is_behind`).
 
 Answers to publishes leave in the order of the publishes (MQTT-4.6.0), each when its message is durable or
 handed on: a queue of them is kept, and sent from the front as far as it is complete.
@@ -18,13 +17,13 @@ and again before PUBREL.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from timeline.position import MessageId, id_text
 
 from ..codec import wire
 from ..codec.encode import encode
+from ..codec.errors import MqttError, UnsupportedLevel
 from ..codec.packets import (
     Ack,
     Auth,
@@ -35,20 +34,18 @@ from ..codec.packets import (
     Pingreq,
     Pingresp,
     Publish,
-    Suback,
     Subscribe,
-    Unsuback,
     Unsubscribe,
 )
-from ..codec.properties import reason_string
-from ..codec.publish import Decoder, ack
-from ..codec.reasons import CONNACK_REASONS, MqttError, Reason, UnsupportedLevel, connect_return
+from ..codec.properties import Properties, reason_string
+from ..codec.publish import Decoder
+from ..codec.reasons import CONNACK_REASONS, Reason
 from ..delivery.broker import Broker
-from ..delivery.subscriber import Subscriber
-from ..logs import shown
-from .acks import Outflow
+from ..delivery.subscriber import Closing, Subscriber
+from .acks import Acks
+from .backlog import Backlog
 from .forms import fasti_id
-from .inbound import Inflow, PendingAck
+from .inbound import Inbound, PendingAck
 from .opening import (
     connack_properties,
     connect_fault,
@@ -57,41 +54,40 @@ from .opening import (
     granted_window,
     read_will,
 )
-from .outbox import Sending
-from .subscribing import PORTION_BYTES, Reasons, bridged, size_of, subscribe, unsubscribe
+from .outbox import Outbox
+from .peer import Peer
+from .subscribing import Subscribing, bridged
 from .wishes import PublishRefused
 
 log = logging.getLogger(__name__)
 
 PACKETS_AT_ONCE = 128
-"""Packets that are read before anybody looks at the clock."""
+"""Packets that are read before the clock is looked at."""
 ASKS_MAX = 100
 """Packets of one client that may wait for its session to be stored; then it is read no more."""
 TURN_S = 0.003
-"""How long one connection may be at it before the others have their turn."""
+"""How long one connection may be handled before the others have their turn."""
 
 
-class Connection(Sending):
+class Connection:
     """One client's connection. `wake` is called when there is something to send or to close."""
 
     def __init__(self, broker: Broker, *, peer: str, wake: Callable[[], None]) -> None:
-        super().__init__(broker, peer, wake)
         config = broker.config
+        self._broker = broker
+        self._peer = Peer(peer)
+        self._subscriber: Subscriber | None = None
         self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
-        self._held: deque[Packet | MqttError] = deque()
-        """What has been read and is not handled."""
-        self._stretches: deque[tuple[int, int]] = deque()
-        """Of these packets and of the one that waits: number of the last in each stretch, and its bytes."""
-        self._read = 0
-        self._held_bytes = 0
-        """Of all stretches: one counts until all of it has been handled."""
-        self._waiting: Callable[[], None] | None = None
-        """What goes on in a later round, before all that is held."""
-        self._portion = PORTION_BYTES
-        """Of filters that may be taken before a later round has to come."""
-        self._inflow = Inflow(broker, self._acknowledge)
-        self._outflow = Outflow(broker, self)
+        self._backlog = Backlog()
+        self._outbox = Outbox(broker, self._peer, wake, self._pass_over)
+        self._inbound = Inbound(broker, self._peer, self._acknowledge)
+        self._acks = Acks(broker, self)
+        self._subscribing = Subscribing(
+            broker, self._outbox, self._inbound, self._backlog, wake=wake, refuse=self.refuse
+        )
         self._is_bridge = False
+        self.is_opening = False
+        """The session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
 
     # -- bytes
@@ -101,149 +97,176 @@ class Connection(Sending):
 
         What is not done in `TURN_S` is kept (`is_behind`), as is what comes while something is waited for.
         """
-        clock, decoder = self._broker.clock, self._decoder
-        self._inflow.has_published = False
+        clock, decoder, backlog, outbox = self._broker.clock, self._decoder, self._backlog, self._outbox
+        self._inbound.begin_turn()
         until = 0.0
-        while not self.is_closed:
+        while not outbox.is_closed:
             came = decoder.kept_bytes + len(data)
             packets = self._decode(data)
             self._accept(packets)
-            if self._held or self._waiting is not None or self._stretches:
-                self._note_held(len(packets), came - decoder.kept_bytes)
-            if self.is_waiting or not decoder.is_behind:
+            if backlog.is_noted:
+                backlog.note(len(packets), came - decoder.kept_bytes)
+            if not decoder.is_behind or self.is_waiting:
                 break
             now = clock.mono()
             until = until or now + TURN_S
             if now >= until:
                 break
             data = b""
-        self._inflow.flush()
+        self._inbound.flush()
+
+    def take_output(self) -> list[bytes]:
+        """What is to be sent now, in order."""
+        return self._outbox.take_output()
 
     def lost(self) -> None:
         """The connection is gone, with what is not handled (`is_unfinished`). A persistent session stays."""
-        self._inflow.flush()
-        self.is_closed = True
-        self._held.clear()
-        self._waiting = None
+        self._inbound.flush()
+        self._outbox.shut()
+        self._backlog.clear()
         self._decoder = Decoder(4)
         subscriber, self._subscriber = self._subscriber, None
-        if subscriber is not None and subscriber.link is self:
+        if subscriber is not None and subscriber.link is self._outbox:
             self._broker.leave(subscriber)
 
     def drained(self) -> None:
         """What was waiting to be sent has gone out."""
-        if self._subscriber is not None and not self.is_blocked:
+        if self._subscriber is not None and not self._outbox.is_blocked:
             self._broker.read_on(self._subscriber)
+
+    @property
+    def client_id(self) -> str:
+        """Empty until CONNECT has come."""
+        return self._peer.client_id
+
+    @property
+    def level(self) -> int:
+        """The protocol's, as CONNECT has it; 0 before."""
+        return self._outbox.level
+
+    @property
+    def is_blocked(self) -> bool:
+        """The socket takes no more data."""
+        return self._outbox.is_blocked
+
+    @is_blocked.setter
+    def is_blocked(self, is_blocked: bool) -> None:
+        self._outbox.is_blocked = is_blocked
 
     @property
     def is_open(self) -> bool:
         """CONNACK is out and the connection has not ended."""
-        return self._subscriber is not None and not self.is_opening and not self.is_closed
+        return self._outbox.is_open
+
+    @property
+    def is_closed(self) -> bool:
+        """It has ended: close when what there is to send has been sent."""
+        return self._outbox.is_closed
 
     @property
     def is_behind(self) -> bool:
         """More has come than is handled yet: read no more for now, and call `receive` when there is time."""
-        return not self.is_closed and (bool(self._held) or self._decoder.is_behind or self._asks_much)
+        return not self._outbox.is_closed and (
+            bool(self._backlog.packets) or self._decoder.is_behind or self._asks_much
+        )
 
     @property
     def is_unfinished(self) -> bool:
         """Something that the client sent is not done yet: a client that goes in order has a claim to it."""
-        return not self.is_closed and (
-            self._waiting is not None or bool(self._held) or self._decoder.is_behind
-        )
+        return not self._outbox.is_closed and (not self._backlog.is_empty or self._decoder.is_behind)
 
     @property
     def has_published(self) -> bool:
         """What the last call of `receive` handled had publishes in it."""
-        return self._inflow.has_published
+        return self._inbound.has_published
 
     @property
     def is_waiting(self) -> bool:
         """For the session, or for what was published: `wake` is called when that has come."""
-        return self.is_opening or self._waiting is not None or self._asks_much
+        return self.is_opening or self._backlog.work is not None or self._asks_much
 
     @property
     def _asks_much(self) -> bool:
         subscriber = self._subscriber
-        return subscriber is not None and self._broker.sessions.asks(subscriber) > ASKS_MAX
+        return subscriber is not None and self._broker.asks(subscriber) > ASKS_MAX
 
     @property
     def kept_bytes(self) -> int:
         """Bytes that have come and wait: for the rest of their packet, or for their turn."""
-        is_held = self._held or self._waiting is not None
-        return self._decoder.kept_bytes + (self._held_bytes if is_held else 0)
-
-    def _note_held(self, count: int, size: int) -> None:
-        """So many packets of so many bytes have been read, and those that are held are the last of all."""
-        self._read += count
-        stretches = self._stretches
-        if not stretches or stretches[-1][0] < self._read:
-            self._held_bytes += size
-            stretches.append((self._read, size))
-        handled = self._read - len(self._held) - (self._waiting is not None)
-        while stretches and stretches[0][0] <= handled:
-            self._held_bytes -= stretches.popleft()[1]
+        return self._decoder.kept_bytes + self._backlog.kept_bytes
 
     # -- packets
 
     def _decode(self, data: bytes) -> Sequence[Packet | MqttError]:
         """The next packets, none while the session is being opened. An error is the last of all."""
-        is_full = self.is_opening or len(self._held) > PACKETS_AT_ONCE
+        is_full = self.is_opening or len(self._backlog.packets) > PACKETS_AT_ONCE
         try:
             return self._decoder.feed(data, 0 if is_full else PACKETS_AT_ONCE)
         except MqttError as error:
-            return [*error.packets, error]
+            return [*self._decoder.unreturned, error]
 
     def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
         """Handle packets in order, as far as nothing has to be waited for.
 
         Acks and PINGREQ wait for no subscription: the client must not take the connection for dead.
         """
-        held = self._held
+        backlog, outbox = self._backlog, self._outbox
+        held = backlog.packets
         if held:
             held.extend(packet for packet in packets if not self._goes_ahead(packet))
         else:
             for packet in packets:
-                if self.is_closed:
+                if outbox.is_closed:
                     return
-                if self.is_opening or self._waiting is not None:
+                if self.is_opening or backlog.work is not None:
                     if not self._goes_ahead(packet):
                         held.append(packet)
                 else:
                     self._handle(packet)
-        while held and not (self.is_opening or self.is_closed) and self._waiting is None:
+        while held and not (self.is_opening or outbox.is_closed) and backlog.work is None:
             self._handle(held.popleft())
 
     def _goes_ahead(self, packet: Packet | MqttError) -> bool:
         """Handle what need not wait for a subscription; whether it was that."""
-        is_ahead = self._waiting is not None and isinstance(packet, Ack | Pingreq) and not self.is_closed
+        backlog = self._backlog
+        is_ahead = (
+            backlog.work is not None and isinstance(packet, Ack | Pingreq) and not self._outbox.is_closed
+        )
         if is_ahead:
-            self._read -= 1  # it is not among those that are held
+            backlog.skip()
             self._handle(packet)
         return is_ahead
 
     def _handle(self, packet: Packet | MqttError) -> None:
-        if isinstance(packet, Publish):
-            self._on_publish(packet)
-            return
-        if isinstance(packet, MqttError):
-            self._fault(packet)
-            return
-        if isinstance(packet, Ack) and packet.kind != wire.PUBREL:
-            self._outflow.on_ack(packet, self._present())
-            return
-        self._inflow.flush()
+        """The usual packets first: one for each message that comes, one for each that is delivered."""
+        subscriber = self._subscriber
+        if subscriber is None:
+            self._on_first(packet)
+        elif isinstance(packet, Publish):
+            try:
+                self._inbound.take(packet, subscriber.session)
+            except PublishRefused as error:
+                self.refuse(error.reason, str(error))
+        elif isinstance(packet, Ack) and packet.kind != wire.PUBREL:
+            self._acks.on_ack(packet, subscriber)
+        elif isinstance(packet, MqttError):
+            self.refuse(Reason(packet.reason), str(packet))
+        else:
+            self._inbound.flush()
+            self._on_other(packet, subscriber)
+
+    def _on_other(self, packet: Packet, subscriber: Subscriber) -> None:
+        """What comes more rarely than messages; those before it have been handed on."""
         if isinstance(packet, Ack):
-            self._inflow.released(packet.packet_id)
-            self._outflow.on_release(packet, self._present())
-        elif isinstance(packet, Connect):
-            self._on_connect(packet)
+            self._inbound.released(packet.packet_id)
+            self._acks.on_release(packet, subscriber)
         elif isinstance(packet, Subscribe | Unsubscribe):
-            self._on_filters(packet)
+            wanted = bridged(packet) if self._is_bridge and isinstance(packet, Subscribe) else packet
+            self._subscribing.take(wanted, subscriber)
         elif isinstance(packet, Pingreq):
             self.put(Pingresp())
         elif isinstance(packet, Disconnect):
-            self._on_disconnect(packet)
+            self._on_disconnect(packet, subscriber)
         elif isinstance(packet, Auth):
             self.refuse(Reason.PROTOCOL_ERROR, "AUTH without an authentication method")
         else:
@@ -251,19 +274,25 @@ class Connection(Sending):
 
     # -- CONNECT
 
+    def _on_first(self, packet: Packet | MqttError) -> None:
+        """The decoder lets nothing through before CONNECT, and that only once."""
+        if isinstance(packet, MqttError):
+            self._refuse_bytes(packet)
+        else:
+            assert isinstance(packet, Connect)
+            self._on_connect(packet)
+
     def _on_connect(self, packet: Connect) -> None:
-        if self.level:
-            self.refuse(Reason.PROTOCOL_ERROR, "a second CONNECT")
-            return
-        self.level = packet.level
+        self._outbox.speak(packet.level)
         reason = connect_fault(packet, self._broker.config)
         if reason:
             self._refuse_connect(reason)
             return
         broker = self._broker
-        self.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
+        self._peer.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
         self._is_bridge = packet.is_bridge
-        self.learn(packet)
+        self._outbox.learn(packet.properties or Properties())
+        self._inbound.learn(packet.level, self.client_id)
         self.keep_alive_s = granted_keep_alive_s(packet, broker.config)
         broker.traffic.connects += 1
         self._open_session(packet)
@@ -273,7 +302,7 @@ class Connection(Sending):
         broker = self._broker
         expiry_s = granted_expiry_s(packet, broker.config)
         subscriber, is_present = broker.claim(
-            self,
+            self._outbox,
             self.client_id,
             clean=packet.clean_start,
             expiry_s=expiry_s,
@@ -284,22 +313,23 @@ class Connection(Sending):
             return
         self.is_opening = True
         self._subscriber = subscriber
-        subscriber.will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
+        will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False
             if self.is_closed:
                 return
-            if subscriber.link is not self:
-                self.close(Reason.SESSION_TAKEN_OVER)
+            if subscriber.link is not self._outbox:
+                self.close(Closing.TAKEN_OVER)
             elif not is_durable:
                 self._refuse_connect(Reason.SERVER_UNAVAILABLE)
             else:
                 self._opened(subscriber, is_present, packet)
 
-        broker.begin(subscriber, opened, is_new=not is_present)
+        broker.begin(subscriber, will, opened, is_new=not is_present)
 
     def _opened(self, subscriber: Subscriber, is_present: bool, packet: Connect) -> None:
+        self._outbox.open()
         properties = None
         if self.level == 5:
             assigned = None if packet.client_id else self.client_id
@@ -309,190 +339,67 @@ class Connection(Sending):
         self._broker.resume(subscriber)
 
     def _refuse_connect(self, reason: int) -> None:
-        log.info("connect refused: %s, reason 0x%02x", self._peer, reason, extra=self._cause)
-        self.put(Connack(False, reason if self.level == 5 else connect_return(reason)))
-        self._end()
+        log.info("connect refused: %s, reason 0x%02x", self._peer.address, reason, extra=self._peer.cause)
+        self.put(Connack(False, reason))
+        self._outbox.end()
 
-    # -- SUBSCRIBE, UNSUBSCRIBE
-
-    def _on_filters(self, packet: Subscribe | Unsubscribe) -> None:
-        """At once if the client has published nothing, else when that has been handed on.
-
-        Many packets of few filters are worked off in portions like few packets of many.
-        """
-        self._portion -= size_of(packet)
-        if self._portion < 0:
-            self._portion = PORTION_BYTES
-            self._inflow.is_settled = False
-        if self._inflow.is_settled or not self._later(lambda: self._take_effect(packet)):
-            self._take_effect(packet)
-        self._inflow.is_settled = True
-
-    def _later(self, work: Callable[[], None]) -> bool:
-        """Do it in a later round, when all that has been published up to now has been handed on; what comes
-        behind it waits. False: it cannot wait, and is the caller's."""
-        self._waiting = work
-        if not self._broker.after_publishes(lambda: self._go_on(work)):
-            self._waiting = None
-        return self._waiting is not None
-
-    def _go_on(self, work: Callable[[], None]) -> None:
-        """Its round has come. What it raises is this connection's fault, not that of who calls: dispatch."""
-        if self._waiting is work and not self.is_closed:
-            self._waiting = None
-            try:
-                work()
-            except Exception:
-                log.exception("a subscription could not take effect")
-                self.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
-            self._wake()
-
-    def _take_effect(self, packet: Subscribe | Unsubscribe) -> None:
-        if isinstance(packet, Subscribe):
-            self._on_subscribe(packet)
-        else:
-            self._on_unsubscribe(packet)
-
-    def _on_subscribe(self, packet: Subscribe) -> None:
-        subscriber = self._present()
-        if self._is_in_use(packet.packet_id):
-            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
-            self.put(Suback(packet.packet_id, taken))
-            return
-
-        def taken_all(reasons: tuple[int, ...]) -> None:
-            answer = Suback(packet.packet_id, reasons)
-            self._put_stored(answer, lambda: self._broker.send_retained(subscriber))
-
-        self._broker.hold_retained(subscriber)
-        wanted = bridged(packet) if self._is_bridge else packet
-        self._work_off(subscribe(self._broker, subscriber, wanted), taken_all)
-
-    def _on_unsubscribe(self, packet: Unsubscribe) -> None:
-        if self._is_in_use(packet.packet_id):
-            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
-            self.put(Unsuback(packet.packet_id, taken))
-            return
-
-        def taken_all(reasons: tuple[int, ...]) -> None:
-            self._put_stored(Unsuback(packet.packet_id, reasons), lambda: None)
-
-        self._work_off(unsubscribe(self._broker, self._present(), packet), taken_all)
-
-    def _work_off(self, portions: Reasons, then: Callable[[tuple[int, ...]], None]) -> None:
-        """A portion now and the others in later rounds, then the answer."""
-        while True:
-            try:
-                next(portions)
-            except StopIteration as end:
-                then(end.value)
-                return
-            if self._later(lambda: self._work_off(portions, then)):
-                return
-
-    def _is_in_use(self, packet_id: int) -> bool:
-        """Whether the client has begun something else under this packet id. Only level 5 can say so."""
-        return self.level == 5 and self._inflow.is_in_use(packet_id)
-
-    def _put_stored(self, answer: Suback | Unsuback, then: Callable[[], None]) -> None:
-        """Send an answer once the session, if it is persistent, is durable as it is now; then go on."""
-        subscriber = self._present()
-        if not subscriber.session.is_persistent:
-            self.put(answer)
-            then()
-            return
-
-        self._inflow.asked.add(answer.packet_id)
-
-        def stored(is_durable: bool) -> None:
-            self._inflow.asked.discard(answer.packet_id)
-            if not is_durable:
-                self.close(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-            elif not self.is_closed:
-                self.put(answer)
-                then()
-
-        self._broker.store(subscriber, stored)
-
-    # -- PUBLISH
-
-    def _on_publish(self, packet: Publish) -> None:
-        session = self._present().session
-        try:
-            packet = self._inflow.resolve(packet)
-        except PublishRefused as error:
-            self.refuse(error.reason, str(error))
-            return
-        fault = self._inflow.fault(packet, session, self.level)
-        if fault is not None:
-            self.refuse(*fault)
-            return
-        refused = self._inflow.take(packet, session, self.level)
-        if refused is not None:
-            name = shown(self.client_id)
-            log.info("publish refused: %s (%s), %s", self._peer, name, refused, extra=self._cause)
-
-    def _acknowledge(self, pending: PendingAck) -> None:
-        """Answer a publish; below level 5 a refusal can only be said by closing."""
-        if self.is_closed:
-            return
-        kind = wire.PUBACK if pending.qos == 1 else wire.PUBREC
-        if self.level == 5:
-            more = reason_string(pending.detail) if pending.detail else b""
-            if pending.message:
-                more = fasti_id(id_text(MessageId(pending.message)))
-            self._put_ack(kind, pending.packet_id, pending.reason, more)
-        elif pending.reason >= 0x80:
-            self.refuse(Reason(pending.reason), "a publish that cannot be taken")
-        else:
-            self._write(ack(self.level, kind, pending.packet_id))
-
-    def _dropped(self, packet_id: int) -> None:
-        """The client does not take packets of this size: as if it had been acked."""
-        flight = self._subscriber.session.flights.get(packet_id) if self._subscriber is not None else None
-        if self._subscriber is not None and flight is not None:
-            self._outflow.finish(self._subscriber, flight)
-
-    # -- the end
-
-    def _on_disconnect(self, packet: Disconnect) -> None:
-        subscriber = self._present()
-        asked = packet.properties.session_expiry if packet.properties is not None else None
-        if asked is not None:
-            session = subscriber.session
-            if asked and not session.is_persistent:
-                self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
-                return
-            session.expiry_s = min(asked, self._broker.config.sessions.expiry_max_ms // 1000)
-        if not packet.reason:
-            subscriber.will = None
-        self._end()
-
-    def _fault(self, error: MqttError) -> None:
-        if self.level:
-            self.refuse(Reason(error.reason), str(error))
-            return
-        log.info("connect refused: %s, %s", self._peer, error, extra=self._cause)
+    def _refuse_bytes(self, error: MqttError) -> None:
+        """What came is no CONNECT."""
+        log.info("connect refused: %s, %s", self._peer.address, error, extra=self._peer.cause)
         if isinstance(error, UnsupportedLevel):
-            self._write(error.connack)
+            self._outbox.write(error.connack)
         elif error.spoken == 5:
             # [MQTT-3.1.4-1], [MQTT-3.1.4-2]. At 3.1.1 the connection is closed without a word.
             known = error.reason in CONNACK_REASONS
             reason = error.reason if known else int(Reason.MALFORMED_PACKET)
-            self._write(encode(Connack(False, reason), 5))
-        self._end()
+            self._outbox.write(encode(Connack(False, reason), 5))
+        self._outbox.end()
+
+    # -- what the inbound and the outbox ask for
+
+    def _acknowledge(self, pending: PendingAck) -> None:
+        """Answer a publish; below level 5 a refusal can only be said by closing."""
+        outbox = self._outbox
+        if outbox.is_closed:
+            return
+        more = b""
+        if outbox.level == 5:
+            if pending.message:
+                more = fasti_id(id_text(MessageId(pending.message)))
+            elif pending.detail:
+                more = reason_string(pending.detail)
+        elif pending.reason >= 0x80:
+            self.refuse(Reason(pending.reason), "a publish that cannot be taken")
+            return
+        kind = wire.PUBACK if pending.qos == 1 else wire.PUBREC
+        outbox.put_ack(kind, pending.packet_id, pending.reason, more)
+
+    def _pass_over(self, packet_id: int) -> None:
+        """The client does not take packets of this size: as if it had been acked."""
+        if self._subscriber is not None:
+            self._broker.pass_over(self._subscriber, packet_id)
+
+    # -- the end
+
+    def _on_disconnect(self, packet: Disconnect, subscriber: Subscriber) -> None:
+        asked = packet.properties.session_expiry if packet.properties is not None else None
+        if self._broker.farewell(subscriber, asked, keeps_will=packet.reason != 0):
+            self._outbox.end()
+        else:
+            self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
 
     def refuse(self, reason: Reason, why: str) -> None:
         """A fault of the client: the connection ends, with the reason where the level has one."""
-        name = shown(self.client_id)
-        log.info("connection closed: %s (%s), 0x%02x %s", self._peer, name, reason, why, extra=self._cause)
+        log.info("connection closed: %s, 0x%02x %s", self._peer, reason, why, extra=self._peer.cause)
         if not self.is_closed:
-            self._inflow.flush()
-            self._say_why(reason, why)
-            self._end()
+            self._inbound.flush()
+            self._outbox.say_why(reason, why)
+            self._outbox.end()
 
-    # -- leaves
+    def close(self, why: Closing) -> None:
+        """Say why, at level 5, and close."""
+        self._outbox.close(why)
 
-    def _present(self) -> Subscriber:
-        assert self._subscriber is not None, "the decoder lets nothing through before CONNECT"
-        return self._subscriber
+    def put(self, packet: Packet) -> None:
+        """Queue an answer."""
+        self._outbox.put(packet)

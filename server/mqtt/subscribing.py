@@ -1,10 +1,14 @@
 """SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused with its reason.
 
+One takes effect when what the client has published before it has been handed on; until then it waits, and
+what comes behind it too.
+
 A packet may hold 10,000 filters, and one of many levels takes 45 us. So both are generators that yield after
-each portion (some 5 ms): who runs them goes on in a later round, and answers when they have come to an end.
+each portion (some 5 ms): the next one comes in a later round, and the answer when they have come to an end.
 """
 
-from collections.abc import Generator
+import logging
+from collections.abc import Callable, Generator
 
 import msgspec
 
@@ -12,20 +16,148 @@ from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
 from timeline.position import Position, before
 from timeline.session import Subscription
 
-from ..codec.packets import Subscribe, SubscribeOptions, Unsubscribe
+from ..codec.packets import Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
 from ..codec.properties import Properties
 from ..codec.reasons import Reason
-from ..delivery.broker import Broker
-from ..delivery.subscriber import Subscriber
+from ..delivery.broker import Broker, Denial
+from ..delivery.subscriber import Closing, Subscriber
 from ..times import TimeError, parse_delay, parse_deliver_at
+from .backlog import Backlog
+from .inbound import Inbound
+from .outbox import Outbox
+
+log = logging.getLogger(__name__)
 
 PORTION_BYTES = 32 << 10
 """Of filters, each with FILTER_OVERHEAD, that are taken in one go."""
 FILTER_OVERHEAD = 32
+_REASONS = {Denial.NOT_ALLOWED: Reason.NOT_AUTHORIZED, Denial.OVER_QUOTA: Reason.QUOTA_EXCEEDED}
 Reasons = Generator[None, None, tuple[int, ...]]
 """Yields between portions; returns a reason code for each filter of the packet."""
 Granted = tuple[int, Subscription | None]
 """(reason code, the subscription if what is retained for it is to be sent)."""
+
+
+class Subscribing:
+    """The subscriptions of one connection. `wake` is called when a packet that waited is through."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        outbox: Outbox,
+        inbound: Inbound,
+        backlog: Backlog,
+        *,
+        wake: Callable[[], None],
+        refuse: Callable[[Reason, str], None],
+    ) -> None:
+        self._broker = broker
+        self._outbox = outbox
+        self._inbound = inbound
+        self._backlog = backlog
+        self._wake = wake
+        self._refuse = refuse
+        self._portion = PORTION_BYTES
+        """Of filters that may be taken before a later round has to come."""
+
+    def take(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
+        """At once if the client has published nothing, else when that has been handed on.
+
+        Many packets of few filters are worked off in portions like few packets of many.
+        """
+        self._portion -= size_of(packet)
+        is_spent = self._portion < 0
+        if is_spent:
+            self._portion = PORTION_BYTES
+        is_at_once = self._inbound.is_settled and not is_spent
+        if is_at_once or not self._later(lambda: self._take_effect(packet, subscriber)):
+            self._take_effect(packet, subscriber)
+        self._inbound.settle()
+
+    def _later(self, work: Callable[[], None]) -> bool:
+        """Do it in a later round, when all that has been published up to now has been handed on; what comes
+        behind it waits. False: it cannot wait, and is the caller's."""
+        self._backlog.work = work
+        if not self._broker.after_publishes(lambda: self._go_on(work)):
+            self._backlog.work = None
+        return self._backlog.work is not None
+
+    def _go_on(self, work: Callable[[], None]) -> None:
+        """Its round has come. What it raises is this connection's fault, not that of who calls: dispatch."""
+        if self._backlog.work is work and not self._outbox.is_closed:
+            self._backlog.work = None
+            try:
+                work()
+            except Exception:
+                log.exception("a subscription could not take effect")
+                self._refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "the server could not go on with it")
+            self._wake()
+
+    def _take_effect(self, packet: Subscribe | Unsubscribe, subscriber: Subscriber) -> None:
+        if isinstance(packet, Subscribe):
+            self._on_subscribe(packet, subscriber)
+        else:
+            self._on_unsubscribe(packet, subscriber)
+
+    def _on_subscribe(self, packet: Subscribe, subscriber: Subscriber) -> None:
+        if self._is_in_use(packet.packet_id):
+            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
+            self._outbox.put(Suback(packet.packet_id, taken))
+            return
+
+        def taken_all(reasons: tuple[int, ...]) -> None:
+            answer = Suback(packet.packet_id, reasons)
+            self._put_stored(answer, subscriber, lambda: self._broker.send_retained(subscriber))
+
+        self._broker.hold_retained(subscriber)
+        self._work_off(subscribe(self._broker, subscriber, packet), taken_all)
+
+    def _on_unsubscribe(self, packet: Unsubscribe, subscriber: Subscriber) -> None:
+        if self._is_in_use(packet.packet_id):
+            taken = (int(Reason.PACKET_IDENTIFIER_IN_USE),) * len(packet.filters)
+            self._outbox.put(Unsuback(packet.packet_id, taken))
+            return
+
+        def taken_all(reasons: tuple[int, ...]) -> None:
+            self._put_stored(Unsuback(packet.packet_id, reasons), subscriber, lambda: None)
+
+        self._work_off(unsubscribe(self._broker, subscriber, packet), taken_all)
+
+    def _work_off(self, portions: Reasons, then: Callable[[tuple[int, ...]], None]) -> None:
+        """A portion now and the others in later rounds, then the answer."""
+        while True:
+            try:
+                next(portions)
+            except StopIteration as end:
+                then(end.value)
+                return
+            if self._later(lambda: self._work_off(portions, then)):
+                return
+
+    def _is_in_use(self, packet_id: int) -> bool:
+        """Whether the client has begun something else under this packet id. Only level 5 can say so."""
+        return self._outbox.level == 5 and self._inbound.is_in_use(packet_id)
+
+    def _put_stored(
+        self, answer: Suback | Unsuback, subscriber: Subscriber, then: Callable[[], None]
+    ) -> None:
+        """Send an answer once the session, if it is persistent, is durable as it is now; then go on."""
+        if not subscriber.session.is_persistent:
+            self._outbox.put(answer)
+            then()
+            return
+
+        self._inbound.reserve(answer.packet_id)
+
+        def stored(is_durable: bool) -> None:
+            self._inbound.free(answer.packet_id)
+            if not is_durable:
+                self._outbox.close(Closing.STORE_FAILED)
+            elif not self._outbox.is_closed:
+                self._outbox.put(answer)
+                then()
+
+        self._broker.store(subscriber, stored)
 
 
 def size_of(packet: Subscribe | Unsubscribe) -> int:
@@ -112,12 +244,12 @@ def _subscribe_one(
         return Reason.TOPIC_FILTER_INVALID, None
     denied = broker.denial(text, topic_filter, subscriber)
     if denied is not None:
-        return denied, None
+        return _REASONS[denied], None
     granted = min(options.qos, broker.config.mqtt.maximum_qos)
     wanted = Subscription(
         text,
         granted,
-        broker.horizon(),
+        broker.horizon,
         options.no_local,
         options.retain_as_published,
         identifier,

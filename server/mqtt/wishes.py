@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from shards.dedupe import key_of
 from shards.fate import AT_ONCE_MS
 from shards.record import Record
 from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
@@ -19,6 +20,7 @@ from timeline.filters import TopicError, check_topic, is_reserved, levels_of, ma
 from ..codec.packets import Publish
 from ..codec.properties import Properties, forwarded
 from ..codec.reasons import Reason
+from ..delivery.publishing import Wish
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
@@ -42,19 +44,16 @@ class PublishRefused(Exception):
         self.reason = reason
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """A publish, read: the record to store or hand on, and what was asked for."""
-
-    record: Record
-    is_scheduled: bool
-    key: bytes
-    fingerprint: bytes
-    received: bytes = b""
-    """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
+def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX) -> Wish:
+    """What `read_publish` reads of a packet without properties to a topic that does not begin with `$`."""
+    topic = packet.topic
+    if levels_of(topic) > levels_max:
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
+    return Wish(Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher))
 
 
 def read_publish(
-    packet: Publish, publisher: str, now_ms: int, max_delay_ms: int, levels_max: int = LEVELS_MAX
+    packet: Publish, publisher: bytes, now_ms: int, max_delay_ms: int, levels_max: int = LEVELS_MAX
 ) -> Wish:
     """Raises PublishRefused."""
     topic, due_ms = packet.topic, 0
@@ -65,8 +64,7 @@ def read_publish(
         elif not may_publish(topic):
             raise PublishRefused(Reason.TOPIC_NAME_INVALID, _RESERVED)
     if levels_of(topic) > levels_max:
-        detail = f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
-        raise PublishRefused(Reason.TOPIC_NAME_INVALID, detail)
+        raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
     key = zone = b""
     if properties is not None and properties.user_properties:
         due_ms = _asked_due(properties, now_ms) or due_ms
@@ -83,9 +81,9 @@ def read_publish(
         packet.qos,
         packet.retain,
         expires_ms=expires_ms(properties),
-        publisher=publisher.encode()[:255],
+        publisher=publisher,
         properties=forwarded(_without_own(properties)) if properties is not None else b"",
-        key=dedupe_key("mqtt", key) if key else b"",
+        key=key_of("mqtt", key) if key else b"",
         zone=zone,
     )
     fingerprint = _fingerprint(packet) if key else b""
@@ -122,13 +120,12 @@ def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
     return True
 
 
-def dedupe_key(user: str, key: bytes) -> bytes:
-    """What an idempotency key is stored under."""
-    return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
-
-
 def _fingerprint(packet: Publish) -> bytes:
     return blake2b(packet.topic + b"\0" + packet.payload, digest_size=16).digest()
+
+
+def _too_deep(topic: bytes, levels_max: int) -> str:
+    return f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
 
 
 def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:

@@ -50,7 +50,7 @@ from timeline.position import MessageId, Position, at_of, before
 from timeline.recurrence import Rule, parse_rule
 
 from ..clock import Clock
-from ..writer import Busy, Writer
+from ..writer import Busy, Rider, Writer
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def _source(timing: TimingRow, zone: ZoneInfo, anchor_ms: int) -> Cron | Rule | 
     return Every(interval_ms, timing.start_ms or anchor_ms + interval_ms)
 
 
-class Schedules:
+class Schedules(Rider):
     """All schedules of one server."""
 
     def __init__(
@@ -110,7 +110,8 @@ class Schedules:
         self._unreadable: set[bytes] = set()
         """Keys of rows that were passed over: they are no schedules."""
         self._retry_at = 0.0
-        self.load()
+        self.recover()
+        writer.carry(self)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -120,7 +121,7 @@ class Schedules:
         """Rows that were passed over."""
         return len(self._unreadable)
 
-    def load(self) -> None:
+    def recover(self) -> None:
         """Read all rows: at start, and when the store is back after a failure."""
         self._places.clear()
         self._due.clear()

@@ -26,7 +26,7 @@ from zoneinfo import TZPATH
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import Corrupt
-from shards.group import Outcome
+from shards.group_commit import Outcome
 from shards.read import Row
 from shards.record import decode, has_zone, is_stub
 from shards.recover import Opened
@@ -141,7 +141,7 @@ def _step(
         if not has_zone(value) or is_stub(value) or seq_of(place) > as_of:
             continue
         record = decode(value)
-        row = message_id(place, number, opened.commit.node)
+        row = message_id(place, number, opened.open_group.node)
         name, wish = MessageId(record.id or row), record.zone.decode()
         report.zoned += 1
         try:
@@ -160,7 +160,7 @@ def _step(
 def _rows(opened: Opened, start: Position) -> Iterator[Row]:
     """What is pending from `start` on: what the horizon has not passed, and what is held."""
     rows = opened.reader.read(max(start, Position(opened.horizon.position + 1)), END)
-    if not opened.commit.held:
+    if not opened.held:
         return rows
     return merge((row for row in opened.reader.held() if row[0] >= start), rows, key=itemgetter(0))
 
@@ -169,7 +169,7 @@ def _move(
     opened: Opened, wall_ms: int, changes: Sequence[Change], report: Report, told: Callable[[str], None]
 ) -> None:
     """One group commit."""
-    opened.commit.begin(wall_ms)
+    opened.open_group.begin(wall_ms)
     for change in changes:
         line = f"{id_text(change.id)} {change.wish}"
         why = _why_kept(opened.commit, change)
@@ -179,7 +179,7 @@ def _move(
         else:
             report.moved += 1
             told(f"{line} moved from {format_ms(change.old_ms)} to {format_ms(change.new_ms)}")
-    opened.commit.seal()
+    opened.open_group.seal()
     opened.store.flush()
     opened.horizon.close_group()
 

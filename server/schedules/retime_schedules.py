@@ -79,7 +79,7 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
         rows = list(islice(readable(opened.store, Table.SCHEDULES, after, NAMES_END), STEP))
         if not rows:
             return report
-        opened.commit.begin(wall_ms)
+        opened.open_group.begin(wall_ms)
         for key, value in rows:
             try:
                 name, row = named_row(key, value)
@@ -89,7 +89,7 @@ def retime_schedules(opened: Opened, wall_ms: int, told: Callable[[str], None]) 
                 report.unreadable += 1
             if line:
                 told(f"schedule {name}: {line}")
-        opened.commit.seal()
+        opened.open_group.seal()
         opened.store.flush()
         opened.horizon.close_group()
         after = rows[-1][0] + b"\0"

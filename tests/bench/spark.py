@@ -33,7 +33,7 @@ from spark.plan import cut_points
 from spark.pushdown import Wanted
 from spark.session import spark_session
 from spark.snapshot import opened_snapshot
-from spark.split import move, sketches, write_child
+from spark.split import sketches, write_child, write_children
 from spark.table import parts, read_part, register
 from timeline.slices import DAY_MS, Slice
 
@@ -80,7 +80,7 @@ def _measured(session: SparkSession, folder: Path, rows: int, runs: int) -> list
     splits, copies = [], []
     for _ in range(runs):
         _fresh(folder / "out")
-        seconds, files = _timed(lambda: move(session, begun))
+        seconds, files = _timed(lambda: write_children(session, begun))
         assert sum(file["rows"] for file in files) == rows
         splits.append(seconds)
         copies.append(_timed(lambda: _copy(folder / "out", _fresh(folder / "copy")))[0])
@@ -141,11 +141,11 @@ def _store(folder: Path, rows: int) -> tuple[Slice, str]:
     noise = os.urandom(1 << 20)
     start = FAR - FAR % (8 * DAY_MS) + DAY_MS // 2
     for first in range(0, rows, 10_000):
-        opened.commit.begin(NOW)
+        opened.open_group.begin(NOW)
         opened.commit.put(
             [_draft(start + n * step_us // 1_000, n, noise) for n in range(first, min(rows, first + 10_000))]
         )
-        opened.commit.seal()
+        opened.open_group.seal()
         store.flush()
         opened.horizon.close_group()
     piece = opened.directory.find(start)

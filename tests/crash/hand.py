@@ -10,7 +10,7 @@ from typing import Any
 from server.config import Config
 from server.core import Core
 from server.delivery.message import Message
-from server.delivery.subscriber import Subscriber
+from server.delivery.subscriber import Closing, Subscriber
 from shards.commit import Draft
 from shards.errors import StoreFailed
 from shards.record import Record, encode
@@ -55,8 +55,8 @@ class HandLink:
         self._taken = taken
         self.closed: list[int] = []
 
-    def close(self, reason: int) -> None:
-        self.closed.append(reason)
+    def close(self, why: Closing) -> None:
+        self.closed.append(why)
 
     def send(
         self,
@@ -116,7 +116,7 @@ class Hand:
         reached("loaded")
         core.replay.turn()
         reached("read on")
-        core.release_held()
+        core.held.step()
         if core.writer.broken is not None:
             core.writer.recover()
 
@@ -169,7 +169,7 @@ class Hand:
         broker.store(subscriber, lambda is_durable: None)
         broker.resume(subscriber)
         for topic_filter in filters:
-            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon()), None)
+            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon), None)
         broker.store(subscriber, lambda is_durable: None)
         self.round()
         return subscriber

@@ -95,13 +95,13 @@ def test_back_and_forth(store: Store, step: int) -> None:
     due_ms = bench.clock.now_ms + step // 2
     bench.put("between", due_ms)
     if step > SECOND:
-        assert bench.hand.core.opened.commit.held == 1
+        assert bench.hand.core.opened.held == 1
     bench.jump(step // 2 - 1)
     assert bench.got == []
     bench.jump(1)
     if step > SECOND:
         assert bench.got == ["between"]
-        assert bench.hand.core.opened.commit.held == 0
+        assert bench.hand.core.opened.held == 0
     bench.jump(step)
     assert sorted(bench.got) == ["before", "between"]
     bench.jump(step + step // 2)
@@ -131,12 +131,12 @@ def test_a_jump_ahead_passes_nothing_over(store: Store, step: int) -> None:
 
 def test_held_messages_come_in_order_and_can_be_cancelled_and_moved(store: Store) -> None:
     bench = Bench(store)
-    commit = bench.hand.core.opened.commit
+    opened = bench.hand.core.opened
     bench.jump(-DAY)
     base_ms = bench.clock.now_ms
     for index in range(6):
         bench.put(str(index), base_ms + (6 - index) * MINUTE)
-    assert commit.held == 6
+    assert opened.held == 6
     answers: list[str] = []
     bench.hand.cancel(bench.accepted["1"][1], lambda answer: answers.append(answer.outcome.value))
     bench.hand.move(
@@ -147,8 +147,8 @@ def test_held_messages_come_in_order_and_can_be_cancelled_and_moved(store: Store
     for _ in range(7):
         bench.jump(MINUTE)
     assert bench.got == ["3", "5", "4", "2", "0"]
-    assert commit.held == 0
-    assert commit.pending == 0
+    assert opened.held == 0
+    assert opened.pending == 0
 
 
 def test_held_messages_survive_a_restart(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_held_messages_survive_a_restart(tmp_path: Path) -> None:
     hand = Hand(again, clock, reached=lambda point: None)
     hand.connect("all", lambda link, message, *_: got.append(message.record.payload.decode()), "#")
     hand.settle()
-    assert (got, hand.core.opened.commit.held) == ([], 1)
+    assert (got, hand.core.opened.held) == ([], 1)
     clock.now_ms += MINUTE - 1
     hand.settle()
     assert got == []
@@ -189,4 +189,4 @@ def test_random_jumps(store: Store) -> None:
     bench.jump(max(0, last - bench.clock.now_ms))
     bench.jump(SECOND + 1)
     assert bench.pending() == []
-    assert bench.hand.core.opened.commit.pending == 0
+    assert bench.hand.core.opened.pending == 0

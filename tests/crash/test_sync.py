@@ -52,10 +52,10 @@ async def test_the_answer_and_dispatch_wait_for_the_sync(tmp_path: Path) -> None
     await app.start()
     got: list[str] = []
     link = HandLink(lambda _link, message, *_: got.append(message.record.payload.decode()))
-    subscriber, _ = app.broker.claim(link, "c", clean=True, expiry_s=0, window=100)
+    subscriber, _ = app.core.broker.claim(link, "c", clean=True, expiry_s=0, window=100)
     assert subscriber is not None
-    app.broker.resume(subscriber)
-    app.broker.subscribe(subscriber, Subscription("a", 1, app.horizon.position), None)
+    app.core.broker.resume(subscriber)
+    app.core.broker.subscribe(subscriber, Subscription("a", 1, app.core.horizon.position), None)
     soon_ms = wall_ms() + 100
     await app.ask(lambda commit: commit.put([_draft("soon", soon_ms)]))
     store.gate.clear()
@@ -87,8 +87,8 @@ async def test_a_failed_sync_is_not_answered_as_done(tmp_path: Path) -> None:
     assert all(isinstance(answer, StoreFailed) for answer in answers), answers
     store.is_failing = False
     async with asyncio.timeout(60):
-        while app.writer.broken is not None:
+        while app.core.writer.broken is not None:
             await asyncio.sleep(0.02)
     (name,) = await app.ask(lambda commit: commit.put([_draft("again", wall_ms() + 3_600_000)]))
-    assert app.reader.find(name) is not None
+    assert app.core.reader.find(name) is not None
     await app.stop()

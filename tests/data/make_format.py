@@ -27,7 +27,7 @@ def make(path: Path) -> None:
     _rounds(core)
     subscriber = core.sessions.open("away", expiry_s=3_600, window=10)
     core.broker.subscribe(subscriber, Subscription("orders/#", 1, core.horizon.position), None)
-    _ask(core, lambda commit: core.sessions.store(commit, subscriber))
+    _ask(core, lambda commit: core.cursors.store(commit, subscriber))
     ids = []
     for index in range(30):
         topic, due_ms = TOPICS[index % 3], NOW_MS + 1_000 * (index - 5)
@@ -42,7 +42,7 @@ def make(path: Path) -> None:
     draft = Draft(NOW_MS + 15_500, b"held", encode(Record(b"held", b"not yet", NOW_MS + 15_500)))
     core.horizon.observe(NOW_MS + 20_000)
     _ask(core, lambda commit: ids.extend(commit.put([draft])))
-    core.sessions.mark_all()
+    core.cursors.recover()
     _ask(core, lambda commit: None)
     (path / "ids").write_text("\n".join(f"{name:032x}" for name in ids) + "\n")
     store.close()

@@ -153,14 +153,13 @@ def test_no_star_imports() -> None:
 
 
 def graph() -> dict[str, set[str]]:
-    """Module -> modules of the rooms that it imports at run time."""
+    """Module -> modules of the rooms that it imports, be it only for their types."""
     modules = {module_of(path, room) for room in ROOMS for path in files_of(room)}
     edges: dict[str, set[str]] = {module: set() for module in modules}
     for room in ROOMS:
         for found in all_imports(room):
-            if not found.typing_only:
-                inner = f"{found.module}.{found.name}"
-                edges[module_of(found.path, room)] |= {inner if inner in modules else found.module} & modules
+            inner = f"{found.module}.{found.name}"
+            edges[module_of(found.path, room)] |= {inner if inner in modules else found.module} & modules
     return edges
 
 
@@ -182,6 +181,46 @@ def circle_in(edges: dict[str, set[str]]) -> list[str]:
 
 def test_no_circular_imports() -> None:
     assert " -> ".join(circle_in(graph())) == ""
+
+
+# Inside server/, from the ground up: a room or a file of the ground floor may import those of earlier lines,
+# and nothing of its own line but itself. Doors (mqtt, http) know delivery, never the reverse.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("version", "files", "logs", "times", "clock"),
+    ("kinds",),
+    ("config",),
+    ("writer", "metrics"),
+    ("loader", "mending", "held"),
+    ("codec", "delivery", "schedules", "jobs"),
+    ("mqtt", "http"),
+    ("core",),
+    ("figures",),
+    ("housekeeping",),
+    ("simulation",),
+    ("app",),
+    ("site",),
+    ("run", "offline"),
+    ("__main__",),
+)
+FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+
+
+def arrows(edges: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """Between the rooms and ground files of the server: who imports whom."""
+    pairs = {
+        (module.split(".")[1], needed.split(".")[1])
+        for module, all_needed in edges.items()
+        for needed in all_needed
+        if module.startswith("server.") and needed.startswith("server.")
+    }
+    return {(room, needed) for room, needed in pairs if room != needed}
+
+
+def test_in_the_server_no_arrow_goes_back_up() -> None:
+    found = arrows(graph())
+    assert {name for pair in found for name in pair} <= FLOOR.keys()
+    assert sorted(pair for pair in found if FLOOR[pair[1]] >= FLOOR[pair[0]]) == []
+    assert arrows({"server.http.a": {"server.app", "server.http.b"}}) == {("http", "app")}
 
 
 def test_this_test_sees_what_it_should() -> None:

@@ -1,4 +1,4 @@
-"""The shape of the code: the walls for functions and files, and what no file of the repository may say."""
+"""The shape of the code: its theory at the head of each file, and what no file of the repository may say."""
 
 import ast
 import os
@@ -10,8 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [ROOT / "timeline", ROOT / "shards", ROOT / "server", ROOT / "spark", ROOT / "sdk" / "fasti"]
-FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 600
 NOT_OURS = {".git", ".venv", "__pycache__", "data", "build", "dist", "node_modules"}
 
 
@@ -40,31 +38,6 @@ def lines_of(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         return []
-
-
-def long_functions(source: str) -> list[tuple[str, int]]:
-    return [
-        (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
-    ]
-
-
-def test_no_function_is_longer_than_the_wall() -> None:
-    found = [
-        f"{path.relative_to(ROOT)} {name}: {lines} lines"
-        for path in room_files()
-        for name, lines in long_functions(path.read_text(encoding="utf-8"))
-    ]
-    assert found == []
-    assert long_functions("def f():\n" + "    x()\n" * 70) == [("f", 71)]
-    assert long_functions("def f():\n" + "    x()\n" * 69) == []
-
-
-def test_no_file_is_longer_than_the_wall() -> None:
-    found = {str(path.relative_to(ROOT)): len(lines_of(path)) for path in room_files()}
-    assert {path: lines for path, lines in found.items() if lines > FILE_LINES_MAX} == {}
 
 
 @pytest.mark.parametrize("path", room_files(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -7,7 +7,7 @@ from server.codec import wire
 from server.codec.packets import Ack, Packet
 from server.codec.reasons import Reason
 from server.delivery.message import Message
-from server.delivery.subscriber import Subscriber
+from server.delivery.subscriber import Closing, Subscriber
 from timeline.session import Subscription
 
 
@@ -44,7 +44,7 @@ class Receiver(Protocol):
 
 
 class FakeLink:
-    """One connection of a client, as server/mqtt/state.py behaves to the rest of the server.
+    """One connection of a client, as server/mqtt/outbox.py behaves to the rest of the server.
 
     What was sent lies in `unread` until the client comes to it: (kind of packet, packet id). With the
     connection it is gone, and the client has not seen it.
@@ -73,7 +73,7 @@ class FakeLink:
     def has_room(self) -> bool:
         return self.is_open and self.room != 0
 
-    def close(self, reason: int) -> None:
+    def close(self, why: Closing) -> None:
         if not self.is_closed:
             self.is_closed = True
             self._closed(self)

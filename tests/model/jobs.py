@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from server.core import Core
-from server.jobs.pipeline import MARGIN_MS, write_row
-from server.jobs.splitting import with_parts
+from server.jobs.pipeline import write_row
+from server.jobs.splitting import MARGIN_MS, with_parts
 from shards import handover
 from shards.borrow import Counts, span_counts
 from shards.commit import Commit, Refused
-from shards.handover import Move, Notes
+from shards.cuts import Cut
 from shards.jobs import (
     ABORTED,
     DONE,
@@ -57,7 +57,7 @@ class RigJob:
     stage: str
     known: dict[int, int]
     folder: Path
-    move: Move | None = None
+    cut: Cut | None = None
     files: tuple[MovedFile, ...] = ()
     is_waiting: bool = False
     """For the writer's answer."""
@@ -73,8 +73,8 @@ class Jobs:
         self._store = store
         self._submit = submit
         self._hidden = hidden
-        self._notes = Notes(NOTED_MAX)
-        core.opened.commit.retired = self._notes.note
+        self._notes = core.opened.notes
+        self._notes.most = NOTED_MAX
         self._jobs: list[RigJob] = []
         self._folder = Path(mkdtemp(prefix="fasti-model-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -107,12 +107,12 @@ class Jobs:
         job = RigJob(with_parts(row, parts), "begin", {n: part.rows for n, part in parts.items()}, folder)
 
         def decide(commit: Commit) -> JobRow:
-            move = handover.begin(commit, slices[0].home, cuts, self._nearest(), job.known)
-            job.move = move
-            self._hidden |= {prefix_of(c, s.shard) for c in move.children for s in move.sources}
-            self._notes.add(move)
+            cut = handover.begin(commit, slices[0].home, cuts, self._nearest(), job.known)
+            job.cut = cut
+            self._hidden |= {prefix_of(c, s.shard) for c in cut.children for s in cut.sources}
+            self._notes.add(cut)
             begun = msgspec.structs.replace(
-                job.row, state=MOVING, children=move.children, sources=[move.sources]
+                job.row, state=MOVING, children=cut.children, sources=[cut.sources]
             )
             write_row(commit, begun)
             return begun
@@ -130,7 +130,7 @@ class Jobs:
         job = self._jobs[index % len(self._jobs)]
         if job.is_waiting or job.is_unsettled:
             return
-        if job.move is not None and job.move.is_overrun:
+        if job.cut is not None and job.cut.is_overrun:
             self._end(job)
         elif job.stage == "copy":
             self._copy(job)
@@ -176,10 +176,10 @@ class Jobs:
 
     def _copy(self, job: RigJob) -> None:
         """A checkpoint makes durable what it holds; here: wait until there is nothing else."""
-        assert job.move is not None
+        assert job.cut is not None
         if self._store.durable < len(self._store.log):
             return
-        if job.move.start_ms << 48 < self._core.directory.floor:
+        if job.cut.start_ms << 48 < self._core.directory.floor:
             # Expired since: a real checkpoint still has the rows, and `switch` refuses what is near.
             self._end(job)
             return
@@ -190,14 +190,14 @@ class Jobs:
                 "generation": child.generation,
                 "sources": [
                     {"start_ms": s.start_ms, "generation": s.generation, "shard": s.shard}
-                    for s in job.move.sources
+                    for s in job.cut.sources
                 ],
             }
-            for child in job.move.children
+            for child in job.cut.children
         ]
         said = plain_move(self._store, children, job.folder, write_table)
         job.files = tuple(msgspec.convert(said, list[MovedFile]))
-        faults = manifest_faults(job.files, job.move.children, job.move.sources, job.move.rows)
+        faults = manifest_faults(job.files, job.cut.children, job.cut.sources, job.cut.rows)
         faults += files_faults(self._store, job.files, job.folder, job.folder / "scratch")
         need(not faults, f"an honest manifest is refused: {faults}")
         job.stage = "ingest"
@@ -208,27 +208,27 @@ class Jobs:
             job.stage = "replay"
 
     def _replay(self, job: RigJob) -> None:
-        move = job.move
-        assert move is not None
+        cut = job.cut
+        assert cut is not None
 
         def replayed(left: Any) -> None:
             job.stage = "replay" if left else "switch"
 
-        self._ask(job, lambda commit: handover.replay(commit, move, 2), replayed)
+        self._ask(job, lambda commit: handover.replay(commit, cut, 2), replayed)
 
     def _switch(self, job: RigJob) -> None:
-        move = job.move
-        assert move is not None
+        cut = job.cut
+        assert cut is not None
 
         def decide(commit: Commit) -> None:
-            if move.is_overrun:
+            if cut.is_overrun:
                 raise Refused("wrong-state", "too much has changed")
-            handover.switch(commit, move, job.files, self._nearest())
+            handover.switch(commit, cut, job.files, self._nearest())
             write_row(commit, msgspec.structs.replace(job.row, state=DONE))
 
         def switched(answer: Any) -> None:
             self.moved += 1
-            self._hidden -= {prefix_of(c, s.shard) for c in move.children for s in move.sources}
+            self._hidden -= {prefix_of(c, s.shard) for c in cut.children for s in cut.sources}
             self._closed(job)
 
         self._ask(job, decide, switched)
@@ -248,15 +248,15 @@ class Jobs:
 
     def _closed(self, job: RigJob) -> None:
         self._jobs.remove(job)
-        if job.move is not None:
-            self._notes.drop(job.move)
+        if job.cut is not None:
+            self._notes.drop(job.cut)
 
     def _ask(self, job: RigJob, decide: Callable[[Commit], Any], done: Callable[[Any], None]) -> None:
         def answered(answer: Any) -> None:
             job.is_waiting = False
             if isinstance(answer, Refused):
                 need(answer.why in ("too-near", "cuts", "wrong-state"), f"a split is refused: {answer}")
-                if job.move is None:
+                if job.cut is None:
                     self._closed(job)
                 else:
                     self._end(job)

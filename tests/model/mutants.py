@@ -10,16 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-import server.delivery.sessions
+import server.delivery.cursors
 import server.loader
 import server.writer
-import shards.placing
+import shards.open_group
 from server.delivery.replay import Replay
 from server.delivery.subscriber import Subscriber
 from server.writer import Writer
 from shards.commit import Commit
-from shards.group import Group
-from shards.handover import Notes
+from shards.cuts import Notes
+from shards.group_commit import GroupCommit
+from shards.open_group import OpenGroup
 from shards.tables import StoredCursor, cursor_value
 from timeline.horizon import Horizon
 from timeline.position import SEQ_MAX, Position, before
@@ -44,11 +45,11 @@ def no_floor(patch: pytest.MonkeyPatch) -> None:
 def floor_of_puts_only(patch: pytest.MonkeyPatch) -> None:
     """Cancels and moves do not hold the horizon."""
 
-    def touch(self: Group, place: Position) -> None:
+    def touch(self: GroupCommit, place: Position) -> None:
         if place not in self.gone and (self.floor is None or place < self.floor):
             self.floor = place
 
-    patch.setattr(Group, "touch", touch)
+    patch.setattr(GroupCommit, "touch", touch)
 
 
 def horizon_at_the_end_of_the_millisecond(patch: pytest.MonkeyPatch) -> None:
@@ -82,18 +83,18 @@ def nothing_is_held(patch: pytest.MonkeyPatch) -> None:
 def cursors_without_the_horizon(patch: pytest.MonkeyPatch) -> None:
     """Only groups with messages in them write the horizon; cursors go with any."""
     last = [Position(0)]
-    seal = Commit.seal
+    seal = OpenGroup.seal
 
-    def naive(self: Commit) -> Group:
-        if self._group.placed or not last[0] or last[0] > self.horizon.position:
+    def naive(self: OpenGroup) -> GroupCommit:
+        if self._made.placed or not last[0] or last[0] > self.horizon.position:
             last[0] = self.horizon.position
         return seal(self)
 
     def stale(cursor: StoredCursor) -> bytes:
         return cursor_value(msgspec.structs.replace(cursor, horizon=min(last[0], cursor.horizon)))
 
-    patch.setattr(Commit, "seal", naive)
-    patch.setattr(shards.placing, "cursor_value", stale)
+    patch.setattr(OpenGroup, "seal", naive)
+    patch.setattr(shards.open_group, "cursor_value", stale)
 
 
 def cancels_against_the_horizon(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +127,7 @@ def into_the_wheel_when_written(patch: pytest.MonkeyPatch) -> None:
     """Rows enter the wheel before they are durable, and no floor holds them."""
     write = Writer._write
 
-    def naive(self: Writer, commit: Commit, answers: Any) -> Group | None:
+    def naive(self: Writer, commit: Commit, answers: Any) -> GroupCommit | None:
         group = write(self, commit, answers)
         for place, shard, value in group.placed if group is not None else ():
             item, size = server.writer.entry(shard, value)
@@ -217,7 +218,7 @@ def the_tail_covers_all(patch: pytest.MonkeyPatch) -> None:
 
 def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
     """A cursor is stored without what was in flight."""
-    naive = server.delivery.sessions.cursor_row
+    naive = server.delivery.cursors.cursor_row
 
     def forgetful(subscriber: Subscriber, horizon: Position) -> bytes:
         session = subscriber.session
@@ -227,7 +228,7 @@ def acks_are_stored_late(patch: pytest.MonkeyPatch) -> None:
         finally:
             session.flights = flights
 
-    patch.setattr(server.delivery.sessions, "cursor_row", forgetful)
+    patch.setattr(server.delivery.cursors, "cursor_row", forgetful)
 
 
 def stubs_are_deleted(patch: pytest.MonkeyPatch) -> None:
@@ -255,13 +256,13 @@ def stubs_are_not_noted(patch: pytest.MonkeyPatch) -> None:
 def slices_stay_cached_when_cut(patch: pytest.MonkeyPatch) -> None:
     """The quarters of an hour know their slice, whatever becomes of it."""
 
-    def replaced(self: Commit, piece: Slice, children: Sequence[Slice]) -> None:
+    def replaced(self: OpenGroup, piece: Slice, children: Sequence[Slice]) -> None:
         kept = dict(self._quarters)
         real(self, piece, children)
         self._quarters.update(kept)
 
-    real = Commit.replaced
-    patch.setattr(Commit, "replaced", replaced)
+    real = OpenGroup.replaced
+    patch.setattr(OpenGroup, "replaced", replaced)
 
 
 def ingested_rows_are_left_lying(patch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,14 @@ from server.codec.packets import Ack
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
 from server.delivery.message import Message
-from server.delivery.subscriber import Subscriber
-from server.mqtt.acks import Outflow
-from server.mqtt.wishes import Wish
+from server.delivery.publishing import Verdict, Wish
+from server.delivery.subscriber import Closing, Subscriber
+from server.mqtt.acks import Acks
 from server.writer import Busy
 from shards import keys
 from shards.commit import Commit, Control, Draft, Outcome, Refused, Replayed
 from shards.errors import StoreFailed
+from shards.expiry import expire
 from shards.leavings import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.record import CANCELLED, Record, decode, encode, is_stub, names_of, topic_of
@@ -124,11 +125,11 @@ class Rig:
         self._letter(tag, topic, 0)
         record = Record(topic.encode(), tag.encode(), 0, qos)
 
-        def answer(reason: int, message: int) -> None:
+        def answer(verdict: Verdict, message: int) -> None:
             if message:
                 self.oracle.accepted(tag, MessageId(message))
 
-        self.core.broker.publish([(Wish(record, False, b"", b""), answer)])
+        self.core.broker.publish([(Wish(record), answer)])
 
     def cancel(self, index: int) -> None:
         letter, message = self._pick(index)
@@ -182,7 +183,7 @@ class Rig:
 
         def seal(commit: Commit) -> None:
             for piece in passed:
-                commit.passed(piece)
+                commit.open_group.passed(piece)
 
         def sealed(answer: Any) -> None:
             self.is_expiring = not isinstance(answer, Exception) and self._drop(retention_s)
@@ -191,11 +192,11 @@ class Rig:
 
     def _drop(self, retention_s: int) -> bool:
         directory = self.core.directory
-        plan = expired_slices(directory, self.core.opened.commit.running_ms // 1000, retention_s)
+        plan = expired_slices(directory, self.core.opened.running_ms // 1000, retention_s)
 
         def drop(commit: Commit) -> None:
             if plan:
-                commit.expire(plan)
+                expire(commit, plan)
                 self.oracle.floor_ms = max(self.oracle.floor_ms, plan[-1].end_ms)
                 self.oracle.passed_over_ms = max(self.oracle.passed_over_ms, plan[-1].end_ms)
 
@@ -253,7 +254,7 @@ class Rig:
         self.core.replay.turn()
 
     def release(self) -> None:
-        self.core.release_held()
+        self.core.held.step()
 
     def split(self, index: int, r: Random) -> None:
         self.jobs.begin(index, r)
@@ -289,7 +290,7 @@ class Rig:
             if link.is_closed:
                 return
             if subscriber.link is not link or not is_durable:
-                link.close(0)
+                link.close(Closing.FAILED)
                 return
             link.subscriber = subscriber
             link.unresent = list(subscriber.session.flights)
@@ -297,13 +298,13 @@ class Rig:
                 self.oracle.watches[client_id].held.clear()
             self.core.broker.resume(subscriber)
 
-        self.core.broker.begin(subscriber, opened, is_new=not is_present)
+        self.core.broker.begin(subscriber, None, opened, is_new=not is_present)
 
     def disconnect(self, client_id: str) -> None:
         """The client's socket closes; the server is told by `bury`."""
         link = self.links.get(client_id)
         if link is not None:
-            link.close(0)
+            link.close(Closing.FAILED)
 
     def bury(self) -> None:
         """The event loop says that the oldest closed socket is gone."""
@@ -320,7 +321,7 @@ class Rig:
             return
         subscriber, core = self._subscriber(link), self.core
         watch = self.oracle.watches[client_id]
-        horizon = core.broker.horizon()
+        horizon = core.broker.horizon
         start = None if back_ms is None else before(max(0, self.clock.now_ms - back_ms))
         if topic_filter not in subscriber.session.subscriptions:
             watch.wanted[topic_filter] = wanted = Wanted(horizon)
@@ -336,7 +337,7 @@ class Rig:
             if link.is_closed:
                 return
             if not is_durable:
-                link.close(0)
+                link.close(Closing.FAILED)
             elif topic_filter in watch.wanted:
                 watch.wanted[topic_filter].is_acked = True
 
@@ -386,8 +387,8 @@ class Rig:
         self._answer(link, wire.PUBACK, flight.packet_id)
 
     def _answer(self, link: FakeLink, kind: int, packet_id: int) -> None:
-        outflow = Outflow(self.core.broker, link)
-        outflow.on_ack(Ack(kind, packet_id), self._subscriber(link))
+        acks = Acks(self.core.broker, link)
+        acks.on_ack(Ack(kind, packet_id), self._subscriber(link))
 
     def _subscriber(self, link: FakeLink) -> Subscriber:
         assert link.subscriber is not None
@@ -523,11 +524,11 @@ class Rig:
         if core.writer.broken is None:
             counted = count_pending(core.reader, horizon.position)
             need(
-                core.opened.commit.pending == counted,
-                f"pending is {core.opened.commit.pending}, counted {counted}",
+                core.opened.pending == counted,
+                f"pending is {core.opened.pending}, counted {counted}",
             )
             held = sum(1 for _ in core.reader.held())
-            need(core.opened.commit.held == held, f"held is {core.opened.commit.held}, counted {held}")
+            need(core.opened.held == held, f"held is {core.opened.held}, counted {held}")
         for subscriber in core.sessions:
             session = subscriber.session
             need(len(session.flights) <= session.window, "more in flight than the window")
@@ -592,7 +593,7 @@ class Rig:
         dues = [at_of(place) for place, _, _ in core.reader.held()]
         rows = core.reader.read(Position(core.horizon.position + 1), END)
         dues += [at_of(place) for place, _, value in rows if not is_stub(value)]
-        need(bool(dues) or not core.opened.commit.pending, "messages are pending and due never")
+        need(bool(dues) or not core.opened.pending, "messages are pending and due never")
         return min(dues) if dues else None
 
     def _check_whole(self) -> None:

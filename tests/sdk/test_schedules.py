@@ -116,10 +116,11 @@ async def test_the_twin(server: Server) -> None:
 
 async def test_the_command(server: Server) -> None:
     at = ("--url", server.url)
-    made = json.loads(
-        await ok(*at, "schedule", "put", "n", "jobs/n", "go", "--cron", "@daily", "-z", "UTC", "-o", "json")
-    )
-    assert made["state"] == "active"
+    put = ("schedule", "put", "n", "jobs/n", "go", "--cron", "@daily", "-z", "UTC", "-o", "json")
+    made = json.loads(await ok(*at, *put, "--late", "drop", "-H", "a=b", "-H", "c=d=e", "--retain"))
+    assert (made["state"], made["late"], made["retain"]) == ("active", "drop", True)
+    assert made["headers"] == {"a": "b", "c": "d=e"}
+    assert (await fasti_cli(*at, *put, "-H", "a"))[0] == 2
     assert "@daily" in await ok(*at, "schedule", "ls")
     assert json.loads(await ok(*at, "schedule", "show", "n", "-n", "2", "-o", "json"))["upcoming"][1]["at"]
     assert len((await ok(*at, "schedule", "preview", "n", "-n", "3", "-o", "ndjson")).splitlines()) == 3

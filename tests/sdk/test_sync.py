@@ -30,6 +30,8 @@ async def test_the_whole_of_it(url: str, fake: Fake) -> None:
             assert m.reschedule(delay=timedelta(seconds=7)).deliver_at == NOW + timedelta(seconds=7)
             assert m.refresh().dispatched_at is None
             assert c.messages.get(m.id).raw["id"] == m.id
+            assert c.messages.get(m.id) == c.messages.get(m.id) != m, "equal when the server said the same"
+            assert {m, c.messages.get(m.id)} > {m}
             assert c.messages.reschedule(m.id, delay=9).id == m.id
             assert c.messages.explain(m.id) == {"shard": 1}
             assert c.messages.schedule_many({"topic": "b", "payload": n} for n in range(5)) == 5
@@ -62,7 +64,11 @@ async def test_subscribe(broker: Broker) -> None:
     def work() -> list[str]:
         got = []
         with fasti.sync.Client(mqtt=broker.address) as c, c.subscribe("t/#", session="s") as deliveries:
+            assert deliveries.connections == 1
             opened.set()
+            first = next(deliveries)
+            assert first.ack()
+            got.append(first.text())
             for d in deliveries:
                 got.append(d.text())
                 assert d.ack()

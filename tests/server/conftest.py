@@ -17,11 +17,9 @@ from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config
 from server.delivery.message import Message
-from server.delivery.subscriber import Subscriber
-from server.housekeeping import Housekeeping
-from server.http.front import Desk
+from server.delivery.subscriber import Closing, Subscriber
 from server.http.gate import Gate
-from server.http.site import build_site
+from server.site import build_desk, build_site
 from shards.errors import StoreFailed
 from shards.rocks import RocksStore
 from timeline.session import Subscription
@@ -76,8 +74,8 @@ class FakeLink:
     def topics(self) -> list[str]:
         return [message.record.topic.decode() for message in self.sent]
 
-    def close(self, reason: int) -> None:
-        self.closed.append(reason)
+    def close(self, why: Closing) -> None:
+        self.closed.append(why)
 
     def send(
         self,
@@ -113,7 +111,7 @@ class Running:
         self.app = app
         self.clock = clock
         self.http = http
-        self.store: FailingStore = app.opened.store  # type: ignore[assignment]
+        self.store: FailingStore = app.core.opened.store  # type: ignore[assignment]
 
     async def call(
         self, method: str, path: str, body: object = None, *, status: int = 200, **headers: str
@@ -150,12 +148,12 @@ class Running:
         self, client_id: str, *filters: str, expiry_s: int = 3_600, window: int = 100
     ) -> tuple[Subscriber, FakeLink]:
         """A session with a connection."""
-        link, broker = FakeLink(), self.app.broker
+        link, broker = FakeLink(), self.app.core.broker
         subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=expiry_s, window=window)
         assert subscriber is not None
         broker.resume(subscriber)
         for topic_filter in filters:
-            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon()), None)
+            broker.subscribe(subscriber, Subscription(topic_filter, 1, broker.horizon), None)
         if expiry_s:
             broker.store(subscriber, lambda durable: None)
         await self.app.quiet()
@@ -166,15 +164,15 @@ class Fronted(TestServer):
     """The HTTP side as it is served: connections begin at the front."""
 
     def __init__(self, app: App) -> None:
-        self.gate = Gate(app.config, app.writer)
-        super().__init__(build_site(app, Housekeeping(app), self.gate))
+        self.gate = Gate(app.core.config, app.core.writer)
+        super().__init__(build_site(app, self.gate))
         self._of = app
 
     async def start_server(self, **kwargs: Any) -> None:
         await super().start_server(**kwargs)
         assert self.runner is not None
         assert self.runner.server is not None
-        self.desk = Desk(self._of, self.gate, self.runner.server)
+        self.desk = build_desk(self._of, self.gate, self.runner.server)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self.desk.connection, "127.0.0.1", 0)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)

@@ -68,8 +68,8 @@ class World:
             await server.connect("away", "a/#", expiry_s=100_000)
             self.ids = await server.app.ask(lambda c: c.put([draft(n) for n in range(COUNT)]), cost=COUNT)
             for name in (Table.MESSAGES, Table.SESSIONS):
-                server.app.opened.store._families[name].flush()  # type: ignore[attr-defined]
-            self.table = self.path / largest(server.app.opened.store)  # type: ignore[arg-type]
+                server.app.core.opened.store._families[name].flush()  # type: ignore[attr-defined]
+            self.table = self.path / largest(server.app.core.opened.store)  # type: ignore[arg-type]
         self.whole = self.table.read_bytes()
 
     def damage(self) -> None:
@@ -100,7 +100,7 @@ def unread(world: World, server: Running) -> list[int]:
 
 def is_found(server: Running, name: MessageId) -> bool:
     try:
-        return server.app.reader.find(name) is not None
+        return server.app.core.reader.find(name) is not None
     except Corrupt:
         return False
 
@@ -120,18 +120,18 @@ async def test_all_but_the_block_is_delivered(world: World, caplog: pytest.LogCa
             if len(got) == COUNT - len(gone):
                 break
             for packet_id in list(link.packet_ids):
-                server.app.sessions.get("here").session.ack(packet_id)  # type: ignore[union-attr]
-            server.app.broker.read_on(server.app.sessions.get("here"))  # type: ignore[arg-type]
+                server.app.core.sessions.get("here").session.ack(packet_id)  # type: ignore[union-attr]
+            server.app.core.broker.read_on(server.app.core.sessions.get("here"))  # type: ignore[arg-type]
             got = [number_of(message.record) for message in link.sent]
         assert got == [n for n in range(COUNT) if n not in gone]
-        assert server.app.horizon.position > DUE_MS + 10 * COUNT << 48
+        assert server.app.core.horizon.position > DUE_MS + 10 * COUNT << 48
         # Requests go on, and so does a message into the same slice.
         await server.schedule(deliver_in=60)
         # It is told: in the log, once, by file and range; in the views; in the metrics.
         named = [r.getMessage() for r in caplog.records if "unreadable from" in r.getMessage()]
         assert len(named) == 1
         assert world.table.name in named[0]
-        (piece,) = [p for p in server.app.directory if p.start_ms <= DUE_MS < p.end_ms]
+        (piece,) = [p for p in server.app.core.directory if p.start_ms <= DUE_MS < p.end_ms]
         view = (await server.call("GET", f"/v1/slices/{piece.start_ms}/shards/0")).body
         assert len(view["unreadable"]) == 1
         assert view["sealed"]
@@ -151,8 +151,8 @@ async def test_one_message_that_cannot_be_read_is_refused_alone(world: World) ->
         move = {"deliver_in": "P1D"}
         assert (await server.call("PATCH", bad, move, status=500)).slug == "unreadable"
         assert (await server.call("GET", bad, status=500)).slug == "unreadable"
-        assert server.app.writer.broken is None
-        assert server.app.writer.given_up == 0
+        assert server.app.core.writer.broken is None
+        assert server.app.core.writer.given_up == 0
         async with server.http.get("/v1/messages:export") as answer:
             assert len((await answer.read()).splitlines()) == COUNT - len(gone) - 1
 
@@ -163,12 +163,12 @@ async def test_what_is_written_there_later_is_found(world: World) -> None:
     async with world.server() as server:
         gone = unread(world, server)
         await server.call("GET", "/v1/messages?limit=1000&count=true")
-        (piece,) = [p for p in server.app.directory if p.start_ms <= DUE_MS < p.end_ms]
-        assert len(server.app.reader.unreadable.of(piece.shards[0].prefix)) == 1
+        (piece,) = [p for p in server.app.core.directory if p.start_ms <= DUE_MS < p.end_ms]
+        assert len(server.app.core.reader.unreadable.of(piece.shards[0].prefix)) == 1
         middle = draft(gone[len(gone) // 2])
         (name,) = await server.app.ask(lambda c: c.put([middle]))
         await server.app.quiet()
-        rows = [place for place, _, _ in server.app.reader.read(START, END)]
+        rows = [place for place, _, _ in server.app.core.reader.read(START, END)]
         assert name >> 80 << 48 | name & (1 << 48) - 1 in rows
         _, link = await server.connect("here", "a/#", window=COUNT + 1)
         await server.pass_time(DUE_MS - START_MS + 10 * COUNT)
@@ -180,12 +180,12 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(world: World) 
     async with world.server() as server:
         gone = unread(world, server)
         await server.pass_time(DUE_MS - START_MS + 10 * COUNT)
-        assert server.app.opened.commit.pending == 0 or await is_recounted(server)
-        (note,) = notes(server.app.opened.store)
+        assert server.app.core.opened.pending == 0 or await is_recounted(server)
+        (note,) = notes(server.app.core.opened.store)
         assert note.owed is not None
     async with world.server() as server:  # still so: it is known from the start
-        assert len(server.app.reader.unreadable) == 1
-        assert server.app.opened.owed == []
+        assert len(server.app.core.reader.unreadable) == 1
+        assert server.app.core.opened.owed == []
     world.mend()
     for _ in range(2):
         async with world.server() as server:
@@ -195,13 +195,13 @@ async def test_what_can_be_read_again_is_dispatched_late_and_once(world: World) 
             assert sorted(got) == list(range(COUNT))
             assert got[-len(gone) :] == gone
             assert link.sent == []
-            assert list(notes(server.app.opened.store)) == []
+            assert list(notes(server.app.core.opened.store)) == []
             for n in gone:
-                found = server.app.reader.find(world.ids[n])
+                found = server.app.core.reader.find(world.ids[n])
                 assert found is not None
-                assert found.position <= server.app.horizon.position
+                assert found.position <= server.app.core.horizon.position
                 assert number_of(decode(found.value)) == n
-            assert server.app.opened.commit.pending == 0
+            assert server.app.core.opened.pending == 0
             # Nothing of this was acked: the next start sends it again, and nothing more.
             assert subscriber.session.client_id == "away"
 
@@ -217,28 +217,28 @@ async def test_what_the_wheel_held_is_not_owed(
     async with world.server() as server:
         _, link = await server.connect("here", "a/#", window=COUNT + 1)
         await server.app.quiet()
-        assert len(server.app.wheel) == COUNT
+        assert len(server.app.core.wheel) == COUNT
         world.damage()
-        server.app.opened.store.reopen()
+        server.app.core.opened.store.reopen()
         await server.call("GET", "/v1/messages?limit=1000&count=true")
         await server.app.quiet()
-        assert len(list(notes(server.app.opened.store))) == 1
+        assert len(list(notes(server.app.core.opened.store))) == 1
         await server.pass_time(2_000 + 10 * COUNT)
         given = {number_of(message.record) for message in link.sent}
         assert (len(given) == COUNT) is not is_large
     world.mend()
     async with world.server() as server:
         await server.app.quiet()
-        found = [server.app.reader.find(name) for name in world.ids]
+        found = [server.app.core.reader.find(name) for name in world.ids]
         revived = {n for n, one in enumerate(found) if one is not None and one.row_id != world.ids[n]}
         assert revived == set(range(COUNT)) - given
-        assert list(notes(server.app.opened.store)) == []
+        assert list(notes(server.app.core.opened.store)) == []
 
 
 async def is_recounted(server: Running) -> bool:
     """What was pending because only its shard was counted is counted again within a second."""
     async with asyncio.timeout(10):
-        while server.app.opened.commit.pending:
+        while server.app.core.opened.pending:
             server.app.plan()
             await asyncio.sleep(0.05)
     return True
@@ -280,9 +280,9 @@ async def test_verify_finds_it_and_repair_keeps_the_rest(
     assert "nothing wrong" in capsys.readouterr().out
     async with world.server() as server:
         app = server.app
-        assert len(app.reader.unreadable) == 0
-        assert app.opened.commit.pending == count_pending(app.reader, app.horizon.position)
-        assert app.opened.commit.pending == COUNT - len(gone)
+        assert len(app.core.reader.unreadable) == 0
+        assert app.core.opened.pending == count_pending(app.core.reader, app.core.horizon.position)
+        assert app.core.opened.pending == COUNT - len(gone)
         await server.call("GET", f"/v1/messages/{id_text(world.ids[gone[0]])}", status=404)
         _, link = await server.connect("here", "a/#", window=COUNT + 1)
         await server.pass_time(DUE_MS - START_MS + 10 * COUNT)
@@ -323,7 +323,7 @@ async def test_a_compaction_that_meets_it_does_not_stop_the_writes(world: World)
     """The engine refuses every write from then on; opened again without compactions it takes them."""
     world.damage()
     async with world.server() as server:
-        store = server.app.opened.store
+        store = server.app.core.opened.store
         await asyncio.to_thread(store.compact, Table.MESSAGES, b"", keys.LAST)
         async with asyncio.timeout(30):
             while True:
@@ -337,7 +337,7 @@ async def test_a_compaction_that_meets_it_does_not_stop_the_writes(world: World)
             store._families[Table.MESSAGES].flush()  # type: ignore[attr-defined]
         await asyncio.sleep(0.5)
         await server.app.ask(lambda c: c.put([draft(0)]))
-        assert server.app.writer.broken is None
+        assert server.app.core.writer.broken is None
 
 
 async def test_the_horizon_waits_for_the_note(world: World) -> None:
@@ -346,18 +346,18 @@ async def test_the_horizon_waits_for_the_note(world: World) -> None:
     async with world.server() as server:
         app = server.app
         gone = unread(world, server)
-        asked = app.mending._ask
-        app.mending._ask = lambda decide, done, cost=1: None  # type: ignore[method-assign]
+        asked = app.core.mending._ask
+        app.core.mending._ask = lambda decide, done, cost=1: None  # type: ignore[method-assign]
         world.clock.now_ms = DUE_MS + 20 * COUNT
         app.plan()
         await asyncio.sleep(0.3)
-        first = app.reader.unreadable.fresh[0].first
-        assert app.horizon.position < first
-        assert app.horizon.position >> 48 == DUE_MS + 10 * (gone[0] - 1)
-        app.mending._ask = asked  # type: ignore[method-assign]
-        app.mending._is_asked = False
+        first = app.core.reader.unreadable.fresh[0].first
+        assert app.core.horizon.position < first
+        assert app.core.horizon.position >> 48 == DUE_MS + 10 * (gone[0] - 1)
+        app.core.mending._ask = asked  # type: ignore[method-assign]
+        app.core.mending._is_asked = False
         await app.quiet()
-        assert app.horizon.position > first
+        assert app.core.horizon.position > first
 
 
 def half_a_row(commit: Commit, table: Table, key: bytes) -> None:
@@ -389,14 +389,14 @@ async def test_small_rows_that_cannot_be_read_are_passed_over(
         store.flush()
         store.close()
     async with world.server() as server:
-        assert {s.session.client_id for s in server.app.sessions} == {"good", "away"}
-        assert len(server.app.schedules) == 1
+        assert {s.session.client_id for s in server.app.core.sessions} == {"good", "away"}
+        assert len(server.app.core.schedules) == 1
         assert b"fasti_unreadable_rows 3.0" in (await server.call("GET", "/metrics")).body
         assert (await server.call("GET", "/v1/schedules/bad", status=500)).slug == "unreadable"
         await server.call("GET", "/v1/schedules/good")
         await server.call("DELETE", "/v1/schedules/bad", status=404)
         await server.schedule()
-        assert server.app.writer.given_up == 0
+        assert server.app.core.writer.given_up == 0
     assert verify(world.path, 1_000, repair=True) == 0
     async with world.server() as server:
         await server.call("GET", "/v1/schedules/bad", status=404)
@@ -413,7 +413,7 @@ async def test_a_message_in_the_wheel_without_its_payload(tmp_path: Path) -> Non
     world = World(tmp_path / "data")
     async with world.server() as server:
         app = server.app
-        store = app.opened.store
+        store = app.core.opened.store
         _, link = await server.connect("here", "a/#", expiry_s=100_000)
 
         def large(number: int) -> Draft:
@@ -423,7 +423,7 @@ async def test_a_message_in_the_wheel_without_its_payload(tmp_path: Path) -> Non
 
         ids = await app.ask(lambda c: c.put([large(n) for n in range(9)]))
         await app.quiet()
-        assert len(app.wheel) == 9
+        assert len(app.core.wheel) == 9
         store._families[Table.MESSAGES].flush()  # type: ignore[attr-defined]
         world.table = world.path / largest(store)  # type: ignore[arg-type]
         world.whole = world.table.read_bytes()
@@ -432,11 +432,11 @@ async def test_a_message_in_the_wheel_without_its_payload(tmp_path: Path) -> Non
         got = [number_of(message.record) for message in link.sent]
         (gone,) = set(range(9)) - set(got)
         assert got == [n for n in range(9) if n != gone]
-        assert app.horizon.position > (START_MS + 100_000) << 48
-        assert app.writer.broken is None
+        assert app.core.horizon.position > (START_MS + 100_000) << 48
+        assert app.core.writer.broken is None
         assert [note.owed for note in notes(store)] == [id_position(ids[gone])]
         for packet_id in list(link.packet_ids):
-            app.sessions.get("here").session.ack(packet_id)  # type: ignore[union-attr]
+            app.core.sessions.get("here").session.ack(packet_id)  # type: ignore[union-attr]
     world.mend()
     async with world.server() as server:
         _, link = await server.connect("here", expiry_s=100_000)

@@ -6,7 +6,7 @@ import pytest
 
 from server.app import App
 from server.delivery.message import Message
-from server.delivery.retained import Submit
+from server.delivery.subscriber import Closing
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt
 from shards.store import Table
@@ -36,18 +36,18 @@ async def test_a_session_to_which_nothing_can_be_sent(server: Running, is_behind
     _, after = await server.connect("3-after", "a/#")
     if is_behind:
         for name in ("1-before", "2-broken", "3-after"):
-            subscriber = server.app.sessions.get(name)
+            subscriber = server.app.core.sessions.get(name)
             assert subscriber is not None
-            subscriber.session.fall_behind(server.app.horizon.position)
+            subscriber.session.fall_behind(server.app.core.horizon.position)
     await server.schedule(deliver_in=60)
     await server.pass_time(MINUTE_MS)
     for name in ("1-before", "2-broken", "3-after"):
-        subscriber = server.app.sessions.get(name)
+        subscriber = server.app.core.sessions.get(name)
         assert subscriber is not None
-        server.app.replay.wake(subscriber)
+        server.app.core.broker.read_on(subscriber)
     await server.app.quiet()
     assert (len(before.sent), len(after.sent)) == (1, 1)
-    assert broken.closed[0] == 0x80
+    assert broken.closed[0] is Closing.FAILED
     await server.schedule()
     await server.app.quiet()
     assert (len(before.sent), len(after.sent)) == (2, 2)
@@ -62,12 +62,12 @@ async def test_a_retained_message_whose_topic_cannot_be_read(
     def note(*_: object) -> None:
         raise Corrupt("a row")
 
-    monkeypatch.setattr(server.app.retained, "note", note)
+    monkeypatch.setattr(server.app.core.retained, "note", note)
     await server.schedule(retain=True, deliver_in=60)
     await server.schedule(deliver_in=61)
     await server.pass_time(2 * MINUTE_MS)
     assert len(link.sent) == 2
-    assert server.app.writer.broken is None
+    assert server.app.core.writer.broken is None
 
 
 async def test_a_schedule_that_cannot_go_on(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ async def test_a_schedule_that_cannot_go_on(server: Running, monkeypatch: pytest
     _, link = await server.connect("c", "a/#", window=1_000)
     for name in ("bad", "good"):
         await server.call("PUT", f"/v1/schedules/{name}", {**every, "payload": name}, status=201)
-    real, asked = server.app.schedules._successor, []
+    real, asked = server.app.core.schedules._successor, []
 
     def successor(commit: object, name: str, row: object) -> object:
         if name == "bad":
@@ -84,12 +84,12 @@ async def test_a_schedule_that_cannot_go_on(server: Running, monkeypatch: pytest
             raise ZeroDivisionError
         return real(commit, name, row)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(server.app.schedules, "_successor", successor)
+    monkeypatch.setattr(server.app.core.schedules, "_successor", successor)
     for _ in range(5):
         await server.pass_time(MINUTE_MS)
     assert asked == ["bad"]
     assert [m.record.payload for m in link.sent].count(b"good") == 5
-    assert server.app.writer.given_up <= 1
+    assert server.app.core.writer.given_up <= 1
     monkeypatch.undo()
     await server.call("POST", "/v1/schedules/bad:pause")
     await server.call("POST", "/v1/schedules/bad:resume")
@@ -104,8 +104,8 @@ async def test_a_held_message_that_cannot_be_released(
     _, link = await server.connect("c", "a/#")
     server.clock.now_ms -= 10 * MINUTE_MS
     ids = [await server.schedule(payload=f"{n}", deliver_in=60 + n) for n in range(3)]
-    assert server.app.opened.commit.held == 3
-    real, asked = server.app.opened.commit.release, []
+    assert server.app.core.opened.held == 3
+    real, asked = server.app.core.opened.commit.release, []
 
     def release(place: int) -> None:
         if place & (1 << 48) - 1 == int(ids[1], 16) & (1 << 48) - 1:
@@ -113,7 +113,7 @@ async def test_a_held_message_that_cannot_be_released(
             raise error
         real(place)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(server.app.opened.commit, "release", release)
+    monkeypatch.setattr(server.app.core.opened.commit, "release", release)
     server.clock.now_ms += 5 * MINUTE_MS
     server.app.plan()
     async with asyncio.timeout(5):
@@ -135,11 +135,11 @@ async def test_the_core_stops_the_server(server: Running, monkeypatch: pytest.Mo
         raise ZeroDivisionError
 
     if part == "round":
-        monkeypatch.setattr(app.dispatch, "turn", broken)
+        monkeypatch.setattr(app.core.dispatch, "turn", broken)
         app.plan()
     else:
-        monkeypatch.setattr(app.horizon, "close_group", broken)
-        app.writer.submit(lambda commit: None, lambda answer: None)
+        monkeypatch.setattr(app.core.horizon, "close_group", broken)
+        app.core.writer.submit(lambda commit: None, lambda answer: None)
     await asyncio.wait_for(stopped.wait(), 10)
     await server.call("POST", "/v1/messages", {"topic": "a", "payload": 1}, status=503)
 
@@ -155,24 +155,24 @@ async def test_a_group_that_is_given_up_loses_nothing_that_is_retained(
     app = server.app
     for topic in ("A", "B"):
         await server.schedule(topic, retain=True, deliver_in=60)
-    real, noted = app.retained.note, []
+    real, noted = app.core.retained.note, []
 
     def spoil(commit: Commit) -> None:
         raise ZeroDivisionError
 
-    def note(message: Message, submit: Submit) -> None:
-        real(message, submit)
+    def note(message: Message) -> None:
+        real(message)
         noted.append(message)
         if len(noted) == 1:
-            app.writer.submit(spoil, lambda answer: None)
+            app.core.writer.submit(spoil, lambda answer: None)
 
-    monkeypatch.setattr(app.retained, "note", note)
+    monkeypatch.setattr(app.core.retained, "note", note)
     await server.pass_time(61_000)
     await app.ask(lambda commit: None)
-    assert app.writer.given_up == 1
+    assert app.core.writer.given_up == 1
     assert retained_rows(server) == {b"A", b"B"}
-    assert not app.retained._fresh
-    assert app.retained.count == 2
+    assert not app.core.retained._fresh
+    assert app.core.retained.count == 2
 
 
 async def test_what_is_retained_while_the_store_fails_is_written_when_it_is_back(server: Running) -> None:
@@ -184,12 +184,12 @@ async def test_what_is_retained_while_the_store_fails_is_written_when_it_is_back
     server.clock.now_ms += 61_000
     app.plan()
     async with asyncio.timeout(5):
-        while len(app.retained._fresh) < 5:
+        while len(app.core.retained._fresh) < 5:
             await asyncio.sleep(0.01)
         server.store.is_failing = False
-        while app.writer.broken is not None:
+        while app.core.writer.broken is not None:
             app.plan()
             await asyncio.sleep(0.01)
     await app.ask(lambda commit: None)
-    assert len(retained_rows(server)) == app.retained.count == 5
-    assert not app.retained._fresh
+    assert len(retained_rows(server)) == app.core.retained.count == 5
+    assert not app.core.retained._fresh

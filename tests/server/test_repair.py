@@ -184,7 +184,7 @@ def test_rows_of_other_files_in_a_stretch_are_read(tmp_path: Path) -> None:
     commit = group(opened)
     for number in moved:
         commit.cancel(ids[number])
-    sync(opened, commit.seal())
+    sync(opened, commit.open_group.seal())
     for _ in range(2):
         rows = {place: value for place, _, value in opened.reader.read(START, END)}
         assert set(rows) == {id_position(ids[number]) for number in fine}

@@ -136,7 +136,7 @@ def check_counts(rig: Rig) -> None:
     assert [(p.home, p.count, p.live, p.bytes, sorted(p.shards)) for p in opened.directory] == [
         (p.home, p.count, p.live, p.bytes, sorted(p.shards)) for p in fresh
     ]
-    assert opened.commit.pending == count_pending(opened.reader, opened.horizon.position)
+    assert opened.pending == count_pending(opened.reader, opened.horizon.position)
 
 
 class TestOneRequest:
@@ -180,7 +180,7 @@ class TestOneRequest:
         ]
         assert stored(rig) == ["before", "after"]
         check_counts(rig)
-        assert rig.core.opened.commit.pending == 2
+        assert rig.core.opened.pending == 2
         assert rig.writer.given_up == 1
 
     def test_that_cannot_be_counted(self) -> None:
@@ -192,7 +192,7 @@ class TestOneRequest:
 
         def decide(commit: Commit) -> None:
             piece.shards[0].bytes = 1 << 70
-            commit.changed([piece], [piece.shards[0]])
+            commit.open_group.changed([piece], [piece.shards[0]])
 
         rig.submit("bad", decide)
         assert rig.writer.compose() is None
@@ -218,7 +218,7 @@ class TestOneRequest:
     def test_of_which_the_rows_of_its_group_cannot_be_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing is known of what was composed then: as after a failed write."""
         rig = Rig()
-        monkeypatch.setattr(rig.core.sessions, "write_cursors", lambda commit: raised(ZeroDivisionError()))
+        monkeypatch.setattr(rig.core.cursors, "write", lambda commit: raised(ZeroDivisionError()))
         rig.put("a")
         assert rig.writer.compose() is None
         monkeypatch.undo()

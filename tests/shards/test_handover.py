@@ -1,97 +1,21 @@
 """The two steps of a split in the writer, on a store in RAM: what they write and what they refuse."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from shards import handover, keys
-from shards.borrow import borrowers, counted_key, counting, span_counts
-from shards.commit import Commit, Refused
-from shards.handover import Move, Notes
-from shards.leavings import clear, left
-from shards.manifest import MovedFile, manifest_faults, prefix_of
-from shards.memory import MemoryStore, write_table
-from shards.recover import Opened, count_pending, read_directory
+from shards.commit import Refused
+from shards.expiry import expire
+from shards.manifest import prefix_of
+from shards.recover import Opened
 from shards.store import Table
-from shards.verify import verify_counts
-from tests.support.mover import move as plain_move
-from timeline.position import START, MessageId, Position, before, id_position
-from timeline.slices import DAY_MS, Home, Slice
+from timeline.position import Position, before, id_position
+from timeline.slices import Home
 
-from .timelines import CAPS, NOW, draft, group, open_at, put, sync, texts
-
-FAR = NOW + 10 * DAY_MS
-COUNT = 12
-
-
-class Split:
-    """A slice of twelve messages in four shards, and the split of it."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        self.store = MemoryStore()
-        self.opened = open_at(self.store, caps=replace(CAPS, messages=3))
-        self.ids: list[MessageId] = put(
-            self.opened, *[draft(FAR + number * 1_000, str(number)) for number in range(COUNT)]
-        )
-        self.notes = Notes()
-        self.opened.commit.retired = self.notes.note
-        self.files = 0
-
-    @property
-    def commit(self) -> Commit:
-        return self.opened.commit
-
-    def slices(self) -> list[Slice]:
-        return list(self.opened.directory)
-
-    def begin(self, start_ms: int, *cuts: int) -> Move:
-        piece = self.opened.directory.find(start_ms)
-        assert piece is not None
-        known = {
-            shard.number: span_counts(self.store, shard.prefix, piece.start_ms, piece.end_ms).rows
-            for shard in handover.shared_sources(self.commit, piece)
-        }
-        move = handover.begin(group(self.opened), piece.home, cuts, before(NOW), known)
-        self.notes.add(move)
-        self.seal()
-        return move
-
-    def seal(self) -> None:
-        sync(self.opened, self.commit.seal())
-
-    def copy(self, move: Move) -> list[MovedFile]:
-        self.files += 1
-        folder = self.folder / str(self.files)
-        folder.mkdir()
-        sources = [msgspec.structs.asdict(source) for source in move.sources]
-        children = [{**msgspec.structs.asdict(child), "sources": sources} for child in move.children]
-        files = msgspec.convert(plain_move(self.store, children, folder, write_table), list[MovedFile])
-        assert manifest_faults(files, move.children, move.sources, move.rows) == []
-        self.store.ingest(Table.MESSAGES, [folder / file.name for file in files])
-        return files
-
-    def switch(self, move: Move, files: list[MovedFile]) -> None:
-        handover.switch(group(self.opened), move, files, before(NOW))
-        self.seal()
-        self.notes.drop(move)
-
-    def cancel(self, index: int) -> None:
-        group(self.opened).cancel(self.ids[index])
-        self.seal()
-
-    def check(self, expected: str) -> None:
-        assert texts(self.opened) == expected.split()
-        for directory in (self.opened.directory, read_directory(self.store, 50)):
-            assert verify_counts(self.store, directory) == []
-        live = sum(text != "-" for text in expected.split())
-        assert count_pending(self.opened.reader, before(NOW)) == live == self.commit.pending
-
-
-ALL = " ".join(map(str, range(COUNT)))
+from .splits import ALL, COUNT, FAR, Split
+from .timelines import NOW, draft, group, open_at, put, texts
 
 
 @pytest.fixture
@@ -107,14 +31,14 @@ def refusal(work: Any, *arguments: Any) -> str:
 
 def test_begin_is_the_whole_split(split: Split) -> None:
     (parent,) = split.slices()
-    move = split.begin(FAR, FAR + 4_000, FAR + 8_000)
+    cut = split.begin(FAR, FAR + 4_000, FAR + 8_000)
     assert [(p.start_ms, p.end_ms, p.generation) for p in split.slices()] == [
         (parent.start_ms, FAR + 4_000, 1),
         (FAR + 4_000, FAR + 8_000, 1),
         (FAR + 8_000, parent.end_ms, 1),
     ]
     assert all(sorted(piece.borrowed) == [0, 1, 2, 3] and not piece.shards for piece in split.slices())
-    assert move.rows == dict.fromkeys(range(4), 3)
+    assert cut.rows == dict.fromkeys(range(4), 3)
     split.check(ALL)
     put(split.opened, draft(FAR + 5_500, "new"))
     assert list(split.slices()[1].shards) == [4], "above what is borrowed"
@@ -133,10 +57,10 @@ def test_a_message_of_the_same_group_goes_to_a_child(split: Split) -> None:
 
 
 def test_the_switch_leaves_nothing_borrowed(split: Split) -> None:
-    move = split.begin(FAR, FAR + 4_000)
-    files = split.copy(move)
+    cut = split.begin(FAR, FAR + 4_000)
+    files = split.copy(cut)
     split.check(ALL)
-    split.switch(move, files)
+    split.switch(cut, files)
     assert not any(piece.borrowed for piece in split.slices())
     assert {key[:8] for key, _ in split.store.scan(Table.SHARDS, b"", keys.LAST)} == {
         keys.slice_key(piece.home) for piece in split.slices()
@@ -148,72 +72,49 @@ def test_the_switch_leaves_nothing_borrowed(split: Split) -> None:
 
 def test_stubs_before_between_and_after(split: Split) -> None:
     split.cancel(0)
-    move = split.begin(FAR, FAR + 4_000)
+    cut = split.begin(FAR, FAR + 4_000)
     split.cancel(1)
-    files = split.copy(move)
+    files = split.copy(cut)
     split.cancel(5)
     split.cancel(9)
-    assert handover.replay(group(split.opened), move, 1) == 2
+    assert handover.replay(group(split.opened), cut, 1) == 2
     split.seal()
     split.cancel(10)
-    split.switch(move, files)
+    split.switch(cut, files)
     split.check("- - 2 3 4 - 6 7 8 - - 11")
 
 
 def test_a_stub_of_a_group_that_failed_is_not_replayed(split: Split) -> None:
-    move = split.begin(FAR, FAR + 4_000)
-    files = split.copy(move)
-    move.noted.add((0, Position((FAR << 48) + 1)))
-    split.notes.note(move.prefixes[0], Position(FAR << 48 | 1))
-    split.switch(move, files)
+    cut = split.begin(FAR, FAR + 4_000)
+    files = split.copy(cut)
+    cut.noted.add((0, Position((FAR << 48) + 1)))
+    split.notes.note(cut.prefixes[0], Position(FAR << 48 | 1))
+    split.switch(cut, files)
     split.check(ALL)
 
 
 def test_a_stub_that_was_lost_and_is_made_again(split: Split) -> None:
     """Lost with its group before a step of the replay, made again between that and the switch."""
-    move = split.begin(FAR, FAR + 4_000)
-    files = split.copy(move)
-    split.notes.note(move.prefixes[0], id_position(split.ids[1]))
-    assert len(move.noted) == 1
-    assert handover.replay(group(split.opened), move, 1_000) == 0
+    cut = split.begin(FAR, FAR + 4_000)
+    files = split.copy(cut)
+    split.notes.note(cut.prefixes[0], id_position(split.ids[1]))
+    assert len(cut.noted) == 1
+    assert handover.replay(group(split.opened), cut, 1_000) == 0
     split.seal()
     split.cancel(1)
-    split.switch(move, files)
+    split.switch(cut, files)
     split.check(ALL.replace("1 2", "- 2", 1))
 
 
 def test_one_child_after_the_other(split: Split) -> None:
-    move = split.begin(FAR, FAR + 4_000, FAR + 8_000)
-    split.notes.drop(move)
+    cut = split.begin(FAR, FAR + 4_000, FAR + 8_000)
+    split.notes.drop(cut)
     for start_ms in (FAR + 4_000, FAR, FAR + 8_000):
         again = split.begin(start_ms)
         split.check(ALL)
         split.switch(again, split.copy(again))
         split.check(ALL)
     assert not any(piece.borrowed for piece in split.slices())
-
-
-def test_expiry_takes_a_part_of_what_is_borrowed(split: Split) -> None:
-    move = split.begin(FAR, FAR + 4_000, FAR + 8_000)
-    split.notes.drop(move)
-    first, second, third = split.slices()
-    shard = first.borrowed[1]
-    known = span_counts(split.store, shard.prefix, first.start_ms, first.end_ms)
-    group(split.opened).expire([first], {counted_key(first, shard): known})
-    split.seal()
-    split.opened.commit.pending -= 4
-    split.check("4 5 6 7 8 9 10 11")
-    assert list(borrowers(split.opened.directory, shard)) == [second, third]
-    group(split.opened).expire([second, third])
-    split.seal()
-    assert [keys.shard_of(start)[1] for start, _ in left(split.store) if len(start) == 10] == [0, 1, 2, 3]
-    commit = group(split.opened)
-    for start, end in list(left(split.store)):
-        clear(commit, start, end)
-    split.seal()
-    assert list(left(split.store)) == []
-    for table in (Table.MESSAGES, Table.SHARDS, Table.SLICES):
-        assert list(split.store.scan(table, b"", keys.LAST)) == []
 
 
 def test_what_is_refused_changes_nothing(split: Split) -> None:
@@ -229,72 +130,46 @@ def test_what_is_refused_changes_nothing(split: Split) -> None:
     home = parent.home
     assert refusal(handover.begin, commit, home, [FAR + 1], before(NOW), {}) == "cuts"
     parent.generation = 0
-    assert commit.is_empty
+    assert commit.open_group.is_empty
     assert split.slices() == [parent]
 
 
 def test_a_switch_that_is_refused_can_be_tried_again(split: Split) -> None:
-    move = split.begin(FAR, FAR + 4_000)
-    files = split.copy(move)
+    cut = split.begin(FAR, FAR + 4_000)
+    files = split.copy(cut)
     split.cancel(3)
     commit = group(split.opened)
-    assert refusal(handover.switch, commit, move, files, before(FAR)) == "too-near"
-    assert refusal(handover.switch, commit, move, files[1:], before(NOW)) == "bad-manifest"
+    assert refusal(handover.switch, commit, cut, files, before(FAR)) == "too-near"
+    assert refusal(handover.switch, commit, cut, files[1:], before(NOW)) == "bad-manifest"
     split.seal()
     split.check("0 1 2 - 4 5 6 7 8 9 10 11")
-    handover.discard(group(split.opened), move.children, move.sources)
+    handover.discard(group(split.opened), cut.children, cut.sources)
     split.seal()
-    handover.undo_replay(move)
-    for child in move.children:
+    handover.undo_replay(cut)
+    for child in cut.children:
         start, end = keys.shard_range(prefix_of(child, 0))
         assert list(split.store.scan(Table.MESSAGES, start, end)) == []
-    assert refusal(handover.switch, group(split.opened), move, files, before(NOW)) == "bad-manifest"
-    handover.undo_replay(move)
+    assert refusal(handover.switch, group(split.opened), cut, files, before(NOW)) == "bad-manifest"
+    handover.undo_replay(cut)
     split.seal()
-    split.switch(move, split.copy(move))
+    split.switch(cut, split.copy(cut))
     split.check("0 1 2 - 4 5 6 7 8 9 10 11")
 
 
 def test_a_slice_that_is_gone_cannot_be_switched(split: Split) -> None:
-    move = split.begin(FAR, FAR + 4_000)
-    files = split.copy(move)
-    group(split.opened).expire(split.slices()[:1])
+    cut = split.begin(FAR, FAR + 4_000)
+    files = split.copy(cut)
+    expire(group(split.opened), split.slices()[:1])
     split.seal()
-    assert refusal(handover.switch, group(split.opened), move, files, before(NOW)) == "wrong-state"
+    assert refusal(handover.switch, group(split.opened), cut, files, before(NOW)) == "wrong-state"
 
 
 def test_discard_leaves_what_is_somebodys(split: Split) -> None:
-    move = split.begin(FAR, FAR + 4_000)
-    split.switch(move, split.copy(move))
-    handover.discard(group(split.opened), move.children, move.sources)
+    cut = split.begin(FAR, FAR + 4_000)
+    split.switch(cut, split.copy(cut))
+    handover.discard(group(split.opened), cut.children, cut.sources)
     split.seal()
     split.check(ALL)
-
-
-def test_notes_are_bounded_and_by_span(split: Split) -> None:
-    move = split.begin(FAR, FAR + 4_000)
-    notes = Notes(1)
-    notes.add(move)
-    prefix = move.prefixes[0]
-    notes.note(prefix, START)
-    notes.note(b"another", before(FAR))
-    assert (move.noted, move.is_overrun) == (set(), False)
-    notes.note(prefix, before(FAR))
-    assert (move.noted, move.is_overrun) == ({(0, before(FAR))}, False)
-    notes.note(prefix, before(FAR + 1))
-    assert move.is_overrun
-    notes.drop(move)
-    assert notes._moves == {}
-
-
-def test_counting_in_steps_adds_up(split: Split) -> None:
-    (parent,) = split.slices()
-    split.cancel(4)
-    for step in (1, 2, 3, 100):
-        for shard in parent.shards.values():
-            parts = list(counting(split.store, shard.prefix, FAR + 1_000, FAR + 11_000, step))
-            whole = span_counts(split.store, shard.prefix, FAR + 1_000, FAR + 11_000)
-            assert tuple(map(sum, zip(*parts, strict=True))) == whole
 
 
 def test_a_start_finds_it_all_again(split: Split) -> None:
@@ -302,7 +177,7 @@ def test_a_start_finds_it_all_again(split: Split) -> None:
     split.cancel(2)
     again: Opened = open_at(split.store)
     assert texts(again) == ["0", "1", "-", "3", "4", "5", "6", "7", "8", "9", "10", "11"]
-    assert again.commit.pending == COUNT - 1
+    assert again.pending == COUNT - 1
     assert [sorted(piece.borrowed) for piece in again.directory] == [[0, 1, 2, 3]] * 2
     first, second = again.directory
     assert first.borrowed[0] is second.borrowed[0]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards import keys
-from timeline.position import MessageId, Position, position
+from timeline.position import MessageId, Position, at_of, position
 from timeline.slices import Home, Shard
 
 positions = st.integers(0, (1 << 96) - 1).map(Position)
@@ -20,10 +20,11 @@ def test_positions_sort_as_bytes(one: Position, two: Position) -> None:
 @given(homes, st.integers(0, 0xFFFD), positions)
 def test_a_message_key_holds_all_of_it(home: Home, number: int, place: Position) -> None:
     key = Shard(home, number).prefix + keys.place(place)
-    assert len(key) == 22
+    assert len(key) == 22 == keys.MESSAGE_KEY_BYTES
     assert keys.place_of(key) == place
     assert keys.shard_of(key) == (home, number)
     assert keys.slice_of(key) == home
+    assert int.from_bytes(key[keys.AT_BYTES], "big") == at_of(place)
     start, end = keys.slice_range(home)
     assert start <= key < end
     assert start == keys.slice_key(home)

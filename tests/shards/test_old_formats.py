@@ -36,7 +36,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     assert verify_counts(store, core.directory) == []
     (session,) = core.sessions
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
-    assert core.opened.commit.held == 1
+    assert core.opened.held == 1
     store.close()
 
 

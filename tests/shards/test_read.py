@@ -6,6 +6,7 @@ import pytest
 
 from shards import keys
 from shards.errors import Corrupt
+from shards.expiry import expire
 from shards.memory import MemoryStore
 from shards.read import Reader
 from shards.recover import Opened
@@ -83,7 +84,7 @@ def test_a_borrowed_shard_is_read_within_the_childs_span_only(opened: Opened) ->
         child = Slice(start, end, 1)
         child.borrowed = dict(parent.shards)
         opened.directory.adopt(child)
-    opened.commit.forget()
+    opened.open_group.forget()
     assert texts(opened) == ["1000", "2000", "3000"]
     assert texts(opened, before(cut)) == ["2000", "3000"]
     for message, text in zip(ids, ("1000", "2000", "3000"), strict=True):
@@ -123,7 +124,7 @@ def test_a_moved_message_is_found_where_it_went_last(opened: Opened) -> None:
 def _moved(opened: Opened, message: MessageId, due_ms: int):  # type: ignore[no-untyped-def]
     commit = group(opened)
     commit.move(message, due_ms)
-    return commit.seal()
+    return commit.open_group.seal()
 
 
 def test_a_moved_message_survives_the_slice_it_came_from(opened: Opened) -> None:
@@ -132,15 +133,15 @@ def test_a_moved_message_survives_the_slice_it_came_from(opened: Opened) -> None
     first = opened.directory.find(NOW + 5)
     assert first is not None
     commit = group(opened)
-    commit.expire([first])
-    sync(opened, commit.seal())
+    expire(commit, [first])
+    sync(opened, commit.open_group.seal())
     found = opened.reader.find(message)
     assert found is not None
     last = opened.directory.find(NOW + 3 * QUARTER)
     assert last is not None
     commit = group(opened)
-    commit.expire([last])
-    sync(opened, commit.seal())
+    expire(commit, [last])
+    sync(opened, commit.open_group.seal())
     assert opened.reader.find(message) is None
 
 
@@ -171,7 +172,7 @@ def test_a_moved_message_that_is_held_is_found_behind_the_floor(opened: Opened) 
     (message,) = put(opened, draft(NOW + 10 * QUARTER, "x"))
     commit = group(opened, NOW - 90_000)
     commit.move(message, NOW - 60_000)
-    sync(opened, commit.seal())
+    sync(opened, commit.open_group.seal())
     opened.directory.floor = before(NOW)
     found = opened.reader.find(message)
     assert found is not None

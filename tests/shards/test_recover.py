@@ -3,6 +3,7 @@
 import pytest
 
 from shards.errors import WrongFormat
+from shards.expiry import expire
 from shards.memory import MemoryStore
 from shards.recover import count_pending, reopen_timeline, stored_cursor
 from shards.store import Table
@@ -16,7 +17,7 @@ from .timelines import NOW, QUARTER, draft, group, open_at, put, sync, texts
 def test_a_new_timeline_begins_now() -> None:
     opened = open_at(MemoryStore())
     assert opened.horizon.position == before(NOW)
-    assert (opened.commit.pending, opened.commit.held, len(opened.directory)) == (0, 0, 0)
+    assert (opened.pending, opened.held, len(opened.directory)) == (0, 0, 0)
 
 
 def test_everything_is_there_again() -> None:
@@ -27,15 +28,15 @@ def test_everything_is_there_again() -> None:
     opened.horizon.advance(id_position(ids[0]))
     commit = group(opened)
     commit.cancel(ids[3])
-    commit.running_ms = 4_000
-    sync(opened, commit.seal())
+    commit.open_group.ran(4_000)
+    sync(opened, commit.open_group.seal())
     again = open_at(store, NOW + 5)
     assert texts(again) == texts(opened) == ["0", "1", "2", "-", "4"]
     assert again.horizon.position == id_position(ids[0])
     assert again.horizon.seq > opened.horizon.seq
     assert again.horizon.refuse_ms == opened.horizon.bound_ms
-    assert (again.commit.pending, again.commit.held, again.running_ms) == (4, 1, 4_000)
-    assert again.commit.pending == opened.commit.pending - 1
+    assert (again.pending, again.held, again.running_ms) == (4, 1, 4_000)
+    assert again.pending == opened.pending - 1
     assert not verify_counts(store, again.directory)
 
 
@@ -56,7 +57,7 @@ def test_time_goes_on_from_the_horizon_or_the_wall(wall_ms: int) -> None:
     opened = open_at(store)
     opened.horizon.observe(NOW + 500)
     opened.horizon.advance(position(NOW + 500, 1))
-    sync(opened, group(opened).seal())
+    sync(opened, group(opened).open_group.seal())
     assert open_at(store, wall_ms).horizon.clock_ms == max(wall_ms, NOW + 500)
 
 
@@ -79,14 +80,14 @@ def test_after_a_failed_sync_only_what_survived_counts() -> None:
     for text in ("survives", "lost"):
         commit = group(opened)
         commit.put([draft(NOW + DAY_MS + len(text) * QUARTER, text)])
-        commit.seal()
-    assert opened.commit.pending == 3
+        commit.open_group.seal()
+    assert opened.pending == 3
     store.survivors = 1
     assert reopen_timeline(opened) is None
     assert opened.directory is directory
     assert opened.horizon is horizon
     assert texts(opened) == ["durable", "survives"]
-    assert opened.commit.pending == 2
+    assert opened.pending == 2
     assert len(directory) == 2
     assert horizon.limit(before(NOW + 9)) >= horizon.position
     put(opened, draft(NOW + DAY_MS + 4 * QUARTER, "again"))
@@ -103,8 +104,8 @@ def test_after_a_failed_expiry_the_floor_is_where_it_was() -> None:
     piece = opened.directory.find(NOW + 5)
     assert piece is not None
     commit = group(opened)
-    commit.expire([piece])
-    commit.seal()
+    expire(commit, [piece])
+    commit.open_group.seal()
     assert opened.directory.floor == before(piece.end_ms)
     reopen_timeline(opened)
     assert opened.directory.floor == 0
@@ -144,8 +145,8 @@ def test_borrowed_shards_come_back() -> None:
     opened.directory.drop(parent)
     opened.directory.adopt(child)
     commit = group(opened)
-    commit.passed(child)
-    sync(opened, commit.seal())
+    commit.open_group.passed(child)
+    sync(opened, commit.open_group.seal())
     batch = store.batch()
     batch.delete(Table.SLICES, parent.start_ms.to_bytes(6, "big") + bytes(2))
     store.write(batch)

@@ -16,8 +16,7 @@ def test_shards(
     start_ms: int, generation: int, number: int, count: int, first: Position, last: Position
 ) -> None:
     shard = Shard(Home(start_ms, generation), number, 7)
-    shard.count, shard.live, shard.bytes = count, count // 2, count << 33
-    shard.first, shard.last = first, last
+    shard.take(count, count // 2, count << 33, first, last)
     value = tables.shard_value(shard)
     assert len(value) == 42
     back = tables.shard_from(shard.prefix, value)

@@ -1,7 +1,7 @@
 """A store's timeline for tests: opened on a store in RAM, with a wall clock that is an argument."""
 
 from shards.commit import Caps, Commit, Draft
-from shards.group import Group
+from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
 from shards.record import Record, decode, encode
 from shards.recover import Opened, open_timeline
@@ -27,13 +27,13 @@ def draft(
 def put(opened: Opened, *drafts: Draft, wall_ms: int = NOW) -> list[MessageId]:
     """In a group of its own, durable."""
     commit = opened.commit
-    commit.begin(wall_ms)
+    commit.open_group.begin(wall_ms)
     ids = [answer for answer in commit.put(drafts) if not hasattr(answer, "due_ms")]
-    sync(opened, commit.seal())
+    sync(opened, commit.open_group.seal())
     return ids
 
 
-def sync(opened: Opened, group: Group) -> Group:
+def sync(opened: Opened, group: GroupCommit) -> GroupCommit:
     opened.store.flush()
     opened.horizon.close_group()
     return group
@@ -46,5 +46,5 @@ def texts(opened: Opened, start: Position = START, end: Position | None = None) 
 
 
 def group(opened: Opened, wall_ms: int = NOW) -> Commit:
-    opened.commit.begin(wall_ms)
+    opened.open_group.begin(wall_ms)
     return opened.commit

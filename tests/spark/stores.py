@@ -11,7 +11,7 @@ from typing import Any
 
 from shards import keys
 from shards.commit import Caps, Commit, Draft
-from shards.group import Outcome
+from shards.group_commit import Outcome
 from shards.record import Record, decode, encode, is_stub
 from shards.recover import Opened, open_timeline
 from shards.rocks import RocksStore
@@ -37,11 +37,11 @@ class Timeline:
         )
 
     def begin(self) -> Commit:
-        self.opened.commit.begin(self.wall_ms)
+        self.opened.open_group.begin(self.wall_ms)
         return self.opened.commit
 
     def sync(self) -> None:
-        self.opened.commit.seal()
+        self.opened.open_group.seal()
         self.store.flush()
         self.opened.horizon.close_group()
 
@@ -70,7 +70,7 @@ class Timeline:
         commit = self.begin()
         if rows:
             horizon.advance(rows[-1][0])
-            commit.dispatched([(rows[-1][0], self.wall_ms)])
+            commit.open_group.dispatched([(rows[-1][0], self.wall_ms)])
         horizon.advance(max(horizon.position, Position(wall_ms << 48)))
         self.sync()
 

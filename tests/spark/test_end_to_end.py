@@ -18,7 +18,7 @@ from spark.lease import Lease
 from spark.plan import WITHIN, cut_points
 from spark.remote import Remote
 from spark.run import run_expire, run_split, words_of
-from spark.split import move, sketches
+from spark.split import sketches, write_children
 
 from .served import Served, far, served
 
@@ -57,7 +57,7 @@ def test_a_split_during_traffic(server: Served, monkeypatch: pytest.MonkeyPatch)
         server.remote.call("PATCH", f"/v1/messages/{ids[first + 20]}", {"deliver_in": later})
 
     during(monkeypatch, "sketches", lambda: change(3))
-    during(monkeypatch, "move", lambda: change(7))
+    during(monkeypatch, "write_children", lambda: change(7))
     said = run_split(server.remote, server.remote.create("split", slice=start), None)
     assert "rows moved into 6 slices" in said
     pieces = server.slices()
@@ -98,7 +98,7 @@ def begin(server: Served, spark: SparkSession, job: Job) -> None:
 
 
 def write(server: Served, spark: SparkSession, job: Job) -> None:
-    move(spark, server.remote.begin(job, cut_points(sketches(spark, job), 3)))
+    write_children(spark, server.remote.begin(job, cut_points(sketches(spark, job), 3)))
 
 
 @pytest.mark.parametrize("upto", [plan, begin, write])
@@ -126,7 +126,7 @@ def test_a_job_that_fails_tells_the_server_why(server: Served, monkeypatch: pyte
     def fail(*_: object) -> None:
         raise RuntimeError("no more\n  shards.errors.Corrupt: table messages, after key 00: flipped\n")
 
-    monkeypatch.setattr(run_module, "move", fail)
+    monkeypatch.setattr(run_module, "write_children", fail)
     job = server.remote.create("split", slice=overfull(server))
     with pytest.raises(SparkError, match="table messages, after key 00: flipped"):
         run_split(server.remote, job, None)
@@ -144,7 +144,7 @@ def test_a_file_that_is_damaged_is_refused_naming_it(server: Served, monkeypatch
         raw[len(raw) // 2] ^= 1
         file.write_bytes(raw)
 
-    during(monkeypatch, "move", damage)
+    during(monkeypatch, "write_children", damage)
     with pytest.raises(Refused, match=r"bad-manifest.*\.sst.*sha256"):
         run_split(server.remote, job, None)
     assert server.payloads() == [f"m{n}" for n in range(COUNT)]
@@ -225,7 +225,7 @@ def test_a_lost_lease_ends_the_work(server: Served, monkeypatch: pytest.MonkeyPa
         server.remote.abort(job, "somebody else")
         time.sleep(60)
 
-    monkeypatch.setattr(run_module, "move", stuck)
+    monkeypatch.setattr(run_module, "write_children", stuck)
     with pytest.raises(LeaseLost, match="is lost"):
         run_split(server.remote, job, None)
     assert server.state(job.id) == "aborted"

@@ -13,7 +13,7 @@ from shards.record import is_stub
 from spark.errors import NotAStore
 from spark.job import Span, begun_from, job_from
 from spark.plan import WITHIN, cut_points
-from spark.split import move, sketches, write_child
+from spark.split import sketches, write_child, write_children
 
 from .stores import FAR, Timeline, begun, descriptor, ingested, record
 
@@ -41,7 +41,7 @@ def test_children_hold_every_row_under_their_own_keys(
     timeline.put(record(FAR + 7, "between"))
     body = begun(piece, cuts, timeline.checkpoint(tmp_path / "moving"), tmp_path / "out")
     answer = begun_from(json.loads(json.dumps(body)))
-    files = move(spark, answer)
+    files = write_children(spark, answer)
     assert [file["slice"] for file in files] == [piece.start_ms, *cuts]
     assert max(file["rows"] for file in files) <= WITHIN * min(file["rows"] for file in files)
     paths = [tmp_path / "out" / file["name"] for file in files]
@@ -82,7 +82,7 @@ def test_a_child_without_rows_has_no_file(spark: SparkSession, timeline: Timelin
     piece = timeline.piece(FAR)
     cuts = [piece.end_ms - 2, piece.end_ms - 1]
     body = begun(piece, cuts, timeline.checkpoint(tmp_path / "moving"), tmp_path / "out")
-    files = move(spark, begun_from(body))
+    files = write_children(spark, begun_from(body))
     assert [file["slice"] for file in files] == [piece.start_ms]
     assert len(list((tmp_path / "out").iterdir())) == 1
 

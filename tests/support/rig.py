@@ -32,8 +32,9 @@ from server.codec.properties import Properties
 from server.codec.publish import Decoder
 from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core
+from server.delivery.subscriber import Closing
 from server.mqtt.state import Connection
-from shards.commit import Group
+from shards.commit import GroupCommit
 from shards.memory import MemoryStore
 
 START_MS = 1_795_248_000_000
@@ -292,7 +293,7 @@ class Rig:
         self.clock = TestClock()
         self.store = MemoryStore()
         self.peers: list[Peer] = []
-        self.open_groups: list[tuple[Group, int]] = []
+        self.open_groups: list[tuple[GroupCommit, int]] = []
         self.is_held = False
         """No sync ends."""
         self.core = self._core()
@@ -346,7 +347,7 @@ class Rig:
         if not core.replay.is_idle:
             core.replay.turn()
             moved = True
-        core.release_held()
+        core.held.step()
         return moved
 
     def deliver(self) -> bool:
@@ -389,9 +390,9 @@ class Rig:
     def restart(self) -> None:
         """Stopped in order and started again."""
         for peer in list(self.peers):
-            peer.connection.close(0x8B)
+            peer.connection.close(Closing.STOPPING)
         self.pump()
-        self.core.sessions.finish()
+        self.core.cursors.finish()
         self.core.broker.submit(lambda commit: None, lambda durable: None)
         self.pump()
         self.crash()

@@ -9,6 +9,7 @@ from typing import Any
 from server.app import App
 from server.clock import SystemClock
 from server.config import Config
+from server.delivery.subscriber import Closing
 from server.kinds import Address
 from server.mqtt.listeners import Listeners
 from shards.rocks import RocksStore
@@ -41,7 +42,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     """Run it on this loop."""
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
-    listeners = Listeners(app.broker, settings.mqtt)
+    listeners = Listeners(app.core.broker, settings.mqtt)
     where = await listeners.open()
     made = Served(
         app, listeners, {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, where, strict=True)}
@@ -55,7 +56,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
                 await writer.wait_closed()
         listeners.close()
         for link in listeners.links:
-            link.shut(0x8B)
+            link.shut(Closing.STOPPING)
         for _ in range(500):
             if not listeners.links:
                 break

@@ -1,100 +1,14 @@
-"""Cron fields, recurrence rules and elapsed time on their own, apart from zones."""
+"""Recurrence rules on local times, against dateutil asked from the rule's start."""
 
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
-from zoneinfo import ZoneInfo
 
 import pytest
-from apscheduler.triggers.cron import CronTrigger
 from dateutil.rrule import rrulestr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from timeline.cron import MACROS, CronError, parse_cron
 from timeline.recurrence import RuleError, parse_rule
 
 START = datetime(2027, 1, 30, 9, 15, 5)
-UTC = ZoneInfo("UTC")
-
-
-def cron_times(text: str, after: datetime, count: int) -> list[str]:
-    return [at.isoformat(sep=" ") for at in islice(parse_cron(text).times(after), count)]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0 2 * * *", ["2027-01-31 02:00:00", "2027-02-01 02:00:00"]),
-        ("*/20 9 * * *", ["2027-01-30 09:20:00", "2027-01-30 09:40:00"]),
-        ("30 15 9 * * *", ["2027-01-30 09:15:30", "2027-01-31 09:15:30"]),
-        ("0 0 L * *", ["2027-01-31 00:00:00", "2027-02-28 00:00:00"]),
-        ("0 0 29 2 *", ["2028-02-29 00:00:00", "2032-02-29 00:00:00"]),
-        ("0 0 * * 0", ["2027-01-31 00:00:00", "2027-02-07 00:00:00"]),
-        ("0 0 * * 7", ["2027-01-31 00:00:00", "2027-02-07 00:00:00"]),
-        ("0 0 * * FRI-SUN", None),
-        ("0 0 * * 5-7", ["2027-01-31 00:00:00", "2027-02-05 00:00:00"]),
-        ("0 0 1 * MON", ["2027-02-01 00:00:00", "2027-02-08 00:00:00"]),
-        ("0 0 */2 * MON", ["2027-02-01 00:00:00", "2027-02-15 00:00:00"]),
-        ("0 0 1 JAN,jul *", ["2027-07-01 00:00:00", "2028-01-01 00:00:00"]),
-        ("5/20 * * * *", ["2027-01-30 09:25:00", "2027-01-30 09:45:00"]),
-        ("@hourly", ["2027-01-30 10:00:00", "2027-01-30 11:00:00"]),
-        ("@Weekly", ["2027-01-31 00:00:00", "2027-02-07 00:00:00"]),
-    ],
-)
-def test_cron(text: str, expected: list[str] | None) -> None:
-    if expected is None:
-        with pytest.raises(CronError, match="day of week"):
-            parse_cron(text)
-    else:
-        assert cron_times(text, START, 2) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        *[("61 * * * *", "minute"), ("* 24 * * *", "hour"), ("* * 0 * *", "day"), ("* * * 13 *", "month")],
-        *[("* * * * 8", "day of week"), ("* * * foo *", "month"), ("60 * * * * *", "second")],
-        *[("*/0 * * * *", "minute"), ("5-1 * * * *", "minute"), ("1,,2 * * * *", "minute")],
-        *[("* * * *", "neither"), ("", "neither"), ("@reboot", "neither"), ("* " * 200, "characters")],
-        *[("0 0 30 2 *", "no month"), ("0 0 31 4,6 *", "no month"), ("1-2-3 * * * *", "minute")],
-    ],
-)
-def test_a_bad_expression_names_its_field(text: str, field: str) -> None:
-    with pytest.raises(CronError, match=field):
-        parse_cron(text)
-
-
-def field(low: int, high: int) -> st.SearchStrategy[str]:
-    number = st.integers(low, high)
-    span = st.tuples(number, number).map(lambda pair: f"{min(pair)}-{max(pair)}")
-    step = st.integers(1, max(1, (high - low) // 2)).map(lambda by: f"*/{by}")
-    part = st.one_of(number.map(str), span)
-    return st.one_of(st.just("*"), step, st.lists(part, min_size=1, max_size=3).map(",".join))
-
-
-@given(
-    st.tuples(field(0, 59), field(0, 59), field(0, 23), field(1, 28), field(1, 12)),
-    st.datetimes(datetime(1980, 1, 1), datetime(2090, 1, 1)),
-)
-@settings(max_examples=150, deadline=None)
-def test_cron_agrees_with_apscheduler(fields: tuple[str, str, str, str, str], after: datetime) -> None:
-    """Where the rules are the same: no day of the week, a day that every month has, UTC."""
-    second, minute, hour, day, month = fields
-    trigger = CronTrigger(
-        second=second, minute=minute, hour=hour, day=day, month=month, year="*", timezone=UTC
-    )
-    cron = parse_cron(" ".join((*fields, "*")))
-    at = after.replace(microsecond=0)
-    for ours in islice(cron.times(at), 5):
-        theirs = trigger.get_next_fire_time(None, (at + timedelta(seconds=1)).replace(tzinfo=UTC))
-        assert ours == theirs.replace(tzinfo=None)
-        at = ours
-
-
-def test_every_macro_is_read() -> None:
-    for name in MACROS:
-        assert cron_times(name, START, 1)
-
 
 RULES = [
     "FREQ=YEARLY",

@@ -180,17 +180,71 @@ def test_a_number_is_never_used_twice_by_what_was_split() -> None:
     assert list(child.readable()) == [own, borrowed]
 
 
+def test_which_shards_reach_into_a_stretch() -> None:
+    """By what they hold, of borrowed ones only within the slice, and by their structure."""
+    parent, piece = Slice(0, 3_000, 0), Slice(1_000, 2_000, 1)
+    around, behind = parent.open_shard(7), parent.open_shard(0)
+    for shard, ats in ((around, (500, 2_500)), (behind, (2_000, 2_900))):
+        for at_ms in ats:
+            shard.grow(position(at_ms, 1), 10)
+        piece.borrowed[shard.number] = shard
+    own, empty = piece.open_shard(0), piece.open_shard(5)
+    for at_ms in (1_100, 1_200):
+        own.grow(position(at_ms, 1), 10)
+
+    def over(start: Position, end: Position, structures: set[int] | None = None) -> list[Shard]:
+        found = piece.over(start, end, structures)
+        assert empty not in found
+        assert behind not in found
+        return found
+
+    assert over(START, END) == [own, around]
+    assert over(START, END, {0, 5}) == [own]
+    assert over(START, END, {7}) == [around]
+    assert over(START, END, set()) == []
+    assert over(START, position(1_100, 1)) == [around]
+    assert over(START, position(1_100, 2)) == [own, around]
+    assert over(position(1_200, 1), END) == [own, around]
+    assert over(position(1_200, 2), END) == [around]
+    assert over(before(2_000), END) == []
+    assert over(START, before(1_000)) == []
+    assert piece.within(START, END) == (before(1_000), before(2_000))
+    assert piece.within(position(1_000, 3), position(1_500, 0)) == (position(1_000, 3), before(1_500))
+
+
 def test_a_slice_sums_up_its_own_shards() -> None:
     piece = Slice(0, 1_000, 0)
     for number in (0, 0, 1):
         shard = piece.open_shard(number)
         shard.grow(position(5, shard.number), 10)
-    piece.shards[0].live -= 1
+    piece.shards[0].retire()
     assert (piece.live, piece.bytes) == (2, 30)
     again = Slice(0, 1_000, 0)
     for shard in piece.shards.values():
         again.adopt(shard)
     assert again.count == 3
+
+
+def test_what_is_counted_elsewhere_is_taken_as_if_it_had_grown() -> None:
+    grown, taken = (Shard(Slice(0, 1_000, 0).home, 0) for _ in range(2))
+    for at_ms in (7, 3, 5):
+        grown.grow(position(at_ms, 1), 10)
+    taken.take(2, 2, 20, position(3, 1), position(7, 1))
+    taken.take(1, 1, 10, position(5, 1), position(5, 1))
+    for shard in (grown, taken):
+        assert (shard.count, shard.live, shard.bytes) == (3, 3, 30)
+        assert (shard.first, shard.last) == (position(3, 1), position(7, 1))
+
+
+def test_what_goes_from_a_shard_leaves_its_bounds() -> None:
+    shard = Shard(Slice(0, 1_000, 0).home, 0)
+    shard.take(5, 4, 50, position(3, 1), position(7, 1))
+    shard.retire()
+    shard.retire(2)
+    assert (shard.count, shard.live, shard.bytes) == (5, 1, 50)
+    shard.lessen(3, 1, 60)
+    assert (shard.count, shard.live, shard.bytes) == (2, 0, 0), "never less than nothing"
+    assert (shard.first, shard.last) == (position(3, 1), position(7, 1))
 
 
 def test_shards_are_bounded() -> None:

@@ -1,7 +1,26 @@
-"""The command `fasti`. One file per noun; `run` turns errors into exit codes, `output` values into text.
+"""The command `fasti`.
 
 Exit codes: 0 done, 1 the server said no (also: a cancel that came too late), 2 wrong usage, 3 no server
 there.
+
+    __main__.py     `python -m fasti.cli`
+    app.py          the root command: global options, and the nouns under it
+    run.py          from a command to an exit code: a client, a printer, what to say of an error
+    options.py      the options of the SDK's calls, each declared once
+    output.py       values as a table, JSON or NDJSON; progress bars
+    profiles.py     named servers in ~/.config/fasti/config.toml
+    complete.py     what the shell's completion offers: names that the server knows
+    message.py      `fasti message`: one at a time
+    ranges.py       `fasti message shift`, `export`, `cancel --topic`: many at once
+    transfer.py     `fasti message import`
+    schedule.py     `fasti schedule`
+    subscribe.py    `fasti subscribe`
+    timeline.py     `fasti timeline`
+    slices.py       `fasti slice`
+    shard.py        `fasti shard`
+    session.py      `fasti session`
+    job.py          `fasti job`, and following one to its end
+    server.py       `fasti server`
 """
 
 from __future__ import annotations

@@ -4,70 +4,39 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import typer
 
 import fasti
+from fasti.options import Due, Listed, MessageOptions, Selection
 
+from .options import takes
 from .output import Format, Printer, Row
-from .ranges import DryRun, From, To, Topic, cancel_where
+from .ranges import DryRun, cancel_where
 from .run import run, too_late
 
 app = typer.Typer(no_args_is_help=True)
 
-At = Annotated[
-    str | None,
-    typer.Option("--at", help="RFC 3339, or local time with zone: 2027-03-28T09:00[Europe/Bucharest]"),
-]
-In = Annotated[str | None, typer.Option("--in", help="From now, by the server's clock: 15m, 90s, PT15M.")]
-State = Annotated[str | None, typer.Option(help="pending (default), dispatched, cancelled, expired or all.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...")]
 
 COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 
 
 @app.command()
+@takes(MessageOptions)
 def schedule(
     context: typer.Context,
     topic: str,
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
     file: Annotated[Path | None, typer.Option(help="Take the payload from here, as bytes.")] = None,
-    at: At = None,
-    delay: In = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
-    idempotency_key: Annotated[str | None, typer.Option("--idempotency-key", "-k")] = None,
-    qos: Annotated[int | None, typer.Option(min=0, max=2)] = None,
-    retain: Annotated[bool, typer.Option("--retain")] = False,
-    expires_in: Annotated[str | None, typer.Option(help="Drop it if it is that long past due.")] = None,
-    late: Annotated[
-        str | None, typer.Option(help="If the time has passed: deliver (default) or drop.")
-    ] = None,
-    spread: Annotated[
-        str | None, typer.Option(help="Let the server choose the time within this span.")
-    ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE, repeatable.")
-    ] = None,
-    content_type: str | None = None,
+    **options: Unpack[MessageOptions],
 ) -> None:
     """Schedule one message; without --at or --in for now."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        made = await client.messages.schedule(
-            topic,
-            payload_of(payload, file, as_json),
-            at=at,
-            delay=delay,
-            key=idempotency_key,
-            qos=qos,
-            retain=retain or None,
-            expires_in=expires_in,
-            late=late,
-            spread=spread,
-            headers=headers_of(header or []),
-            content_type=content_type,
-        )
+        made = await client.messages.schedule(topic, payload_of(payload, file, as_json), **options)
         replayed = {"replayed": True} if made.replayed else {}
         out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
 
@@ -85,13 +54,12 @@ def get(context: typer.Context, message_id: Annotated[str, typer.Argument(metava
 
 
 @app.command()
+@takes(Selection)
 def cancel(
     context: typer.Context,
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
-    topic: Topic = None,
-    due_from: From = None,
-    due_to: To = None,
     dry_run: DryRun = False,
+    **chosen: Unpack[Selection],
 ) -> None:
     """Cancel messages by id, or all pending ones that --topic, --from and --to select.
 
@@ -99,10 +67,10 @@ def cancel(
     """
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        if bool(ids) == any((topic, due_from, due_to)):
+        if bool(ids) == any(chosen.values()):
             raise ValueError("give ids, or --topic, --from and --to")
         if not ids:
-            await cancel_where(client, out, topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run)
+            await cancel_where(client, out, dry_run=dry_run, **chosen)
             return
         if dry_run:
             raise ValueError("--dry-run goes with --topic, --from and --to")
@@ -119,30 +87,29 @@ def cancel(
 
 
 @app.command()
-def move(context: typer.Context, ids: Ids, at: At = None, delay: In = None) -> None:
+@takes(Due)
+def move(context: typer.Context, ids: Ids, **when: Unpack[Due]) -> None:
     """Move messages to another time; their ids stay."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
         for message_id in ids:
-            moved = await client.messages.reschedule(message_id, at=at, delay=delay)
+            moved = await client.messages.reschedule(message_id, **when)
             out.one({"id": moved.id, "deliver_at": moved.deliver_at, "state": moved.state})
 
     run(context, work)
 
 
 @app.command()
+@takes(Listed)
 def ls(
     context: typer.Context,
-    due_from: From = None,
-    due_to: To = None,
-    topic: Topic = None,
-    state: State = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
+    **chosen: Unpack[Listed],
 ) -> None:
     """List messages in order of time."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        found = client.messages.list(due_from=due_from, due_to=due_to, topic=topic, state=state, limit=limit)
+        found = client.messages.list(limit=limit, **chosen)
         if out.format is Format.ndjson:
             async for message in found:
                 out.line(message.raw)
@@ -153,13 +120,12 @@ def ls(
 
 
 @app.command()
-def count(
-    context: typer.Context, due_from: From = None, due_to: To = None, topic: Topic = None, state: State = None
-) -> None:
+@takes(Listed)
+def count(context: typer.Context, **chosen: Unpack[Listed]) -> None:
     """Count messages, exactly."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        found = await client.messages.count(due_from=due_from, due_to=due_to, topic=topic, state=state)
+        found = await client.messages.count(**chosen)
         out.text(str(found)) if out.format is Format.table else out.line({"count": found})
 
     run(context, work)
@@ -186,13 +152,3 @@ def payload_of(text: str, file: Path | None, as_json: bool) -> Any:
         except OSError as error:
             raise ValueError(f"--file: {error}") from error
     return json.loads(data) if as_json else data
-
-
-def headers_of(pairs: list[str]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise ValueError(f"--header must be NAME=VALUE, not {pair!r}")
-        headers[name] = value
-    return headers

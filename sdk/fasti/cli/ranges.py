@@ -6,46 +6,36 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, Unpack
 
 import typer
 
 import fasti
+from fasti.options import Selection
 
+from .options import takes
 from .output import Printer, progress
 from .run import run
 
-From = Annotated[str | None, typer.Option("--from", "--due-from", help="Due at or after this instant.")]
-To = Annotated[str | None, typer.Option("--to", "--due-to", help="Due before this instant.")]
-Topic = Annotated[str | None, typer.Option(help="Topic filter.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
 
 
 async def cancel_where(
-    client: fasti.Client,
-    out: Printer,
-    *,
-    topic: str | None,
-    due_from: str | None,
-    due_to: str | None,
-    dry_run: bool,
+    client: fasti.Client, out: Printer, *, dry_run: bool, **chosen: Unpack[Selection]
 ) -> None:
     """Cancel by filter; print the numbers."""
-    total = await client.messages.count(topic=topic, due_from=due_from, due_to=due_to)
+    total = await client.messages.count(**chosen)
     with progress(out, "cancelling", total) as told:
-        found = await client.messages.cancel_where(
-            topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run, on_progress=told
-        )
+        found = await client.messages.cancel_where(dry_run=dry_run, on_progress=told, **chosen)
     out.one({"matched": found.matched, "changed": found.changed})
 
 
+@takes(Selection)
 def shift(
     context: typer.Context,
     by: Annotated[str, typer.Argument(metavar="BY", help="PT1H, 15m, 90s; -PT1H needs -- before it.")],
-    topic: Topic = None,
-    due_from: From = None,
-    due_to: To = None,
     dry_run: DryRun = False,
+    **chosen: Unpack[Selection],
 ) -> None:
     """Move every pending message that matches by a duration, each once; their ids stay.
 
@@ -53,33 +43,30 @@ def shift(
     """
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        total = await client.messages.count(topic=topic, due_from=due_from, due_to=due_to)
+        total = await client.messages.count(**chosen)
         with progress(out, "moving", total) as told:
-            found = await client.messages.shift(
-                by, topic=topic, due_from=due_from, due_to=due_to, dry_run=dry_run, on_progress=told
-            )
+            found = await client.messages.shift(by, dry_run=dry_run, on_progress=told, **chosen)
         out.one({"matched": found.matched, "changed": found.changed})
 
     run(context, work)
 
 
+@takes(Selection)
 def export(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="Where to; - for stdout.")] = Path("-"),
-    topic: Topic = None,
-    due_from: From = None,
-    due_to: To = None,
     ids: Annotated[bool, typer.Option("--ids", help="With ids, for `message import --ids`.")] = False,
+    **chosen: Unpack[Selection],
 ) -> None:
     """Write pending messages as NDJSON that `message import` takes back, while the server runs."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        total = await client.messages.count(topic=topic, due_from=due_from, due_to=due_to)
+        total = await client.messages.count(**chosen)
         try:
             stream: IO[str] = sys.stdout if str(file) == "-" else file.open("w", encoding="utf-8")
         except OSError as error:
             raise ValueError(str(error)) from error
-        found = client.messages.export(topic=topic, due_from=due_from, due_to=due_to, ids=ids)
+        found = client.messages.export(ids=ids, **chosen)
         count = 0
         try:
             with progress(out, "exporting", total) as told:

@@ -1,1 +1,19 @@
-"""The routes, one resource a file."""
+"""The calls, one resource a file: a class that is given the parts that it uses, and says its routes.
+
+    messages.py    `/v1/messages`, `/v1/messages/{id}`: schedule one, look at it, move it, cancel it
+    batch.py       `/v1/messages:batch`: many in one request
+    listing.py     `GET /v1/messages`: pages and counts
+    export.py      `/v1/messages:export`: what is pending as NDJSON
+    control.py     `/v1/messages:cancel`, `:reschedule`: many by filter
+    explain.py     `/v1/messages/{id}/explain`: where one lies
+    schedules.py   `/v1/schedules`: recurring ones
+    sessions.py    `/v1/sessions`: who subscribes, how far each has read
+    slices.py      `/v1/slices`: how the timeline is cut, down to a shard
+    timeline.py    `/v1/timeline/density`: how many are pending when
+    jobs.py        `/v1/jobs`: the hand-over of the pipeline
+    clock.py       `/v1/clock:advance`: a simulated clock moved
+    backups.py     `/v1/backups`: a copy to start a server on
+    info.py        `/v1/info`, `/livez`, `/readyz`, `/metrics`
+
+None knows another.
+"""

@@ -4,31 +4,26 @@ It is a checkpoint: files are linked where the new directory is on the store's f
 moment and next to no room; elsewhere they are copied. The server goes on meanwhile.
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 import msgspec
 from aiohttp import web
 
 from shards.errors import StoreFailed
-from shards.store import Store
 
-from ...app import App
-from ..answers import body_of, json_answer
+from ...jobs.workers import Workers
+from ..answers import json_answer
 from ..calls import Gives, described
 from ..problems import Problem
-from ..values.requests import FieldError
+from ..requests import body_of
+from ..values import shapes
+from ..values.bodies import FieldError
 
 
 class BackupWish(msgspec.Struct, forbid_unknown_fields=True):
     """The body: an absolute path of the server's machine at which there is nothing yet."""
-
-    dir: str
-
-
-class Backup(TypedDict):
-    """Where the copy is."""
 
     dir: str
 
@@ -39,15 +34,17 @@ _WISH = msgspec.json.Decoder(BackupWish)
 class Backups:
     """The route."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, checkpoint: Callable[[Path], None], workers: Workers) -> None:
+        """`checkpoint`: the store's."""
+        self._checkpoint = checkpoint
+        self._workers = workers
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/backups", self.create)]
 
     @described(
         "A consistent copy to start a server on",
-        Gives(201, Backup),
+        Gives(201, shapes.Backup),
         body=BackupWish,
         problems=("store-unavailable",),
     )
@@ -57,16 +54,15 @@ class Backups:
         if not path.is_absolute() or "\0" in wish.dir:
             raise FieldError("dir", "must be an absolute path")
         try:
-            await self._app.pipeline.in_thread(partial(_copy, self._app.opened.store, path))
+            await self._workers.in_thread(partial(self._copy, path))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"no backup was made: {error}") from None
         return json_answer({"dir": str(path)}, 201)
 
-
-def _copy(store: Store, path: Path) -> None:
-    """Raises FieldError, StoreFailed."""
-    if path.exists():
-        raise FieldError("dir", "exists: a backup needs a new directory")
-    if not path.parent.is_dir():
-        raise FieldError("dir", "cannot be made: the directory above it is not there")
-    store.checkpoint(path)
+    def _copy(self, path: Path) -> None:
+        """Raises FieldError, StoreFailed."""
+        if path.exists():
+            raise FieldError("dir", "exists: a backup needs a new directory")
+        if not path.parent.is_dir():
+            raise FieldError("dir", "cannot be made: the directory above it is not there")
+        self._checkpoint(path)

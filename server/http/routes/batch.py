@@ -19,19 +19,27 @@ from aiohttp import web
 
 from shards.dedupe import Draft, Refused, Replayed
 from shards.errors import Corrupt
+from shards.record import decode
+from shards.state import PENDING
 from timeline.position import id_text
 
-from ...app import App
-from ..answers import flag, raw_answer, refusal, refusals
+from ...clock import Clock
+from ...config import Limits
+from ...metrics import Metrics
+from ...writer import Ask
+from ..answers import raw_answer, refusal, refusals
 from ..calls import WRITES, Gives, described
+from ..posting import Placed, place, place_each
 from ..problems import Problem, problem_of
+from ..requests import flag
 from ..spread import Spreader
+from ..timeline import Timeline
 from ..values import shapes
-from ..values.batches import is_ndjson, parse_batch, parse_each
-from ..values.drafts import Placed, draft_of, late_ones, names_of, place, place_each
-from ..values.requests import FieldError, Item, ParsedMessage
+from ..values.batch_body import is_ndjson, parse_batch, parse_each
+from ..values.bodies import FieldError
+from ..values.drafts import draft_of, late_ones, names_of
+from ..values.message_body import Item, ParsedMessage
 from ..values.scalars import FLAG
-from ..values.views import PENDING, found_state
 
 YIELD_EVERY = 500
 ASIDE_BYTES = 512 << 10
@@ -47,9 +55,24 @@ _REPLAYED = b'{"id":"%032x","replayed":true,"state":"%s"}'
 class Batch:
     """The route."""
 
-    def __init__(self, app: App, spreader: Spreader) -> None:
-        self._app = app
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        spreader: Spreader,
+        metrics: Metrics,
+        limits: Limits,
+        *,
+        max_batch: int,
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._timeline = timeline
         self._spreader = spreader
+        self._metrics = metrics
+        self._limits = limits
+        self._max_batch = max_batch
         self._is_aside = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
@@ -69,36 +92,34 @@ class Batch:
         content_type = request.headers.get("Content-Type", "")
         is_ndjson(content_type)
         body = await request.read()
-        now_ms = self._app.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         post = self._each if is_each else self._all
         return await post(body, content_type, now_ms, keep_ids)
 
     async def _all(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
-        app = self._app
-        http, limits = app.config.http, app.config.limits
-        parse = partial(parse_batch, body, content_type, now_ms, limits, http.max_batch, keep_ids=keep_ids)
+        limits, most = self._limits, self._max_batch
+        parse = partial(parse_batch, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         messages = await self._aside(len(body), parse)
         with refusals():
             try:
                 drafts, placed = await self._submit(messages, now_ms, place)
             except Refused as error:
                 raise refusal(error, _line(body, content_type, error.index, len(messages))) from None
-        app.metrics.accepted.inc(_fresh(placed, drafts))
+        self._metrics.accepted.inc(_fresh(placed, drafts))
         return raw_answer(_accepted(placed, drafts), 201)
 
     async def _each(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
-        app = self._app
-        http, limits = app.config.http, app.config.limits
-        parse = partial(parse_each, body, content_type, now_ms, limits, http.max_batch, keep_ids=keep_ids)
+        limits, most = self._limits, self._max_batch
+        parse = partial(parse_each, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         items = await self._aside(len(body), parse)
         messages = [item for item in items if isinstance(item, ParsedMessage)]
         with refusals():
             _, placed = await self._submit(messages, now_ms, place_each)
-        app.metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
+        self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
         said = []
-        for count, one in enumerate(_said(app, results), 1):
+        for count, one in enumerate(_said(results, self._timeline), 1):
             said.append(one)
             if not count % YIELD_EVERY:
                 await asyncio.sleep(0)
@@ -118,10 +139,10 @@ class Batch:
         """The drafts and what `decide` (`place` or `place_each`) says of them in the writer."""
         if any(message.spread_ms for message in messages):
             async with self._spreader.lock:
-                return await self._ask(await self._spreader.settled(messages, now_ms), now_ms, decide)
-        return await self._ask(messages, now_ms, decide)
+                return await self._place(await self._spreader.settled(messages, now_ms), now_ms, decide)
+        return await self._place(messages, now_ms, decide)
 
-    async def _ask(
+    async def _place(
         self, messages: Sequence[ParsedMessage], now_ms: int, decide: Callable[..., Any]
     ) -> tuple[list[Draft], Any]:
         size = sum(len(message.payload) + len(message.topic) for message in messages)
@@ -129,7 +150,7 @@ class Batch:
         if not drafts:
             return [], []
         late, names = late_ones(messages, now_ms), names_of(messages)
-        placed = await self._app.ask(partial(decide, drafts=drafts, late=late, names=names), cost=len(drafts))
+        placed = await self._ask(partial(decide, drafts=drafts, late=late, names=names), cost=len(drafts))
         return drafts, placed
 
 
@@ -150,7 +171,7 @@ def _fresh(placed: Sequence[Placed], drafts: Sequence[Draft]) -> int:
     return len({p for p in placed if isinstance(p, int)})
 
 
-def _said(app: App, results: Sequence[Result]) -> Iterator[bytes]:
+def _said(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
     """What became of each item, and of the message that was there under its key.
 
     The second one of a key is there under it as one of an earlier request is.
@@ -161,15 +182,15 @@ def _said(app: App, results: Sequence[Result]) -> Iterator[bytes]:
             yield _REPLAYED % (result, PENDING.encode()) if result in seen else _NEW % result
             seen.add(result)
         elif isinstance(result, Replayed):
-            yield _known(app, result)
+            yield _known(result, timeline)
         else:
             yield _refused(refusal(result) if isinstance(result, Refused) else problem_of(result))
 
 
-def _known(app: App, replayed: Replayed) -> bytes:
+def _known(replayed: Replayed, timeline: Timeline) -> bytes:
     try:
-        found = app.reader.find(replayed.id)
-        state = PENDING if found is None else found_state(app, found)
+        found = timeline.reader.find(replayed.id)
+        state = PENDING if found is None else timeline.state_of(found, decode(found.value))[0]
     except Corrupt as error:
         log.error("the message under a key: %s", error)
         return _refused(Problem("unreadable", f"{id_text(replayed.id)} cannot be read"))

@@ -1,22 +1,22 @@
 """`POST /v1/clock:advance`: let the simulated clock pass over a stretch of time, everything in it done.
 
-One walk at a time: a second request waits for the first to arrive, so that the clock never runs back.
+One walk at a time: a second request waits for the first to arrive, so that the clock never runs back
+(server/simulation.py).
 """
 
-import asyncio
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 
-from ...app import App
-from ...housekeeping import Housekeeping
-from ...simulation import NotSimulated, advance
-from ...times import INSTANT_MS_MAX, format_ms
-from ..answers import body_of, delay_ms, json_answer, refusals
+from ...clock import NotSimulated
+from ...times import TimeError, format_ms
+from ..answers import json_answer, refusals
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError, delay_ms
 from ..values.scalars import Delay
 
 
@@ -32,10 +32,9 @@ _ADVANCE = msgspec.json.Decoder(Advance)
 class ClockRoutes:
     """The route."""
 
-    def __init__(self, app: App, housekeeping: Housekeeping) -> None:
-        self._app = app
-        self._housekeeping = housekeeping
-        self._walking = asyncio.Lock()
+    def __init__(self, advance: Callable[[int], Awaitable[int]]) -> None:
+        """`advance`: moves the clock by so many ms; the time it shows then, ms."""
+        self._advance = advance
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/clock:advance", self.advance)]
@@ -49,13 +48,12 @@ class ClockRoutes:
     async def advance(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _ADVANCE)
         by_ms = delay_ms("by", wish.by)
-        async with self._walking:
-            if self._app.clock.wall_ms() + by_ms > INSTANT_MS_MAX:
-                raise FieldError("by", "goes beyond the year 9999")
-            try:
-                with refusals():
-                    now_ms = await advance(self._app, self._housekeeping, by_ms)
-            except NotSimulated as error:
-                raise Problem("clock-not-simulated", str(error)) from None
+        try:
+            with refusals():
+                now_ms = await self._advance(by_ms)
+        except TimeError as error:
+            raise FieldError("by", str(error)) from None
+        except NotSimulated as error:
+            raise Problem("clock-not-simulated", str(error)) from None
         view: shapes.Advanced = {"now": format_ms(now_ms)}
         return json_answer(view)

@@ -34,21 +34,22 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import Corrupt
-from shards.group import Outcome
-from shards.record import decode
-from timeline.position import MessageId, Position, id_text, message_id, seq_of
+from shards.group_commit import Outcome
+from shards.record import decode, due_at
+from timeline.position import MessageId, Position, id_text, seq_of
 
-from ...app import App
-from ...times import TimeError
-from ..answers import ask, body_of, delay_ms, instant_ms, json_answer, refusal
+from ...clock import Clock
+from ...writer import Ask
+from ..answers import asked, json_answer, refusal
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of
+from ..selection import Query, Selection, cursor_of, cursor_text, query_over
+from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.scalars import Cursor, Point, Seq, Shift
 from ..values.scalars import Filter as TopicFilter
-from ..values.views import due_of_row
-from .listing import Query, Selection, cursor_of, pending_query
 
 log = logging.getLogger(__name__)
 
@@ -116,15 +117,18 @@ class Sweep:
             "matched": self.matched,
             "changed": self.changed,
             "as_of": f"{self.as_of:012x}",
-            "next": None if self.next is None else f"{max(0, self.next - 1):024x}",
+            "next": None if self.next is None else cursor_text(Position(max(0, self.next - 1))),
         }
 
 
 class Control:
     """The routes."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, ask: Ask, clock: Clock, timeline: Timeline, *, max_delay_ms: int) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._timeline = timeline
+        self._max_delay_ms = max_delay_ms
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -144,7 +148,7 @@ class Control:
         wish = await body_of(request, _BULK)
         if wish.shift is None:
             raise FieldError("shift", "is required")
-        latest_ms = self._app.clock.wall_ms() + self._app.config.limits.max_delay_ms
+        latest_ms = self._clock.wall_ms() + self._max_delay_ms
         act = partial(shift_all, by_ms=signed_ms("shift", wish.shift), latest_ms=latest_ms)
         return await self._answer(request, wish, act)
 
@@ -166,8 +170,8 @@ class Control:
         if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
             raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
-        query = pending_query(chosen.topic, since, until)
-        as_of = self._app.horizon.seq if wish.as_of is None else _seq(wish.as_of)
+        query = query_over(chosen.topic, since, until)
+        as_of = self._timeline.horizon.seq if wish.as_of is None else _seq(wish.as_of)
         sweep = Sweep(query, as_of, wish.limit or 1 << 62)
         sweep.next = query.start
         if wish.cursor is not None:
@@ -180,7 +184,7 @@ class Control:
             targets, following = self._step(sweep, sweep.next)
             sweep.matched += len(targets)
             if targets and act is not None:
-                acted: Acted = await ask(self._app, partial(act, targets), cost=len(targets))
+                acted: Acted = await asked(self._ask, partial(act, targets), cost=len(targets))
                 sweep.changed += acted.changed
                 if acted.refused is not None:
                     raise refusal(acted.refused)  # `next` is the step that is not done
@@ -189,7 +193,7 @@ class Control:
 
     def _step(self, sweep: Sweep, start: Position) -> tuple[list[Target], Position | None]:
         """The next matches, and where to go on, None at the end of the range."""
-        selection = Selection(self._app, sweep.query)
+        selection = Selection(self._timeline, sweep.query)
         most = min(STEP_MESSAGES, sweep.limit - sweep.matched)
         targets: list[Target] = []
         looked = 0
@@ -197,8 +201,8 @@ class Control:
             looked += 1
             start = Position(place + 1)
             if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
-                row, record = message_id(place, number, self._app.node), decode(value)
-                targets.append(Target(MessageId(record.id or row), row, due_of_row(place, record)))
+                row, record = self._timeline.row_id(place, number), decode(value)
+                targets.append(Target(MessageId(record.id or row), row, due_at(place, record.due_ms)))
                 if len(targets) == most:
                     return targets, start
         return targets, start if looked == LOOK_ROWS else None
@@ -249,12 +253,7 @@ def signed_ms(field: str, value: str | float) -> int:
 
 
 def _instant(field: str, given: str | int | None) -> int | None:
-    if given is None:
-        return None
-    try:
-        return instant_ms(str(given))
-    except TimeError as error:
-        raise FieldError(field, str(error)) from None
+    return None if given is None else instant_ms(field, str(given))
 
 
 def _seq(text: str) -> int:

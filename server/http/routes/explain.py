@@ -9,12 +9,15 @@ from aiohttp import web
 
 from shards.record import is_stub
 from timeline.position import at_of, id_text
+from timeline.wheel import Wheel
 
-from ...app import App
 from ...loader import AHEAD_MS
-from ..answers import id_of, json_answer
+from ...writer import Entry
+from ..answers import json_answer
 from ..calls import Gives, described
 from ..problems import Problem
+from ..requests import id_of
+from ..timeline import Timeline
 from ..values import shapes
 from ..values.views import position_view, time_text
 
@@ -22,22 +25,25 @@ from ..values.views import position_view, time_text
 class Explain:
     """The route."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, timeline: Timeline, wheel: Wheel[Entry]) -> None:
+        self._timeline = timeline
+        self._wheel = wheel
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages/{id}/explain", self.get)]
 
     @described("Where a message lies", Gives(200, shapes.Place), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
-        app, message = self._app, id_of(request)
-        found = app.reader.find(message)
+        timeline, message = self._timeline, id_of(request)
+        found = timeline.reader.find(message)
         if found is None:
             raise Problem("not-found", f"there is no message {id_text(message)}, or not any more")
         place, shard = found.position, found.shard
-        is_ahead = shard is not None and place > app.horizon.position and not is_stub(found.value)
-        in_wheel = is_ahead and place <= app.wheel.loaded
-        enters_ms = max(app.horizon.clock_ms, at_of(place) - AHEAD_MS) if is_ahead and not in_wheel else None
+        is_ahead = shard is not None and place > timeline.horizon.position and not is_stub(found.value)
+        in_wheel = is_ahead and place <= self._wheel.loaded
+        enters_ms = None
+        if is_ahead and not in_wheel:
+            enters_ms = max(timeline.horizon.clock_ms, at_of(place) - AHEAD_MS)
         view: shapes.Place = {
             "id": id_text(message),
             "position": position_view(place),
@@ -46,13 +52,13 @@ class Explain:
             "enters_ram_at": None if enters_ms is None else time_text(enters_ms),
         }
         if shard is not None:
-            piece = app.directory.find(at_of(place))
+            piece = timeline.directory.find(at_of(place))
             assert piece is not None, "a row that was found lies in a slice"
             view |= {
                 "slice": time_text(piece.start_ms),
                 "generation": piece.generation,
                 "shard": shard.number,
-                "structure": app.reader.structures.pattern(shard.structure),
+                "structure": timeline.reader.structures.pattern(shard.structure),
                 "borrowed": shard.number in piece.borrowed,
             }
         return json_answer(view)

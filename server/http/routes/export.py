@@ -19,14 +19,16 @@ import msgspec
 from aiohttp import web
 
 from shards.record import MOVED, Record, decode, is_stub
-from timeline.position import HELD_SHARD, MessageId, Position, message_id, seq_of
+from shards.state import PENDING
+from timeline.position import HELD_SHARD, MessageId, Position, seq_of
 
-from ...app import App
-from ..answers import flag, instant_parameter
+from ...clock import Clock
 from ..calls import NDJSON, Gives, described
+from ..requests import flag, instant_parameter
+from ..selection import Query, Selection, query_over
+from ..timeline import Timeline
 from ..values.scalars import FLAG, SELECTED
-from ..values.views import PENDING, message_view
-from .listing import Query, Selection, pending_query
+from ..values.views import message_view
 
 STEP_ROWS = 500
 STEP_BYTES = 1 << 20
@@ -38,8 +40,9 @@ _encode = msgspec.json.Encoder().encode
 class Export:
     """The route."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, clock: Clock, timeline: Timeline) -> None:
+        self._clock = clock
+        self._timeline = timeline
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages:export", self.get)]
@@ -51,8 +54,9 @@ class Export:
     )
     async def get(self, request: web.Request) -> web.StreamResponse:
         since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
-        query = pending_query(request.query.get("topic"), since, until)
-        reading = Reading(self._app, query, with_ids=flag(request, "ids"))
+        query = query_over(request.query.get("topic"), since, until)
+        now_ms = self._clock.wall_ms()
+        reading = Reading(self._timeline, query, now_ms, with_ids=flag(request, "ids"))
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
         await response.prepare(request)
         while not reading.is_over:
@@ -67,18 +71,18 @@ class Export:
 class Reading:
     """One export under way."""
 
-    def __init__(self, app: App, query: Query, *, with_ids: bool) -> None:
-        self._app = app
+    def __init__(self, timeline: Timeline, query: Query, now_ms: int, *, with_ids: bool) -> None:
+        self._timeline = timeline
         self._query = query
         self._start = query.start
-        self._as_of = app.horizon.seq
-        self._since_ms = app.clock.wall_ms()
+        self._as_of = timeline.horizon.seq
+        self._since_ms = now_ms
         self._with_ids = with_ids
         self.is_over = False
 
     def step(self) -> list[bytes]:
         """The next lines, without their ends; sets `is_over`."""
-        selection = Selection(self._app, self._query)
+        selection = Selection(self._timeline, self._query)
         lines: list[bytes] = []
         looked = size = 0
         for place, number, value in islice(selection.rows(self._start), STEP_ROWS):
@@ -96,7 +100,7 @@ class Reading:
     def _line(self, selection: Selection, place: Position, number: int, value: bytes) -> bytes:
         """The message in this row, or the one that has left it since the export began; empty if none."""
         record = decode(value)
-        name = MessageId(record.id or message_id(place, number, self._app.node))
+        name = MessageId(record.id or self._timeline.row_id(place, number))
         if is_stub(value):
             return self._followed(selection, name, record)
         if not selection.counts(place, number, value):
@@ -106,12 +110,11 @@ class Reading:
     def _followed(self, selection: Selection, name: MessageId, record: Record) -> bytes:
         if record.stub != MOVED or record.when_ms < self._since_ms:
             return b""
-        found = self._app.reader.find(name)
+        found = self._timeline.reader.find(name)
         if found is None or seq_of(found.position) <= self._as_of:
             return b""
         number = HELD_SHARD if found.shard is None else found.shard.number
-        is_pending = found.shard is None or found.position > self._app.horizon.position
-        if not is_pending or not selection.counts(found.position, number, found.value):
+        if self._timeline.has_passed(found) or not selection.counts(found.position, number, found.value):
             return b""
         return self._encoded(name, found.position, decode(found.value))
 

@@ -3,12 +3,16 @@
 Live is a process whose loop turns. Ready is one that has caught up with its timeline and can write.
 """
 
+from collections.abc import Callable, Sequence
+
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ...app import App
+from ...clock import Clock
+from ...metrics import Metrics
 from ...times import format_ms
 from ...version import server_version
+from ...writer import Writer
 from ..answers import RETRY_AFTER, json_answer
 from ..calls import Gives, described
 from ..problems import Problem
@@ -18,8 +22,23 @@ from ..values import shapes
 class Info:
     """The routes."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(
+        self,
+        clock: Clock,
+        writer: Writer,
+        metrics: Metrics,
+        *,
+        node: int,
+        listening: Sequence[dict[str, object]],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """`listening`: where MQTT listens; `is_ready`: whether the server has caught up."""
+        self._clock = clock
+        self._writer = writer
+        self._metrics = metrics
+        self._node = node
+        self._listening = listening
+        self._is_ready = is_ready
         self._version = server_version()
 
     def routes(self) -> list[web.RouteDef]:
@@ -32,13 +51,12 @@ class Info:
 
     @described("Version, clock, MQTT listeners", Gives(200, shapes.Info))
     async def info(self, _: web.Request) -> web.Response:
-        app = self._app
         view: shapes.Info = {
             "version": self._version,
-            "node": app.node,
-            "clock": "simulated" if app.clock.is_simulated else "system",
-            "now": format_ms(app.clock.wall_ms()),
-            "mqtt": app.listening,
+            "node": self._node,
+            "clock": "simulated" if self._clock.is_simulated else "system",
+            "now": format_ms(self._clock.wall_ms()),
+            "mqtt": list(self._listening),
         }
         return json_answer(view)
 
@@ -48,15 +66,15 @@ class Info:
 
     @described("Whether it can serve", Gives(200, shapes.Status), query=None, problems=("not-ready",))
     async def ready(self, _: web.Request) -> web.Response:
-        if not self._app.is_ready:
+        if not self._is_ready():
             raise Problem(
                 "not-ready", "the timeline is being loaded, or the server stops", headers=RETRY_AFTER
             )
-        if self._app.writer.broken is not None:
+        if self._writer.broken is not None:
             raise Problem("not-ready", "the store takes no writes", headers=RETRY_AFTER)
         return json_answer({"status": "ok"})
 
     @described("Prometheus metrics", Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, _: web.Request) -> web.Response:
-        body = self._app.metrics.render()
+        body = self._metrics.render()
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -17,16 +17,17 @@ from aiohttp import web
 from shards.jobs import EXPIRE, JobRow
 from shards.manifest import MovedFile
 
-from ...app import App
-from ...jobs import expiring, splitting
-from ...jobs.expiring import DroppedSlice
+from ...config import Slices
+from ...jobs.expiring import DroppedSlice, Expiries
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
-from ...times import TimeError
-from ..answers import RETRY_AFTER, body_of, instant_ms, json_answer, limit_of, refusals
+from ...jobs.splitting import Splits
+from ..answers import RETRY_AFTER, json_answer, refusals
 from ..calls import WRITES, Gives, described
 from ..problems import SLUGS, Problem
-from ..values.jobviews import JobPage, JobView, Lease, job_view
-from ..values.requests import FieldError
+from ..requests import body_of, limit_of
+from ..values import shapes
+from ..values.bodies import FieldError, instant_ms
+from ..values.job_views import job_view
 from ..values.scalars import PAGED, Location
 
 PARTS_MAX = 1_000
@@ -85,8 +86,12 @@ DETAIL_MAX = 1_000
 class JobRoutes:
     """The routes."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, pipeline: Pipeline, splits: Splits, expiries: Expiries, slices: Slices) -> None:
+        """`slices`: the settings."""
+        self._pipeline = pipeline
+        self._splits = splits
+        self._expiries = expiries
+        self._slices = slices
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -99,13 +104,9 @@ class JobRoutes:
             web.post("/v1/jobs/{id}:renew", self.renew),
         ]
 
-    @property
-    def _pipeline(self) -> Pipeline:
-        return self._app.pipeline
-
     @described(
         "Start a job of the pipeline",
-        Gives(201, JobView, {"Location": Location}),
+        Gives(201, shapes.JobView, {"Location": Location}),
         body=NewJob,
         problems=("not-found", *NO_JOB),
     )
@@ -114,12 +115,12 @@ class JobRoutes:
         if wish.kind == EXPIRE:
             if wish.slice is not None or wish.parts is not None:
                 raise FieldError("slice", "is for a split: what expires is what is behind retention")
-            job = await _said(expiring.create(self._pipeline, wish.run))
+            job = await _said(self._expiries.create(wish.run))
         else:
             if wish.parts is not None and not 2 <= wish.parts <= PARTS_MAX:
                 raise FieldError("parts", f"must be from 2 to {PARTS_MAX}, not {wish.parts}")
             start_ms = _slice_ms(wish.slice)
-            job = await _said(splitting.create(self._pipeline, start_ms, wish.parts or 0, wish.run))
+            job = await _said(self._splits.create(start_ms, wish.parts or 0, wish.run))
         view = self._view(job)
         if wish.run == "caller":
             view["token"] = job.token
@@ -127,7 +128,7 @@ class JobRoutes:
         answer.headers["Location"] = f"/v1/jobs/{job.row.id}"
         return answer
 
-    @described("Jobs, open ones first", Gives(200, JobPage), query=PAGED)
+    @described("Jobs, open ones first", Gives(200, shapes.JobPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "0")
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 6):
@@ -135,25 +136,25 @@ class JobRoutes:
         jobs = list(self._pipeline)
         end = int(cursor) + limit
         views = [self._view(job) for job in jobs[int(cursor) : end]]
-        page: JobPage = {"jobs": views, "next": str(end) if end < len(jobs) else None}
+        page: shapes.JobPage = {"jobs": views, "next": str(end) if end < len(jobs) else None}
         return json_answer(page)
 
-    @described("A job", Gives(200, JobView), problems=("not-found",))
+    @described("A job", Gives(200, shapes.JobView), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         job = self._pipeline.get(request.match_info["id"])
         if job is None:
             raise Problem("not-found", f"there is no job {request.match_info['id'][:40]}")
         return json_answer(self._view(job))
 
-    @described("Cut the slice", Gives(200, JobView), body=Begin, problems=NOT_NOW)
+    @described("Cut the slice", Gives(200, shapes.JobView), body=Begin, problems=NOT_NOW)
     async def begin(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BEGIN)
-        job = await _said(splitting.begin(self._pipeline, request.match_info["id"], wish.token, wish.cuts))
+        job = await _said(self._splits.begin(request.match_info["id"], wish.token, wish.cuts))
         return json_answer(self._view(job))
 
     @described(
         "Hand back what was moved or archived",
-        Gives(200, JobView),
+        Gives(200, shapes.JobView),
         body=CommitJob,
         problems=(*NOT_NOW, "bad-manifest"),
     )
@@ -162,39 +163,36 @@ class JobRoutes:
         if (wish.files is None) == (wish.slices is None):
             raise FieldError("files", "for a split, or `slices` for an expiry: one of them is needed")
         if wish.files is not None:
-            row = await _said(splitting.commit(self._pipeline, job_id, wish.token, wish.files))
+            row = await _said(self._splits.commit(job_id, wish.token, wish.files))
         else:
-            row = await _said(expiring.commit(self._pipeline, job_id, wish.token, wish.slices or []))
+            row = await _said(self._expiries.commit(job_id, wish.token, wish.slices or []))
         return json_answer(self._view(row))
 
-    @described("Forget the job", Gives(200, JobView), body=Abort, problems=NOT_NOW)
+    @described("Forget the job", Gives(200, shapes.JobView), body=Abort, problems=NOT_NOW)
     async def abort(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _ABORT)
         detail = wish.detail[:DETAIL_MAX]
         row = await _said(self._pipeline.abort(request.match_info["id"], wish.token, detail))
         return json_answer(self._view(row))
 
-    @described("Keep the lease", Gives(200, Lease), body=Renew, problems=NOT_NOW)
+    @described("Keep the lease", Gives(200, shapes.Lease), body=Renew, problems=NOT_NOW)
     async def renew(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _RENEW)
         progress = None
         if wish.done is not None or wish.total is not None:
             progress = wish.done or 0, wish.total or 0
         job = await _said(self._pipeline.renew(request.match_info["id"], wish.token, progress))
-        lease: Lease = {"id": job.row.id, "state": job.row.state, "lease_s": lease_of(job.row)}
+        lease: shapes.Lease = {"id": job.row.id, "state": job.row.state, "lease_s": lease_of(job.row)}
         return json_answer(lease)
 
-    def _view(self, job: Job | JobRow) -> JobView:
-        return job_view(self._app, job)
+    def _view(self, job: Job | JobRow) -> shapes.JobView:
+        return job_view(job, self._slices)
 
 
 def _slice_ms(given: str | int | None) -> int:
     if given is None:
         raise FieldError("slice", "is needed: the start of the slice to split")
-    try:
-        return instant_ms(str(given))
-    except TimeError as error:
-        raise FieldError("slice", str(error)) from None
+    return instant_ms("slice", str(given))
 
 
 async def _said(work: Awaitable[T]) -> T:

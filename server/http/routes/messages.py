@@ -17,22 +17,29 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.dedupe import Replayed
-from shards.group import Control, Outcome
+from shards.group_commit import Control, Outcome
 from shards.read import Found
 from shards.record import decode
 from timeline.position import MessageId, id_text
 
-from ...app import App
+from ...clock import Clock
+from ...config import Limits
+from ...metrics import Metrics
 from ...times import format_ms, wall_time
-from ..answers import ask, body_of, id_of, json_answer, raw_answer
+from ...writer import Ask
+from ..answers import asked, json_answer, raw_answer
 from ..calls import WRITES, Gives, described
+from ..posting import first_answer, place
 from ..problems import Problem
+from ..requests import body_of, id_of
 from ..spread import Spreader
+from ..timeline import Timeline
 from ..values import shapes
-from ..values.drafts import draft_of, late_ones, place
-from ..values.requests import FieldError, New, ParsedMessage, check_json, due_of, parse_one
-from ..values.scalars import Delay, ETag, Key, Location, Tags, Wish, only_one
-from ..values.views import PENDING, Journal, etag, found_state, found_view, time_text
+from ..values.bodies import FieldError, check_json
+from ..values.drafts import draft_of, late_ones
+from ..values.message_body import New, ParsedMessage, due_of, parse_one
+from ..values.scalars import Delay, ETag, Key, Location, Tags, When, only_one
+from ..values.views import etag, message_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
@@ -44,7 +51,7 @@ NO_ROW = MessageId(0)
 class Move(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PATCH; exactly one of the two."""
 
-    deliver_at: Wish | None = None
+    deliver_at: When | None = None
     deliver_in: Delay | None = None
 
 
@@ -54,9 +61,21 @@ _MOVE = msgspec.json.Decoder(Move)
 class Messages:
     """The routes of single messages."""
 
-    def __init__(self, app: App, spreader: Spreader) -> None:
-        self._app = app
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        spreader: Spreader,
+        metrics: Metrics,
+        limits: Limits,
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._timeline = timeline
         self._spreader = spreader
+        self._metrics = metrics
+        self._limits = limits
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -75,11 +94,10 @@ class Messages:
         problems=("idempotency-mismatch", *WRITES),
     )
     async def post(self, request: web.Request) -> web.Response:
-        app = self._app
         check_json(request.headers.get("Content-Type", ""))
         body = await request.read()
-        now_ms = app.clock.wall_ms()
-        message = parse_one(body, now_ms, app.config.limits, _key(request))
+        now_ms = self._clock.wall_ms()
+        message = parse_one(body, now_ms, self._limits, _key(request))
         if not message.spread_ms:
             return await self._place(message, now_ms)
         async with self._spreader.lock:
@@ -87,24 +105,23 @@ class Messages:
             return await self._place(message, now_ms)
 
     async def _place(self, message: ParsedMessage, now_ms: int) -> web.Response:
-        app = self._app
         draft = draft_of(message, now_ms)
         late = late_ones([message], now_ms)
-        (placed,) = await ask(app, partial(place, drafts=[draft], late=late))
-        if isinstance(placed, Replayed):
-            status, headers, body = first_answer(app, placed.id, placed.due_ms, now_ms, is_replayed=True)
-        else:
-            app.metrics.accepted.inc()
-            status, headers, body = first_answer(app, placed, draft.due_ms, now_ms)
+        (placed,) = await asked(self._ask, partial(place, drafts=[draft], late=late))
+        if not isinstance(placed, Replayed):
+            self._metrics.accepted.inc()
+        status, headers, body = first_answer(placed, draft.due_ms, now_ms, self._timeline)
         return raw_answer(body, status, headers)
 
     @described("Look at a message", Gives(200, shapes.Message, TAGGED), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         message = id_of(request)
-        found = self._app.reader.find(message)
+        found = self._timeline.reader.find(message)
         if found is None:
             raise _unknown(message)
-        answer = json_answer(found_view(self._app, found, decode(found.value)))
+        record = decode(found.value)
+        state, dispatched_ms = self._timeline.state_of(found, record)
+        answer = json_answer(message_view(found.id, found.position, record, state, dispatched_ms))
         answer.headers["ETag"] = etag(found.row_id)
         return answer
 
@@ -116,17 +133,15 @@ class Messages:
         problems=("not-found", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
     )
     async def patch(self, request: web.Request) -> web.Response:
-        app = self._app
         message = id_of(request)
         wish = await body_of(request, _MOVE)
-        now_ms = app.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         if wish.deliver_at is None and wish.deliver_in is None:
             raise FieldError("deliver_at", "or deliver_in is required")
-        due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, app.config.limits.max_delay_ms)
+        due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, self._limits.max_delay_ms)
         tags, zone = _tags(request.headers.getall("If-Match", ())), wall_time(wish.deliver_at or "")
-        control: Control = await ask(
-            app, partial(_move, message=message, due_ms=due_ms, tags=tags, zone=zone)
-        )
+        move = partial(_move, message=message, due_ms=due_ms, tags=tags, zone=zone)
+        control: Control = await asked(self._ask, move)
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
         body: shapes.Scheduled = {
@@ -146,7 +161,7 @@ class Messages:
     )
     async def delete(self, request: web.Request) -> web.Response:
         message = id_of(request)
-        control: Control = await ask(self._app, lambda commit: commit.cancel(message))
+        control: Control = await asked(self._ask, lambda commit: commit.cancel(message))
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
         return web.Response(status=204)
@@ -165,29 +180,8 @@ class Messages:
         raise Problem("already-dispatched", f"{name} is too near or past", **self._when(control.found))
 
     def _when(self, found: Found) -> dict[str, Any]:
-        dispatched_ms = Journal(self._app).dispatched_ms(found.position)
+        dispatched_ms = self._timeline.journal().dispatched_ms(found.position)
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
-
-
-def first_answer(
-    app: App, message: MessageId, due_ms: int, now_ms: int, *, is_replayed: bool = False
-) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer to a POST; of the same one again if its key was known.
-
-    Then with what has become of the message since, as a look at it would say.
-    """
-    name, state = id_text(message), PENDING
-    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(message)}
-    if is_replayed:
-        found = app.reader.find(message)
-        if found is not None:
-            headers["ETag"], state = etag(found.row_id), found_state(app, found)
-        headers["Idempotent-Replayed"] = "true"
-    body = (
-        f'{{"id":"{name}","deliver_at":"{format_ms(due_ms)}","state":"{state}",'
-        f'"server_time":"{format_ms(now_ms)}"}}'
-    ).encode()
-    return 200 if is_replayed else 201, headers, body
 
 
 def _move(

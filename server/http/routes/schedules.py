@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from itertools import islice, takewhile
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -23,17 +23,23 @@ from shards.commit import Commit
 from shards.errors import Corrupt
 from shards.record import decode, is_stub
 from shards.schedules import ScheduleRow
-from timeline.fires import Fire, Plan, fires, local_of, local_text
+from timeline.fires import Fire, Plan, fires, local_of
 from timeline.position import MessageId, id_text
 
-from ...app import App
-from ...schedules.recurring import plan_of
+from ...clock import Clock
+from ...config import Limits
+from ...schedules.recurring import Schedules, plan_of
 from ...times import format_ms
-from ..answers import ask, body_of, json_answer, limit_of
+from ...writer import Ask
+from ..answers import asked, json_answer
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of, limit_of
+from ..timeline import Timeline
 from ..values import shapes
-from ..values.definitions import (
+from ..values.bodies import FieldError, NotReadable
+from ..values.scalars import PAGED, Location, only_one
+from ..values.schedule_body import (
     COUNT_DEFAULT,
     COUNT_MAX,
     PreviewRequest,
@@ -42,8 +48,7 @@ from ..values.definitions import (
     record_of,
     timing_of,
 )
-from ..values.requests import FieldError, NotReadable
-from ..values.scalars import PAGED, Location, only_one
+from ..values.schedule_views import fire_view, schedule_view
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 ONE = "/v1/schedules/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:trigger)}"
@@ -63,8 +68,14 @@ _PREVIEW = msgspec.json.Decoder(PreviewRequest)
 class ScheduleRoutes:
     """The routes."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(
+        self, ask: Ask, clock: Clock, timeline: Timeline, schedules: Schedules, limits: Limits
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._timeline = timeline
+        self._schedules = schedules
+        self._limits = limits
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -87,16 +98,16 @@ class ScheduleRoutes:
         problems=WRITES,
     )
     async def put(self, request: web.Request) -> web.Response:
-        app, name = self._app, request.match_info["name"]
+        name = request.match_info["name"]
         if not NAME.fullmatch(name):
             raise FieldError("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
         wish = await _read(request, _SCHEDULE)
-        now_ms = app.clock.wall_ms()
-        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, app.config.limits)
-        record = record_of(wish, now_ms, app.config.limits)
+        now_ms = self._clock.wall_ms()
+        timing = await asyncio.to_thread(timing_of, wish, name, now_ms, self._limits)
+        record = record_of(wish, now_ms, self._limits)
         body = await request.read()
-        decide = partial(app.schedules.put, name=name, timing=timing, record=record, body=body)
-        row, is_new = await ask(app, decide)
+        decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
+        row, is_new = await asked(self._ask, decide)
         answer = json_answer(self._view(name, row), 201 if is_new else 200)
         if is_new:
             answer.headers["Location"] = f"/v1/schedules/{name}"
@@ -110,7 +121,7 @@ class ScheduleRoutes:
     @described("Schedules by name", Gives(200, shapes.SchedulePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
-        found = self._app.schedules.after(cursor, limit + 1)
+        found = self._schedules.after(cursor, limit + 1)
         page: shapes.SchedulePage = {
             "schedules": [self._view(name, row) for name, row in found[:limit]],
             "next": found[limit - 1][0] if len(found) > limit else None,
@@ -122,19 +133,17 @@ class ScheduleRoutes:
     )
     async def delete(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        if not NAME.fullmatch(name) or not await ask(
-            self._app, partial(self._app.schedules.delete, name=name)
-        ):
+        if not NAME.fullmatch(name) or not await asked(self._ask, partial(self._schedules.delete, name=name)):
             raise _unknown(name)
         return web.Response(status=204)
 
     @described("Stop firing", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def pause(self, request: web.Request) -> web.Response:
-        return await self._change(request, self._app.schedules.pause)
+        return await self._change(request, self._schedules.pause)
 
     @described("Fire again", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def resume(self, request: web.Request) -> web.Response:
-        return await self._change(request, self._app.schedules.resume)
+        return await self._change(request, self._schedules.resume)
 
     @described(
         "Send its message now, beside what is planned",
@@ -143,8 +152,8 @@ class ScheduleRoutes:
     )
     async def trigger(self, request: web.Request) -> web.Response:
         name, _ = self._found(request)
-        now_ms = self._app.clock.wall_ms()
-        message: MessageId | None = await ask(self._app, partial(self._app.schedules.trigger, name=name))
+        now_ms = self._clock.wall_ms()
+        message: MessageId | None = await asked(self._ask, partial(self._schedules.trigger, name=name))
         if message is None:
             raise _unknown(name)
         view: shapes.Triggered = {"name": name, "id": id_text(message), "deliver_at": format_ms(now_ms)}
@@ -155,11 +164,10 @@ class ScheduleRoutes:
     )
     async def preview(self, request: web.Request) -> web.Response:
         wish = await _read(request, _PREVIEW)
-        app = self._app
-        now_ms = app.clock.wall_ms()
-        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, app.config.limits)
+        now_ms = self._clock.wall_ms()
+        timing = await asyncio.to_thread(timing_of, wish, wish.name, now_ms, self._limits)
         if wish.topic is not None:
-            record_of(wish, now_ms, app.config.limits)
+            record_of(wish, now_ms, self._limits)
         plan = checked_plan(timing, wish.name, now_ms)
         count = min(wish.count, timing.limit or wish.count)
         after_ms = plan.start_ms - 1 if plan.start_ms else now_ms
@@ -178,7 +186,7 @@ class ScheduleRoutes:
         name, row = self._found(request)
         plan = plan_of(row.timing, name, row.anchor_ms)
         views: list[shapes.Fire] = []
-        through_ms = max(row.through_ms, self._app.clock.wall_ms())
+        through_ms = max(row.through_ms, self._clock.wall_ms())
         left = row.timing.limit - row.count if row.timing.limit else count
         pending = self._pending(row)
         if pending is not None:
@@ -196,46 +204,31 @@ class ScheduleRoutes:
         self, request: web.Request, change: Callable[[Commit, str], ScheduleRow | None]
     ) -> web.Response:
         name, _ = self._found(request)
-        row = await ask(self._app, lambda commit: change(commit, name))
+        row = await asked(self._ask, lambda commit: change(commit, name))
         if row is None:
             raise _unknown(name)
         return json_answer(self._view(name, row))
 
     def _found(self, request: web.Request) -> tuple[str, ScheduleRow]:
         name = request.match_info["name"]
-        row = self._app.schedules.get(name) if NAME.fullmatch(name) else None
+        row = self._schedules.get(name) if NAME.fullmatch(name) else None
         if row is None:
             raise _unknown(name)
         return name, row
 
     def _view(self, name: str, row: ScheduleRow) -> shapes.Schedule:
-        """The definition as it was sent, the defaults said, and how it stands."""
-        timing = row.timing
-        standing: shapes.Standing = {
-            "timezone": timing.zone,
-            "dst": {"gap": timing.gap, "overlap": timing.overlap},
-            "misfire": timing.misfire,
-            "state": "paused" if row.paused else "active" if row.occurrence is not None else "finished",
-            "created_at": format_ms(row.created_ms),
-            "changed_at": format_ms(row.anchor_ms),
-            "count": row.count,
-            "next": self._pending(row),
-        }
-        sent = msgspec.json.decode(row.body, type=dict[str, msgspec.Raw])
-        return cast("shapes.Schedule", {"name": name, **sent, **standing})
+        return schedule_view(name, row, self._pending(row))
 
     def _pending(self, row: ScheduleRow) -> shapes.Fire | None:
         """The occurrence that is written and not yet dispatched."""
         if row.occurrence is None:
             return None
-        app, message = self._app, row.occurrence.message
+        message = row.occurrence.message
         try:
-            found = app.reader.find(message)
+            found = self._timeline.reader.find(message)
         except Corrupt:
             return None  # one must not hide the others
-        if found is None or is_stub(found.value):
-            return None
-        if found.shard is not None and found.position <= app.horizon.position:
+        if found is None or is_stub(found.value) or self._timeline.has_passed(found):
             return None
         try:
             plan = plan_of(row.timing, "", row.anchor_ms)
@@ -249,7 +242,7 @@ class ScheduleRoutes:
             again = next(fires(plan, occurrence.base_ms - 1), None)
             note = again.note if again is not None and again.base_ms == occurrence.base_ms else ""
             fire = Fire(occurrence.base_ms, occurrence.at_ms, local_of(occurrence.at_ms, plan.zone), note)
-        return {**_fire_view(fire, plan), "id": id_text(message)}
+        return {**fire_view(fire, plan), "id": id_text(message)}
 
 
 async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
@@ -265,12 +258,7 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
 def _fire_views(plan: Plan, after_ms: int, count: int) -> list[shapes.Fire]:
     last_ms = after_ms + AHEAD_MS
     found = takewhile(lambda fire: fire.base_ms <= last_ms, fires(plan, after_ms))
-    return [_fire_view(fire, plan) for fire in islice(found, count)]
-
-
-def _fire_view(fire: Fire, plan: Plan) -> shapes.Fire:
-    view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, plan.zone)}
-    return {**view, "note": fire.note} if fire.note else view
+    return [fire_view(fire, plan) for fire in islice(found, count)]
 
 
 def _count(text: str | None) -> int:

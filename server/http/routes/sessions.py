@@ -20,16 +20,21 @@ from shards.commit import Commit
 from shards.record import is_stub, topic_of
 from timeline.position import Position, at_of, before
 
-from ...app import App
-from ...codec.reasons import Reason
+from ...clock import Clock
+from ...delivery.broker import Broker
+from ...delivery.router import Router
+from ...delivery.sessions import Sessions
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import TimeError, parse_delay, parse_deliver_at
-from ..answers import ask, body_of, json_answer, limit_of
+from ...writer import Ask
+from ..answers import asked, json_answer
 from ..calls import WRITES, Gives, described
 from ..problems import Problem
+from ..requests import body_of, limit_of
+from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError
 from ..values.scalars import PAGED, Since
 from ..values.views import session_view
 
@@ -49,8 +54,21 @@ _REWIND = msgspec.json.Decoder(Rewind)
 class SessionRoutes:
     """The routes."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        sessions: Sessions,
+        router: Router,
+        broker: Broker,
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._timeline = timeline
+        self._sessions = sessions
+        self._router = router
+        self._broker = broker
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -63,16 +81,14 @@ class SessionRoutes:
     @described("Sessions and groups, and how far each has read", Gives(200, shapes.SessionPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
-        groups = (group.text for group in self._app.broker.groups)
-        every = chain((s.session.client_id for s in self._app.sessions), groups)
+        groups = (group.text for group in self._broker.groups)
+        every = chain((s.session.client_id for s in self._sessions), groups)
         names = sorted(name for name in every if name > cursor)
         views = []
         for name in names[:limit]:
             subscriber = self._find(name)
             if subscriber is not None:
-                views.append(
-                    session_view(self._app, subscriber, lag_of(self._app, subscriber, LIST_LOOK_ROWS))
-                )
+                views.append(self._view(subscriber, LIST_LOOK_ROWS))
                 await asyncio.sleep(0)
         page: shapes.SessionPage = {
             "sessions": views,
@@ -84,24 +100,18 @@ class SessionRoutes:
         "A session, or a group ($share/group/filter)", Gives(200, shapes.Session), problems=("not-found",)
     )
     async def get(self, request: web.Request) -> web.Response:
-        return json_answer(self._view(self._subscriber(request)))
+        return json_answer(self._view(self._subscriber(request), LOOK_ROWS))
 
     @described("Forget a session", Gives(204), problems=("not-found", "wrong-state", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
         """Close its connection, forget it, erase its rows, in the writer: with the group of this request."""
-        app, name = self._app, request.match_info["client_id"]
-        if app.broker.groups.get(name) is not None:
+        name = request.match_info["client_id"]
+        if self._broker.groups.get(name) is not None:
             raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
-        if app.sessions.get(name) is None and not app.sessions.is_stored(name):
+        if self._sessions.get(name) is None and not self._broker.is_stored(name):
             raise _unknown(name)
 
-        def forget(_: Commit) -> None:
-            subscriber = app.sessions.get(name)
-            if subscriber is not None:
-                app.broker.discard(subscriber, Reason.ADMINISTRATIVE_ACTION)
-            app.sessions.erase(name)
-
-        await ask(app, forget)
+        await asked(self._ask, lambda _: self._broker.drop(name))
         return web.Response(status=204)
 
     @described(
@@ -112,24 +122,20 @@ class SessionRoutes:
     )
     async def replay(self, request: web.Request) -> web.Response:
         """Set the read position back; it never moves forward."""
-        app, name = self._app, request.match_info["client_id"]
+        name = request.match_info["client_id"]
         subscriber = self._subscriber(request)
         wish = await body_of(request, _REWIND)
-        place = max(_position(wish.since, app.clock.wall_ms()), app.directory.floor)
+        place = _position(wish.since, self._clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:
-            session = subscriber.session
             if self._find(name) is not subscriber:
                 return False
-            session.rewind(None, place, app.horizon.position)
-            if session.is_persistent:
-                app.sessions.store(commit, subscriber)
-            app.replay.wake(subscriber)
+            self._broker.rewind(commit, subscriber, place)
             return True
 
-        if not await ask(app, rewind):
+        if not await asked(self._ask, rewind):
             raise _unknown(name)
-        return json_answer(self._view(subscriber))
+        return json_answer(self._view(subscriber, LOOK_ROWS))
 
     def _subscriber(self, request: web.Request) -> Subscriber:
         name = request.match_info["client_id"]
@@ -140,35 +146,36 @@ class SessionRoutes:
 
     def _find(self, name: str) -> Subscriber | None:
         """The group or session of that name."""
-        group: Group | None = self._app.broker.groups.get(name)
-        return group or self._app.sessions.get(name)
+        group: Group | None = self._broker.groups.get(name)
+        return group or self._sessions.get(name)
 
-    def _view(self, subscriber: Subscriber) -> shapes.Session:
-        return session_view(self._app, subscriber, lag_of(self._app, subscriber, LOOK_ROWS))
+    def _view(self, subscriber: Subscriber, look_rows: int) -> shapes.Session:
+        lag = lag_of(subscriber, self._timeline, self._router, look_rows)
+        return session_view(subscriber, lag, self._timeline.horizon.position)
 
 
-def lag_of(app: App, subscriber: Subscriber, look_rows: int) -> shapes.Lag:
+def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:
     """How far the session is behind the horizon, looking at so many rows at most."""
-    session, horizon = subscriber.session, app.horizon.position
-    start = Position(max(session.read_at(horizon), app.directory.floor - 1) + 1)
+    session, horizon = subscriber.session, timeline.horizon.position
+    start = Position(max(session.read_at(horizon), timeline.directory.floor - 1) + 1)
     first: Position | None = None
     count = looked = 0
     if session.subscriptions and start <= horizon:
-        structures = app.reader.structures.overlapping(session.subscriptions)
-        rows = app.reader.read(start, Position(horizon + 1), structures)
+        structures = timeline.reader.structures.overlapping(session.subscriptions)
+        rows = timeline.reader.read(start, Position(horizon + 1), structures)
         for place, _, value in islice(rows, look_rows):
             looked += 1
-            if not is_stub(value) and _is_wanted(app, subscriber, place, topic_of(value)):
+            if not is_stub(value) and _is_wanted(router, subscriber, place, topic_of(value)):
                 count += 1
                 first = first or place
     is_exact = looked < look_rows
     unread = first or (start if not is_exact else None)
-    lag_ms = 0 if unread is None else max(0, app.horizon.clock_ms - at_of(unread))
+    lag_ms = 0 if unread is None else max(0, timeline.horizon.clock_ms - at_of(unread))
     return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
 
 
-def _is_wanted(app: App, subscriber: Subscriber, place: Position, topic: bytes) -> bool:
-    return any(s.since < place for s in app.router.route(topic).get(subscriber, ()))
+def _is_wanted(router: Router, subscriber: Subscriber, place: Position, topic: bytes) -> bool:
+    return any(s.since < place for s in router.route(topic).get(subscriber, ()))
 
 
 def _position(text: str, now_ms: int) -> Position:

@@ -6,40 +6,43 @@ All of it is known in RAM but for one thing: what a slice holds of shards that i
 """
 
 import asyncio
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from aiohttp import web
 
-from shards.borrow import Counts, counting
-from shards.store import Store
-from timeline.slices import Slice
+from shards.borrow import Counts
+from timeline.slices import Shard, Slice
 
-from ...app import App
-from ...times import TimeError
-from ..answers import instant_ms, json_answer, limit_of
+from ...config import Shards
+from ..answers import json_answer
 from ..calls import Gives, described
 from ..problems import Problem
+from ..requests import limit_of
+from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError, instant_ms
 from ..values.scalars import PAGED
 from ..values.views import shard_view, slice_numbers
 
 LOOK_ROWS = 100_000
 STEP_ROWS = 2_000
+Counting = Callable[[bytes, int, int, int], Iterator[Counts]]
+"""Counts the rows under a prefix in [start, end) ms, so many in a step: see shards.borrow.counting."""
 
 
 class Look:
     """Counts borrowed rows for one request."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, counting: Counting) -> None:
+        self._counting = counting
         self._left = LOOK_ROWS
 
     async def borrowed(self, piece: Slice) -> tuple[Counts, bool]:
         """What the slice holds of shards that it borrows, and whether that is all."""
         total = Counts()
         for shard in list(piece.borrowed.values()):
-            for part in counting(self._store, shard.prefix, piece.start_ms, piece.end_ms, STEP_ROWS):
+            for part in self._counting(shard.prefix, piece.start_ms, piece.end_ms, STEP_ROWS):
                 total = total.plus(part)
                 self._left -= part.rows
                 await asyncio.sleep(0)
@@ -52,8 +55,11 @@ class Look:
 class Slices:
     """The routes."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, timeline: Timeline, counting: Counting, caps: Shards, *, split_above: int) -> None:
+        self._timeline = timeline
+        self._counting = counting
+        self._caps = caps
+        self._split_above = split_above
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -66,27 +72,26 @@ class Slices:
     async def list(self, request: web.Request) -> web.Response:
         limit = limit_of(request)
         start_ms = _cursor(request.query.get("cursor", "0"))
-        pieces = (piece for piece in self._app.directory if piece.start_ms >= start_ms)
+        pieces = (piece for piece in self._timeline.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
-        look = Look(self._app.opened.store)
+        look = Look(self._counting)
         views: list[shapes.Slice] = [
             {
-                **slice_numbers(self._app, piece, *(await look.borrowed(piece))),
+                **slice_numbers(piece, *(await look.borrowed(piece)), self._timeline.reader),
                 "shards": len(piece.shards) + len(piece.borrowed),
             }
             for piece in found[:limit]
         ]
-        above = self._app.config.slices.split_above
-        page: shapes.SlicePage = {"slices": views, "next": more, "split_above": above}
+        page: shapes.SlicePage = {"slices": views, "next": more, "split_above": self._split_above}
         return json_answer(page)
 
     @described("A slice and its shards", Gives(200, shapes.SliceDetail), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         piece = self._slice(request)
-        shards = [shard_view(self._app, piece, shard) for shard in piece.readable()]
-        borrowed, is_exact = await Look(self._app.opened.store).borrowed(piece)
-        numbers = slice_numbers(self._app, piece, borrowed, is_exact)
+        shards = [self._view(piece, shard) for shard in piece.readable()]
+        borrowed, is_exact = await Look(self._counting).borrowed(piece)
+        numbers = slice_numbers(piece, borrowed, is_exact, self._timeline.reader)
         view: shapes.SliceDetail = {**numbers, "shards": shards}
         return json_answer(view)
 
@@ -96,15 +101,19 @@ class Slices:
         shard = piece.shard(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
         if shard is None:
             raise Problem("not-found", f"this slice has no shard {text[:40]!r}")
-        return json_answer(shard_view(self._app, piece, shard))
+        return json_answer(self._view(piece, shard))
+
+    def _view(self, piece: Slice, shard: Shard) -> shapes.Shard:
+        timeline = self._timeline
+        return shard_view(piece, shard, self._caps, timeline.reader, timeline.horizon.clock_ms)
 
     def _slice(self, request: web.Request) -> Slice:
         """The slice that the path names by its start. Raises Problem."""
         text = request.match_info["start"]
         try:
-            piece = self._app.directory.get(instant_ms(text))
-        except TimeError as error:
-            raise Problem("not-found", f"{text[:40]!r} is no start of a slice: {error}") from None
+            piece = self._timeline.directory.get(instant_ms("start", text))
+        except FieldError as error:
+            raise Problem("not-found", f"{text[:40]!r} is no start of a slice: {error.detail}") from None
         if piece is None:
             raise Problem("not-found", f"no slice starts at {text[:40]!r}")
         return piece

@@ -5,15 +5,17 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from ...app import App
+from ...clock import Clock
 from ...times import INSTANT_MS_MAX, format_ms
-from ..answers import delay_ms, instant_parameter, json_answer
+from ..answers import json_answer
 from ..calls import Gives, described
 from ..density import Density
+from ..requests import instant_parameter
+from ..selection import Selection, query_over
+from ..timeline import Timeline
 from ..values import shapes
-from ..values.requests import FieldError
+from ..values.bodies import FieldError, delay_ms
 from ..values.scalars import Delay, Filter, Point
-from .listing import Selection, pending_query
 
 BUCKETS_MAX = 10_000
 DAY_MS = 86_400_000
@@ -23,8 +25,9 @@ Bucket = Annotated[Delay, msgspec.Meta(extra_json_schema={"default": "PT1M"})]
 class TimelineRoutes:
     """The route."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, clock: Clock, timeline: Timeline) -> None:
+        self._clock = clock
+        self._timeline = timeline
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/timeline/density", self.density)]
@@ -36,9 +39,9 @@ class TimelineRoutes:
     )
     async def density(self, request: web.Request) -> web.Response:
         start_ms, end_ms, width_ms = self._buckets(request)
-        query = pending_query(request.query.get("topic"), start_ms, end_ms)
-        selection = Selection(self._app, query)
-        density = Density(self._app, start_ms, end_ms, width_ms)
+        query = query_over(request.query.get("topic"), start_ms, end_ms)
+        selection = Selection(self._timeline, query)
+        density = Density(self._timeline, start_ms, end_ms, width_ms)
         counts = await density.count(
             query.topic, lambda row: selection.counts(*row), lambda: request.transport is None
         )
@@ -58,7 +61,7 @@ class TimelineRoutes:
         """(start, end, width), ms. Raises FieldError."""
         start_ms, end_ms = instant_parameter(request, "from"), instant_parameter(request, "to")
         if start_ms is None:
-            start_ms = self._app.clock.wall_ms()
+            start_ms = self._clock.wall_ms()
         if end_ms is None:
             end_ms = start_ms + DAY_MS
         if not start_ms < end_ms <= INSTANT_MS_MAX:

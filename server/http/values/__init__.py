@@ -1,1 +1,19 @@
-"""Bodies and answers of the HTTP API as values: read, checked, shown."""
+"""Bodies and answers of the HTTP API as values: nothing here knows a connection, a request or a clock.
+
+    scalars.py         what single members, parameters and headers look like
+
+In
+    bodies.py          media types, instants and durations of any body, and the words for what is refused
+    message_body.py    a message as sent -> a checked message
+    batch_body.py      NDJSON or an array of them -> all of them, or each on its own
+    drafts.py          a checked message -> the draft that the writer takes
+    schedule_body.py   a schedule as sent -> when it fires and the message that it sends
+
+Out
+    shapes.py          the types of all answers
+    views.py           messages, slices, shards and sessions as answers
+    schedule_views.py  schedules and their fires as answers
+    job_views.py       jobs of the pipeline as answers
+
+Each imports only what stands above it.
+"""

@@ -4,9 +4,6 @@ Where nothing is asked (`due_ms` 0) the server's time is stored as due: every me
 one, and a stored due of 0 marks a plain MQTT publish. Headers become MQTT 5 user properties and the content
 type the MQTT 5 content type, encoded once, here.
 
-`late: drop` is decided in the writer and not before, because a request that is sent again under its key has
-to get its first answer even when its time has passed since.
-
 This is on the path of every schedule: 1,000 messages of a batch go through `draft_of`, hence the shortcut for
 the usual message (0.7 µs, where `encode(Record(...))` took 1.2 in the same run).
 """
@@ -14,16 +11,12 @@ the usual message (0.7 µs, where `encode(Record(...))` took 1.2 in the same run
 from collections.abc import Sequence
 from functools import lru_cache
 
-from shards.adopt import adopt
-from shards.commit import Commit
-from shards.dedupe import Draft, Refused, Replayed
-from shards.errors import Corrupt
+from shards.dedupe import Draft, key_of
+from shards.properties import properties_of
 from shards.record import ENCODINGS, Record, encode, encode_fresh
 from timeline.position import MessageId
 
-from ...codec.properties import Properties, forwarded
-from ...mqtt.wishes import dedupe_key
-from .requests import ParsedMessage
+from .message_body import ParsedMessage
 
 USER = "http"
 """Whose idempotency keys these are, until keys have users."""
@@ -31,17 +24,15 @@ CONTENT_TYPES = 256
 
 _NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
 
-Placed = MessageId | Replayed
-
 
 def draft_of(message: ParsedMessage, now_ms: int) -> Draft:
     """What the writer takes; `now_ms` is the due of a message that asks for none."""
     topic, payload, due_ms = message.topic, message.payload, message.due_ms or now_ms
     content_type, headers = message.content_type, message.headers
-    key = dedupe_key(USER, message.key.encode()) if message.key else b""
+    key = key_of(USER, message.key.encode()) if message.key else b""
     properties = b""
     if headers:
-        properties = _properties(content_type, headers)
+        properties = properties_of(headers, content_type)
     elif content_type:
         properties = _content_type(content_type)
     if message.retain or message.drop_late or message.expires_ms or message.zone:
@@ -76,42 +67,7 @@ def names_of(messages: Sequence[ParsedMessage]) -> list[MessageId]:
     return names if any(names) else []
 
 
-def place(
-    commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = (), names: Sequence[MessageId] = ()
-) -> list[Placed]:
-    """In the writer: place all drafts or none. Raises Refused."""
-    for index in late:
-        key = drafts[index].key
-        if not key or commit.taken(key) is None:
-            raise Refused("late", "has passed, and the message is not wanted late", index)
-    return adopt(commit, drafts, names) if names else commit.put(drafts)
-
-
-def place_each(
-    commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = (), names: Sequence[MessageId] = ()
-) -> list[Placed | Refused]:
-    """In the writer: place each draft that can be; together if all can, which is the usual case."""
-    try:
-        return list(place(commit, drafts, late, names))
-    except (Refused, Corrupt):
-        pass
-    dropped = frozenset(late)
-    answers: list[Placed | Refused] = []
-    for index, draft in enumerate(drafts):
-        try:
-            answers += place(commit, [draft], (0,) if index in dropped else (), names[index : index + 1])
-        except Refused as error:
-            answers.append(error)
-        except Corrupt as error:  # before anything of it was written
-            answers.append(Refused("unreadable", str(error)))
-    return answers
-
-
 @lru_cache(maxsize=CONTENT_TYPES)
 def _content_type(text: str) -> bytes:
     """A pure function, so the memory of it is no state."""
-    return forwarded(Properties(content_type=text))
-
-
-def _properties(content_type: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    return forwarded(Properties(content_type=content_type or None, user_properties=headers))
+    return properties_of((), text)

@@ -6,7 +6,7 @@ parsers know more (that 31 February is no day) and say it better, and a pattern 
 message of a batch. That both agree is for the tests to show.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -27,7 +27,6 @@ Cursor = Annotated[str, _meta("where the next page begins: `cursor` of the next 
 ETag = Annotated[str, _meta("another one after each move", pattern='^"[0-9a-f]{32}"$')]
 Location = Annotated[str, _meta("where it is from now on", pattern="^/v1/")]
 RetryAfter = Annotated[str, _meta("seconds", pattern="^[0-9]+$")]
-State = Literal["pending", "dispatched", "cancelled", "expired"]
 
 # -- in
 
@@ -38,7 +37,7 @@ _PERIOD = rf"[Pp](?=\d|[Tt]\d)({_N}[Ww])?({_N}[Dd])?([Tt](?=\d)({_N}[Hh])?({_N}[
 _BACK = rf"(\d{{1,15}}(\.\d{{1,9}})?|{_SHORT}|{_PERIOD})"
 _SECONDS = {"minimum": 0, "exclusiveMaximum": 10**15}
 
-Wish = Annotated[
+When = Annotated[
     str,
     _meta(
         "RFC 3339 with an offset, or a local time with its zone: 2027-03-28T09:00[Europe/Bucharest]",

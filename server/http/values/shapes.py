@@ -5,8 +5,10 @@ A member that is not always there is `NotRequired`; one that can be null says so
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from .requests import Encoding
-from .scalars import Cursor, Id, Instant, Seq, State
+from shards.state import State
+
+from .message_body import Encoding
+from .scalars import Cursor, Id, Instant, Seq
 
 
 class FieldProblem(TypedDict):
@@ -258,6 +260,93 @@ class Triggered(TypedDict):
     deliver_at: Instant
 
 
+# -- jobs
+
+
+class Source(TypedDict):
+    """A shard that a job reads."""
+
+    start_ms: int
+    generation: int
+    shard: int
+    structure: int
+
+
+class CountedSource(Source):
+    """With what the slice holds of it."""
+
+    count: int
+    live: int
+
+
+class JobSlice(TypedDict):
+    """A slice that a job is about."""
+
+    start: Instant
+    start_ms: int
+    end_ms: int
+    generation: int
+    count: int
+    live: int
+    sources: list[CountedSource]
+
+
+class Child(TypedDict):
+    """A slice that a split has made."""
+
+    start_ms: int
+    end_ms: int
+    generation: int
+    sources: list[Source]
+
+
+class Progress(TypedDict):
+    """In whatever the job counts."""
+
+    done: int
+    total: int
+
+
+class JobView(TypedDict):
+    """A job. A split has `slice`, an expiry `slices`; an open one has files, one that has ended an end."""
+
+    id: Id
+    kind: str
+    run: str
+    state: str
+    node: int
+    lease_s: int
+    created_at: Instant
+    token: NotRequired[str]
+    slice: NotRequired[JobSlice]
+    parts: NotRequired[int | None]
+    split_above: NotRequired[int]
+    children: NotRequired[list[Child]]
+    slices: NotRequired[list[JobSlice]]
+    archive: NotRequired[str | None]
+    checkpoint: NotRequired[str]
+    output: NotRequired[str]
+    progress: NotRequired[Progress | None]
+    ended_at: NotRequired[Instant]
+    detail: NotRequired[str | None]
+    rows: NotRequired[int]
+
+
+class JobPage(TypedDict):
+    """Jobs, open ones first."""
+
+    jobs: list[JobView]
+    next: Cursor | None
+
+
+class Lease(TypedDict):
+    """A job that goes on."""
+
+    id: Id
+    state: str
+    lease_s: int
+
+
 # -- sessions
 
 
@@ -309,6 +398,12 @@ class SessionPage(TypedDict):
 
 
 # -- the server
+
+
+class Backup(TypedDict):
+    """Where the copy is."""
+
+    dir: str
 
 
 class Advanced(TypedDict):

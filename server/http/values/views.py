@@ -1,48 +1,27 @@
 """How the server's things are shown: messages with their state, slices, shards, sessions, positions.
 
-A message's state is stored nowhere. It follows from where its row stands and what is in it:
-
-    a stub that a cancel left                        cancelled
-    in the table `held`, or beyond the horizon       pending
-    else                                             dispatched, or expired if dispatch gave it to nobody:
-                                                     its time to live, counted from its due, was over, or
-                                                     it was to be dropped if late, and was
-
-When dispatch came to it stands in the journal of dispatch turns, a little later than it happens; until then
-the writer knows it. A view is a dict for the JSON encoder; a payload that came as JSON goes out as the bytes
-that came.
+A message's state follows from its row: shards/state.py says how. A view is a dict for the JSON encoder; a
+payload that came as JSON goes out as the bytes that came.
 """
 
 from base64 import b64encode
-from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
-from shards import keys
 from shards.borrow import Counts
-from shards.fate import is_dropped
-from shards.read import Found
-from shards.record import ENCODINGS, Record, decode, schedule_name
-from shards.store import Store, Table
-from shards.tables import wall_from
+from shards.properties import headers_of
+from shards.read import Reader
+from shards.record import ENCODINGS, Record, due_at, schedule_name
+from shards.state import State
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
-from ...app import App
-from ...codec.properties import Properties, decode_properties
+from ...config import Shards
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import INSTANT_MS_MAX, format_ms
 from . import shapes
-from .requests import Encoding
-from .scalars import State
-
-PENDING: Final = "pending"
-DISPATCHED: Final = "dispatched"
-CANCELLED: Final = "cancelled"
-EXPIRED: Final = "expired"
-STATES: tuple[State, ...] = (PENDING, DISPATCHED, CANCELLED, EXPIRED)
+from .message_body import Encoding
 
 
 def time_text(at_ms: int) -> str:
@@ -57,52 +36,6 @@ def etag(row: MessageId) -> str:
 # -- messages
 
 
-class Journal:
-    """When messages were dispatched, asked in rising order of position: one scan for a whole page."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._store: Store = app.opened.store
-        self._turn: tuple[Position, int] | None = None
-        self._turns: Iterator[tuple[bytes, bytes]] = iter(())
-        self._is_open = False
-
-    def dispatched_ms(self, place: Position) -> int | None:
-        """Wall ms of the dispatch turn that passed `place`; None if nobody knows it (any more)."""
-        if not self._is_open:
-            self._turns = self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST)
-            self._is_open = True
-            self._next()
-        while self._turn is not None and self._turn[0] < place:
-            self._next()
-        return self._turn[1] if self._turn is not None else self._app.writer.dispatched_ms(place)
-
-    def _next(self) -> None:
-        row = next(self._turns, None)
-        self._turn = None if row is None else (keys.place_of(row[0]), wall_from(row[1]))
-
-
-def state_of(
-    place: Position, record: Record, horizon: Position, journal: Journal, *, is_held: bool
-) -> tuple[State, int | None]:
-    """(state, when dispatch came to it if that is known). Not for what a move left."""
-    if record.stub:
-        return CANCELLED, None
-    if is_held or place > horizon:
-        return PENDING, None
-    dispatched_ms = journal.dispatched_ms(place)
-    if record.expires_ms or record.drop_late:
-        passed_ms = at_of(place) if dispatched_ms is None else dispatched_ms
-        if is_dropped(record, due_of_row(place, record), passed_ms):
-            return EXPIRED, dispatched_ms
-    return DISPATCHED, dispatched_ms
-
-
-def due_of_row(place: Position, record: Record) -> int:
-    """The due that was asked for; of a plain publish, when it came."""
-    return record.due_ms or at_of(place)
-
-
 def message_view(
     message: MessageId, place: Position, record: Record, state: State, dispatched_ms: int | None
 ) -> shapes.Message:
@@ -110,7 +43,7 @@ def message_view(
     view: shapes.Message = {
         "id": id_text(message),
         "topic": record.topic.decode(),
-        "deliver_at": time_text(due_of_row(place, record)),
+        "deliver_at": time_text(due_at(place, record.due_ms)),
         "state": state,
         "qos": record.qos,
     }
@@ -138,19 +71,6 @@ def message_view(
     return view
 
 
-def found_view(app: App, found: Found, record: Record) -> shapes.Message:
-    """A message that was looked up by its id."""
-    place, is_held = found.position, found.shard is None
-    state, dispatched_ms = state_of(place, record, app.horizon.position, Journal(app), is_held=is_held)
-    return message_view(found.id, place, record, state, dispatched_ms)
-
-
-def found_state(app: App, found: Found) -> State:
-    """The state of a message that was looked up by its id."""
-    place, is_held = found.position, found.shard is None
-    return state_of(place, decode(found.value), app.horizon.position, Journal(app), is_held=is_held)[0]
-
-
 def _payload(record: Record) -> tuple[object, Encoding]:
     """As it came in; what is said to be text and is not (a plain publish can be anything) as base64."""
     encoding: Encoding = ENCODINGS[record.encoding]
@@ -165,11 +85,11 @@ def _payload(record: Record) -> tuple[object, Encoding]:
 
 
 def _add_properties(view: shapes.Message, encoded: bytes) -> None:
-    properties = decode_properties(encoded) or Properties()
-    if properties.content_type:
-        view["content_type"] = properties.content_type
-    if properties.user_properties:
-        view["headers"] = dict(properties.user_properties)
+    headers, content_type = headers_of(encoded)
+    if content_type:
+        view["content_type"] = content_type
+    if headers:
+        view["headers"] = dict(headers)
 
 
 # -- the timeline
@@ -179,9 +99,9 @@ def position_view(place: Position) -> shapes.Position:
     return {"at": time_text(at_of(place)), "seq": seq_of(place)}
 
 
-def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> shapes.SliceNumbers:
+def slice_numbers(piece: Slice, borrowed: Counts, is_exact: bool, reader: Reader) -> shapes.SliceNumbers:
     """`borrowed`: what it holds of borrowed shards; `is_exact`: if all of it has been counted."""
-    unreadable = sum(len(app.reader.unreadable.of(shard.prefix)) for shard in piece.readable())
+    unreadable = sum(len(reader.unreadable.of(shard.prefix)) for shard in piece.readable())
     return {
         "start": time_text(piece.start_ms),
         "end": time_text(piece.end_ms),
@@ -195,20 +115,19 @@ def slice_numbers(app: App, piece: Slice, borrowed: Counts, is_exact: bool) -> s
     }
 
 
-def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
-    """`cap`: most messages, `cap_bytes`: most bytes; `sealed`: it takes no more."""
-    caps = app.config.shards
+def shard_view(piece: Slice, shard: Shard, caps: Shards, reader: Reader, clock_ms: int) -> shapes.Shard:
+    """A shard as it stands when the horizon's clock shows `clock_ms`."""
     is_borrowed = piece.borrowed.get(shard.number) is shard
     is_sealed = (
         is_borrowed
         or piece.newest.get(shard.structure) is not shard
         or shard.count >= caps.cap_messages
         or shard.bytes >= caps.cap_bytes
-        or app.horizon.clock_ms >= piece.end_ms
+        or clock_ms >= piece.end_ms
     )
     return {
         "shard": shard.number,
-        "structure": app.reader.structures.pattern(shard.structure),
+        "structure": reader.structures.pattern(shard.structure),
         "count": shard.count,
         "live": shard.live,
         "bytes": shard.bytes,
@@ -220,7 +139,7 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
         "sealed": is_sealed,
         "unreadable": [
             {"first": position_view(stretch.first), "last": position_view(stretch.last)}
-            for stretch in app.reader.unreadable.of(shard.prefix)
+            for stretch in reader.unreadable.of(shard.prefix)
         ],
     }
 
@@ -228,7 +147,7 @@ def shard_view(app: App, piece: Slice, shard: Shard) -> shapes.Shard:
 # -- sessions
 
 
-def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Session:
+def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> shapes.Session:
     """`lag`: the members that say how far it is behind."""
     session = subscriber.session
     view: shapes.Session = {
@@ -239,7 +158,7 @@ def session_view(app: App, subscriber: Subscriber, lag: shapes.Lag) -> shapes.Se
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
             for s in session.subscriptions.values()
         ],
-        "read_position": position_view(session.read_at(app.horizon.position)),
+        "read_position": position_view(session.read_at(horizon)),
         "lag_messages": lag["lag_messages"],
         "lag_messages_is_exact": lag["lag_messages_is_exact"],
         "lag_seconds": lag["lag_seconds"],

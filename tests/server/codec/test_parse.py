@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from server.codec.publish import Decoder
-from server.codec.reasons import (
+from server.codec.errors import (
     MalformedPacket,
     MqttError,
     PacketTooLarge,
     ProtocolViolation,
-    Reason,
     UnsupportedLevel,
-    connect_return,
 )
+from server.codec.publish import Decoder
+from server.codec.reasons import Reason, connect_return
 from tests.server.codec import samples
 
 M, P = MalformedPacket, ProtocolViolation
@@ -251,7 +250,6 @@ def test_old_connect_ignores_its_reserved_bit() -> None:
 def test_base_of_errors() -> None:
     error = PacketTooLarge("PUBLISH", "remaining length", 1, "is long")
     assert error.reason == 0x95
-    assert error.packets == []
     assert MqttError("X", "y", 0, "z").reason == 0x80
 
 

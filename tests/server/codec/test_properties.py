@@ -9,20 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.codec import wire
+from server.codec.errors import MqttError
 from server.codec.packets import Publish
 from server.codec.properties import (
     Properties,
-    decode_properties,
     encode_properties,
     forwarded,
     message_expiry,
+    read_properties,
     read_users,
     subscription_id,
     topic_alias,
-    user_property,
 )
 from server.codec.publish import Decoder
-from server.codec.reasons import MqttError
+from server.codec.wire import Reader
+from shards.properties import user_property
 from tests.server.codec import samples
 
 FULL = Properties(
@@ -37,8 +38,14 @@ FULL = Properties(
 )
 
 
+def decoded(encoded: bytes) -> Properties | None:
+    """Read as they stand in a publish of a server."""
+    frame = b"\x30" + wire.varint(len(encoded)) + encoded
+    return read_properties(Reader(frame, 0, 1, len(frame), 5, True), wire.PUBLISH)
+
+
 def test_forwarded_keeps_what_belongs_to_the_message() -> None:
-    assert decode_properties(forwarded(FULL)) == Properties(
+    assert decoded(forwarded(FULL)) == Properties(
         payload_format=1,
         content_type="c",
         response_topic="r",
@@ -52,7 +59,7 @@ def test_forwarded_keeps_what_belongs_to_the_message() -> None:
 
 @given(samples.properties("publish from server", 5))
 def test_encoded_decodes(properties: Properties | None) -> None:
-    assert decode_properties(encode_properties(properties)) == properties
+    assert decoded(encode_properties(properties)) == properties
 
 
 @given(samples.properties("will", 5))
@@ -112,9 +119,9 @@ def test_numbers_out_of_range_are_refused(properties: Properties) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\x26", b"\x21\x00\x01", b"\x26\x00\x01a", b"\x7f"])
-def test_stored_properties_that_are_none(raw: bytes) -> None:
+def test_properties_that_are_none(raw: bytes) -> None:
     with pytest.raises(MqttError):
-        decode_properties(raw)
+        decoded(raw)
 
 
 def test_user_property_by_name() -> None:

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from server.codec import wire
 from server.codec.encode import encode
+from server.codec.errors import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
 from server.codec.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
 from server.codec.parse import check_first, parse
-from server.codec.properties import Properties, encode_properties, user_property
+from server.codec.properties import Properties, encode_properties
 from server.codec.publish import Decoder, ack, acks, publish_parts, with_dup
-from server.codec.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation, Reason
+from server.codec.reasons import Reason
+from shards.properties import user_property
 from tests.server.codec import samples
 from tests.server.codec.samples import LIMIT, SAMPLES, Role
 
@@ -28,7 +30,7 @@ def outcome(role: Role, level: int, raw: bytes, *chunks: bytes) -> tuple[list[Pa
         for chunk in chunks or (raw,):
             found += decoder.feed(chunk)
     except MqttError as error:
-        return found + error.packets, type(error)
+        return found + decoder.unreturned, type(error)
     return found, None
 
 
@@ -173,7 +175,7 @@ def test_good_packets_before_a_bad_one_are_kept_and_the_rest_is_ignored() -> Non
     decoder = Decoder(LIMIT, 4)
     with pytest.raises(MalformedPacket) as caught:
         decoder.feed(b"\x40\x02\x00\x01" + b"\x40\x02\x00\x02" + b"\x40\x02\x00\x00" + b"\xc0\x00")
-    assert caught.value.packets == [Ack(wire.PUBACK, 1), Ack(wire.PUBACK, 2)]
+    assert decoder.unreturned == [Ack(wire.PUBACK, 1), Ack(wire.PUBACK, 2)]
     assert caught.value.reason == Reason.MALFORMED_PACKET
     assert str(caught.value) == "PUBACK: packet id at byte 2 is 0"
     assert decoder.feed(b"\xc0\x00") == []

@@ -3,7 +3,7 @@
 import pytest
 
 from server.codec import wire
-from server.delivery.shared import SHOWN_FIRST
+from server.delivery.rota import SHOWN_FIRST
 from server.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table

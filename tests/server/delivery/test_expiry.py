@@ -132,7 +132,7 @@ def test_what_a_lost_group_had_dropped_counts_again(*, is_noted: bool) -> None:
     if is_noted:
         record = Record(b"a", b"new", retain=True)
         message = Message(rig.core.horizon.position, -1, record, rig.clock.wall_ms())
-        retained.note(message, rig.core.broker.submit)
+        retained.note(message)
     rig.core.writer.fail(StoreFailed("told to fail"))
     rig.open_groups.clear()
     assert rig.core.writer.recover()

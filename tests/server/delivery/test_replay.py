@@ -8,6 +8,7 @@ import pytest
 from server.codec.packets import Connack, Connect, Publish
 from server.delivery.replay import TURN_ROWS
 from shards.commit import Commit
+from shards.expiry import expire
 from shards.store import Table
 from tests.support.rig import LONG_S, Peer, Rig, config, props
 from timeline.retention import expired_slices, passed_slices
@@ -38,15 +39,14 @@ def _pass(rig: Rig, slices: int) -> None:
 
 def _seal(rig: Rig, commit: Commit) -> None:
     for piece in passed_slices(rig.core.directory, rig.core.horizon.position):
-        commit.passed(piece)
+        commit.open_group.passed(piece)
 
 
 def _expire(rig: Rig, keep: int) -> None:
     """Retention takes all but the last `keep` quarters of an hour that were passed."""
-    commit = rig.core.opened.commit
-    plan = expired_slices(rig.core.directory, commit.running_ms // 1_000, keep * 900)
+    plan = expired_slices(rig.core.directory, rig.core.opened.running_ms // 1_000, keep * 900)
     assert plan
-    rig.core.writer.submit(lambda commit: commit.expire(plan), lambda answer: None)
+    rig.core.writer.submit(lambda commit: expire(commit, plan), lambda answer: None)
     rig.pump()
 
 

@@ -419,9 +419,9 @@ def test_a_turn_looks_at_a_bounded_number_of_topics() -> None:
     for subscriber in (rig.core.sessions.get("s"), rig.core.sessions.get("o")):
         assert subscriber is not None
         subscriber.session.fall_behind(rig.core.horizon.position)
-        rig.core.replay.wake(subscriber)
+        rig.core.broker.read_on(subscriber)
     while not rig.core.replay.is_idle:
-        order.append(rig.core.replay._ready[0].session.client_id)
+        order.append(rig.core.replay._ready._queue[0].session.client_id)
         rig.core.replay.turn()
     assert order[:2] == ["s", "o"]
     assert order[2:] == ["s"] * len(order[2:])

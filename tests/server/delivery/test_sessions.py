@@ -10,7 +10,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Suback, Subscribe, SubscribeOptions
-from server.delivery.sessions import ASKED_COST, BURST_S, LAZY_COST, OWN_BYTES_PER_S, ROW_COST
+from server.delivery.cursors import ASKED_COST, BURST_S, LAZY_COST, OWN_BYTES_PER_S, ROW_COST
 from server.delivery.subscriber import Subscriber
 from server.housekeeping import Housekeeping
 from server.writer import Busy
@@ -124,7 +124,7 @@ def test_a_session_that_drips_writes_at_its_own_pace() -> None:
     rig.pass_ms(1_000)
     assert len(peer.inbox) + answered == 200, "it only had to wait"
     assert _bytes(rig, mark) < burst + 1_100 * OWN_BYTES_PER_S // 1_000
-    assert rig.core.sessions.wait_s() == float("inf")
+    assert rig.core.cursors.wait_s() == float("inf")
 
 
 def test_one_who_floods_is_read_no_more_until_it_has_been_answered() -> None:
@@ -224,7 +224,7 @@ def _busy(rig: Rig, sessions: int, flights: int) -> list[Subscriber]:
         subscriber = rig.core.sessions.open(f"s{number}", expiry_s=LONG_S, window=65_535)
         for place in range(flights):
             subscriber.session.take(Position(place + 1), 0, 1)
-        rig.core.sessions.dirty.add(subscriber)
+        rig.core.cursors.dirty.add(subscriber)
         made.append(subscriber)
     return made
 
@@ -245,7 +245,7 @@ def test_cursors_that_nobody_waits_for_go_in_turns() -> None:
         _group(rig)
         written.append([key for key, _ in _rows(rig, Table.CURSORS, mark)])
         assert len(written[-1]) <= LAZY_COST // 1_000 + 1
-        rig.core.sessions.dirty.update(made[:20])  # the first half is always behind
+        rig.core.cursors.dirty.update(made[:20])  # the first half is always behind
         if sum(map(len, written)) >= 40:
             break
     assert sorted(key for group in written for key in group) == sorted(
@@ -270,14 +270,14 @@ def test_they_take_a_tenth_of_the_time() -> None:
     rig.pass_ms(200)
     _busy(rig, 40, 1_000)
     clock: Any = _SlowClock(rig)
-    rig.core.sessions._clock = clock
+    rig.core.cursors._clock = clock
     groups = with_cursors = 0
-    while rig.core.sessions.dirty and groups < 2_000:
+    while rig.core.cursors.dirty and groups < 2_000:
         mark = len(rig.store.log)
         _group(rig)
         groups += 1
         with_cursors += bool(list(_rows(rig, Table.CURSORS, mark)))
-    assert not rig.core.sessions.dirty
+    assert not rig.core.cursors.dirty
     assert groups > 3 * with_cursors
 
 
@@ -285,7 +285,7 @@ def test_who_is_waited_for_goes_in_turns_too() -> None:
     rig = Rig()
     told: list[int] = []
     for one in _busy(rig, 80, 1_000):
-        rig.core.sessions.secure(one, told.append)
+        rig.core.cursors.secure(one, told.append)
     _group(rig)
     assert len(told) == -(-ASKED_COST // (1_000 + 2 * ROW_COST))
     rig.pump()
@@ -309,7 +309,7 @@ def test_a_shared_subscription_does_not_drag_everybody_along() -> None:
     rig.pass_ms(1_000)
     for number in range(3):
         publisher.publish1("t", str(number))
-    rig.core.sessions.dirty.update(_session(rig, name) for name in "abc")
+    rig.core.cursors.dirty.update(_session(rig, name) for name in "abc")
     members[0].inbox.clear()
     mark = len(rig.store.log)
     members[0].subscribe("x")
@@ -391,14 +391,14 @@ def test_a_row_of_an_older_server_counts_from_the_start() -> None:
 
 def test_running_time_passes_however_small_the_groups_are() -> None:
     rig = Rig()
-    started_ms = rig.core.opened.commit.running_ms
+    started_ms = rig.core.opened.running_ms
     clock: Any = SimpleNamespace(mono=lambda: rig.clock.now_ms / 1_000 + ticks * 0.0015)
     ticks = 0
     rig.core.writer._clock, wall = clock, rig.clock.wall_ms
     clock.wall_ms = wall
     for ticks in range(1, 1_001):  # noqa: B007
         _group(rig)
-    assert rig.core.opened.commit.running_ms - started_ms in (1_499, 1_500)
+    assert rig.core.opened.running_ms - started_ms in (1_499, 1_500)
 
 
 def _stored(rig: Rig, client_id: str) -> list[bytes]:
@@ -424,9 +424,8 @@ def test_housekeeping_ends_no_session_that_has_begun_anew() -> None:
         rig.core.writer.submit(decide, lambda _: None, cost=cost)
         rig.pump()
 
-    housekeeping = Housekeeping.__new__(Housekeeping)
-    app: Any = SimpleNamespace(sessions=rig.core.sessions, broker=rig.core.broker, ask=ask)
-    housekeeping._app = app
+    others: list[Any] = [None] * 5
+    housekeeping = Housekeeping(rig.core, ask, *others)
     asyncio.run(housekeeping._expire_sessions())
     assert [one.session.client_id for one in rig.core.sessions] == ["b"]
     assert _stored(rig, "gone") == []

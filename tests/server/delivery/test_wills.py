@@ -7,6 +7,7 @@ import pytest
 
 from server.codec.packets import Will
 from server.config import Config, Slices
+from server.delivery.subscriber import Closing
 from server.writer import Busy
 from shards.errors import StoreFailed
 from shards.record import decode
@@ -36,7 +37,7 @@ def test_a_will_is_published_unless_the_client_says_good_bye(level: int) -> None
     assert watch.inbox == []
     rig.connected("a", level, will=WILL).send_bytes(b"\x00\x00")
     assert watch.take_all() == ["gone"]
-    rig.connected("a", level, will=WILL).connection.close(0x8D)
+    rig.connected("a", level, will=WILL).connection.close(Closing.TIMED_OUT)
     rig.pump()
     assert watch.take_all() == ["gone"]
     rig.connected("a", level).drop()
@@ -158,12 +159,12 @@ def test_a_session_that_is_deleted_publishes_it() -> None:
     rig = Rig()
     watch = _watch(rig)
     peer = rig.lasting("a", will=_delayed(50))
-    rig.core.broker.discard(rig.core.sessions.get("a"), 0x98)  # type: ignore[arg-type]
+    rig.core.broker.drop("a")
     rig.pump()
     assert peer.gone_with == 0x98
     assert watch.take_all() == ["gone"]
     rig.lasting("b", will=_delayed(50)).drop()
-    rig.core.broker.discard(rig.core.sessions.get("b"), 0x98)  # type: ignore[arg-type]
+    rig.core.broker.drop("b")
     rig.pump()
     assert watch.take_all() == ["gone"]
 

@@ -29,7 +29,7 @@ async def post(server: Running, *items: dict[str, Any], status: int = 201, query
 
 
 def pending(server: Running) -> int:
-    return server.app.opened.commit.pending
+    return server.app.core.opened.pending
 
 
 async def test_ids_come_in_the_order_of_the_lines(server: Running) -> None:
@@ -60,7 +60,7 @@ async def test_a_bad_line_leaves_nothing_behind(server: Running) -> None:
     answer = await server.call("POST", BATCH, body, status=422, Content_Type=NDJSON)
     assert [(e["line"], e["field"]) for e in answer.body["errors"]] == [(2, "topic"), (4, ""), (5, "qos")]
     assert pending(server) == 0
-    assert not len(server.app.directory)
+    assert not len(server.app.core.directory)
 
 
 async def test_each_line_on_its_own(server: Running) -> None:
@@ -164,7 +164,7 @@ async def test_a_known_message_that_cannot_be_read_is_a_problem_of_its_item(
     def find(wanted: MessageId) -> None:
         raise Corrupt("block checksum mismatch")
 
-    monkeypatch.setattr(server.app.reader, "find", find)
+    monkeypatch.setattr(server.app.core.reader, "find", find)
     results = (await server.call("POST", "/v1/messages:batch?each=true", items)).body["results"]
     assert [list(result) for result in results] == [["id"], ["problem"], ["id"]]
     assert results[1]["problem"]["type"] == "/problems/unreadable"

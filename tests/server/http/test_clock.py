@@ -11,9 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from server.app import App
 from server.clock import SystemClock
 from server.config import Config, Slices
-from server.housekeeping import Housekeeping
 from server.http.gate import Gate
-from server.http.site import build_site
+from server.site import build_site
 from shards.rocks import RocksStore
 
 from ..conftest import DAY_MS, HOUR_MS, START_MS, Running
@@ -47,7 +46,7 @@ async def test_a_step_of_nothing_dispatches_what_is_due(server: Running) -> None
 
 async def test_a_session_expires_on_the_way(server: Running) -> None:
     subscriber, _ = await server.connect("c", "#", expiry_s=3_600)
-    server.app.broker.leave(subscriber)
+    server.app.core.broker.leave(subscriber)
     await server.call("POST", ADVANCE, {"by": "30m"})
     await server.call("GET", "/v1/sessions/c")
     await server.call("POST", ADVANCE, {"by": "31m"})
@@ -112,7 +111,7 @@ class TestRetention:
         await server.call("PATCH", f"/v1/messages/{anew.body['id']}", {"deliver_in": "P30D"})
         await server.call("POST", ADVANCE, {"by": "P9D"})
         await server.call("DELETE", f"/v1/messages/{anew.body['id']}", status=204)
-        assert server.app.opened.commit.pending == 0
+        assert server.app.core.opened.pending == 0
 
 
 @pytest.mark.parametrize("by", ["soon", -1, True, None, "P9000Y"])
@@ -136,7 +135,7 @@ async def test_a_store_that_fails_stops_the_walk(server: Running) -> None:
 async def real(tmp_path: Path) -> AsyncIterator[TestClient]:  # type: ignore[type-arg]
     app = App(Config(), SystemClock(), RocksStore(tmp_path), fatal=lambda: None)
     await app.start()
-    site = build_site(app, Housekeeping(app), Gate(app.config, app.writer))
+    site = build_site(app, Gate(app.core.config, app.core.writer))
     async with TestClient(TestServer(site)) as client:
         yield client
     await app.stop()

@@ -63,7 +63,7 @@ async def test_cancel_by_topic(server: Running) -> None:
     assert (said["matched"], said["changed"]) == (300, 300)
     assert set(await dues(server)) == set(ids[1::2])
     assert set(await dues(server, "cancelled")) == set(ids[::2])
-    assert server.app.opened.commit.pending == 300
+    assert server.app.core.opened.pending == 300
     assert (await bulk(server, CANCEL, filter={"topic": "a/#"}))["matched"] == 0
 
 
@@ -137,7 +137,7 @@ async def test_truth_is_told_per_message(server: Running) -> None:
     assert set(left) <= set(kept)
     assert len(left) + len(await dues(server, "cancelled")) == 400
     assert said["changed"] <= said["matched"] <= 400
-    assert server.app.opened.commit.pending == len(left)
+    assert server.app.core.opened.pending == len(left)
 
 
 async def test_what_goes_too_far_stays(server: Running) -> None:
@@ -196,15 +196,15 @@ async def test_one_that_cannot_be_read_stops_no_other(
     assert (said["matched"], said["changed"]) == (6, 5)
     said = await bulk(server, CANCEL, filter=ALL)
     assert (said["matched"], said["changed"]) == (6, 5)
-    assert server.app.writer.given_up == 0
+    assert server.app.core.writer.given_up == 0
 
 
 async def test_a_refusal_half_way_says_how_far_it_came(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await fill(server, 6)
-    commit = server.app.opened.commit
-    real, moved = commit.reserve, []
+    group = server.app.core.opened.open_group
+    real, moved = group.reserve, []
 
     def reserve(drafts: Sequence[Draft]) -> object:
         if len(moved) == 4:
@@ -213,7 +213,7 @@ async def test_a_refusal_half_way_says_how_far_it_came(
         return real(drafts)
 
     before = await dues(server)
-    monkeypatch.setattr(commit, "reserve", reserve)
+    monkeypatch.setattr(group, "reserve", reserve)
     answer = await server.call("POST", SHIFT, {"filter": ALL, "shift": "PT1H"}, status=429)
     assert (answer.slug, answer.body["matched"], answer.body["changed"]) == ("over-quota", 6, 4)
     after = await dues(server)

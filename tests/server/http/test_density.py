@@ -118,7 +118,7 @@ class TestStructures:
         monkeypatch.setattr(Reader, "run", noted)
         said = await asked(server, topic="one/%2B/x", bucket="P1D")
         assert said["total"] == 1_500
-        patterns = {server.app.reader.structures.pattern(number) for number in read}
+        patterns = {server.app.core.reader.structures.pattern(number) for number in read}
         assert patterns == {"#", "one/+/x"}
 
 

@@ -10,6 +10,7 @@ import pytest
 from server.clock import SimulatedClock
 from server.config import Config
 from server.http.routes import export
+from server.site import read_side
 from server.times import format_ms
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
@@ -66,7 +67,7 @@ async def test_ids_are_kept(server: Running, tmp_path: Path) -> None:
         said = await put(other, exported, "?ids=true")
         assert said["ids"] == [item["id"] for item in exported]
         assert await lines(other, "?ids=true") == exported
-        assert other.app.opened.commit.pending == len(ITEMS)
+        assert other.app.core.opened.pending == len(ITEMS)
         await other.call("PATCH", f"/v1/messages/{ids[1]}", {"deliver_in": "P3D"})
         await other.call("DELETE", f"/v1/messages/{ids[2]}", status=204)
         _, link = await other.connect("c", "#")
@@ -93,7 +94,7 @@ async def test_a_taken_id_is_an_error_of_its_line(server: Running) -> None:
 async def test_no_later_message_gets_an_adopted_id(server: Running) -> None:
     """Its row is never written: seq is above every adopted one."""
     due_ms = START_MS + HOUR_MS
-    seq = server.app.horizon.seq
+    seq = server.app.core.horizon.seq
     name = f"{due_ms:012x}{0:04x}{0:04x}{seq + 3:012x}"
     await put(
         server,
@@ -144,8 +145,8 @@ async def test_an_export_while_everything_moves(server: Running, monkeypatch: py
     monkeypatch.setattr(export, "STEP_ROWS", 3)
     items = [{"topic": "a", "payload": n, "deliver_in": 60 * (n + 1)} for n in range(60)]
     ids = (await put(server, items))["ids"]
-    query = export.pending_query(None, None, None)
-    reading = export.Reading(server.app, query, with_ids=True)
+    query = export.query_over(None, None, None)
+    reading = export.Reading(read_side(server.app), query, server.clock.now_ms, with_ids=True)
     found: list[str] = []
     for n in range(200):
         if reading.is_over:

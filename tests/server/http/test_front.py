@@ -13,7 +13,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from server.config import Config, Limits
-from server.http.front import AHEAD_MAX, WHOLE_MAX, Desk, read_call
+from server.http.front import AHEAD_MAX, WHOLE_MAX, Desk, read_request
 from shards.errors import Corrupt
 from timeline.position import MessageId
 
@@ -73,16 +73,16 @@ def fronts(server: Running) -> int:
 
 def test_a_call_is_read() -> None:
     data = post(BODY, b"Idempotency-Key: order-17", b"User-Agent: x", b"accept: */*")
-    call = read_call(data + b"POST")
-    assert call is not None
-    assert (data[call.start : call.end], call.key) == (BODY, "order-17")
-    assert call.end == len(data)
+    request = read_request(data + b"POST")
+    assert request is not None
+    assert (data[request.start : request.end], request.key) == (BODY, "order-17")
+    assert request.end == len(data)
 
 
 @pytest.mark.parametrize("stop", range(len(post())))
 def test_every_beginning_of_a_call_is_none_or_incomplete(stop: int) -> None:
-    call = read_call(post()[:stop])
-    assert call is None or call.end > stop
+    request = read_request(post()[:stop])
+    assert request is None or request.end > stop
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_every_beginning_of_a_call_is_none_or_incomplete(stop: int) -> None:
     ],
 )
 def test_what_is_not_certain_is_not_ours(other: bytes) -> None:
-    assert read_call(other) is None
+    assert read_request(other) is None
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ async def test_a_client_that_leaves_before_the_answer(server: Running, dial: Dia
     wire.send(post())
     wire.writer.transport.abort()
     for _ in range(100):
-        if fronts(server) == 0 and server.app.is_settled():
+        if fronts(server) == 0 and server.app.core.is_settled():
             break
         await asyncio.sleep(0.01)
     assert fronts(server) == 0
@@ -283,7 +283,7 @@ async def test_what_cannot_be_answered_is_said(
     def find(wanted: MessageId) -> None:
         raise Corrupt("block checksum mismatch")
 
-    monkeypatch.setattr(server.app.reader, "find", find)
+    monkeypatch.setattr(server.app.core.reader, "find", find)
     wire.send(post(BODY, b"Idempotency-Key: k"))
     async with asyncio.timeout(5):
         status, _, body = await wire.answer()

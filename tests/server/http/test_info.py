@@ -45,7 +45,7 @@ async def test_probes(server: Running) -> None:
 async def test_metrics_follow_what_happens(server: Running) -> None:
     await server.connect("c", "#")
     away, _ = await server.connect("away", "a")
-    server.app.broker.leave(away)
+    server.app.core.broker.leave(away)
     for n in (30, 60, 90):
         await server.schedule(f"t/{n}", deliver_in=n, expires_in=20)
     await server.call("GET", "/v1/messages/nope", status=404)
@@ -94,8 +94,3 @@ EXPECTED = {
     "wills_lost_total": 0,
     "messages_dropped_total": 0,
 }
-
-
-async def test_a_gauge_of_ones_own(server: Running) -> None:
-    server.app.metrics.gauge("fasti_answer", "To everything", lambda: 42)
-    assert (await metrics(server))["fasti_answer"] == 42

@@ -18,6 +18,7 @@ from server.times import format_ms
 from server.writer import Busy
 from shards import handover
 from shards.commit import Commit, Refused
+from shards.cuts import Cut
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
@@ -98,8 +99,8 @@ class Work:
     def check(self) -> None:
         """Counts are those of the rows; every row belongs to a shard; no job has left a file."""
         app = self.server.app
-        assert verify_counts(self.server.store, app.directory) == []
-        known = {shard.prefix for piece in app.directory for shard in piece.readable()}
+        assert verify_counts(self.server.store, app.core.directory) == []
+        known = {shard.prefix for piece in app.core.directory for shard in piece.readable()}
         rows = [key for key, _ in self.server.store.scan(Table.MESSAGES, b"", b"\xff" * 22)]
         assert {key[:10] for key in rows} <= known
         folder = self.server.store.path / "jobs"
@@ -141,7 +142,7 @@ async def test_a_slice_is_split_and_nobody_notices(work: Work) -> None:
     seen = await work.look(job)
     assert seen["state"] == "done"
     assert "token" not in seen
-    assert not any(piece.borrowed for piece in work.server.app.directory)
+    assert not any(piece.borrowed for piece in work.server.app.core.directory)
     left = work.server.store.scan(Table.SHARDS, SLICE.to_bytes(6, "big"), CUTS[0].to_bytes(6, "big"))
     assert all(key[6:8] == b"\0\1" for key, _ in left), "the parent's shards are gone"
 
@@ -211,7 +212,7 @@ async def test_delivered_once_in_order_from_what_is_borrowed(work: Work) -> None
 async def test_who_was_away_reads_on_over_split_slices(work: Work, *, is_moved: bool) -> None:
     server = work.server
     subscriber, gone = await server.connect("reader", "t/+/x", expiry_s=365 * 86_400)
-    server.app.broker.leave(subscriber)
+    server.app.core.broker.leave(subscriber)
     job = await work.create()
     begun = await work.begin(job, CUTS)
     if is_moved:
@@ -238,10 +239,10 @@ async def test_an_aborted_split_is_finished_child_by_child(work: Work) -> None:
     work.check()
     await work.split([SLICE + 50 * MINUTE_MS])
     work.check()
-    assert any(piece.borrowed for piece in work.server.app.directory)
+    assert any(piece.borrowed for piece in work.server.app.core.directory)
     await work.split([due(25)], CUTS[1])
     work.check()
-    assert not any(piece.borrowed for piece in work.server.app.directory)
+    assert not any(piece.borrowed for piece in work.server.app.core.directory)
     assert [piece["count"] for piece in await work.slices()] == [5, 5, 11, 5, 5]
     expected = [*EVERYTHING[:13], "new12", *EVERYTHING[13:]]
     assert await work.listed() == expected
@@ -359,7 +360,7 @@ async def test_sibling_slices_at_once(work: Work) -> None:
         await work.server.call("DELETE", f"/v1/messages/{work.ids[text]}", status=204)
     await asyncio.gather(work.commit(one, files[0]), work.commit(two, files[1]))
     assert await work.listed() == [text for text in EVERYTHING if text not in ("m3", "m22")]
-    assert not any(piece.borrowed for piece in work.server.app.directory)
+    assert not any(piece.borrowed for piece in work.server.app.core.directory)
 
 
 # -- manifests
@@ -461,7 +462,7 @@ async def test_what_a_refused_commit_took_in_goes_before_the_next(
         raise Busy("told to be full")
 
     def refused(*arguments: Any) -> None:
-        monkeypatch.setattr(work.server.app, "ask", full)
+        monkeypatch.setattr(work.server.app.core.writer, "submit", full)
         raise Refused("bad-manifest", "told to refuse")
 
     monkeypatch.setattr(handover, "switch", refused)
@@ -485,10 +486,12 @@ async def test_a_cancel_that_was_lost_and_sent_again_during_the_commit(
     files = await asyncio.to_thread(moved, begun)
     replay, asked = handover.replay, []
 
-    def and_then(commit: Commit, move: handover.Move, limit: int) -> int:
-        left = replay(commit, move, limit)
+    def and_then(commit: Commit, cut: Cut, limit: int) -> int:
+        left = replay(commit, cut, limit)
         if not asked:
-            asked.append(app.writer.submit(lambda c: c.cancel(parse_id(work.ids["m3"])), lambda answer: None))
+            asked.append(
+                app.core.writer.submit(lambda c: c.cancel(parse_id(work.ids["m3"])), lambda answer: None)
+            )
         return left
 
     monkeypatch.setattr(handover, "replay", and_then)
@@ -535,7 +538,7 @@ async def test_a_slice_that_has_come_near_is_given_up(work: Work) -> None:
 
 
 async def test_too_many_changes_end_a_job(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work.server.app.pipeline.notes, "_most", 2)
+    monkeypatch.setattr(work.server.app.core.opened.notes, "most", 2)
     job = await work.create()
     begun = await work.begin(job, CUTS)
     files = await asyncio.to_thread(moved, begun)
@@ -579,7 +582,7 @@ async def test_a_begin_that_fails_is_as_if_it_had_not_been(work: Work) -> None:
 
 
 async def back(work: Work) -> None:
-    while work.server.app.writer.broken is not None:
+    while work.server.app.core.writer.broken is not None:
         await asyncio.sleep(0.05)
 
 
@@ -645,7 +648,7 @@ async def test_expire_jobs_drop_what_they_have_read(
         ended = await work.post(path, {"token": job["token"], "slices": slices})
         assert (ended["state"], ended["rows"]) == ("done", COUNT)
         assert await work.listed("state=dispatched") == ["late"]
-        await server.app.pipeline.leavings.sweep()
+        await server.app.leavings.sweep()
         work.check()
         metrics = (await server.call("GET", "/metrics")).body.decode()
         assert 'fasti_job_rows_total{kind="expire"} 30.0' in metrics
@@ -666,4 +669,4 @@ async def test_a_backup_is_a_store_to_start_on(
     async with running(path, config, clock) as copied:
         other = Work(copied)
         assert await other.listed() == EVERYTHING
-        assert verify_counts(copied.store, copied.app.directory) == []
+        assert verify_counts(copied.store, copied.app.core.directory) == []

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.http.routes import listing
+from server.http import selection
+from server.site import read_side
 from server.times import format_ms
 from timeline.filters import matches
 
@@ -106,7 +107,7 @@ async def test_lists_and_counts_agree_with_a_model(server: Running) -> None:
                 assert sorted(m["id"] for m in found) == sorted(expected), query
                 counted = await page(server, limit=1, count="true", **query)
                 assert counted["count"] == len(expected), query
-    assert server.app.opened.commit.pending == len(model.select(now_ms, "pending", 0, 1 << 47, ""))
+    assert server.app.core.opened.pending == len(model.select(now_ms, "pending", 0, 1 << 47, ""))
 
 
 async def test_pages_are_in_order_and_complete(server: Running) -> None:
@@ -177,10 +178,10 @@ async def test_messages_that_wait_for_the_clock_are_pending_too(server: Running)
 async def test_a_page_looks_at_so_many_rows_and_no_more(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "STEP_ROWS", 10)
-    monkeypatch.setattr(listing, "LOOK_ROWS", 30)
-    monkeypatch.setattr(listing, "COUNT_STEP_ROWS", 7)
-    monkeypatch.setattr(listing, "TOPICS_MAX", 5)
+    monkeypatch.setattr(selection, "STEP_ROWS", 10)
+    monkeypatch.setattr(selection, "LOOK_ROWS", 30)
+    monkeypatch.setattr(selection, "COUNT_STEP_ROWS", 7)
+    monkeypatch.setattr(selection, "TOPICS_MAX", 5)
     body = json.dumps(
         [{"topic": f"t/{n}", "payload": n, "deliver_in": 60} for n in range(100)]
         + [{"topic": "last", "payload": 1, "deliver_in": 90}]
@@ -197,7 +198,7 @@ async def test_a_page_looks_at_so_many_rows_and_no_more(
 async def test_a_page_carries_so_many_bytes_and_no_more(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "PAGE_BYTES", 1_000)
+    monkeypatch.setattr(selection, "PAGE_BYTES", 1_000)
     for n in range(6):
         await server.schedule(payload=f"{n}" * 400, deliver_in=60)
     body = await page(server)
@@ -206,10 +207,10 @@ async def test_a_page_carries_so_many_bytes_and_no_more(
 
 
 async def test_nobody_waits_for_an_abandoned_count(server: Running) -> None:
-    query = listing.Query(listing.START, listing.END, "#", "all", 1)
+    query = selection.Query(selection.START, selection.END, "#", "all", 1)
     await server.schedule(deliver_in=60)
-    assert await listing.count(server.app, query, lambda: True) == 0
-    assert await listing.count(server.app, query, lambda: False) == 1
+    assert await selection.count(read_side(server.app), query, lambda: True) == 0
+    assert await selection.count(read_side(server.app), query, lambda: False) == 1
 
 
 @pytest.mark.parametrize(

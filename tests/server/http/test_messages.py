@@ -75,7 +75,7 @@ async def test_it_comes_back_as_it_came_in(server: Running, members: dict[str, A
 async def test_without_a_time_it_is_due_now(server: Running) -> None:
     _, link = await server.connect("c", "#")
     name = await server.schedule()
-    found = server.app.reader.find(MessageId(int(name, 16)))
+    found = server.app.core.reader.find(MessageId(int(name, 16)))
     assert found is not None
     assert decode(found.value).due_ms == START_MS
     await server.app.quiet()
@@ -97,7 +97,7 @@ async def test_late_can_be_refused(server: Running) -> None:
     body = {"topic": "a", "payload": 1, "late": "drop", "deliver_at": "2026-11-21T07:59:59Z"}
     answer = await server.call("POST", "/v1/messages", body, status=422)
     assert [e["field"] for e in answer.body["errors"]] == ["deliver_at"]
-    assert server.app.opened.commit.pending == 0
+    assert server.app.core.opened.pending == 0
 
 
 async def test_a_retry_gets_its_first_answer_also_when_it_would_be_late(server: Running) -> None:
@@ -117,7 +117,7 @@ async def test_the_same_key_and_request_get_the_first_answer(server: Running) ->
     assert again.body == {**first.body, "server_time": "2026-11-21T08:01:00.000Z"}
     assert again.headers["ETag"] == first.headers["ETag"]
     assert again.headers["Location"] == first.headers["Location"]
-    assert server.app.opened.commit.pending == 1
+    assert server.app.core.opened.pending == 1
     other = await server.call(
         "POST", "/v1/messages", {**body, "payload": 2}, status=422, Idempotency_Key="order-17"
     )
@@ -314,7 +314,7 @@ async def test_a_message_that_waits_for_the_clock_is_pending(server: Running) ->
     assert (await server.call("GET", path)).body["deliver_at"] == "2026-11-21T08:02:00.000Z"
     await server.call("DELETE", path, status=204)
     assert (await server.call("GET", path)).body["state"] == "cancelled"
-    assert server.app.opened.commit.pending == 0
+    assert server.app.core.opened.pending == 0
 
 
 async def test_what_is_not_there_is_not_found(server: Running) -> None:
@@ -325,14 +325,14 @@ async def test_what_is_not_there_is_not_found(server: Running) -> None:
 
 
 async def test_concurrent_requests_share_a_group(server: Running) -> None:
-    turns = server.app.opened.commit
+    opened = server.app.core.opened
     names = await asyncio.gather(*(server.schedule(f"t/{n}", deliver_in=60) for n in range(50)))
-    assert len(set(names)) == turns.pending == 50
+    assert len(set(names)) == opened.pending == 50
 
 
 async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
     subscriber, _ = await server.connect("away", "#")
-    server.app.broker.leave(subscriber)
+    server.app.core.broker.leave(subscriber)
     await server.app.quiet()
     packet = Publish(
         b"a/b",
@@ -343,9 +343,9 @@ async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
         1,
         Properties(content_type="x/y", user_properties=(("k", "v"), ("deliver-in", "1m"))),
     )
-    wish = read_publish(packet, "device-7", START_MS, 10**12)
+    wish = read_publish(packet, b"device-7", START_MS, 10**12)
     ids: list[int] = []
-    server.app.broker.publish([(wish, lambda reason, message: ids.append(message))])
+    server.app.core.broker.publish([(wish, lambda reason, message: ids.append(message))])
     await server.app.quiet()
     got = (await server.call("GET", f"/v1/messages/{ids[0]:032x}")).body
     assert got["payload"] == "/w=="
@@ -365,10 +365,12 @@ class TestTail:
         await server.pass_time(MINUTE_MS)
         got = [(await server.call("GET", f"/v1/messages/{name}")).body for name in (names[0], names[19])]
         assert [m["state"] for m in got] == ["dispatched", "dispatched"]
-        assert server.app.opened.reader.dispatched_ms(id_position(MessageId(int(names[0], 16)))) is None
+        assert server.app.core.opened.reader.dispatched_ms(id_position(MessageId(int(names[0], 16)))) is None
         assert [m["dispatched_at"] for m in got] == ["2026-11-21T08:01:00.000Z"] * 2
         await server.schedule()
-        assert server.app.opened.reader.dispatched_ms(id_position(MessageId(int(names[0], 16)))) is not None
+        assert (
+            server.app.core.opened.reader.dispatched_ms(id_position(MessageId(int(names[0], 16)))) is not None
+        )
         got = [(await server.call("GET", f"/v1/messages/{name}")).body for name in (names[0], names[19])]
         assert [m["dispatched_at"] for m in got] == ["2026-11-21T08:01:00.000Z"] * 2
 
@@ -376,7 +378,7 @@ class TestTail:
         self, server: Running
     ) -> None:
         subscriber, _ = await server.connect("away", "#")
-        server.app.broker.leave(subscriber)
+        server.app.core.broker.leave(subscriber)
         await server.app.quiet()
         dropped = await server.schedule("t/dropped", deliver_in=60, late="drop")
         for n in range(20):
@@ -439,7 +441,7 @@ async def test_a_store_that_fails_says_so_and_comes_back(server: Running) -> Non
     assert (await server.call("GET", "/readyz", status=503)).slug == "not-ready"
     server.store.is_failing = False
     async with asyncio.timeout(60):
-        while server.app.writer.broken is not None:
+        while server.app.core.writer.broken is not None:
             await asyncio.sleep(0.05)
     assert (await server.call("GET", f"/v1/messages/{name}")).body["state"] == "pending"
     await server.call("DELETE", f"/v1/messages/{name}", status=204)
@@ -456,7 +458,7 @@ class TestQueue:
         refused = [a for a in answers if a.status == 429]
         assert {a.status for a in answers} <= {201, 429}
         assert all(a.headers["Retry-After"] == "1" for a in refused)
-        assert server.app.opened.commit.pending == 30 - len(refused)
+        assert server.app.core.opened.pending == 30 - len(refused)
 
 
 async def test_explain_says_where_a_message_lies(server: Running) -> None:

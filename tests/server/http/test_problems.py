@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from server.http.problems import MEDIA_TYPE, SLUGS, Problem, problem_middleware, problem_of
-from server.http.values.batches import BatchError, TooMany
-from server.http.values.requests import FieldError, NotReadable, NotSupported, RequestError, UnsupportedMedia
+from server.http.values.batch_body import BatchError, TooMany
+from server.http.values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia
 
 Client = TestClient[web.Request, web.Application]
 
@@ -140,7 +140,6 @@ async def test_a_client_that_left_is_nobody_to_answer() -> None:
         (UnsupportedMedia("x"), "unsupported-media-type", 415),
         (TooMany(5), "too-large", 413),
         (FieldError("qos", "x"), "refused", 422),
-        (NotSupported("spread", "x"), "not-supported", 422),
         (BatchError([{"line": 3, "field": "qos", "detail": "x"}]), "refused", 422),
         (RequestError("x"), "refused", 422),
     ],

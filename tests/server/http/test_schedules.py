@@ -8,12 +8,13 @@ import pytest
 
 from server.clock import SimulatedClock
 from server.codec.packets import Publish
-from server.codec.properties import Properties, decode_properties
+from server.codec.properties import Properties
 from server.config import Config, Limits
 from server.core import timeline_of
 from server.mqtt.forms import common_properties
 from server.mqtt.wishes import read_publish
 from server.schedules.retime_schedules import retime_schedules
+from shards.properties import headers_of
 from shards.rocks import RocksStore
 from shards.store import Table
 
@@ -74,9 +75,8 @@ async def test_an_occurrence_says_which_schedule_sent_it(server: Running) -> Non
     await server.call("PATCH", path, {"deliver_in": "1h"})
     await server.pass_time(HOUR_MS)
     assert [m.record.schedule for m in link.sent] == [b"nightly"] * 2
-    said = decode_properties(common_properties(link.sent[1], 0))
-    assert said is not None
-    assert (said.user("a"), said.user("fasti-schedule")) == ("b", "nightly")
+    said = dict(headers_of(common_properties(link.sent[1], 0))[0])
+    assert (said["a"], said["fasti-schedule"]) == ("b", "nightly")
     assert (await server.call("GET", path)).body["schedule"] == "nightly"
     other = await put(server, "other", headers=None)
     await server.call("DELETE", f"/v1/messages/{other['next']['id']}", status=204)
@@ -87,9 +87,8 @@ async def test_an_occurrence_says_which_schedule_sent_it(server: Running) -> Non
 async def test_nobody_else_can_say_it() -> None:
     users = (("fasti-schedule", "forged"), ("k", "v"), ("deliver-in", "1m"))
     packet = Publish(b"a", b"x", 1, False, False, 1, Properties(user_properties=users))
-    kept = decode_properties(read_publish(packet, "device-7", START_MS, 10**12).record.properties)
-    assert kept is not None
-    assert kept.user_properties == (("k", "v"),)
+    kept = read_publish(packet, b"device-7", START_MS, 10**12).record.properties
+    assert headers_of(kept) == ((("k", "v"),), None)
 
 
 async def test_names(server: Running) -> None:
@@ -138,7 +137,7 @@ async def test_what_is_refused_names_its_field(
 ) -> None:
     answer = await server.call("PUT", f"{SCHEDULES}/s", NIGHTLY | changes, status=422)
     assert answer.body["errors"][0]["field"] == field, answer.body
-    assert len(server.app.schedules) == 0
+    assert len(server.app.core.schedules) == 0
 
 
 async def test_what_cannot_be_read(server: Running) -> None:
@@ -290,15 +289,15 @@ async def test_a_row_that_cannot_be_read_is_no_schedule(tmp_path: Path, clock: S
         for key in (b"b", b"c", b"e\xff"):
             batch.put(Table.SCHEDULES, key, b"\xc1")
         server.store.write(batch)
-        server.app.schedules.load()
-        assert server.app.schedules.unreadable == 3
+        server.app.core.schedules.recover()
+        assert server.app.core.schedules.unreadable == 3
         listed = (await server.call("GET", f"{SCHEDULES}?limit=2")).body
         assert ([s["name"] for s in listed["schedules"]], listed["next"]) == (["a", "d"], None)
         assert (await server.call("GET", f"{SCHEDULES}/b", status=500)).slug == "unreadable"
         await put(server, "b")
         await server.call("DELETE", f"{SCHEDULES}/c", status=404)
         await server.call("GET", f"{SCHEDULES}/c", status=404)
-        assert server.app.schedules.unreadable == 1
+        assert server.app.core.schedules.unreadable == 1
     store = RocksStore(tmp_path)
     lines: list[str] = []
     report = retime_schedules(timeline_of(Config(), clock, store), clock.now_ms, lines.append)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from server.clock import SimulatedClock
-from server.codec.reasons import Reason
 from server.config import Config
+from server.delivery.subscriber import Closing
 from server.http.routes import sessions
-from server.writer import Decide
+from server.writer import Decide, Done
 from shards.store import Table
 from timeline.position import before
 
@@ -44,7 +44,7 @@ async def test_a_session_that_keeps_up(server: Running) -> None:
 
 async def test_one_that_is_away_falls_behind_by_what_it_wants(server: Running) -> None:
     subscriber, _ = await server.connect("away", "a/#")
-    server.app.broker.leave(subscriber)
+    server.app.core.broker.leave(subscriber)
     for n in range(5):
         await server.schedule("a/x", deliver_in=60 * (n + 1))
         await server.schedule("other", deliver_in=60 * (n + 1))
@@ -61,8 +61,8 @@ async def test_one_that_is_away_falls_behind_by_what_it_wants(server: Running) -
 async def test_what_nobody_sent_is_no_lag(server: Running) -> None:
     subscriber, _ = await server.connect("away", "a/#")
     bare, _ = await server.connect("bare")
-    server.app.broker.leave(subscriber)
-    server.app.broker.leave(bare)
+    server.app.core.broker.leave(subscriber)
+    server.app.core.broker.leave(bare)
     await server.schedule("other")
     await server.pass_time(HOUR_MS)
     for body in (await server.call("GET", SESSIONS)).body["sessions"]:
@@ -73,7 +73,7 @@ async def test_lag_is_counted_only_so_far(server: Running, monkeypatch: pytest.M
     monkeypatch.setattr(sessions, "LOOK_ROWS", 4)
     monkeypatch.setattr(sessions, "LIST_LOOK_ROWS", 2)
     subscriber, _ = await server.connect("away", "a/#")
-    server.app.broker.leave(subscriber)
+    server.app.core.broker.leave(subscriber)
     for n in range(6):
         await server.schedule("other" if n < 3 else "a/x", deliver_in=60 * (n + 1))
     await server.pass_time(10 * MINUTE_MS)
@@ -99,10 +99,10 @@ async def test_sessions_come_in_pages_by_name(server: Running) -> None:
 async def test_a_session_is_forgotten(server: Running) -> None:
     _, link = await server.connect("c:1", "#")
     await server.call("DELETE", f"{SESSIONS}/c%3A1", status=204)
-    assert link.closed == [Reason.ADMINISTRATIVE_ACTION]
-    assert server.app.reader.get(Table.SESSIONS, b"c:1") is None
-    assert server.app.reader.get(Table.CURSORS, b"c:1") is None
-    assert not len(server.app.router)
+    assert link.closed == [Closing.DROPPED]
+    assert server.app.core.reader.get(Table.SESSIONS, b"c:1") is None
+    assert server.app.core.reader.get(Table.CURSORS, b"c:1") is None
+    assert not len(server.app.core.router)
     await server.call("GET", f"{SESSIONS}/c%3A1", status=404)
     await server.call("DELETE", f"{SESSIONS}/c%3A1", status=404)
     await server.schedule()
@@ -123,12 +123,12 @@ async def test_a_forgotten_session_stays_forgotten_after_a_restart(
 
 
 async def test_a_session_that_is_dropped_leaves_no_rows(server: Running) -> None:
-    subscriber, _ = await server.connect("c", "#")
-    assert server.app.reader.get(Table.SESSIONS, b"c") is not None
-    server.app.sessions.drop(subscriber)
+    await server.connect("c", "#")
+    assert server.app.core.reader.get(Table.SESSIONS, b"c") is not None
+    server.app.core.broker.drop("c")
     await server.app.quiet()
-    assert server.app.reader.get(Table.SESSIONS, b"c") is None
-    assert server.app.reader.get(Table.CURSORS, b"c") is None
+    assert server.app.core.reader.get(Table.SESSIONS, b"c") is None
+    assert server.app.core.reader.get(Table.CURSORS, b"c") is None
     await server.call("DELETE", f"{SESSIONS}/c", status=404)
 
 
@@ -167,7 +167,7 @@ async def test_a_session_set_back_is_so_after_a_restart(
         subscriber, _ = await server.connect("c", "t/#")
         await server.schedule("t/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
-        server.app.broker.leave(subscriber)
+        server.app.core.broker.leave(subscriber)
         body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "PT5M"})).body
         assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
     async with running(tmp_path, config, clock) as server:
@@ -178,13 +178,13 @@ async def test_a_session_set_back_is_so_after_a_restart(
 async def test_a_session_that_is_not_stored_leaves_no_rows_behind(server: Running) -> None:
     await server.connect("c", "#", expiry_s=0)
     await server.call("POST", f"{SESSIONS}/c:replay", {"from": START})
-    assert server.app.reader.get(Table.SESSIONS, b"c") is None
+    assert server.app.core.reader.get(Table.SESSIONS, b"c") is None
 
 
 async def test_what_has_been_dropped_is_not_asked_for(server: Running) -> None:
     subscriber, _ = await server.connect("c", "#")
-    server.app.broker.leave(subscriber)
-    server.app.directory.floor = before(START_MS - MINUTE_MS)
+    server.app.core.broker.leave(subscriber)
+    server.app.core.directory.floor = before(START_MS - MINUTE_MS)
     body = (await server.call("POST", f"{SESSIONS}/c:replay", {"from": "P1D"})).body
     assert body["read_position"] == {"at": "2026-11-21T07:59:00.000Z", "seq": 0}
 
@@ -211,12 +211,15 @@ async def test_who_is_not_there_is_not_found(server: Running) -> None:
 async def test_one_that_goes_while_it_is_set_back_is_not_found(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subscriber, _ = await server.connect("c", "#")
-    ask = server.app.ask
+    await server.connect("c", "#")
+    writer = server.app.core.writer
+    submit = writer.submit
 
-    async def late(decide: Decide, *, cost: int = 1) -> object:
-        server.app.sessions.drop(subscriber)
-        return await ask(decide, cost=cost)
+    def late(decide: Decide, done: Done, *, cost: int) -> None:
+        if cost:  # a heartbeat has none
+            monkeypatch.undo()
+            server.app.core.broker.drop("c")
+        submit(decide, done, cost=cost)
 
-    monkeypatch.setattr(server.app, "ask", late)
+    monkeypatch.setattr(writer, "submit", late)
     await server.call("POST", f"{SESSIONS}/c:replay", {"from": "1h"}, status=404)

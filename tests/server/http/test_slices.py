@@ -73,8 +73,8 @@ async def test_an_empty_and_a_borrowed_shard(server: Running) -> None:
     shard = piece.open_shard(0)
     other = Slice(START_MS + 4 * DAY_MS, START_MS + 5 * DAY_MS, 0)
     other.borrowed[0] = shard
-    server.app.directory.adopt(piece)
-    server.app.directory.adopt(other)
+    server.app.core.directory.adopt(piece)
+    server.app.core.directory.adopt(other)
     own = (await server.call("GET", f"/v1/slices/{piece.start_ms}/shards/0")).body
     assert (own["first"], own["last"], own["borrowed"], own["sealed"]) == (None, None, False, False)
     lent = (await server.call("GET", f"/v1/slices/{other.start_ms}/shards/0")).body

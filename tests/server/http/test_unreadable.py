@@ -76,13 +76,15 @@ async def test_a_compressed_body_counts_as_the_largest(server: Running) -> None:
     """Its length says nothing of what becomes of it in memory."""
     packed = {"Content_Type": "application/json", "Content_Encoding": "gzip"}
     await server.call("POST", "/v1/messages", gzip.compress(BODY), status=201, **packed)
-    large = gzip.compress(b'{"topic":"a","payload":"%s"}' % (b"x" * (server.app.config.http.max_body + 1)))
+    large = gzip.compress(
+        b'{"topic":"a","payload":"%s"}' % (b"x" * (server.app.core.config.http.max_body + 1))
+    )
     assert len(large) < 100_000
     await server.call("POST", "/v1/messages", large, status=413, **packed)
 
 
 async def test_compressed_bodies_under_way_are_bounded_too(server: Running) -> None:
-    config = server.app.config
+    config = server.app.core.config
     count = config.limits.queued_bytes // config.http.max_body
     under_way = [await asyncio.open_connection("127.0.0.1", server.http.port) for _ in range(count)]
     for _, writer in under_way:

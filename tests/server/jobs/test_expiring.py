@@ -13,13 +13,12 @@ import pytest
 from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config, Slices
-from server.housekeeping import Housekeeping
-from server.jobs import expiring, splitting
 from server.jobs.expiring import DroppedSlice
 from server.jobs.pipeline import JobRefused
 from shards import keys, leavings
 from shards.commit import Draft, Replayed
 from shards.errors import Corrupt, StoreFailed
+from shards.expiry import expire
 from shards.record import Record, encode, names_of
 from shards.recover import read_directory
 from shards.store import Table
@@ -52,13 +51,13 @@ async def put(app: App, *drafts: Draft) -> list[Any]:
 async def pass_by(server: Running, to_ms: int) -> None:
     """To `to_ms`, all that is due by then dispatched and its slices behind retention, but not dropped."""
     app, clock = server.app, server.clock
-    app.horizon.ahead_ms = to_ms - clock.now_ms + 2_000
+    app.core.horizon.ahead_ms = to_ms - clock.now_ms + 2_000
     await app.ask(lambda commit: None)
-    app.horizon.ahead_ms = 2_000
+    app.core.horizon.ahead_ms = 2_000
     await server.pass_time(to_ms - clock.now_ms)
     await server.pass_time(1)
-    await Housekeeping(app)._seal()
-    app.opened.commit.running_ms += 2 * RETENTION_MS
+    await app.housekeeping._seal()
+    app.core.opened.open_group.ran(2 * RETENTION_MS)
     await app.ask(lambda commit: None)
 
 
@@ -68,7 +67,7 @@ async def while_counting(app: App, work: Callable[[], Awaitable[object]], other:
     loop = asyncio.get_running_loop()
     gates = [
         loop.run_in_executor(
-            app.pipeline._threads, lambda e=event: asyncio.run_coroutine_threadsafe(e.wait(), loop).result()
+            app.workers._threads, lambda e=event: asyncio.run_coroutine_threadsafe(e.wait(), loop).result()
         )
         for event in held
     ]
@@ -81,15 +80,15 @@ async def while_counting(app: App, work: Callable[[], Awaitable[object]], other:
 
 
 def count(app: App, table: Table) -> int:
-    return sum(1 for _ in app.opened.store.scan(table, b"", keys.LAST))
+    return sum(1 for _ in app.core.opened.store.scan(table, b"", keys.LAST))
 
 
 async def two_children(server: Running) -> tuple[MessageId, MessageId]:
     """A message in each of two slices that borrow one shard; the first is behind retention."""
     app = server.app
     early, late = await put(app, draft("early", FAR + 60_000), draft("late", FAR + 3 * HOUR_MS))
-    job = await splitting.create(app.pipeline, FAR, 0, "caller")
-    await splitting.begin(app.pipeline, job.row.id, job.token, [FAR + HOUR_MS])
+    job = await app.splits.create(FAR, 0, "caller")
+    await app.splits.begin(job.row.id, job.token, [FAR + HOUR_MS])
     await app.pipeline.abort(job.row.id, job.token, "")
     await pass_by(server, FAR + HOUR_MS + 1_000)
     return early, late
@@ -100,27 +99,27 @@ async def lose_a_group(server: Running) -> None:
     with pytest.raises(StoreFailed):
         await put(server.app, draft("lost", FAR + 240 * HOUR_MS))
     await server.app.quiet()
-    assert server.app.writer.broken is None
+    assert server.app.core.writer.broken is None
 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_an_expiry_over_a_failure_leaves_what_others_borrow(server: Running, *, fails: bool) -> None:
     app = server.app
     early, late = await two_children(server)
-    work = Housekeeping(app)
+    work = app.housekeeping
 
     async def nothing() -> None:
         pass
 
     await while_counting(app, work._expire, partial_of(lose_a_group, server) if fails else nothing)
-    assert app.reader.find(late) is not None
+    assert app.core.reader.find(late) is not None
     await work.run_due()
-    assert app.reader.find(early) is None
-    assert app.reader.find(late) is not None
-    assert verify_counts(server.store, app.directory) == []
-    assert app.opened.commit.pending == 1
+    assert app.core.reader.find(early) is None
+    assert app.core.reader.find(late) is not None
+    assert verify_counts(server.store, app.core.directory) == []
+    assert app.core.opened.pending == 1
     await server.pass_time(3 * HOUR_MS)
-    assert app.dispatch.counts.dispatched == 2
+    assert app.core.dispatch.counts.dispatched == 2
 
 
 def partial_of(work: Callable[[Running], Awaitable[None]], server: Running) -> Callable[[], Awaitable[None]]:
@@ -130,50 +129,50 @@ def partial_of(work: Callable[[Running], Awaitable[None]], server: Running) -> C
 async def test_two_expiries_of_one_slice(server: Running) -> None:
     app = server.app
     await two_children(server)
-    job = await expiring.create(app.pipeline, "caller")
+    job = await app.expiries.create("caller")
     said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
     dropped = [piece.home for piece in job.row.slices]
-    chosen = [app.directory.get(home.start_ms) for home in dropped]
-    await expiring.commit(app.pipeline, job.row.id, job.token, said)
+    chosen = [app.core.directory.get(home.start_ms) for home in dropped]
+    await app.expiries.commit(job.row.id, job.token, said)
     # What the server's own had chosen before that.
-    gone = await app.ask(lambda commit: commit.expire(chosen))
+    gone = await app.ask(lambda commit: expire(commit, chosen))
     assert gone == []
-    assert app.opened.commit.pending == 1
+    assert app.core.opened.pending == 1
 
 
 async def test_a_job_whose_slices_the_server_has_dropped_is_refused(server: Running) -> None:
     app = server.app
     await two_children(server)
-    job = await expiring.create(app.pipeline, "caller")
+    job = await app.expiries.create("caller")
     said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
-    await Housekeeping(app).run_due()
+    await app.housekeeping.run_due()
     with pytest.raises(JobRefused, match="not the oldest"):
-        await expiring.commit(app.pipeline, job.row.id, job.token, said)
+        await app.expiries.commit(job.row.id, job.token, said)
 
 
 async def test_a_job_counts_again_when_the_directory_was_read_anew(server: Running) -> None:
     app = server.app
     _, late = await two_children(server)
-    job = await expiring.create(app.pipeline, "caller")
+    job = await app.expiries.create("caller")
     said = [DroppedSlice(piece.start_ms, piece.generation, piece.rows, 0) for piece in job.row.slices]
     await lose_a_group(server)
     job.counted.clear()
-    row = await expiring.commit(app.pipeline, job.row.id, job.token, said)
+    row = await app.expiries.commit(job.row.id, job.token, said)
     assert (row.state, row.rows) == ("done", 1)
     assert len(job.counted) == 1
-    assert app.reader.find(late) is not None
-    assert verify_counts(server.store, app.directory) == []
+    assert app.core.reader.find(late) is not None
+    assert verify_counts(server.store, app.core.directory) == []
 
 
 async def test_a_seal_decides_about_the_slices_that_are_there(server: Running) -> None:
     app = server.app
     await put(app, draft("x", START_MS + 1_000))
     await server.pass_time(HOUR_MS)
-    seal = asyncio.ensure_future(Housekeeping(app)._seal())
+    seal = asyncio.ensure_future(app.housekeeping._seal())
     await asyncio.sleep(0)
-    app.directory.replace(read_directory(app.opened.store, 1_000))
+    app.core.directory.replace(read_directory(app.core.opened.store, 1_000))
     await seal
-    assert all(piece.passed_s is not None for piece in app.directory)
+    assert all(piece.passed_s is not None for piece in app.core.directory)
 
 
 # -- what is left
@@ -183,14 +182,14 @@ async def test_a_key_that_is_taken_anew_is_not_forgotten(server: Running) -> Non
     app = server.app
     await put(app, draft("x", START_MS, 7))
     await pass_by(server, START_MS + HOUR_MS)
-    await Housekeeping(app)._expire()
+    await app.housekeeping._expire()
     # The same key again waits in the writer's queue when the sweep looks.
     found = leavings.look(server.store, *next(leavings.left(server.store)), 1_000, 1 << 20)
     assert found.names == [(Table.DEDUPE, (7).to_bytes(16, "big"))]
     (one,) = await put(app, draft("x", server.clock.now_ms, 7))
     assert not isinstance(one, Replayed)
-    await app.pipeline.leavings._forget(found.names)
-    await app.pipeline.leavings.sweep()
+    await app.leavings._forget(found.names)
+    await app.leavings.sweep()
     assert await put(app, draft("x", server.clock.now_ms, 7)) == [Replayed(one, server.clock.now_ms)]
 
 
@@ -204,11 +203,11 @@ async def test_all_that_has_expired_is_forgotten_in_one_round(server: Running) -
     (kept,) = await put(app, draft("kept", START_MS + 90 * HOUR_MS, 99_999))
     await pass_by(server, START_MS + HOUR_MS)
     assert (count(app, Table.DEDUPE), count(app, Table.MOVED)) == (many + 1, 1_500)
-    await Housekeeping(app).run_due()
+    await app.housekeeping.run_due()
     assert (count(app, Table.DEDUPE), count(app, Table.MOVED)) == (1, 0)
-    assert app.pipeline.leavings.forgotten == many + 1_500
+    assert app.leavings.forgotten == many + 1_500
     assert list(leavings.left(server.store)) == []
-    assert all(app.reader.find(name) is None for name in ids)
+    assert all(app.core.reader.find(name) is None for name in ids)
     assert await put(app, draft("kept", START_MS + 90 * HOUR_MS, 99_999)) == [
         Replayed(kept, START_MS + 90 * HOUR_MS)
     ]
@@ -221,9 +220,9 @@ async def test_what_moved_on_or_out_is_not_forgotten(server: Running) -> None:
     for due_ms in (START_MS + 10_000, START_MS + 50 * HOUR_MS):
         await app.ask(lambda commit, due_ms=due_ms: commit.move(name, due_ms))
     await pass_by(server, START_MS + HOUR_MS)
-    await Housekeeping(app).run_due()
-    assert len(app.directory) == 2
-    assert app.reader.find(name) is not None
+    await app.housekeeping.run_due()
+    assert len(app.core.directory) == 2
+    assert app.core.reader.find(name) is not None
     assert isinstance((await put(app, draft("x", START_MS + 90 * HOUR_MS, 5)))[0], Replayed)
 
 
@@ -231,10 +230,10 @@ async def test_a_start_goes_on_forgetting(tmp_path: Path, config: Config, clock:
     async with running(tmp_path / "data", config, clock) as server:
         await put(server.app, draft("x", START_MS, 7))
         await pass_by(server, START_MS + HOUR_MS)
-        await Housekeeping(server.app)._expire()
+        await server.app.housekeeping._expire()
         assert count(server.app, Table.DEDUPE) == 1
     async with running(tmp_path / "data", config, clock) as server:
-        await asyncio.gather(*server.app.pipeline._tasks)
+        await asyncio.gather(*server.app.workers._tasks)
         assert count(server.app, Table.DEDUPE) == count(server.app, Table.MESSAGES) == 0
 
 
@@ -244,7 +243,7 @@ async def test_what_cannot_be_read_goes_and_its_keys_by_and_by(
     app = server.app
     await put(app, *(draft("x", START_MS, key) for key in range(1, 31)))
     await pass_by(server, START_MS + HOUR_MS)
-    work = Housekeeping(app)
+    work = app.housekeeping
 
     def torn(*args: object) -> leavings.Look:
         raise Corrupt("told to be unreadable")
@@ -252,11 +251,11 @@ async def test_what_cannot_be_read_goes_and_its_keys_by_and_by(
     monkeypatch.setattr("server.jobs.leavings.look", torn)
     caplog.set_level(logging.WARNING)
     await work._expire()
-    await app.pipeline.leavings.sweep()
+    await app.leavings.sweep()
     assert "cannot be read" in caplog.text
     assert (count(app, Table.MESSAGES), count(app, Table.DEDUPE)) == (0, 30)
     monkeypatch.setattr("server.jobs.leavings.LOOK_ROWS", 10)
-    await app.pipeline.leavings.walk()
+    await app.leavings.walk()
     assert count(app, Table.DEDUPE) == 0
 
 
@@ -278,23 +277,23 @@ async def test_a_name_that_cannot_be_read_holds_up_no_other(
 
     monkeypatch.setattr(server.store, "get", get)
     await pass_by(server, START_MS + HOUR_MS)
-    await Housekeeping(app).run_due()
-    await app.pipeline.leavings.walk()
+    await app.housekeeping.run_due()
+    await app.leavings.walk()
     assert [key for key, _ in server.store.scan(Table.DEDUPE, b"", keys.LAST)] == [rotten, torn]
     assert count(app, Table.MESSAGES) == len(list(leavings.left(server.store))) == 0
-    assert app.writer.given_up == 0
+    assert app.core.writer.given_up == 0
 
 
 async def test_it_waits_for_a_store_that_takes_no_writes(server: Running) -> None:
     app = server.app
     await put(app, draft("x", START_MS, 7))
     await pass_by(server, START_MS + HOUR_MS)
-    await Housekeeping(app)._expire()
+    await app.housekeeping._expire()
     server.store.loses_next = True
-    await app.pipeline.leavings.sweep()
+    await app.leavings.sweep()
     await app.quiet()
     assert count(app, Table.DEDUPE) == 1
-    await app.pipeline.leavings.sweep()
+    await app.leavings.sweep()
     assert count(app, Table.DEDUPE) == 0
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from server.config import Config, Slices, Spark
 from server.jobs import pipeline as pipeline_module
-from server.jobs import splitting
 from server.jobs.launch import missing
 from server.jobs.overfull import FAR_MS, Overfull
 from server.jobs.pipeline import Job, JobRefused
@@ -63,10 +62,11 @@ def arm(server: Running, tmp_path: Path, program: str) -> Overfull:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM + program)
     pipeline = server.app.pipeline
-    pipeline.url = str(server.http.make_url("")).rstrip("/")
+    pipeline.reachable_at(str(server.http.make_url("")).rstrip("/"))
     pipeline.launcher.command = (sys.executable, str(path))
     pipeline.launcher.has_what_it_needs = lambda: ""
-    return Overfull(pipeline)
+    app = server.app
+    return Overfull(pipeline, app.splits, app.expiries, app.core.directory, app.core.clock, split_above=5)
 
 
 async def fill(server: Running, count: int = 8) -> None:
@@ -136,9 +136,9 @@ async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) 
     await fill(server)
     await server.schedule(deliver_in=20 * 86_400)
     pipeline = server.app.pipeline
-    starts = [piece.start_ms for piece in server.app.directory]
+    starts = [piece.start_ms for piece in server.app.core.directory]
     made = await asyncio.gather(
-        *(splitting.create(pipeline, start_ms, 0, "server") for start_ms in starts), return_exceptions=True
+        *(server.app.splits.create(start_ms, 0, "server") for start_ms in starts), return_exceptions=True
     )
     assert [type(one) for one in made] == [Job, JobRefused]
     assert pipeline.open == 1
@@ -150,14 +150,14 @@ async def test_a_job_that_the_writer_has_no_room_for_claims_nothing(
     arm(server, tmp_path, HANGS)
     await fill(server)
     pipeline = server.app.pipeline
-    start_ms = next(iter(server.app.directory)).start_ms
+    start_ms = next(iter(server.app.core.directory)).start_ms
 
     def full(*arguments: Any, **named: Any) -> Any:
         raise Busy("told to be full")
 
-    monkeypatch.setattr(server.app, "ask", full)
+    monkeypatch.setattr(server.app.core.writer, "submit", full)
     with pytest.raises(Busy):
-        await splitting.create(pipeline, start_ms, 0, "server")
+        await server.app.splits.create(start_ms, 0, "server")
     monkeypatch.undo()
     assert (pipeline.open, pipeline.launcher.is_running) == (0, False)
 
@@ -166,7 +166,7 @@ async def test_a_child_that_dies_while_its_call_is_under_way(server: Running, tm
     arm(server, tmp_path, HANGS)
     await fill(server)
     pipeline = server.app.pipeline
-    job = await splitting.create(pipeline, next(iter(server.app.directory)).start_ms, 0, "server")
+    job = await server.app.splits.create(next(iter(server.app.core.directory)).start_ms, 0, "server")
     async with pipeline.step(job.row.id, job.token):
         await pipeline._child_ended(job.row.id, "the child ended")
         assert pipeline.open == 1
@@ -197,7 +197,7 @@ async def test_a_child_that_gets_no_processor_keeps_its_job_and_one_that_hangs_l
     seen = (await server.call("GET", f"/v1/jobs/{job['id']}")).body
     assert (seen["state"], seen["lease_s"]) == ("planning", 600)
     passed_s = pipeline_module.OWN_LEASE_S + 1
-    monkeypatch.setattr(server.app.clock, "mono", lambda: time.monotonic() + passed_s)
+    monkeypatch.setattr(server.app.core.clock, "mono", lambda: time.monotonic() + passed_s)
     await pipeline.sweep()
     assert (await ended(server))["detail"] == "the lease lapsed"
 
@@ -223,6 +223,8 @@ async def test_without_spark_it_says_so(server: Running) -> None:
         "/problems/no-spark",
         "pyspark is not installed",
     )
+    launcher.has_what_it_needs = lambda: ""
+    assert launcher.why_not() == ("no-spark", "the server does not listen yet")
     launcher._spark = Spark(enabled="off")
     assert launcher.why_not() == ("no-spark", "spark.enabled is off")
 

@@ -37,6 +37,7 @@ from server.codec.packets import (
 from server.codec.properties import Properties
 from server.codec.publish import Decoder
 from server.config import Config
+from server.delivery.subscriber import Closing
 from server.mqtt import link as link_module
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links
@@ -314,7 +315,7 @@ def test_the_servers_stop_ends_a_blocked_socket(served: Served, scheme: str) -> 
     _fill(served)
     _until(lambda: len(served.listeners.links) == 1)
     (link,) = served.listeners.links
-    served.loop.call_soon_threadsafe(link.shut, 0x8B)
+    served.loop.call_soon_threadsafe(link.shut, Closing.STOPPING)
     assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 20
     zombie.socket.close()
 
@@ -324,7 +325,7 @@ def test_a_client_that_ends_and_does_not_read(served: Served) -> None:
     zombie = _blocked(served, "mqtt")
     _fill(served)
     zombie.socket.shutdown(socket.SHUT_WR)
-    session = served.app.sessions.get("zombie")
+    session = served.app.core.sessions.get("zombie")
     assert session is not None
     _until(lambda: session.link is None, 1.0)
     assert _until(lambda: not served.listeners.links) < link_module.LINGER_S + 20

@@ -21,6 +21,7 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
+from server.delivery.subscriber import Closing
 from tests.support.rig import LONG_S, Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [3, 4, 5])
@@ -322,7 +323,7 @@ def test_nothing_follows_a_disconnect_of_the_server() -> None:
         rig.compose()
         rig.settle()
         rig.turn()
-    peer.connection.close(0x8B)
+    peer.connection.close(Closing.STOPPING)
     rig.pump()
     assert isinstance(peer.inbox[-1], Disconnect)
 

@@ -86,7 +86,7 @@ async def test_only_wall_times_move(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for name in ("local", "moved"):
             assert after[name]["deliver_at"] == "2027-06-01T05:00:00.000Z"
             assert (after[name]["local"], after[name]["id"]) == (WISH, ids[name])
-        assert server.app.opened.commit.pending == 7
+        assert server.app.core.opened.pending == 7
 
 
 async def show(server: Running, name: str) -> Any:
@@ -187,4 +187,4 @@ async def test_at_start_and_as_a_command(
 
 def test_over_mqtt_too() -> None:
     packet = Publish(b"a", b"x", 1, False, False, 1, Properties(user_properties=(("deliver-at", WISH),)))
-    assert read_publish(packet, "device-7", START_MS, 10**12).record.zone == WISH.encode()
+    assert read_publish(packet, b"device-7", START_MS, 10**12).record.zone == WISH.encode()

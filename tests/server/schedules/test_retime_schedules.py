@@ -1,13 +1,11 @@
 """Recurring schedules when the rules of their zone change: Bucharest with the clocks of another place."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from server.clock import SimulatedClock
 from server.config import Config
@@ -15,10 +13,9 @@ from server.schedules import recurring as schedules
 from server.schedules import retime, retime_schedules
 from server.times import parse_deliver_at
 from shards.schedules import TimingRow
-from timeline.cron import parse_cron
-from timeline.fires import Overlap, Plan, just_before, local_of, next_fire
+from timeline.fires import local_of
 
-from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
+from ..conftest import HOUR_MS, MINUTE_MS, START_MS, Running, running
 from .test_recurring import Rig
 from .test_retime import changed
 
@@ -72,7 +69,7 @@ async def test_what_is_written_ahead_follows(tmp_path: Path, monkeypatch: pytest
     async with running(path, Config(), SimulatedClock(START_MS)) as server:
         ids = await fill(server)
         before = {name: await upcoming(server, name) for name in SCHEDULES}
-        pending = server.app.opened.commit.pending
+        pending = server.app.core.opened.pending
     assert before["nightly"] == ["11-22T00:00", "11-23T00:00"]
     assert before["monthly"] == ["12-01T07:00", "01-01T07:00"]
     move_bucharest(monkeypatch, "Europe/Moscow")
@@ -85,7 +82,7 @@ async def test_what_is_written_ahead_follows(tmp_path: Path, monkeypatch: pytest
     assert again.schedules.moved == 0
     async with running(path, Config(), SimulatedClock(START_MS)) as server:
         after = {name: await upcoming(server, name) for name in SCHEDULES}
-        assert server.app.opened.commit.pending == pending
+        assert server.app.core.opened.pending == pending
         shown = (await server.call("GET", "/v1/schedules/nightly")).body
         assert (shown["count"], shown["next"]["id"] == ids["nightly"]) == (1, False)
         old = (await server.call("GET", f"/v1/messages/{ids['nightly']}")).body
@@ -152,39 +149,3 @@ def test_each_local_time_fires_once_over_the_change(
         assert gaps == ([timedelta(hours=6)] if misfire == "fire_once" else [timedelta(hours=7)])
     else:
         assert gaps == [], "none is skipped"
-
-
-@given(
-    st.integers(-10, 10),
-    st.integers(-10, 10),
-    st.sampled_from(["0 2 * * *", "*/20 * * * *", "15 1-5 * * 1-5", "0 0 1 * *"]),
-    st.integers(0, 400 * 24 * 60),
-)
-def test_the_same_local_time_is_named(old: int, new: int, text: str, minutes: int) -> None:
-    cron = parse_cron(text)
-    before = START_MS + minutes * MINUTE_MS
-    fire = next_fire(Plan(cron, ZoneInfo(f"Etc/GMT{old:+d}")), before)
-    assert fire is not None
-    plan = Plan(cron, ZoneInfo(f"Etc/GMT{new:+d}"))
-    again = next_fire(plan, just_before(plan, fire.nominal_ms, before))
-    assert again is not None
-    assert (again.nominal, again.base_ms - fire.base_ms) == (fire.nominal, (new - old) * HOUR_MS)
-
-
-@pytest.mark.parametrize("overlap", ["first", "second", "both"])
-def test_one_of_a_doubled_time_stays_the_one_it_is(overlap: Overlap) -> None:
-    plan = Plan(parse_cron("30 3 31 10 *"), ZoneInfo(BUCHAREST), overlap=overlap)
-    at_ms = int(datetime(2027, 10, 1, tzinfo=UTC).timestamp() * 1_000)
-    for _ in range(2 if overlap == "both" else 1):
-        fire = next_fire(plan, at_ms)
-        assert fire is not None
-        assert just_before(plan, fire.nominal_ms, at_ms) == fire.base_ms - 1
-        at_ms = fire.base_ms
-
-
-def test_a_local_time_that_is_skipped_now() -> None:
-    plan = Plan(parse_cron("30 3 * * *"), ZoneInfo(BUCHAREST), gap="skip")
-    nominal_ms = int(datetime(2027, 3, 28, 3, 30, tzinfo=UTC).timestamp() * 1_000)
-    fire = next_fire(plan, just_before(plan, nominal_ms, nominal_ms - DAY_MS))
-    assert fire is not None
-    assert fire.nominal == datetime(2027, 3, 29, 3, 30)

@@ -1,104 +1,19 @@
-"""How jobs are shown: the types of the answers (as in shapes.py), and the answers."""
+"""How the pipeline's jobs are shown: an open one with its files, one that has ended with its end."""
 
 from pathlib import Path
-from typing import NotRequired, TypedDict
 
 from shards.jobs import COMMITTING, ENDED, MOVING, SPLIT, JobRow, PieceRow, SourceRow
 
-from ...app import App
+from ...config import Slices
 from ...jobs.pipeline import Job, lease_of
-from .scalars import Cursor, Id, Instant
+from . import shapes
 from .views import time_text
 
 
-class Source(TypedDict):
-    """A shard that a job reads."""
-
-    start_ms: int
-    generation: int
-    shard: int
-    structure: int
-
-
-class CountedSource(Source):
-    """With what the slice holds of it."""
-
-    count: int
-    live: int
-
-
-class JobSlice(TypedDict):
-    """A slice that a job is about."""
-
-    start: Instant
-    start_ms: int
-    end_ms: int
-    generation: int
-    count: int
-    live: int
-    sources: list[CountedSource]
-
-
-class Child(TypedDict):
-    """A slice that a split has made."""
-
-    start_ms: int
-    end_ms: int
-    generation: int
-    sources: list[Source]
-
-
-class Progress(TypedDict):
-    """In whatever the job counts."""
-
-    done: int
-    total: int
-
-
-class JobView(TypedDict):
-    """A job. A split has `slice`, an expiry `slices`; an open one has files, one that has ended an end."""
-
-    id: Id
-    kind: str
-    run: str
-    state: str
-    node: int
-    lease_s: int
-    created_at: Instant
-    token: NotRequired[str]
-    slice: NotRequired[JobSlice]
-    parts: NotRequired[int | None]
-    split_above: NotRequired[int]
-    children: NotRequired[list[Child]]
-    slices: NotRequired[list[JobSlice]]
-    archive: NotRequired[str | None]
-    checkpoint: NotRequired[str]
-    output: NotRequired[str]
-    progress: NotRequired[Progress | None]
-    ended_at: NotRequired[Instant]
-    detail: NotRequired[str | None]
-    rows: NotRequired[int]
-
-
-class JobPage(TypedDict):
-    """Jobs, open ones first."""
-
-    jobs: list[JobView]
-    next: Cursor | None
-
-
-class Lease(TypedDict):
-    """A job that goes on."""
-
-    id: Id
-    state: str
-    lease_s: int
-
-
-def job_view(app: App, job: Job | JobRow) -> JobView:
-    """A job as everybody may see it."""
+def job_view(job: Job | JobRow, slices: Slices) -> shapes.JobView:
+    """A job as everybody may see it; `slices`: the settings."""
     row = job.row if isinstance(job, Job) else job
-    view: JobView = {
+    view: shapes.JobView = {
         "id": row.id,
         "kind": row.kind,
         "run": row.run,
@@ -114,11 +29,11 @@ def job_view(app: App, job: Job | JobRow) -> JobView:
     if row.kind == SPLIT:
         view["slice"] = pieces[0]
         view["parts"] = row.parts or None
-        view["split_above"] = app.config.slices.split_above
+        view["split_above"] = slices.split_above
         view["children"] = [_child_view(child, row.sources[0]) for child in row.children]
     else:
         view["slices"] = pieces
-        view["archive"] = app.config.slices.archive or None
+        view["archive"] = slices.archive or None
     if isinstance(job, Job):
         _add_files(view, job)
     if row.state in ENDED:
@@ -128,7 +43,7 @@ def job_view(app: App, job: Job | JobRow) -> JobView:
     return view
 
 
-def _add_files(view: JobView, job: Job) -> None:
+def _add_files(view: shapes.JobView, job: Job) -> None:
     """Where its files are, and how far it is."""
     is_begun = job.row.kind == SPLIT and job.row.state in (MOVING, COMMITTING)
     view["checkpoint"] = _uri(job.folder / ("checkpoint" if is_begun else "plan"))
@@ -138,7 +53,7 @@ def _add_files(view: JobView, job: Job) -> None:
     view["progress"] = {"done": done, "total": total} if job.progress else None
 
 
-def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> JobSlice:
+def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> shapes.JobSlice:
     return {
         "start": time_text(piece.start_ms),
         "start_ms": piece.start_ms,
@@ -152,7 +67,7 @@ def _piece_view(piece: PieceRow, sources: list[SourceRow]) -> JobSlice:
     }
 
 
-def _child_view(child: PieceRow, sources: list[SourceRow]) -> Child:
+def _child_view(child: PieceRow, sources: list[SourceRow]) -> shapes.Child:
     return {
         "start_ms": child.start_ms,
         "end_ms": child.end_ms,
@@ -161,7 +76,7 @@ def _child_view(child: PieceRow, sources: list[SourceRow]) -> Child:
     }
 
 
-def _source_view(source: SourceRow) -> Source:
+def _source_view(source: SourceRow) -> shapes.Source:
     return {
         "start_ms": source.start_ms,
         "generation": source.generation,

@@ -1,4 +1,4 @@
-"""The values of a group commit: what it did, how each cancel or move ended, its bounds."""
+"""The values of a group commit: what it wrote, how each cancel or move ended, its bounds."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -8,9 +8,6 @@ import msgspec
 from timeline.position import MessageId, Position
 
 from .read import Found, Row
-
-ROW_OVERHEAD = 22
-"""Key bytes that count towards a shard's bytes."""
 
 
 class Outcome(Enum):
@@ -32,7 +29,7 @@ class Control(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Group:
+class GroupCommit:
     """One atomic batch: written, not yet durable."""
 
     bound_ms: int = 0

@@ -1,18 +1,24 @@
-"""An open group and where messages go in it: the lower half of `commit.py`.
+"""The group that is being composed: what goes into the next batch, and where messages go in it.
 
 A group is opened (`begin`), takes rows, and is closed by `seal`: one atomic batch, readable but not yet
 durable. What has been written into the open group is seen by `get`, so that every decision is made against
 what is stored plus what this group has already changed.
 
+    begin(wall) -> row, reserve + place, retire, replaced, ... -> seal() -> GroupCommit
+
 `reserve` chooses a message's `at` and slice, opening the slice if there is none, and refuses before the
-first row is placed; `place` then gives positions and rows. Rows of fresh messages are not seen by `get`
-(nobody has been told their ids) unless `settle` says so.
+first row is placed; `place` then gives positions and rows. This is the one place where a position is chosen
+(DESIGN: "position"). Rows of fresh messages are not seen by `get` (nobody has been told their ids) unless
+`settle` says so.
+
+Who asks for a message to be put, cancelled or moved, and whether that can be, is decided in commit.py; how
+many messages wait is counted there too, but for the rows of `held`, which are put and deleted here.
 
 `place` is written for speed: at 150,000 messages a second everything from the socket to the disk has 6.6
 microseconds a message, and this inner loop takes about 1.5 of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 from timeline.horizon import HELD, Horizon
 from timeline.position import END, HELD_SHARD, MessageId, Position, before, message_id
@@ -21,7 +27,7 @@ from timeline.structures import ANYTHING, Structures
 
 from . import keys
 from .dedupe import Draft, Refused
-from .group import ROW_OVERHEAD, Caps, Group
+from .group_commit import Caps, GroupCommit
 from .read import Found, find
 from .store import Batch, Store, Table
 from .tables import (
@@ -32,14 +38,16 @@ from .tables import (
     dedupe_value,
     shard_value,
     slice_value,
+    wall_value,
 )
+from .waiting import Waiting
 
 SLICE_STRUCTURES = 33
 """Structures that a slice opens, structure 0 among them."""
 
 
-class Placing:
-    """The open group. One writer: calls come one after the other, never from two threads."""
+class OpenGroup:
+    """One writer: calls come one after the other, never from two threads."""
 
     def __init__(
         self,
@@ -47,29 +55,24 @@ class Placing:
         directory: Directory,
         structures: Structures,
         horizon: Horizon,
+        waiting: Waiting,
         *,
         node: int,
         caps: Caps,
-        pending: int,
+        running_ms: int,
     ) -> None:
-        self._store = store
-        self.structures = structures
+        self.store = store
+        self._structures = structures
+        self._waiting = waiting
+        self._caps = caps
         self.directory = directory
         self.horizon = horizon
         self.node = node
-        self.caps = caps
-        self.pending = pending
-        """Messages neither dispatched nor cancelled. Derived: counted at start, kept up here."""
-        self.held = 0
-        """Messages in the table `held`. Derived, like `pending`."""
-        self.retired: Callable[[bytes, Position], None] = lambda prefix, place: None
-        """Told of each row that a cancel or move overwrites: its shard's prefix and its position."""
-        self._counted = pending, 0
-        """`pending` and `held` as the group found them."""
-        self.running_ms = 0
-        """Server running time over all starts; the writer sets it before `seal`."""
-        self._wall_ms = 0
-        self._group = Group()
+        self.running_ms = running_ms
+        """Running time of the server over all starts, as it is written with the group; `ran` adds to it."""
+        self.wall_ms = 0
+        """What the clock shows for all of the group."""
+        self._made = GroupCommit()
         self._batch: Batch = store.batch()
         self._fresh: dict[tuple[Table, bytes], bytes | None] = {}
         self._touched: dict[bytes, Shard] = {}
@@ -79,10 +82,10 @@ class Placing:
     def begin(self, wall_ms: int) -> None:
         """Open a group; `wall_ms` is what the clock shows for all of it."""
         self.horizon.observe(wall_ms)
-        self._wall_ms = wall_ms
-        self._counted = self.pending, self.held
-        self._group = Group(first_seq=self.horizon.seq)
-        self._batch = self._store.batch()
+        self.wall_ms = wall_ms
+        self._waiting.begin()
+        self._made = GroupCommit(first_seq=self.horizon.seq)
+        self._batch = self.store.batch()
         self._fresh.clear()
         self._touched.clear()
         self._slices.clear()
@@ -92,11 +95,11 @@ class Placing:
     def forget(self) -> None:
         """Drop what was composed and every cached slice: the directory is about to be read again."""
         self._quarters.clear()
-        self.begin(self._wall_ms)
+        self.begin(self.wall_ms)
 
-    def undo(self) -> None:
-        """The group is not going to be written: the counts are as it found them. The rest is `forget`."""
-        self.pending, self.held = self._counted
+    def ran(self, passed_ms: int) -> None:
+        """The server has been running for so much longer."""
+        self.running_ms += passed_ms
 
     @property
     def mark(self) -> tuple[int, int, int]:
@@ -106,7 +109,7 @@ class Placing:
     @property
     def first_seq(self) -> int:
         """The last seq that was issued before the open group."""
-        return self._group.first_seq
+        return self._made.first_seq
 
     @property
     def is_empty(self) -> bool:
@@ -116,20 +119,25 @@ class Placing:
     def get(self, table: Table, key: bytes) -> bytes | None:
         """A stored value as this group leaves it."""
         marker = (table, key)
-        return self._fresh[marker] if marker in self._fresh else self._store.get(table, key)
+        return self._fresh[marker] if marker in self._fresh else self.store.get(table, key)
 
     def find(self, wanted: MessageId) -> Found | None:
         return find(self.get, self.directory, wanted)
 
+    def is_written(self, table: Table, key: bytes) -> bool:
+        """Whether this group has put the row, or deleted it."""
+        return (table, key) in self._fresh
+
     def row(self, table: Table, key: bytes, value: bytes | None) -> None:
-        """Put a row of a small table, or delete it."""
+        """Put a row, or delete it; `get` sees it."""
         if value is None:
-            self._delete(table, key)
+            self._batch.delete(table, key)
         else:
-            self._put(table, key, value)
+            self._batch.put(table, key, value)
+        self._fresh[table, key] = value
 
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
-        """Delete every row of a small table with start <= key < end."""
+        """Delete every stored row with start <= key < end. `get` does not know: nobody reads them again."""
         self._batch.delete_range(table, start, end)
 
     def count(self) -> None:
@@ -141,31 +149,25 @@ class Placing:
         self._touched.clear()
         self._slices.clear()
 
-    def seal(self) -> Group:
+    def seal(self) -> GroupCommit:
         """Write the group: readable now, durable after the caller's sync. Raises StoreFailed."""
         self.count()
-        group = self._group
-        group.last_seq = self.horizon.seq
-        group.bound_ms = self.horizon.open_group(group.floor)
+        made = self._made
+        made.last_seq = self.horizon.seq
+        made.bound_ms = self.horizon.open_group(made.floor)
         cursor = StoredCursor(
-            self.horizon.position, group.bound_ms, self.horizon.seq, self.running_ms, self.directory.floor
+            self.horizon.position, made.bound_ms, self.horizon.seq, self.running_ms, self.directory.floor
         )
         self._batch.put(Table.META, META_CURSOR, cursor_value(cursor))
-        group.rows = len(self._batch)
-        self._store.write(self._batch)
-        return group
+        made.rows = len(self._batch)
+        self.store.write(self._batch)
+        return made
 
-    def _put(self, table: Table, key: bytes, value: bytes) -> None:
-        self._batch.put(table, key, value)
-        self._fresh[table, key] = value
-
-    def _delete(self, table: Table, key: bytes) -> None:
-        self._batch.delete(table, key)
-        self._fresh[table, key] = None
+    # -- messages
 
     def reserve(self, drafts: Sequence[Draft]) -> list[tuple[int, Slice | None]]:
         """The `at` of each draft and its slice, None: held. Opens slices; raises Refused before any row."""
-        wall_ms, clock_ms = self._wall_ms, self.horizon.clock_ms
+        wall_ms, clock_ms = self.wall_ms, self.horizon.clock_ms
         quarters = self._quarters
         spots: list[tuple[int, Slice | None]] = []
         for index, draft in enumerate(drafts):
@@ -200,9 +202,9 @@ class Placing:
     def place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
         """Give each draft its position and row. The inner loop of every schedule."""
         seq, node = self.horizon.seq, self.node << 48
-        put, touched, placed = self._batch.put_message, self._touched, self._group.placed
-        cap_messages, cap_bytes, busy = self.caps.messages, self.caps.bytes, self.caps.structure_above
-        lowest = END
+        put, touched, placed = self._batch.put_message, self._touched, self._made.placed
+        cap_messages, cap_bytes, busy = self._caps.messages, self._caps.bytes, self._caps.structure_above
+        overhead, lowest = keys.MESSAGE_KEY_BYTES, END
         ids: list[MessageId] = []
         for draft, (at, piece) in zip(drafts, spots, strict=True):
             if piece is None:
@@ -221,7 +223,7 @@ class Placing:
             # Shard.grow, written out.
             shard.count += 1
             shard.live += 1
-            shard.bytes += len(value) + ROW_OVERHEAD
+            shard.bytes += len(value) + overhead
             if position < shard.first:
                 shard.first = position
             if position > shard.last:
@@ -236,43 +238,91 @@ class Placing:
             if draft.key:
                 self._remember(draft, name, position)
         self.horizon.seq = seq
-        self.pending += len(ids)
         if lowest is not END:
-            self._group.touch(lowest)
+            self._made.touch(lowest)
         return ids
 
     def _structure(self, piece: Slice, topic: bytes) -> int:
-        """In which structure's shards of a busy slice a message goes."""
-        number, pattern = self.structures.place(topic)
+        """The structure whose shards take a message of a busy slice."""
+        number, pattern = self._structures.place(topic)
         if pattern is not None:
-            self._put(Table.STRUCTURES, keys.structure(number), pattern.encode())
+            self.row(Table.STRUCTURES, keys.structure(number), pattern.encode())
         if number in piece.newest or len(piece.newest) < SLICE_STRUCTURES:
             return number
         return ANYTHING
 
     def _remember(self, draft: Draft, name: MessageId, position: Position) -> None:
         row = DedupeRow(name, draft.fingerprint, draft.due_ms or position >> 48, position)
-        self._put(Table.DEDUPE, draft.key, dedupe_value(row))
+        self.row(Table.DEDUPE, draft.key, dedupe_value(row))
 
     def _hold(self, draft: Draft) -> MessageId:
         """The clock was set back: wait in `held` until the wall clock reaches the due."""
         place = Position(draft.due_ms << 48 | self.horizon.issue())
-        self._put(Table.HELD, keys.place(place), draft.value)
-        self.held += 1
+        self.row(Table.HELD, keys.place(place), draft.value)
+        self._waiting.held_back()
         name = message_id(place, HELD_SHARD, self.node)
         if draft.key:
-            self._remember(draft, name, self._kept(place))
+            self._remember(draft, name, self.kept_at(place))
         return name
 
-    def _kept(self, place: Position) -> Position:
-        """Where a held message counts for retention: its place will be T, which is not before the floor."""
+    def let_go(self, place: Position) -> None:
+        """Delete a row of `held`."""
+        self.row(Table.HELD, keys.place(place), None)
+        self._waiting.let_go()
+
+    def kept_at(self, place: Position) -> Position:
+        """Where a held message counts for retention: it will be put at T, which is not before the floor."""
         return max(place, before(self.horizon.clock_ms))
 
     def settle(self, value: bytes, dead: int) -> None:
-        """A re-homed row is known to users: this group must see it. A stub is not for the wheel."""
-        place, number, _ = self._group.placed[-1]
+        """What was placed last has a known id: this group must see its row. A stub is not for the wheel."""
+        place, number, _ = self._made.placed[-1]
         shard = self._slice_for(place >> 48).shards[number]
         self._fresh[Table.MESSAGES, shard.prefix + keys.place(place)] = value
         if dead:
-            self._group.placed.pop()
-            shard.live -= 1
+            self._made.placed.pop()
+            shard.retire()
+
+    def retire(self, found: Found, shard: Shard, left: bytes) -> None:
+        """Overwrite a message's row by a stub; nothing deletes it before its slice goes."""
+        self.row(Table.MESSAGES, shard.prefix + keys.place(found.position), left)
+        shard.retire()
+        self._touched[shard.prefix] = shard
+        self._made.gone.append(found.position)
+        self._made.touch(found.position)
+
+    # -- slices and the journal
+
+    def dispatched(self, turns: Iterable[tuple[Position, int]]) -> None:
+        """Note dispatch turns: (last position, wall ms)."""
+        for place, wall_ms in turns:
+            self._batch.put(Table.DISPATCHES, keys.place(place), wall_value(wall_ms))
+
+    def passed(self, piece: Slice) -> None:
+        """The horizon has passed the slice: its retention begins now."""
+        piece.passed_s = self.running_ms // 1000
+        self._slices[piece.start_ms] = piece
+
+    def changed(self, pieces: Iterable[Slice], shards: Iterable[Shard]) -> None:
+        """Their rows are written with this group."""
+        self._slices.update((piece.start_ms, piece) for piece in pieces)
+        self._touched.update((shard.prefix, shard) for shard in shards)
+
+    def replaced(self, piece: Slice, children: Sequence[Slice]) -> None:
+        """Narrower slices stand for one from now on: the directory and its rows."""
+        self.dropped(piece)
+        for child in children:
+            self.directory.adopt(child)
+        self.changed(children, ())
+
+    def dropped(self, piece: Slice) -> None:
+        """There is no such slice from now on: the directory and its row."""
+        self._batch.delete(Table.SLICES, keys.slice_key(piece.home))
+        self._slices.pop(piece.start_ms, None)
+        self.directory.drop(piece)
+        self._quarters.clear()
+
+    def forget_shard(self, shard: Shard) -> None:
+        """Delete the row of a shard: whatever lies under its prefix belongs to nobody now."""
+        self._touched.pop(shard.prefix, None)
+        self._batch.delete(Table.SHARDS, shard.prefix)

@@ -22,10 +22,11 @@ from timeline.recurrence import RuleError
 
 from ...config import Limits
 from ...schedules.recurring import plan_of
-from ...times import TimeError, parse_delay, parse_deliver_at
+from ...times import TimeError, parse_deliver_at
+from .bodies import FieldError, delay_ms
 from .drafts import draft_of
-from .requests import Encoding, FieldError, MessageRequest, draft
-from .scalars import Delay, Topic, Wish, Zone
+from .message_body import Encoding, MessageRequest, checked
+from .scalars import Delay, Topic, When, Zone
 
 COUNT_MAX = 1_000
 COUNT_DEFAULT = 10
@@ -54,8 +55,8 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     every: Delay | None = None
     rrule: str | None = None
     timezone: Zone | None = None
-    start: Wish | None = None
-    end: Wish | None = None
+    start: When | None = None
+    end: When | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
     jitter: Delay | None = None
     dst: Dst = msgspec.field(default_factory=Dst)
@@ -85,7 +86,7 @@ def timing_of(request: ScheduleRequest, name: str, now_ms: int, limits: Limits) 
         raise FieldError("start", "is more than limits.max_delay ahead")
     if end_ms and end_ms < start_ms:
         raise FieldError("end", "is before start")
-    jitter_ms = 0 if request.jitter is None else _duration("jitter", request.jitter)
+    jitter_ms = 0 if request.jitter is None else delay_ms("jitter", request.jitter)
     if jitter_ms > limits.max_delay_ms:
         raise FieldError("jitter", "is longer than limits.max_delay")
     timing = TimingRow(
@@ -130,7 +131,7 @@ def record_of(request: ScheduleRequest, now_ms: int, limits: Limits) -> bytes:
         headers=request.headers,
         content_type=request.content_type,
     )
-    value = draft_of(draft(message, now_ms, limits), now_ms).value
+    value = draft_of(checked(message, now_ms, limits), now_ms).value
     return encode(msgspec.structs.replace(decode(value), due_ms=0))
 
 
@@ -144,7 +145,7 @@ def _expression(request: ScheduleRequest, limits: Limits) -> tuple[str, str, str
     (kind,) = given
     if kind == "every":
         assert request.every is not None
-        interval_ms = _duration("every", request.every)
+        interval_ms = delay_ms("every", request.every)
         if not INTERVAL_MS_MIN <= interval_ms <= limits.max_delay_ms:
             raise FieldError("every", "must be at least a second and at most limits.max_delay")
         return kind, str(interval_ms), _zone(request.timezone or "UTC", "timezone")
@@ -173,12 +174,5 @@ def _zone(name: str, field: str) -> str:
 def _instant(field: str, text: str | None) -> int:
     try:
         return 0 if text is None else parse_deliver_at(text)
-    except TimeError as error:
-        raise FieldError(field, str(error)) from None
-
-
-def _duration(field: str, value: str | float) -> int:
-    try:
-        return parse_delay(value)
     except TimeError as error:
         raise FieldError(field, str(error)) from None

@@ -1,8 +1,8 @@
 """One message request: the JSON of a body -> a checked message.
 
-A request is read in two steps. msgspec decodes it into `MessageRequest`, which knows types only; `draft` then
-checks what types do not say (topics, times, sizes) and gives a `ParsedMessage`, which holds everything in the
-form that is stored: bytes, ms, flags. Nothing here reads a clock: `now_ms` is the server's time, on which
+A request is read in two steps. msgspec decodes it into `MessageRequest`, which knows types only; `checked`
+looks at what types do not say (topics, times, sizes) and gives a `ParsedMessage`, which holds everything in
+the form that is stored: bytes, ms, flags. Nothing here reads a clock: `now_ms` is the server's time, on which
 relative times count.
 
     {"topic": "a/b", "payload": "hi", "deliver_in": "15m"}
@@ -11,14 +11,10 @@ relative times count.
 A payload that is a string is text, or base64 if `encoding` says so; any other JSON value is sent as the bytes
 that came, as `application/json`. With `"encoding": "json"` a string is such a value too. `encoding` is kept,
 so that a message can be given back as it came.
-
-Errors keep two things apart: what is no JSON (`NotReadable`, 400) and what is JSON but refused (`FieldError`,
-422, which names the field). Batches are in batches.py.
 """
 
 import binascii
 import hashlib
-import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -28,7 +24,8 @@ from timeline.position import BadId, parse_id
 
 from ...config import Limits
 from ...times import TimeError, parse_delay, parse_deliver_at, wall_time
-from .scalars import Delay, Id, Key, Topic, Wish, only_one
+from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
+from .scalars import Delay, Id, Key, Topic, When, only_one
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -40,38 +37,13 @@ EXPIRES_MS_MAX = 4_294_967_295_000
 Encoding = Literal["text", "base64", "json"]
 
 
-class RequestError(ValueError):
-    """A request that cannot be taken."""
-
-
-class NotReadable(RequestError):
-    """The body is not what its media type says: broken JSON, or not UTF-8."""
-
-
-class FieldError(RequestError):
-    """The request can be read and is refused. `field` is "" where no single field is to blame."""
-
-    def __init__(self, field: str, detail: str) -> None:
-        super().__init__(f"{field}: {detail}" if field else detail)
-        self.field = field
-        self.detail = detail
-
-
-class NotSupported(FieldError):
-    """A field that is part of the surface and that this version does not act on."""
-
-
-class UnsupportedMedia(RequestError):
-    """A media type that is not understood here."""
-
-
 class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One message as sent; types only."""
 
     topic: Topic
     payload: msgspec.Raw
     encoding: Encoding | None = None
-    deliver_at: Wish | None = None
+    deliver_at: When | None = None
     deliver_in: Delay | None = None
     qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     retain: bool = False
@@ -121,10 +93,9 @@ _ONE = msgspec.json.Decoder(MessageRequest)
 _TEXT = msgspec.json.Decoder(str)
 # As numbers: `92 in value` is one memchr, eight times faster here than `b"\\" in value`.
 _QUOTE, _BACKSLASH = 34, 92
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def draft(
+def checked(
     request: MessageRequest,
     now_ms: int,
     limits: Limits,
@@ -240,20 +211,14 @@ def due_of(deliver_at: str | None, deliver_in: str | float | None, now_ms: int, 
 
 
 def _expires_ms(expires_in: str | float) -> int:
-    try:
-        expires_ms = parse_delay(expires_in)
-    except TimeError as error:
-        raise FieldError("expires_in", str(error)) from None
+    expires_ms = delay_ms("expires_in", expires_in)
     if not 0 < expires_ms <= EXPIRES_MS_MAX:
         raise FieldError("expires_in", "must be above 0 and at most 4294967295 seconds")
     return expires_ms
 
 
 def _spread_ms(spread: str | float, ahead_ms: int, max_delay_ms: int) -> int:
-    try:
-        spread_ms = parse_delay(spread)
-    except TimeError as error:
-        raise FieldError("spread", str(error)) from None
+    spread_ms = delay_ms("spread", spread)
     if ahead_ms + spread_ms > max_delay_ms:
         raise FieldError("spread", "reaches beyond limits.max_delay")
     return spread_ms
@@ -294,7 +259,7 @@ def parse_one(body: bytes, now_ms: int, limits: Limits, key: str | None = None) 
         if request.key not in (None, key):
             raise FieldError("key", "is not the one in the header Idempotency-Key")
         request.key = key
-    return draft(request, now_ms, limits, body)
+    return checked(request, now_ms, limits, body)
 
 
 def decode(raw: bytes) -> MessageRequest:
@@ -305,44 +270,3 @@ def decode(raw: bytes) -> MessageRequest:
         return _ONE.decode(raw)
     except msgspec.ValidationError as error:
         raise field_error(error) from None
-
-
-_MESSAGE = re.compile(
-    r"(?P<detail>.*?)(?: - at `(?:key` in `)?\$(?:\[\d+\])?\.?(?P<field>[^`.\[]*)[^`]*`)?", re.DOTALL
-)
-_NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
-
-
-def field_error(error: msgspec.ValidationError) -> FieldError:
-    """What msgspec says about a value of the wrong type, with the field taken out of its sentence."""
-    found = _MESSAGE.fullmatch(str(error))
-    detail, field = (found["detail"], found["field"]) if found else (str(error), "")
-    named = _NAMED.fullmatch(detail)
-    if named:
-        return FieldError(named[1], "is required" if "missing" in detail else "is not known")
-    return FieldError(field or "", detail)
-
-
-def why_unreadable(error: Exception) -> str:
-    """One of UNREADABLE in words."""
-    if isinstance(error, UnicodeDecodeError):
-        return "not UTF-8"
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    return f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
-
-
-def check_json(content_type: str) -> None:
-    """Raise UnsupportedMedia unless `content_type` is JSON (UTF-8), with or without a profile of its own."""
-    media = media_type(content_type)
-    if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
-        raise UnsupportedMedia(f"application/json is expected, not {media or 'no content type'}")
-
-
-def media_type(content_type: str) -> str:
-    """The media type without parameters. Raises UnsupportedMedia for a charset other than UTF-8."""
-    media, _, parameters = content_type.lower().partition(";")
-    charset = re.search(r"charset\s*=\s*\"?([^\s;\"]*)", parameters)
-    if charset and charset[1] not in ("utf-8", "utf8", "us-ascii"):
-        raise UnsupportedMedia(f"UTF-8 is expected, not {charset[1]}")
-    return media.strip()

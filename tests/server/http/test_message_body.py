@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.config import Limits
-from server.http.values.requests import (
-    FieldError,
-    NotReadable,
-    RequestError,
-    UnsupportedMedia,
-    check_json,
-    parse_one,
-)
+from server.http.values.bodies import FieldError, NotReadable, RequestError, UnsupportedMedia, check_json
+from server.http.values.message_body import parse_one
 
 NOW = 1_795_248_000_000
 LIMITS = Limits()

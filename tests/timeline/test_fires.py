@@ -1,7 +1,7 @@
 """When schedules fire over changes of the clocks: truth tables, and a dull count of minutes as the oracle."""
 
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.cron import Cron, parse_cron
-from timeline.fires import Every, Gap, Overlap, Plan, fires, local_text, next_fire, next_fires
+from timeline.fires import Every, Fire, Gap, Overlap, Plan, fires, local_text, next_fire
 from timeline.recurrence import parse_rule
 
 ZONES = ("Europe/Bucharest", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC")
@@ -22,6 +22,10 @@ def ms(text: str) -> int:
 
 def utc(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%m-%dT%H:%M")
+
+
+def next_fires(plan: Plan, after_ms: int, count: int) -> list[Fire]:
+    return list(islice(fires(plan, after_ms), count))
 
 
 def fired(

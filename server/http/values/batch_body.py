@@ -21,19 +21,16 @@ from typing import TypedDict
 import msgspec
 
 from ...config import Limits
-from .requests import (
+from .bodies import (
     UNREADABLE,
     FieldError,
-    MessageRequest,
     NotReadable,
-    ParsedMessage,
     RequestError,
     UnsupportedMedia,
-    decode,
-    draft,
     media_type,
     why_unreadable,
 )
+from .message_body import MessageRequest, ParsedMessage, checked, decode
 
 ERRORS_MAX = 100
 
@@ -142,7 +139,7 @@ def _parse_whole(
                 return None
         topics: dict[str, bytes] = {}
         return [
-            draft(request, now_ms, limits, raw, topics, keep_ids=keep_ids)
+            checked(request, now_ms, limits, raw, topics, keep_ids=keep_ids)
             for request, raw in zip(requests, raws, strict=False)
         ]
     except (FieldError, *UNREADABLE):
@@ -156,7 +153,7 @@ def _parse_items(
     topics: dict[str, bytes] = {}
     for line, raw in _items(body, lines, max_batch):
         try:
-            yield line, draft(decode(raw), now_ms, limits, raw, topics, keep_ids=keep_ids)
+            yield line, checked(decode(raw), now_ms, limits, raw, topics, keep_ids=keep_ids)
         except FieldError as error:
             yield line, FieldError(error.field, error.detail)
         except UNREADABLE as error:

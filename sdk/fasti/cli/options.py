@@ -1,0 +1,110 @@
+"""The options of the SDK's calls as options of the command line, each declared once.
+
+A command takes them as a call does, and `takes` tells typer which they are:
+
+    @app.command()
+    @takes(Selection)
+    def shift(context: typer.Context, by: str, **chosen: Unpack[Selection]) -> None:
+
+so `--topic`, `--from` and `--to` come to the client under its own names for them. Times, spans and the words
+of a policy stay text: what they mean is for the server to say.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+Command = Callable[..., None]
+
+DECLARED: dict[str, Any] = {
+    # Due
+    "at": Annotated[
+        str | None,
+        typer.Option("--at", help="RFC 3339, or local time with zone: 2027-03-28T09:00[Europe/Bucharest]"),
+    ],
+    "delay": Annotated[
+        str | None, typer.Option("--in", help="From now, by the server's clock: 15m, 90s, PT15M.")
+    ],
+    # Timing
+    "cron": Annotated[
+        str | None, typer.Option(help="5 fields, 6 with seconds first, or @daily and the like.")
+    ],
+    "every": Annotated[str | None, typer.Option(help="Elapsed time between fires: 90s, PT15M.")],
+    "rrule": Annotated[str | None, typer.Option("--rrule", help="RFC 5545: FREQ=MONTHLY;BYDAY=-1FR.")],
+    "timezone": Annotated[str | None, typer.Option("--timezone", "-z", help="Europe/Bucharest, UTC.")],
+    "start": Annotated[str | None, typer.Option(help="No fire before this instant.")],
+    "end": Annotated[str | None, typer.Option(help="No fire after this instant.")],
+    "limit": Annotated[int | None, typer.Option(min=1, help="So many fires in all.")],
+    "jitter": Annotated[
+        str | None, typer.Option(help="Delay each fire by up to this, always the same for it.")
+    ],
+    "gap": Annotated[str | None, typer.Option(help="A time the clocks skip: skip, after (default), before.")],
+    "overlap": Annotated[str | None, typer.Option(help="A time shown twice: first (default), second, both.")],
+    "misfire": Annotated[
+        str | None, typer.Option(help="Fires while the server was down: fire_all, fire_once (default), skip.")
+    ],
+    # of a message
+    "key": Annotated[str | None, typer.Option("--idempotency-key", "-k")],
+    "qos": Annotated[int | None, typer.Option(min=0, max=2)],
+    "retain": Annotated[bool | None, typer.Option("--retain")],
+    "expires_in": Annotated[str | None, typer.Option(help="Drop it if it is that long past due.")],
+    "late": Annotated[str | None, typer.Option(help="If the time has passed: deliver (default) or drop.")],
+    "spread": Annotated[str | None, typer.Option(help="Let the server choose the time within this span.")],
+    "headers": Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE, repeatable.")],
+    "content_type": Annotated[str | None, typer.Option()],
+    # Selection
+    "topic": Annotated[str | None, typer.Option(help="Topic filter.")],
+    "due_from": Annotated[
+        str | None, typer.Option("--from", "--due-from", help="Due at or after this instant.")
+    ],
+    "due_to": Annotated[str | None, typer.Option("--to", "--due-to", help="Due before this instant.")],
+    "state": Annotated[
+        str | None, typer.Option(help="pending (default), dispatched, cancelled, expired or all.")
+    ],
+}
+"""By their names in `fasti.options`, in the order of `--help`."""
+
+
+def takes(kind: Any) -> Callable[[Command], Command]:
+    """Declare the options of a TypedDict of `fasti.options` in place of the command's `**options`.
+
+    Raises KeyError, when the module is imported, for an option that is not declared here.
+    """
+    names = sorted(kind.__optional_keys__, key={name: n for n, name in enumerate(DECLARED)}.__getitem__)
+
+    def declared(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=DECLARED[name])
+            for name in names
+        ]
+
+        @functools.wraps(command)
+        def call(**given: Any) -> None:
+            if given.get("headers"):
+                given["headers"] = headers_of(given["headers"])
+            command(**given)
+
+        shown = own.replace(parameters=[*first, *more])
+        vars(call)["__signature__"] = shown
+        call.__annotations__ = {p.name: p.annotation for p in shown.parameters.values()}
+        return call
+
+    return declared
+
+
+def headers_of(pairs: list[str]) -> dict[str, str]:
+    """The headers of NAME=VALUE texts. Raises BadParameter."""
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"must be NAME=VALUE, not {pair!r}", param_hint="--header")
+        headers[name] = value
+    return headers

@@ -1,0 +1,120 @@
+"""The keyword arguments of the calls, each named once.
+
+Both clients and the command line take them as `**options: Unpack[MessageOptions]` and hand them on unread, so
+that an option added here is there in all three. What it becomes on the wire is told in one place as well: in
+`wire` for messages, in `schedules`, `ranges` and `subscribe`. A type checker knows each name and its type, in
+a user's code too, and a wrong name raises TypeError. Each may be left out; where None is allowed it says the
+same.
+
+    async def remind(c: fasti.Client, order: int, **options: Unpack[MessageOptions]) -> fasti.Message:
+        return await c.messages.schedule(f"orders/{order}/remind", {"id": order}, **options)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Literal, TypedDict
+
+from .wire import Span, When
+
+Gap = Literal["skip", "after", "before"]
+Overlap = Literal["first", "second", "both"]
+Misfire = Literal["fire_all", "fire_once", "skip"]
+
+
+class Due(TypedDict, total=False):
+    """When a message is due: `at`, or `delay` from now by the server's clock, not both."""
+
+    at: When | None
+    delay: Span | None
+
+
+class Sending(TypedDict, total=False):
+    """How a message is sent when it is due, a schedule's as well.
+
+    `expires_in`: dropped if it is that long past due; `late`: what happens if the time has passed on arrival,
+    "deliver" (the default) or "drop"; `headers`: its MQTT user properties.
+    """
+
+    qos: int | None
+    retain: bool | None
+    expires_in: Span | None
+    late: str | None
+    headers: Mapping[str, str] | None
+    content_type: str | None
+
+
+class MessageOptions(Due, Sending, total=False):
+    """Of one message: without `at` and `delay` it is due now.
+
+    `key`: the same key and message again, also from another process, is the same message. `spread`: the
+    server may choose a later moment within this span, the emptiest one.
+    """
+
+    key: str | None
+    spread: Span | None
+
+
+class Timing(TypedDict, total=False):
+    """When a schedule fires: one of `cron`, `every` and `rrule`.
+
+    `timezone` is required for cron and rrule. `limit`: so many fires in all; `jitter`: each fire is later by
+    up to this, always the same for it. `gap` and `overlap` say what becomes of a local time that the clocks
+    skip or show twice.
+    """
+
+    cron: str | None
+    every: Span | None
+    rrule: str | None
+    timezone: str | None
+    start: When | None
+    end: When | None
+    limit: int | None
+    jitter: Span | None
+    gap: Gap | None
+    overlap: Overlap | None
+
+
+class ScheduleOptions(Timing, Sending, total=False):
+    """Of a schedule. `misfire`: what becomes of fires while the server was down."""
+
+    misfire: Misfire | None
+
+
+class Selection(TypedDict, total=False):
+    """Which messages: those of a topic filter, due in [`due_from`, `due_to`)."""
+
+    topic: str | None
+    due_from: When | None
+    due_to: When | None
+
+
+class Listed(Selection, total=False):
+    """Which messages, pending ones unless `state` says otherwise ("all" for every one)."""
+
+    state: str | None
+
+
+class SubscribeOptions(TypedDict, total=False):
+    """Of a subscription.
+
+    `session`: a name under which the server keeps the place while we are away, for `expiry` (default: as long
+    as it allows); two subscribers of one name push each other out. `group`: a name under which several
+    subscribers share the messages. `qos`: 1 if not said. `replay_from`: where a new subscription starts, an
+    instant or how far back. `max_in_flight`: most messages handed over and not acked, 64 if not said.
+    """
+
+    session: str | None
+    group: str | None
+    qos: int
+    replay_from: When | timedelta | None
+    max_in_flight: int
+    expiry: timedelta | None
+
+
+def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:
+    """For a call that reads its options by name, and not by arguments. Raises TypeError for one too many."""
+    for name in options:
+        if name not in allowed:
+            raise TypeError(f"got an unexpected keyword argument {name!r}")

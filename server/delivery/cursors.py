@@ -1,0 +1,344 @@
+"""Where sessions stand, written along with every group commit.
+
+Nothing here is a request of its own that the writer could refuse: what is to be stored is state of this
+class, and the writer asks for it (`write`) each time that it closes a group.
+
+    ended    names of sessions that are over: their rows go with the next group
+    asked    sessions that somebody waits for (SUBACK, PUBREL, a delivery at the gate): one row each in a
+             group, however many ask
+    dirty    the rest, in turns: everybody once before anybody twice, within a budget for each group and a
+             tenth of the time
+
+Cursors are written with the groups that are written anyway, at most every 100 ms a session, and once more
+when its connection ends. A tailing session to which nothing was sent is not written at all: a read
+position that is a little old only means a few rows to pass over after a start.
+
+A session of 1,000 subscriptions has a row of 50 KB, one of 1,024 deliveries in flight a cursor of 20: a few
+bytes of its client would write as much again and again. So each pays for what it has written, 4 MiB a
+second after the first 2 MiB, and waits when it owes.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from shards import keys
+from shards.commit import Commit
+from shards.errors import StoreFailed
+from shards.store import Table
+from timeline.horizon import Horizon
+
+from ..clock import Clock
+from ..writer import Busy, Done, Rider, Writer
+from .session_rows import cursor_row, session_row
+from .subscriber import Secured, Subscriber
+
+log = logging.getLogger(__name__)
+
+CURSOR_INTERVAL_S = 0.1
+IDLE_CURSOR_S = 60.0
+OWN_BYTES_PER_S = 4 << 20
+"""What a session may have written of itself, on and on."""
+BURST_S = 0.5
+"""How long it may be in debt for that."""
+ROW_COST = 16
+"""What a row costs beside the flights (subscriptions) that it holds, counted in those."""
+LAZY_COST = 8_192
+ASKED_COST = 32_768
+"""Flights and subscriptions that one group takes in, of those whom nobody waits for, and in all. About 1 ms
+and 4 ms."""
+LAZY_PAUSE = 9
+"""After writing those whom nobody waits for, so many times as long as it took is for something else."""
+NEVER = float("inf")
+
+
+class Cursors(Rider):
+    """What sessions and groups want stored."""
+
+    def __init__(
+        self, sessions: Mapping[str, Subscriber], horizon: Horizon, clock: Clock, writer: Writer
+    ) -> None:
+        """`sessions`: all that there are, by client id; their owner's, who goes on changing it."""
+        self._sessions = sessions
+        self._horizon = horizon
+        self._clock = clock
+        self._writer = writer
+        self.dirty: set[Subscriber] = set()
+        """Whose cursor on disk is behind."""
+        self._ended: dict[str, bool] = {}
+        """Names whose rows are to go; True: they are gone when the groups that are open are durable. No more
+        than there were sessions, as only what has been stored has to go."""
+        self._heirs: dict[str, list[Subscriber]] = {}
+        """Whose cursors go with them, because they own now what was in flight there."""
+        self._asked: dict[Subscriber, list[Secured]] = {}
+        """Who waits for which sessions to be durable, in the order of asking."""
+        self._now: dict[Subscriber, None] = {}
+        """Whose cursors have to be in the group that is open."""
+        self._wanted_at = NEVER
+        """When a group is wanted for somebody who waits, s of monotonic time."""
+        self._is_nudged = False
+        """The writer has been asked for a group."""
+        self._round: deque[Subscriber] = deque()
+        """Those who were dirty when the round began and have not had their turn."""
+        self._round_at = self._lazy_from = -NEVER
+        self._is_last = False
+        writer.carry(self)
+
+    def recover(self) -> None:
+        """Nothing of what was written may have survived: all of it again, in turns."""
+        for subscriber in self._sessions.values():
+            subscriber.stored_changes = -1
+            subscriber.is_entangled = bool(subscriber.groups)
+            self.dirty.add(subscriber)
+            self.dirty.update(subscriber.groups.values())
+        self._round_at = -NEVER
+
+    def finish(self) -> None:
+        """The server stops: everything goes with the next group, whatever it costs."""
+        self._is_last = True
+        self.recover()
+
+    def mark_idle(self) -> None:
+        """Housekeeping: tailing sessions to which nothing was sent for a while, so that they stay near."""
+        mono = self._clock.mono()
+        self.dirty.update(
+            s for s in self._sessions.values() if s.session.tailing and mono - s.stored_at > IDLE_CURSOR_S
+        )
+
+    def secure(self, subscriber: Subscriber, done: Secured) -> None:
+        """Have a session made durable as it is by then. Who asks meanwhile shares the group."""
+        self._asked.setdefault(subscriber, []).append(done)
+        self._want(subscriber.even_at - BURST_S)
+
+    def begin(self, subscriber: Subscriber, done: Secured, *, is_new: bool) -> None:
+        """The same for one whose client connects, in its turn: behind all that was asked for before.
+
+        `is_new`: nothing is left then of an earlier session of that client.
+        """
+        is_decided = False
+
+        def decide(_: Commit) -> None:
+            nonlocal is_decided
+            is_decided = True
+            if is_new:
+                self._ended[subscriber.session.client_id] = False
+            self._asked.setdefault(subscriber, []).append(done)
+
+        def answered(_: object) -> None:
+            if not is_decided:
+                done(-1)
+
+        try:
+            self._writer.submit(decide, answered)
+        except (Busy, StoreFailed):
+            done(-1)
+
+    def store(self, _: Commit, subscriber: Subscriber) -> None:
+        """In the writer: the cursor goes with this very group, as do subscriptions that have changed."""
+        self._now[subscriber] = None
+
+    def erase(self, name: str) -> None:
+        """Delete the rows of a session or group that is over with the next group, whenever that can be."""
+        self._ended[name] = False
+        self._want(-NEVER)
+
+    def drop_group(self, group: Subscriber, heirs: Iterable[Subscriber]) -> None:
+        """Nobody holds the shared subscription any more; what it had in flight is its `heirs`' own.
+
+        Their cursors go with the end of its row, or a kill in between would lose that.
+        """
+        self.dirty.discard(group)
+        name = group.session.client_id
+        self._heirs[name] = [heir for heir in heirs if self._is_to_store(heir)]
+        self.erase(name)
+
+    def forget(self, subscriber: Subscriber) -> None:
+        """The session is over: its rows go with the next group."""
+        self.dirty.discard(subscriber)
+        if subscriber.is_stored:
+            self.erase(subscriber.session.client_id)
+
+    def is_stored(self, name: str) -> bool:
+        """Whether a restart could find a session of that client."""
+        known = self._sessions.get(name)
+        return name in self._ended or (known is not None and known.is_stored)
+
+    def asks(self, subscriber: Subscriber) -> int:
+        """How many wait for the session to be durable."""
+        return len(self._asked.get(subscriber, ()))
+
+    # -- when
+
+    def step(self) -> None:
+        """Have a group written if somebody waits for one who may be written now."""
+        if self._is_nudged or self._clock.mono() < self._wanted_at:
+            return
+        try:
+            self._writer.submit(_nothing, self._nudged)
+        except Busy:
+            return  # the next round asks again
+        except StoreFailed:
+            self._refuse_asked()
+            return
+        self._is_nudged = True
+
+    def wait_s(self) -> float:
+        """Seconds until `step` has something to do."""
+        return NEVER if self._is_nudged else max(0.001, self._wanted_at - self._clock.mono())
+
+    def _want(self, at_s: float) -> None:
+        self._wanted_at = min(self._wanted_at, at_s)
+        self.step()
+
+    def _nudged(self, answer: object) -> None:
+        if isinstance(answer, Exception):
+            self._is_nudged = False
+            self._refuse_asked()
+
+    def _refuse_asked(self) -> None:
+        """The store takes nothing. What has ended goes with the first group that it takes."""
+        asked, self._asked, self._wanted_at = self._asked, {}, NEVER
+        for waiting in asked.values():
+            for done in waiting:
+                done(-1)
+
+    # -- rows
+
+    def write(self, commit: Commit) -> Done:
+        """Write what is to be stored into the group that is about to be sealed; called when it is durable.
+
+        Subscriptions that are not stored as they are go with the cursors: a read position says nothing
+        without them.
+        """
+        self._is_nudged = False
+        gone, heirs, cost = self._erase_ended(commit)
+        cost, answers = self._write_asked(commit, heirs, cost)
+        self._write_dirty(commit, cost)
+
+        def done(answer: object) -> None:
+            is_durable = not isinstance(answer, Exception)
+            for name in gone:
+                if not is_durable:
+                    self._ended[name] = False
+                elif self._ended.get(name):
+                    del self._ended[name]
+                    self._heirs.pop(name, None)
+            for secured, waiting in answers:
+                secured(waiting if is_durable else -1)
+
+        return done
+
+    def _erase_ended(self, commit: Commit) -> tuple[list[str], set[Subscriber], int]:
+        """Which names are erased, whose cursors went with them, once each, and what these cost."""
+        mono = self._clock.mono()
+        heirs: set[Subscriber] = set()
+        cost = 0
+        gone = [name for name, is_written in self._ended.items() if not is_written]
+        for name in gone:
+            self._ended[name] = True
+            for owner in self._heirs.get(name, ()):
+                if owner in self.dirty and self._is_to_store(owner):
+                    # Whatever it costs; who asks for it waits for the answer to an UNSUBSCRIBE that is paced.
+                    heirs.add(owner)
+                    cost += self._write_place(commit, owner, mono)
+            commit.row(Table.SESSIONS, name.encode(), None)
+            commit.row(Table.CURSORS, name.encode(), None)
+            commit.clear(Table.RECEIVED, *keys.received_range(name))
+            heir = self._sessions.get(name)
+            if heir is not None:
+                heir.stored_changes = -1
+                self.dirty.add(heir)
+        return gone, heirs, cost
+
+    def _write_asked(
+        self, commit: Commit, written: set[Subscriber], cost: int
+    ) -> tuple[int, list[tuple[Secured, int]]]:
+        """Those whom somebody waits for, unless they owe: what the group has cost, and whom to tell of it.
+
+        `written`: their rows are in it already, for `cost`.
+        """
+        mono = self._clock.mono()
+        asked, self._asked, self._wanted_at = self._asked, {}, NEVER
+        now, self._now = self._now, {}
+        for subscriber in now:
+            if self._is_to_store(subscriber) and subscriber not in asked and subscriber not in written:
+                cost += self._write_place(commit, subscriber, mono)
+        answers: list[tuple[Secured, int]] = []
+        for subscriber, waiting in asked.items():
+            owes = cost >= ASKED_COST or subscriber.even_at > mono + BURST_S
+            if owes and not (self._is_last or subscriber in now or subscriber in written):
+                self._asked[subscriber] = waiting
+                self._wanted_at = min(self._wanted_at, subscriber.even_at - BURST_S)
+                continue
+            if subscriber not in written and self._is_to_store(subscriber):
+                cost += self._write_place(commit, subscriber, mono)
+            answers += [(done, len(subscriber.gate)) for done in waiting]
+        return cost, answers
+
+    def _write_dirty(self, commit: Commit, cost: int) -> None:
+        """Those whom nobody waits for, as many as there is room for; the next groups go on with the rest."""
+        started = self._clock.mono()
+        if not self._is_last and (started < self._lazy_from or cost >= LAZY_COST):
+            return
+        if not self._round and (started - self._round_at >= CURSOR_INTERVAL_S or self._is_last):
+            self._round, self._round_at = deque(self.dirty), started
+        while self._round and (cost < LAZY_COST or self._is_last):
+            subscriber = self._round.popleft()
+            if subscriber not in self.dirty:
+                continue
+            if not self._is_to_store(subscriber):
+                self.dirty.discard(subscriber)
+            elif self._is_last or subscriber.even_at <= started + BURST_S:
+                try:
+                    cost += self._write_place(commit, subscriber, started)
+                except Exception:
+                    log.exception("the cursor of %r cannot be written", subscriber.session.client_id)
+                    self.dirty.discard(subscriber)
+        ended = self._clock.mono()
+        self._lazy_from = ended + LAZY_PAUSE * (ended - started)
+
+    def _write_place(self, commit: Commit, subscriber: Subscriber, mono: float) -> int:
+        """The cursor, and the subscriptions too if they are not stored as they are; what it cost.
+
+        A shared subscription goes with the members that it has handed something to at QoS 2: that is behind
+        its read position and in flight in theirs, and must not be in both or in neither. It also goes with
+        one that joins or leaves.
+        """
+        size = cost = 0
+        waiting = [subscriber]
+        while waiting:
+            one = waiting.pop()
+            if one is not subscriber and one not in self.dirty:
+                continue
+            waiting += [other for other in one.bound() if self._go_together(one, other)]
+            session = one.session
+            key = session.client_id.encode()
+            if not one.is_group and one.stored_changes != session.changes:
+                one.is_stored = True
+                one.stored_changes = session.changes
+                row = session_row(one)
+                commit.row(Table.SESSIONS, key, row)
+                size += len(row)
+                cost += ROW_COST + len(session.subscriptions)
+            row = cursor_row(one, self._horizon.position)
+            commit.row(Table.CURSORS, key, row)
+            size += len(row)
+            cost += ROW_COST + len(session.flights)
+            one.stored_at = mono
+            one.is_entangled = False
+            self.dirty.discard(one)
+        subscriber.even_at = max(subscriber.even_at, mono) + size / OWN_BYTES_PER_S
+        return cost
+
+    def _go_together(self, one: Subscriber, other: Subscriber) -> bool:
+        is_bound = one.is_entangled or other.is_entangled
+        return is_bound and other in self.dirty and other.session.is_persistent
+
+    def _is_to_store(self, subscriber: Subscriber) -> bool:
+        session = subscriber.session
+        is_known = subscriber.is_group or self._sessions.get(session.client_id) is subscriber
+        return is_known and session.is_persistent
+
+
+def _nothing(_: Commit) -> None:
+    """The group is wanted, not the request."""

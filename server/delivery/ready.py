@@ -1,0 +1,52 @@
+"""Who may read on: sessions that may have something to read and room for it, in the order of their waking.
+
+A session that has no room says so (`offer` gives False) and falls behind; it is woken by what makes room: its
+next ack, its socket that takes data again, its next connection. It then waits here for its turn
+(server/delivery/replay). A session is here once, however often it is woken, so the queue is bounded with the
+sessions.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from .shared import Group
+from .subscriber import Subscriber
+
+
+class Ready:
+    """The queue of those who may read on."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake`: somebody waits for a turn."""
+        self._queue: deque[Subscriber] = deque()
+        self._wake = wake
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def wake(self, subscriber: Subscriber) -> None:
+        """The subscriber may have room, and may have something to read."""
+        if subscriber.is_ready or not subscriber.is_reachable or subscriber.session.tailing:
+            return
+        subscriber.is_ready = True
+        self._queue.append(subscriber)
+        self._wake()
+
+    def meet(self, member: Subscriber) -> None:
+        """A member of shared subscriptions has a connection, or room: they may have something for it."""
+        for group in member.groups.values():
+            assert isinstance(group, Group)
+            group.rota.meet(member)
+            self.wake(group)
+
+    def read_on(self, subscriber: Subscriber) -> None:
+        """The session, or a group that it is a member of, may have room again."""
+        self.wake(subscriber)
+        if subscriber.groups:
+            self.meet(subscriber)
+
+    def take(self) -> Subscriber:
+        """Who is next. There must be somebody."""
+        subscriber = self._queue.popleft()
+        subscriber.is_ready = False
+        return subscriber

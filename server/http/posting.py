@@ -1,0 +1,85 @@
+"""What the ways to post messages share: drafts are placed in the writer, and one message has one answer.
+
+A single message comes in at the front or by the route of `POST /v1/messages`, many come by `:batch`.
+`late: drop` is decided in the writer and not before, because a request that is sent again under its key has
+to get its first answer even when its time has passed since.
+"""
+
+from collections.abc import Sequence
+
+from shards.adopt import adopt
+from shards.commit import Commit
+from shards.dedupe import Draft, Refused, Replayed
+from shards.errors import Corrupt
+from shards.record import decode
+from shards.state import PENDING, State
+from timeline.position import MessageId, id_text
+
+from ..times import format_ms
+from .timeline import Timeline
+from .values.views import etag
+
+Placed = MessageId | Replayed
+
+
+def place(
+    commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = (), names: Sequence[MessageId] = ()
+) -> list[Placed]:
+    """In the writer: place all drafts or none. Raises Refused."""
+    for index in late:
+        key = drafts[index].key
+        if not key or commit.taken(key) is None:
+            raise Refused("late", "has passed, and the message is not wanted late", index)
+    return adopt(commit, drafts, names) if names else commit.put(drafts)
+
+
+def place_each(
+    commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = (), names: Sequence[MessageId] = ()
+) -> list[Placed | Refused]:
+    """In the writer: place each draft that can be; together if all can, which is the usual case."""
+    try:
+        return list(place(commit, drafts, late, names))
+    except (Refused, Corrupt):
+        pass
+    dropped = frozenset(late)
+    answers: list[Placed | Refused] = []
+    for index, draft in enumerate(drafts):
+        try:
+            answers += place(commit, [draft], (0,) if index in dropped else (), names[index : index + 1])
+        except Refused as error:
+            answers.append(error)
+        except Corrupt as error:  # before anything of it was written
+            answers.append(Refused("unreadable", str(error)))
+    return answers
+
+
+def first_answer(
+    placed: Placed, due_ms: int, now_ms: int, timeline: Timeline
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer to a POST that asked for `due_ms`: 201.
+
+    If its key was known 200, and the first answer again, with what has become of the message since, as a look
+    at it would say.
+    """
+    if isinstance(placed, Replayed):
+        return _answer_again(placed, now_ms, timeline)
+    name = id_text(placed)
+    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(placed)}
+    return 201, headers, _body(name, due_ms, PENDING, now_ms)
+
+
+def _answer_again(replayed: Replayed, now_ms: int, timeline: Timeline) -> tuple[int, dict[str, str], bytes]:
+    name, row = id_text(replayed.id), replayed.id
+    state: State = PENDING
+    found = timeline.reader.find(replayed.id)
+    if found is not None:
+        row, (state, _) = found.row_id, timeline.state_of(found, decode(found.value))
+    headers = {"Location": f"/v1/messages/{name}", "ETag": etag(row), "Idempotent-Replayed": "true"}
+    return 200, headers, _body(name, replayed.due_ms, state, now_ms)
+
+
+def _body(name: str, due_ms: int, state: State, now_ms: int) -> bytes:
+    return (
+        f'{{"id":"{name}","deliver_at":"{format_ms(due_ms)}","state":"{state}",'
+        f'"server_time":"{format_ms(now_ms)}"}}'
+    ).encode()

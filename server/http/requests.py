@@ -1,0 +1,102 @@
+"""What all routes read of a request: path, query and body, strictly.
+
+A parameter that is not known is refused by name, because one that is silently not applied gives a wrong
+answer that looks right. So is one that stands twice.
+"""
+
+import re
+from collections.abc import Collection
+from typing import TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from aiohttp import web
+
+from timeline.position import BadId, MessageId, parse_id
+
+from .problems import Problem
+from .values.bodies import (
+    UNREADABLE,
+    FieldError,
+    NotReadable,
+    check_json,
+    field_error,
+    instant_ms,
+    why_unreadable,
+)
+from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
+
+_BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+
+Body = TypeVar("Body")
+
+
+def check_escapes(raw: str) -> None:
+    """Raise NotReadable unless every percent sign in a path or query begins an escape, of UTF-8 in the end.
+
+    Guessing would be worse: the router takes `%zz` and `%ff` for themselves, and `DELETE /v1/sessions/%ff`
+    would hit the session that is called so.
+    """
+    if _BROKEN_ESCAPE.search(raw):
+        raise NotReadable("a '%' in the URL is followed by two hex digits")
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise NotReadable("what is escaped in the URL is not UTF-8") from None
+
+
+def check_query(request: web.Request, known: Collection[str] = ()) -> None:
+    """Raise FieldError for a parameter that is not known here, or is given twice."""
+    if not request.query_string:
+        return
+    seen = set()
+    for name, _ in request.query.items():  # noqa: PERF102 - keys() gives each name once
+        if name not in known:
+            raise FieldError(name, f"is not a parameter here; there are: {', '.join(known) or 'none'}")
+        if name in seen:
+            raise FieldError(name, "is given twice")
+        seen.add(name)
+
+
+def flag(request: web.Request, name: str) -> bool:
+    """A parameter that is `true` or `false`, false if absent. Raises FieldError."""
+    text = request.query.get(name, "false")
+    if text not in ("true", "false"):
+        raise FieldError(name, f"must be true or false, not {text[:40]!r}")
+    return text == "true"
+
+
+def limit_of(request: web.Request) -> int:
+    """The parameter `limit`. Raises FieldError."""
+    text = request.query.get("limit")
+    if text is None:
+        return LIMIT_DEFAULT
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= LIMIT_MAX):
+        raise FieldError("limit", f"must be a whole number from 1 to {LIMIT_MAX}, not {text[:40]!r}")
+    return int(text)
+
+
+def instant_parameter(request: web.Request, name: str) -> int | None:
+    """A parameter that is an instant, UTC ms. Raises FieldError."""
+    text = request.query.get(name)
+    return None if text is None else instant_ms(name, text)
+
+
+def id_of(request: web.Request) -> MessageId:
+    """The message id in the path. Raises Problem: what is no id names nothing."""
+    try:
+        return parse_id(request.match_info["id"])
+    except BadId as error:
+        raise Problem("not-found", str(error)) from None
+
+
+async def body_of(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
+    """The JSON body as the decoder's type. Raises UnsupportedMedia, NotReadable, FieldError."""
+    check_json(request.headers.get("Content-Type", ""))
+    raw = await request.read()
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise field_error(error) from None
+    except UNREADABLE as error:
+        raise NotReadable(why_unreadable(error)) from None

@@ -1,0 +1,216 @@
+"""Which rows of the timeline a call asks for: selected, shown, counted.
+
+Listing, export, density and bulk changes select in the same way. A selection is read as everything else is:
+in position order, stubs of moves passed over (a moved message is shown where it is now). The range is of the
+timeline: where a message stands, which is its due, or, for one that came late, when it came.
+
+    state      read from        to             shown
+    pending    horizon          end            what is no stub
+    dispatched start            horizon        no stub, not expired
+    expired    start            horizon        time to live over when it was dispatched
+    cancelled  start            end            what a cancel left
+    all        start            end            everything but what a move left
+
+A page looks at 20,000 rows at most and carries 4 MiB of messages at most: when a filter matches little it is
+short, or empty, and goes on from there. The reading is done in steps, and between two of them the server does
+its other work.
+
+A count reads everything in its range, in steps too, but for pending messages without a topic filter: there a
+whole slice is one number, and without a range the server has the sum at hand.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+
+from shards.read import Row
+from shards.record import MOVED, Record, decode, is_stub, topic_of
+from shards.state import CANCELLED, PENDING, State, state_of
+from timeline.filters import TopicError, check_filter, matches
+from timeline.position import END, HELD_SHARD, START, MessageId, Position, before
+
+from .timeline import Timeline
+from .values import shapes
+from .values.bodies import FieldError
+from .values.views import message_view
+
+STEP_ROWS = 1_000
+LOOK_ROWS = 20_000
+COUNT_STEP_ROWS = 4_000
+PAGE_BYTES = 4 << 20
+TOPICS_MAX = 10_000
+ALL = "all"
+
+_place = itemgetter(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a listing asks for. Positions: `start` <= position < `end`."""
+
+    start: Position
+    end: Position
+    topic: str
+    state: str
+    limit: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it asks for the whole timeline."""
+        return self.start == START and self.end == END
+
+
+def query_over(
+    topic: str | None, since_ms: int | None, until_ms: int | None, *, state: str = PENDING, limit: int = 0
+) -> Query:
+    """A query over since <= due < until, ms; None: unbounded, any topic. Raises FieldError for the topic."""
+    if topic is not None:
+        try:
+            check_filter(topic)
+        except TopicError as error:
+            raise FieldError("topic", str(error)) from None
+    start = START if since_ms is None else before(since_ms)
+    end = END if until_ms is None else before(until_ms)
+    return Query(start, end, topic or "", state, limit)
+
+
+def cursor_text(place: Position) -> str:
+    """What names the page behind a position."""
+    return f"{place:024x}"
+
+
+def cursor_of(text: str) -> Position:
+    """The position behind which a page begins. Raises FieldError."""
+    if len(text) != 24 or not set(text) <= set("0123456789abcdef"):
+        raise FieldError("cursor", "is not one that this server gave")
+    return Position(int(text, 16))
+
+
+class Selection:
+    """The rows that a query asks for, as of the horizon when it was made."""
+
+    def __init__(self, timeline: Timeline, query: Query) -> None:
+        self._timeline = timeline
+        self._query = query
+        self._horizon = timeline.horizon.position
+        self._journal = timeline.journal()
+        self._fits: dict[bytes, bool] = {}
+        self._structures = timeline.reader.structures.overlapping((query.topic,)) if query.topic else None
+
+    async def page(self) -> tuple[list[shapes.Message], Position | None]:
+        """The next messages and the position of the last one looked at, None at the end of the range."""
+        limit, start = self._query.limit, self._query.start
+        views: list[shapes.Message] = []
+        looked = size = 0
+        last = start
+        while True:
+            count = 0
+            for place, number, value in islice(self.rows(start), STEP_ROWS):
+                count += 1
+                view = self._view(place, number, value)
+                if view is not None:
+                    if len(views) == limit or size > PAGE_BYTES:
+                        return views, last
+                    views.append(view)
+                    size += len(value)
+                last = place
+            looked += count
+            if count < STEP_ROWS:
+                return views, None
+            if looked >= LOOK_ROWS:
+                return views, last
+            start = Position(last + 1)
+            await asyncio.sleep(0)
+
+    def rows(self, start: Position) -> Iterator[Row]:
+        """Rows at or behind `start` that can be in the selection, held ones among them."""
+        query, timeline = self._query, self._timeline
+        low, high = start, query.end
+        if query.state == PENDING:
+            low = max(low, Position(self._horizon + 1))
+        elif query.state not in (CANCELLED, ALL):
+            high = min(high, Position(self._horizon + 1))
+        rows = timeline.reader.read(low, high, self._structures) if low < high else iter(())
+        if timeline.held:
+            held = [row for row in timeline.reader.held() if start <= row[0] < query.end]
+            rows = merge(held, rows, key=_place)
+        return rows
+
+    def shows(self, place: Position, number: int, value: bytes) -> tuple[Record, State, int | None] | None:
+        """The record, its state and when it was dispatched, if the query asks for it."""
+        query = self._query
+        if query.state == PENDING and is_stub(value):
+            return None
+        if query.topic and not self._has_topic(topic_of(value)):
+            return None
+        record = decode(value)
+        if record.stub == MOVED:
+            return None
+        is_held = number == HELD_SHARD
+        state, at_ms = state_of(place, record, self._horizon, self._journal, is_held=is_held)
+        return (record, state, at_ms) if query.state in (state, ALL) else None
+
+    def counts(self, place: Position, number: int, value: bytes) -> bool:
+        """Whether `shows` would show it; cheaper for pending ones."""
+        if self._query.state == PENDING:
+            return not is_stub(value) and (not self._query.topic or self._has_topic(topic_of(value)))
+        return self.shows(place, number, value) is not None
+
+    def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:
+        shown = self.shows(place, number, value)
+        if shown is None:
+            return None
+        record, state, at_ms = shown
+        name = MessageId(record.id or self._timeline.row_id(place, number))
+        return message_view(name, place, record, state, at_ms)
+
+    def _has_topic(self, topic: bytes) -> bool:
+        fits = self._fits.get(topic)
+        if fits is None:
+            if len(self._fits) >= TOPICS_MAX:
+                self._fits.clear()
+            fits = self._fits[topic] = matches(self._query.topic, topic.decode())
+        return fits
+
+
+async def count(timeline: Timeline, query: Query, is_abandoned: Callable[[], bool]) -> int:
+    """How many messages the query selects, page limits aside. `is_abandoned`: nobody waits for it."""
+    if query.state != PENDING or query.topic:
+        return await _count_rows(timeline, query, is_abandoned)
+    if query.is_whole:
+        return timeline.pending
+    held = [place for place, _, value in timeline.reader.held() if not is_stub(value)]
+    total = sum(1 for place in held if query.start <= place < query.end)
+    start = max(query.start, Position(timeline.horizon.position + 1))
+    # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
+    while (piece := next(timeline.directory.over(start, query.end), None)) is not None:
+        first, last = before(piece.start_ms), before(piece.end_ms)
+        if start <= first and last <= query.end and not piece.borrowed:
+            total += piece.live
+        else:
+            part = replace(query, start=max(start, first), end=min(query.end, last))
+            total += await _count_rows(timeline, part, is_abandoned, with_held=False)
+        start = last
+    return total
+
+
+async def _count_rows(
+    timeline: Timeline, query: Query, is_abandoned: Callable[[], bool], *, with_held: bool = True
+) -> int:
+    selection = Selection(timeline, query)
+    total, start = 0, query.start
+    while not is_abandoned():
+        looked = 0
+        for row in islice(selection.rows(start), COUNT_STEP_ROWS):
+            looked += 1
+            if selection.counts(*row) and (with_held or row[1] != HELD_SHARD):
+                total += 1
+            start = row[0]
+        if looked < COUNT_STEP_ROWS:
+            break
+        start = Position(start + 1)
+        await asyncio.sleep(0)
+    return total

@@ -1,0 +1,47 @@
+"""The timeline as calls read it: what is where, how many are pending, what has become of a message.
+
+It is the reading side of what the writer writes. Whatever a call changes is decided in the writer, on the
+commit that it gets there; nothing here changes anything, and the store itself is out of reach.
+"""
+
+from collections.abc import Callable
+
+from shards.read import Found
+from shards.record import Record
+from shards.recover import Opened
+from shards.state import Journal, State, state_of
+from timeline.position import MessageId, Position, message_id
+
+
+class Timeline:
+    """One server's timeline, for reading."""
+
+    def __init__(self, opened: Opened, journal: Callable[[], Journal], *, node: int) -> None:
+        """`journal`: makes one, for positions that are asked in rising order. `node`: of ids."""
+        self._opened = opened
+        self.reader, self.horizon, self.directory = opened.reader, opened.horizon, opened.directory
+        self.journal = journal
+        self._node = node
+
+    @property
+    def pending(self) -> int:
+        """Messages neither dispatched nor cancelled."""
+        return self._opened.pending
+
+    @property
+    def held(self) -> int:
+        """Rows that wait because the clock was set back."""
+        return self._opened.held
+
+    def row_id(self, place: Position, number: int) -> MessageId:
+        """What the row at `place` in the shard `number` is called: the id of a message that never moved."""
+        return message_id(place, number, self._node)
+
+    def has_passed(self, found: Found) -> bool:
+        """Whether dispatch has come to it."""
+        return found.shard is not None and found.position <= self.horizon.position
+
+    def state_of(self, found: Found, record: Record) -> tuple[State, int | None]:
+        """The state of a message that was looked up by its id; wall ms of its dispatch, if known."""
+        is_held = found.shard is None
+        return state_of(found.position, record, self.horizon.position, self.journal(), is_held=is_held)

@@ -1,0 +1,94 @@
+"""What requests are read by: media types, instants and durations, what is said of what cannot be taken.
+
+Two things are kept apart: what is no JSON (`NotReadable`, 400) and what is JSON but refused (`FieldError`,
+422, which names the field). msgspec finds both as it decodes; its sentences are taken apart here.
+"""
+
+import re
+
+import msgspec
+
+from ...times import TimeError, parse_delay, parse_deliver_at
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for what is no JSON."""
+
+
+class RequestError(ValueError):
+    """A request that cannot be taken."""
+
+
+class NotReadable(RequestError):
+    """The body is not what its media type says: broken JSON, or not UTF-8."""
+
+
+class FieldError(RequestError):
+    """The request can be read and is refused. `field` is "" where no single field is to blame."""
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}" if field else detail)
+        self.field = field
+        self.detail = detail
+
+
+class UnsupportedMedia(RequestError):
+    """A media type that is not understood here."""
+
+
+_MESSAGE = re.compile(
+    r"(?P<detail>.*?)(?: - at `(?:key` in `)?\$(?:\[\d+\])?\.?(?P<field>[^`.\[]*)[^`]*`)?", re.DOTALL
+)
+_NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
+
+
+def field_error(error: msgspec.ValidationError) -> FieldError:
+    """What msgspec says about a value of the wrong type, with the field taken out of its sentence."""
+    found = _MESSAGE.fullmatch(str(error))
+    detail, field = (found["detail"], found["field"]) if found else (str(error), "")
+    named = _NAMED.fullmatch(detail)
+    if named:
+        return FieldError(named[1], "is required" if "missing" in detail else "is not known")
+    return FieldError(field or "", detail)
+
+
+def why_unreadable(error: Exception) -> str:
+    """One of UNREADABLE in words."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
+
+
+def check_json(content_type: str) -> None:
+    """Raise UnsupportedMedia unless `content_type` is JSON (UTF-8), with or without a profile of its own."""
+    media = media_type(content_type)
+    if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
+        raise UnsupportedMedia(f"application/json is expected, not {media or 'no content type'}")
+
+
+def media_type(content_type: str) -> str:
+    """The media type without parameters. Raises UnsupportedMedia for a charset other than UTF-8."""
+    media, _, parameters = content_type.lower().partition(";")
+    charset = re.search(r"charset\s*=\s*\"?([^\s;\"]*)", parameters)
+    if charset and charset[1] not in ("utf-8", "utf8", "us-ascii"):
+        raise UnsupportedMedia(f"UTF-8 is expected, not {charset[1]}")
+    return media.strip()
+
+
+def instant_ms(field: str, text: str) -> int:
+    """UTC ms of an instant in RFC 3339, or Unix ms in digits. Raises FieldError."""
+    if text.isascii() and text.isdigit() and len(text) < 15:
+        return int(text)
+    try:
+        return parse_deliver_at(text)
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None
+
+
+def delay_ms(field: str, value: str | float) -> int:
+    """A duration, ms. Raises FieldError."""
+    try:
+        return parse_delay(value)
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None

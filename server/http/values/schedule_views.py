@@ -1,0 +1,34 @@
+"""How schedules are shown: what was sent, the defaults said, and how it stands; and single fires."""
+
+from typing import cast
+
+import msgspec
+
+from shards.schedules import ScheduleRow
+from timeline.fires import Fire, Plan, local_text
+
+from ...times import format_ms
+from . import shapes
+
+
+def schedule_view(name: str, row: ScheduleRow, pending: shapes.Fire | None) -> shapes.Schedule:
+    """`pending`: the occurrence that is on the timeline."""
+    timing = row.timing
+    standing: shapes.Standing = {
+        "timezone": timing.zone,
+        "dst": {"gap": timing.gap, "overlap": timing.overlap},
+        "misfire": timing.misfire,
+        "state": "paused" if row.paused else "active" if row.occurrence is not None else "finished",
+        "created_at": format_ms(row.created_ms),
+        "changed_at": format_ms(row.anchor_ms),
+        "count": row.count,
+        "next": pending,
+    }
+    sent = msgspec.json.decode(row.body, type=dict[str, msgspec.Raw])
+    return cast("shapes.Schedule", {"name": name, **sent, **standing})
+
+
+def fire_view(fire: Fire, plan: Plan) -> shapes.Fire:
+    """One time at which it fires, in its zone too."""
+    view: shapes.Fire = {"at": format_ms(fire.at_ms), "local": local_text(fire.at_ms, plan.zone)}
+    return {**view, "note": fire.note} if fire.note else view

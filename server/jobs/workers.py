@@ -1,0 +1,52 @@
+"""Work that takes long, off the event loop: in threads of their own, not in the one that syncs.
+
+Checkpoints, hashes, ingestion, counting and compaction go here. What nobody waits for is a task that the
+server ends with.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from shards.store import Store, Table
+
+log = logging.getLogger(__name__)
+
+THREADS = 2
+
+Found = TypeVar("Found")
+
+
+class Workers:
+    """Two threads for one store, and the tasks in the background."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pipeline")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def in_thread(self, work: Callable[[], Found]) -> Found:
+        """What `work` returns. Raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin something that nobody waits for; `stop` does."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def compact(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        """Give the space of deleted messages back, in these ranges of keys."""
+        for start, end in ranges:
+            try:
+                await self.in_thread(partial(self._store.compact, Table.MESSAGES, start, end))
+            except Exception as error:  # the engine's own, while the store is being reopened
+                log.warning("not compacted: %s", error)
+
+    async def stop(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._threads.shutdown()

@@ -1,0 +1,65 @@
+"""What one client has sent and is not handled: it waits, and its bytes count until it is.
+
+Packets are cut out of the stream many at a time, and cost more than their bytes: who decides how much a
+connection may keep counts the bytes that they came in. So the packets of one go are a *stretch*, which counts
+whole until the last of it has been handled:
+
+    read       1 2 3 4 5 | 6 7 8 9     two stretches, of 700 and of 500 bytes
+    handled    1 2 3 4 5   6           500 bytes are kept
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from ..codec.errors import MqttError
+from ..codec.packets import Packet
+
+
+class Backlog:
+    """Packets in their order, and before all of them the work on the one that was begun."""
+
+    def __init__(self) -> None:
+        self.packets: deque[Packet | MqttError] = deque()
+        self.work: Callable[[], None] | None = None
+        """What goes on in a later round; it counts as one packet."""
+        self._stretches: deque[tuple[int, int]] = deque()
+        """Number of the last packet in each, and its bytes."""
+        self._read = 0
+        """Number of the packet that was read last."""
+        self._bytes = 0
+        """Of all stretches."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits."""
+        return self.work is None and not self.packets
+
+    @property
+    def is_noted(self) -> bool:
+        """`note` has to be told what is read: something waits, or what waited may still be counted."""
+        return self.work is not None or bool(self.packets) or bool(self._stretches)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that what waits came in, with the handled part of its first stretch."""
+        return self._bytes if self.packets or self.work is not None else 0
+
+    def note(self, count: int, size: int) -> None:
+        """So many packets of so many bytes have been read, and those that wait are the last of all."""
+        self._read += count
+        stretches = self._stretches
+        if not stretches or stretches[-1][0] < self._read:
+            self._bytes += size
+            stretches.append((self._read, size))
+        handled = self._read - len(self.packets) - (self.work is not None)
+        while stretches and stretches[0][0] <= handled:
+            self._bytes -= stretches.popleft()[1]
+
+    def skip(self) -> None:
+        """One of the packets that `note` will be told of next is handled now: it is not among the last."""
+        self._read -= 1
+
+    def clear(self) -> None:
+        """Nobody will handle it."""
+        self.packets.clear()
+        self.work = None

@@ -1,0 +1,18 @@
+"""Who is at the other end of a connection, in the words of the log."""
+
+from ..logs import by, shown
+
+
+class Peer:
+    """`str` gives the address and, in parentheses, the client id, which is empty until CONNECT has come."""
+
+    __slots__ = ("address", "cause", "client_id")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.client_id = ""
+        self.cause = by(address.rpartition(":")[0])
+        """For `extra`: the address without the port, which is another with each connection."""
+
+    def __str__(self) -> str:
+        return f"{self.address} ({shown(self.client_id)})"

@@ -1,0 +1,104 @@
+"""The HTTP side put together: which parts of the app each resource uses, what every request passes through.
+
+That is, from the outside in: the count of answers, problems made of exceptions, the bound on bodies, the
+route. The resources themselves (server/http) know the parts that they are given, and not the app.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from shards.borrow import counting
+
+from .app import App
+from .http.answers import Handler
+from .http.front import Desk
+from .http.gate import Gate
+from .http.openapi import OpenApi
+from .http.problems import problem_middleware
+from .http.routes.backups import Backups
+from .http.routes.batch import Batch
+from .http.routes.clock import ClockRoutes
+from .http.routes.control import Control
+from .http.routes.explain import Explain
+from .http.routes.export import Export
+from .http.routes.info import Info
+from .http.routes.jobs import JobRoutes
+from .http.routes.listing import Listing
+from .http.routes.messages import Messages
+from .http.routes.schedules import ScheduleRoutes
+from .http.routes.sessions import SessionRoutes
+from .http.routes.slices import Slices
+from .http.routes.timeline import TimelineRoutes
+from .http.spread import Spreader
+from .http.timeline import Timeline
+from .metrics import Metrics
+
+
+def build_site(app: App, gate: Gate) -> web.Application:
+    """The application that serves `app`."""
+    core = app.core
+    ask, metrics = app.ask, app.metrics
+    config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
+    http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
+    timeline = read_side(app)
+    spreader = Spreader(timeline)
+    site = web.Application(
+        middlewares=[_counting(metrics), problem_middleware, gate.middleware()],
+        client_max_size=http.max_body,
+    )
+    for resource in (
+        Batch(ask, clock, timeline, spreader, metrics, limits, max_batch=http.max_batch),
+        Control(ask, clock, timeline, max_delay_ms=limits.max_delay_ms),
+        Export(clock, timeline),
+        Messages(ask, clock, timeline, spreader, metrics, limits),
+        Listing(timeline),
+        Explain(timeline, core.wheel),
+        Slices(timeline, partial(counting, store), shards, split_above=slices.split_above),
+        TimelineRoutes(clock, timeline),
+        ScheduleRoutes(ask, clock, timeline, core.schedules, limits),
+        SessionRoutes(ask, clock, timeline, core.sessions, core.router, core.broker),
+        ClockRoutes(app.simulation.advance),
+        JobRoutes(app.pipeline, app.splits, app.expiries, slices),
+        Backups(store.checkpoint, app.workers),
+        Info(
+            clock,
+            writer,
+            metrics,
+            node=core.node,
+            listening=app.listening,
+            is_ready=lambda: app.is_ready,
+        ),
+        OpenApi(),
+    ):
+        site.router.add_routes(resource.routes())
+    return site
+
+
+def build_desk(app: App, gate: Gate, others: Callable[[], asyncio.BaseProtocol]) -> Desk:
+    """Where connections begin; `others` makes the protocol of one that the site takes over."""
+    core = app.core
+    return Desk(core.writer, core.clock, read_side(app), app.metrics, core.config.limits, gate, others)
+
+
+def read_side(app: App) -> Timeline:
+    """The timeline of `app` as calls read it."""
+    core = app.core
+    return Timeline(core.opened, core.writer.journal, node=core.node)
+
+
+def _counting(metrics: Metrics) -> Middleware:
+    answers = metrics.answers
+
+    @web.middleware
+    async def counting(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        resource = request.match_info.route.resource
+        path = "" if resource is None else resource.canonical
+        answers[request.method if path else "", path, response.status] += 1
+        return response
+
+    return counting

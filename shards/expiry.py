@@ -1,0 +1,41 @@
+"""Dropping whole slices, the oldest ones: what an expiry does, in the writer.
+
+The slices leave the directory and the retention floor moves to the end of the last one: from then on their
+messages are no more, for everybody, and a position before the floor names nothing. What they had borrowed
+they give back (borrow.py). The bytes of their rows, and the rows of `dedupe` and `moved` that knew their
+messages, go later and in steps (leavings.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from timeline.position import Position
+from timeline.slices import Slice
+
+from . import keys
+from .borrow import Counts, give_back
+from .commit import Commit
+from .leavings import leave
+from .store import Table
+
+
+def expire(
+    commit: Commit, pieces: Sequence[Slice], counted: Mapping[bytes, Counts] = MappingProxyType({})
+) -> list[Slice]:
+    """Drop the slices, the oldest ones; which of them were there, as they were when they were chosen.
+
+    `counted`: what they hold of borrowed shards, by `borrow.counted_key`, as far as it has been counted.
+    """
+    group, directory = commit.open_group, commit.directory
+    found = [(directory.get(piece.start_ms), piece.home) for piece in pieces]
+    gone = [piece for piece, home in found if piece is not None and piece.home == home]
+    for piece in gone:
+        start, end = keys.slice_range(piece.home)
+        leave(commit, start, end)
+        group.clear(Table.SHARDS, start, end)
+        group.dropped(piece)
+        directory.floor = max(directory.floor, Position(piece.end_ms << 48))
+    for piece in gone:
+        give_back(commit, piece, counted)
+    group.clear(Table.DISPATCHES, b"", keys.place(directory.floor))
+    return gone

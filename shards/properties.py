@@ -1,0 +1,106 @@
+"""The MQTT properties of a stored message: what a user sees of them, and how they are written.
+
+Stored are the properties that a server hands through, as they go to subscribers (docs/disk-format.md): one
+after the other, each an id and a value in the form that belongs to the id. So a delivery copies them, and one
+more is added by joining it on.
+
+    03 00 0a text/plain             content type
+    26 00 01 61 00 01 62            user property "a" = "b", a header to users
+
+Six ids can stand there. Users see two, headers and content type; the others are for subscribers only. Reading
+here is without the checks of a protocol: what is stored was checked when it came in, so what is not sound is
+Corrupt.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from .errors import Corrupt
+
+PAYLOAD_FORMAT: Final = 0x01
+EXPIRY: Final = 0x02
+CONTENT_TYPE: Final = 0x03
+RESPONSE_TOPIC: Final = 0x08
+CORRELATION: Final = 0x09
+USER: Final = 0x26
+_FIXED: Final = {PAYLOAD_FORMAT: 1, EXPIRY: 4}
+
+REMEMBERED = 4_096
+REMEMBERED_BYTES = 256
+"""Properties that are longer are read each time: what is remembered has a bound in bytes, too."""
+STRING_BYTES_MAX = 65_535
+
+_LENGTH = Struct(">H").pack
+_USER_HEAD = Struct(">BH").pack
+
+Headers = tuple[tuple[str, str], ...]
+
+
+def headers_of(properties: bytes) -> tuple[Headers, str | None]:
+    """(headers, content type). Of headers with one name the last, where the first stood. Raises Corrupt."""
+    return _remembered(properties) if len(properties) <= REMEMBERED_BYTES else _read(properties)
+
+
+def properties_of(headers: Iterable[tuple[str, str]], content_type: str = "") -> bytes:
+    """The reverse; ValueError for what is no MQTT string. An empty content type is none."""
+    head = bytes((CONTENT_TYPE,)) + _string(content_type) if content_type else b""
+    return head + b"".join([user_property(name, value) for name, value in headers])
+
+
+def user_property(name: str, value: str) -> bytes:
+    """One user property; ValueError for what is no MQTT string. Several of these go with each delivery."""
+    key = name.encode()
+    raw = value.encode()
+    if 0 in key or 0 in raw or len(key) > STRING_BYTES_MAX or len(raw) > STRING_BYTES_MAX:
+        return _string(name) + _string(value)  # which raises
+    return _USER_HEAD(USER, len(key)) + key + _LENGTH(len(raw)) + raw
+
+
+def _string(value: str) -> bytes:
+    """UTF-8 with its length in front."""
+    raw = value.encode()
+    if 0 in raw:
+        raise ValueError("U+0000 cannot be sent in an MQTT string")
+    if len(raw) > STRING_BYTES_MAX:
+        raise ValueError(f"{len(raw)} bytes do not fit: an MQTT string holds {STRING_BYTES_MAX:,} at most")
+    return _LENGTH(len(raw)) + raw
+
+
+def _read(properties: bytes) -> tuple[Headers, str | None]:
+    headers: dict[str, str] = {}
+    content_type = None
+    at, size = 0, len(properties)
+    try:
+        while at < size:
+            number = properties[at]
+            if number in _FIXED:
+                at += 1 + _FIXED[number]
+                continue
+            value, at = _binary(properties, at + 1)
+            if number == USER:
+                name, (value, at) = value, _binary(properties, at)
+                headers[name.decode()] = value.decode()
+            elif number == CONTENT_TYPE:
+                content_type = value.decode()
+            elif number not in (RESPONSE_TOPIC, CORRELATION):
+                raise Corrupt(f"property 0x{number:02x} in a stored message")
+    except UnicodeDecodeError as error:
+        raise Corrupt(f"a property of a stored message is not UTF-8: {error.reason}") from error
+    if at != size:
+        raise Corrupt(f"properties of {size} bytes say that a value ends at {at}")
+    return tuple(headers.items()), content_type
+
+
+_remembered = lru_cache(maxsize=REMEMBERED)(_read)
+"""The messages of one publisher mostly have the same. A pure function, so the memory of it is no state."""
+
+
+def _binary(data: bytes, at: int) -> tuple[bytes, int]:
+    """A value with its length in front, and where the next one begins."""
+    start = at + 2
+    end = start + int.from_bytes(data[at:start], "big")
+    if end > len(data):
+        raise Corrupt(f"properties of {len(data)} bytes say that a value ends at {end}")
+    return data[start:end], end

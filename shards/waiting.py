@@ -1,0 +1,50 @@
+"""How many messages wait: two figures that can be counted from rows, counted at start and kept up since.
+
+    pending    messages neither dispatched nor cancelled, wherever they wait
+    held       rows of the table `held`: messages that wait because the clock was set back, and the stubs
+               of cancelled ones until their due
+
+They are written by the methods here alone. They are ahead of the disk by what has been composed: a group that
+is not going to be written is undone, and after a failure both are counted again.
+"""
+
+
+class Waiting:
+    """The figures of one timeline. Reading one costs an attribute, so they are no properties."""
+
+    __slots__ = ("_found", "held", "pending")
+
+    def __init__(self, pending: int = 0, held: int = 0) -> None:
+        self.recounted(pending, held)
+
+    def recounted(self, pending: int, held: int) -> None:
+        """What the rows say."""
+        self.pending, self.held = self._found = pending, held
+
+    def begin(self) -> None:
+        """A group is opened: `undo` comes back to here."""
+        self._found = self.pending, self.held
+
+    def undo(self) -> None:
+        """The open group is not going to be written: back to the figures at `begin`."""
+        self.pending, self.held = self._found
+
+    def placed(self, count: int) -> None:
+        """So many messages have come in, to the timeline or to `held`."""
+        self.pending += count
+
+    def cancelled(self) -> None:
+        """One that was pending is not any more."""
+        self.pending -= 1
+
+    def dispatched(self, count: int) -> None:
+        """The horizon has passed so many that were pending."""
+        self.pending -= count
+
+    def held_back(self) -> None:
+        """A row was put into `held`."""
+        self.held += 1
+
+    def let_go(self) -> None:
+        """A row of `held` was deleted."""
+        self.held -= 1

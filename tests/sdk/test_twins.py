@@ -1,0 +1,114 @@
+"""The blocking client is the async one without `await`: the same names, the same arguments, the same values.
+
+Compared by what Python knows of the classes, name for name, so that whatever is added to one of them is
+missed in the other. An `async def` stands beside a `def`, an async iterator beside an iterator.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+import fasti
+from fasti import admin, delivery, jobs, messages, schedules, subscribe, sync, timeline
+
+TWINS: dict[type, type] = {
+    fasti.Client: sync.Client,
+    messages.Messages: sync.Messages,
+    messages.Message: sync.Message,
+    schedules.Schedules: sync.Schedules,
+    admin.Sessions: sync.Sessions,
+    admin.Slices: sync.Slices,
+    admin.Server: sync.Server,
+    jobs.Jobs: sync.Jobs,
+    timeline.Timeline: sync.Timeline,
+    subscribe.Subscription: sync.Subscription,
+    delivery.Delivery: sync.Delivery,
+}
+SPELLED = {
+    "aclose": "close",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+}
+"""What Python or the standard library calls otherwise where there is no `await`."""
+PROTOCOLS = {*SPELLED, *SPELLED.values(), "__eq__", "__repr__"}
+
+
+def own_names(cls: type) -> set[str]:
+    """What a user may touch, and the protocols that the class takes part in."""
+    spoken = {name for name in PROTOCOLS if getattr(cls, name, None) is not getattr(object, name, None)}
+    return {name for name in dir(cls) if not name.startswith("_")} | spoken
+
+
+def blocking(kind: Any) -> Any:
+    """What the blocking client gives where the async one gives this."""
+    if get_origin(kind) is AsyncIterator:
+        return Iterator[tuple(blocking(inner) for inner in get_args(kind))]
+    return TWINS.get(kind, kind)
+
+
+def shape(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], Any]:
+    """Its arguments with defaults and resolved types, and what it gives."""
+    hints = get_type_hints(function)
+    arguments = inspect.signature(function).parameters.items()
+    return [p.replace(annotation=hints.get(name)) for name, p in arguments], hints.get("return")
+
+
+def attribute(cls: type, name: str) -> tuple[list[inspect.Parameter] | None, Any]:
+    """The arguments and the answer of a method; None and the type of a field or a property."""
+    found = inspect.getattr_static(cls, name)
+    if inspect.isfunction(found):
+        return shape(found)
+    hints = get_type_hints(found.fget) if isinstance(found, property) else get_type_hints(cls)
+    return None, hints["return" if isinstance(found, property) else name]
+
+
+def is_told(cls: type, name: str) -> bool:
+    """Whether an editor has anything to show of it; of a dataclass's field the class tells."""
+    found = inspect.getattr_static(cls, name)
+    return bool(found.__doc__) or not (inspect.isfunction(found) or isinstance(found, property))
+
+
+@pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+def test_both_have_the_same_names(one: type, other: type) -> None:
+    assert {SPELLED.get(name, name) for name in own_names(one)} == own_names(other)
+
+
+@pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+def test_each_name_means_the_same(one: type, other: type) -> None:
+    for name in sorted(own_names(one) - PROTOCOLS - SPELLED.keys()):
+        arguments, answer = attribute(one, name)
+        assert (arguments, blocking(answer)) == attribute(other, name), name
+
+
+@pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+def test_an_editor_shows_in_both_what_each_does(one: type, other: type) -> None:
+    names = sorted(own_names(one) & own_names(other) - PROTOCOLS)
+    methods = [name for name in names if inspect.isfunction(inspect.getattr_static(one, name))]
+    assert [name for cls in (one, other) for name in methods if not is_told(cls, name)] == []
+    assert [name for name in names if is_told(one, name) and not is_told(other, name)] == []
+
+
+@pytest.mark.parametrize(("one", "other"), TWINS.items(), ids=lambda cls: cls.__name__)
+def test_the_blocking_one_is_never_awaited(one: type, other: type) -> None:
+    found = [inspect.getattr_static(other, name) for name in sorted(own_names(other))]
+    assert not any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in found)
+
+
+def test_the_clients_are_made_and_built_alike() -> None:
+    assert shape(fasti.Client.__init__) == shape(sync.Client.__init__)
+    one, other = fasti.Client(), sync.Client()
+    with other:
+        parts = {name: type(part) for name, part in vars(one).items() if not name.startswith("_")}
+        assert {name: TWINS[kind] for name, kind in parts.items()} == {
+            name: type(part) for name, part in vars(other).items() if not name.startswith("_")
+        }
+
+
+def test_every_class_of_the_blocking_client_is_compared() -> None:
+    assert {getattr(sync, name) for name in sync.__all__} == set(TWINS.values())

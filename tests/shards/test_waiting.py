@@ -1,0 +1,63 @@
+"""The two figures of what waits: each verb moves its own, and an undone group leaves them as they were."""
+
+from shards.memory import MemoryStore
+from shards.waiting import Waiting
+from timeline.slices import DAY_MS
+
+from .timelines import NOW, draft, group, open_at, put, sync
+
+
+def figures(waiting: Waiting) -> tuple[int, int]:
+    return waiting.pending, waiting.held
+
+
+def test_each_verb_changes_its_own_figure() -> None:
+    waiting = Waiting(5, 2)
+    waiting.placed(10)
+    waiting.cancelled()
+    waiting.dispatched(4)
+    assert figures(waiting) == (10, 2)
+    waiting.held_back()
+    waiting.held_back()
+    waiting.let_go()
+    assert figures(waiting) == (10, 3)
+
+
+def test_a_group_that_is_not_written_is_undone() -> None:
+    waiting = Waiting(5, 2)
+    waiting.placed(1)
+    waiting.begin()
+    waiting.placed(3)
+    waiting.held_back()
+    waiting.undo()
+    assert figures(waiting) == (6, 2)
+
+
+def test_what_is_counted_again_stays_when_a_group_is_undone() -> None:
+    waiting = Waiting(5, 2)
+    waiting.begin()
+    waiting.recounted(7, 1)
+    waiting.undo()
+    assert figures(waiting) == (7, 1)
+
+
+def test_an_opened_timeline_shows_them_and_counts_them_again() -> None:
+    opened = open_at(MemoryStore())
+    put(opened, draft(NOW + DAY_MS), draft(NOW + 2 * DAY_MS))
+    commit = group(opened, NOW - 60_000)
+    commit.put([draft(NOW - 30_000)])
+    sync(opened, opened.open_group.seal())
+    assert (opened.pending, opened.held) == figures(opened.waiting) == (3, 1)
+    opened.waiting.dispatched(2)
+    opened.waiting.let_go()
+    assert (opened.pending, opened.held) == (1, 0)
+    opened.recount()
+    assert (opened.pending, opened.held) == (3, 1)
+
+
+def test_running_time_is_added_up_and_comes_back() -> None:
+    opened = open_at(MemoryStore())
+    opened.open_group.ran(1_500)
+    opened.open_group.ran(500)
+    put(opened, draft(NOW + DAY_MS))
+    assert opened.running_ms == open_at(opened.store).running_ms == 2_000  # type: ignore[arg-type]
