@@ -13,9 +13,8 @@ day of the month and the day of the week are restricted (do not begin with `*`),
 taken. APScheduler's CronTrigger counts days from Monday, joins the two by "and", and looks for a date that
 never comes (30 February) up to the year 9999; it is what the tests compare with where the rules are the same.
 
-Nothing that every year or leap year has is more than 8 years away (29 February over a turn of the century),
-so the search ends there. A 29 February that has to be a certain weekday too (`0 0 29 2 */7`: every 28 years)
-is not found beyond.
+The rarest date that there is comes after 40 years at most: a 29 February that has to be a certain weekday too
+(`0 0 29 2 */7`: every 28 years, more over a turn of the century without one). So the search ends there.
 """
 
 from bisect import bisect_left
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from types import MappingProxyType
 
-SEARCH_YEARS = 8
+SEARCH_YEARS = 40
 CHARS_MAX = 256
 MACROS = MappingProxyType(
     {
@@ -82,7 +81,7 @@ class Cron:
             found = self.after(found)
 
     def after(self, local: datetime) -> datetime | None:
-        """The first match later than `local` (naive); None if there is none within 8 years."""
+        """The first match later than `local` (naive); None if there is none within 40 years."""
         first = (local + _SECOND).replace(microsecond=0)
         at = self._time_from(first.time()) if self._has(first.date()) else None
         if at is not None:
