@@ -6,6 +6,7 @@
     config.py        what can be set, and where each value is from
     logs.py          logging: one line an event, as text or JSON
     files.py         how many files the process may have open
+    accepting.py     sockets that listen, and connections before they have a protocol
     version.py       which version of the server this is
 
     writer.py        requests in, one group commit after another, answers out after the sync

@@ -2,7 +2,7 @@
 
 Inwards, in the order that bytes come:
 
-    listeners.py    where MQTT listens: TCP, TLS, websockets; accepts, while there is room
+    listeners.py    where MQTT listens: TCP, TLS, websockets; which connections there is room for
     websocket.py    MQTT over websockets: between the socket and the link
     handshake.py    the request that makes a connection a websocket, and its answer
     frames.py       websocket frames: bytes -> payloads, and back
@@ -24,5 +24,6 @@ Outwards:
 
 It says what MQTT says: packets, levels, reason codes, aliases, packet ids, keep alive. It does not decide who
 gets a message, what is stored, or when a session ends (server/delivery); bytes are read and written elsewhere
-(server/codec). Of the ground floor it knows configuration, clock, log, times and kinds of values only.
+(server/codec). Of the ground floor it knows configuration, clock, log, times, kinds of values and accepting
+only.
 """

@@ -34,6 +34,7 @@ from fcntl import ioctl
 from termios import TIOCOUTQ
 from typing import cast
 
+from ..accepting import Opening
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
@@ -138,7 +139,7 @@ class Queue:
                 self._plan()
 
 
-class MqttLink(asyncio.Protocol):
+class MqttLink(Opening):
     """One accepted socket: among `links` from now to its end."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Any, cast
 
+from ..accepting import Opening
 from ..logs import by
 from .frames import BINARY, CLOSE, NORMAL, PING, PONG, FrameError, Frames, frame
 from .handshake import HEAD_MAX, HandshakeRefused, answer_handshake
@@ -22,7 +23,7 @@ PONG_MAX = 64 << 10
 """Unsent bytes from which on pings are not answered."""
 
 
-class Websocket(asyncio.Protocol):
+class Websocket(Opening):
     """One connection. To the link it is a transport: what stands under "asyncio.Transport" is that."""
 
     def __init__(self, link: MqttLink, origins: tuple[str, ...]) -> None:
@@ -40,6 +41,10 @@ class Websocket(asyncio.Protocol):
         self._is_planned = False
 
     # -- asyncio.Protocol
+
+    @property
+    def is_begun(self) -> bool:
+        return self._link.is_begun
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast("asyncio.Transport", transport)
