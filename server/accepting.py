@@ -42,6 +42,8 @@ TLS_END_S = 2.0
 class Opening(asyncio.Protocol):
     """A connection from its accept on. What never gets a transport is told `connection_lost(None)`."""
 
+    __slots__ = ()
+
     @property
     def is_begun(self) -> bool:
         """Whether there is, or was, a transport."""

@@ -67,6 +67,12 @@ class Http:
     listen: Address = _key(ADDRESS, "127.0.0.1:8080")  # noqa: RUF009 - frozen
     max_body: int = _key(size(1 << 10, 1 << 30), "16MiB")
     max_batch: int = _key(count(1, 10_000), 10_000)
+    connections: int = _key(count(1), 4_000)
+    connections_per_address: int = _key(count(1), 1_000)
+    head_timeout_ms: int = _key(MS, "10s")
+    body_timeout_ms: int = _key(MS, "10s")
+    idle_timeout_ms: int = _key(MS, "75s")
+    buffered_bytes: int = _key(size(1 << 20), "64MiB")
 
 
 @dataclass(frozen=True, slots=True)

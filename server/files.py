@@ -6,7 +6,7 @@ import resource
 log = logging.getLogger(__name__)
 
 OTHERS = 1_000
-"""What the store, HTTP and the listeners need beside the MQTT connections."""
+"""What the store and the listeners need beside the connections."""
 
 
 def allow_open_files(connections: int) -> int:
@@ -23,6 +23,8 @@ def allow_open_files(connections: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         log.warning(
-            "%d files may be open: too few for limits.connections = %d (ulimit -n)", allowed, connections
+            "%d files may be open: too few for limits.connections and http.connections, %d (ulimit -n)",
+            allowed,
+            connections,
         )
     return max(allowed, soft)

@@ -4,15 +4,14 @@ import asyncio
 import gc
 import logging
 import signal
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvloop
 from aiohttp import web
 
 from shards.rocks import RocksStore
 
+from .accepting import Acceptor
 from .app import App
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
@@ -21,7 +20,6 @@ from .delivery.subscriber import Closing
 from .files import allow_open_files
 from .http.front import Desk
 from .http.gate import Gate
-from .http.protocol import Protocol
 from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
@@ -29,11 +27,13 @@ from .site import build_desk, build_site
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
+HANDLERS_S = 0.5
+"""How long handlers may go on, twice, once their connections have been ended."""
 
 
 def serve(config: Config, *, is_simulated: bool) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Raises what opening the store raises."""
-    allow_open_files(config.limits.connections)
+    allow_open_files(config.limits.connections + config.http.connections)
     store = RocksStore(Path(config.store.dir))
     wall_ms = SystemClock().wall_ms()
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
@@ -55,7 +55,7 @@ class Server:
         self._listeners = Listeners(self.app.core.broker, config.mqtt)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
-        self._http: asyncio.Server | None = None
+        self._acceptor = Acceptor()
         self._is_started = False
 
     async def start(self) -> None:
@@ -66,15 +66,13 @@ class Server:
         http = self.config.http.listen
         self.app.listening += await self._listeners.open()
         gate = Gate(self.config, self.app.core.writer)
-        self._runner = web.AppRunner(build_site(self.app, gate), access_log=None)
+        self._runner = web.AppRunner(build_site(self.app, gate), shutdown_timeout=HANDLERS_S)
         await self._runner.setup()
         assert self._runner.server is not None
-        loop = asyncio.get_running_loop()
-        silent: dict[str, Any] = {"access_log": None}
-        others = partial(Protocol, self._runner.server, loop=loop, **silent)
-        self._desk = build_desk(self.app, gate, others)
-        self._http = await loop.create_server(self._desk.connection, http.host, http.port, backlog=1024)
-        http_port = self._http.sockets[0].getsockname()[1]
+        self._desk = build_desk(self.app, gate, self._runner.server)
+        http_port = await self._acceptor.open(
+            http, self._desk.connection, None, handshake_s=self.config.http.head_timeout_ms / 1000
+        )
         self.app.pipeline.reachable_at(f"http://{_reachable(http.host)}:{http_port}")
         self.app.housekeeping.start()
         self._is_started = True
@@ -86,12 +84,17 @@ class Server:
         if self._is_started:
             self.app.housekeeping.stop()
         self._listeners.close()
-        if self._http is not None:
-            self._http.close()
+        self._acceptor.close()
+        await asyncio.gather(self._stop_http(), self._stop_mqtt())
+        await self.app.stop()
+
+    async def _stop_http(self) -> None:
         if self._desk is not None:
             await self._desk.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def _stop_mqtt(self) -> None:
         links = self._listeners.links
         for link in list(links):
             link.shut(Closing.STOPPING)
@@ -99,7 +102,6 @@ class Server:
         # Bounded, and only at the end.
         while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await self.app.stop()
 
     def _fatal(self) -> None:
         self.exit_code = 1

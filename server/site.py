@@ -5,7 +5,6 @@ route. The resources themselves (server/http) know the parts that they are given
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
@@ -16,9 +15,10 @@ from shards.borrow import counting
 from .app import App
 from .http.answers import Handler
 from .http.front import Desk
-from .http.gate import Gate
+from .http.gate import Gate, unasked
 from .http.openapi import OpenApi
 from .http.problems import problem_middleware
+from .http.protocol import Protocol
 from .http.routes.backups import Backups
 from .http.routes.batch import Batch
 from .http.routes.clock import ClockRoutes
@@ -74,20 +74,29 @@ def build_site(app: App, gate: Gate) -> web.Application:
         ),
         OpenApi(),
     ):
-        site.router.add_routes(resource.routes())
+        site.router.add_routes([_patient(route) for route in resource.routes()])
     return site
 
 
-def build_desk(app: App, gate: Gate, others: Callable[[], asyncio.BaseProtocol]) -> Desk:
-    """Where connections begin; `others` makes the protocol of one that the site takes over."""
+def build_desk(app: App, gate: Gate, server: web.Server) -> Desk:
+    """Where connections begin; `server` serves what the site answers. On a running loop."""
     core = app.core
-    return Desk(core.writer, core.clock, read_side(app), app.metrics, core.config.limits, gate, others)
+    config = core.config
+    others = partial(Protocol, server, loop=asyncio.get_running_loop())
+    return Desk(
+        core.writer, core.clock, read_side(app), app.metrics, config.http, config.limits, gate, others
+    )
 
 
 def read_side(app: App) -> Timeline:
     """The timeline of `app` as calls read it."""
     core = app.core
     return Timeline(core.opened, core.writer.journal, node=core.node)
+
+
+def _patient(route: web.RouteDef) -> web.RouteDef:
+    """Whoever waits with its body hears from the gate."""
+    return web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, "expect_handler": unasked})
 
 
 def _counting(metrics: Metrics) -> Middleware:

@@ -20,9 +20,12 @@ The calls
     openapi.py     all calls described, as OpenAPI
 
 Connections
-    gate.py        how many bytes of bodies may be in the server at once
-    protocol.py    a connection of aiohttp's, which answers what is no HTTP with a problem
-    front.py       where connections begin; `POST /v1/messages` is answered here, the rest handed on
+    gate.py         how many bytes of bodies may be in the server at once
+    connections.py  all that are open, and the bounds on them
+    heads.py        the head of a request, read strictly
+    framing.py      where the body of a request ends
+    protocol.py     what aiohttp has of a connection: one request after the other
+    front.py        a connection; `POST /v1/messages` is answered here, the rest handed on
 
 Each imports only what stands above it. A call knows the parts that it uses and never the app: server/site.py,
 on the ground floor, hands them out.

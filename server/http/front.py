@@ -1,27 +1,37 @@
-"""`POST /v1/messages` answered without a web framework; every other request goes to aiohttp.
+"""Where connections begin: `POST /v1/messages` is answered here, any other call by aiohttp behind it.
 
 Written for speed: most of the processor time of one schedule was aiohttp's (request and response objects, a
 task's turn for the handler, routing). Read here it takes half of it: docs/decisions/0016 has the figures.
 
-A connection begins here. As long as what arrives is made of usual requests of that one call, each is
-read, decided in the writer and answered here, one after the other. The first bytes that are anything else
-(another call, half a head, a header that changes how a request is read) hand the connection over to
-aiohttp for good, together with them. So this file has to know little of HTTP; it must only be sure of what
-it takes. The same goes for what is refused before it reaches the writer: refusals are told in one place,
-which is not here.
+As long as what arrives is made of usual requests of that one call, each is read, decided in the writer and
+answered here, one after the other. From the first request on that is anything else (another call, a header
+that changes how a request is read) aiohttp answers what comes, for good. So the quick path has to know little
+of HTTP; it must only be sure of what it takes. The same goes for what is refused before it reaches the
+writer: refusals are told in one place, which is not here.
 
-What a client sends ahead while its request is being decided waits, 64 KiB at most; then the socket is read on
-when the answer is out.
+The socket stays with the front. It reads every head, strictly (server/http/heads.py), measures every body and
+hands aiohttp one request after the other, the next when the answer to the last is out. So it knows at any
+time what a client owes, and how long it has owed it:
+
+    what is waited for                    for how long
+    a head, from accept or first byte     http.head_timeout, then 408, or the end if nothing has come
+    the rest of a body                    http.body_timeout without a byte, or below 1 KiB a second after it
+    the next request                      http.idle_timeout, then the end
+    a client that reads its answer        http.idle_timeout without a byte taken, then the end
+
+Nobody is blamed for what the server does not read, or has not answered yet. What a client sends ahead while
+its request is answered waits, 64 KiB at most; then the socket is read on when the answer is out. Whom the
+server refuses is read a little longer, so that the answer arrives.
 
     data ──> read_request ──> Desk.start ──> writer ... synced ──> answer ──> the next one
-                    └──────── not one of ours ──────> aiohttp
+                    └──> read_head ──> Protocol: aiohttp, routes ──> answer ──┘
 """
 
 import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
@@ -30,15 +40,20 @@ from typing import Any, NamedTuple, cast
 from shards.dedupe import Replayed
 from shards.errors import Corrupt, StoreFailed
 
+from ..accepting import Opening
 from ..clock import Clock
-from ..config import Limits
+from ..config import Http, Limits
 from ..logs import by
 from ..metrics import Metrics
 from ..writer import Busy, Writer
 from .answers import WRITE_ERRORS, problem_of_write
+from .connections import TICK_S, Connections
+from .framing import Body, FramingError, body_of
 from .gate import Gate
+from .heads import HEAD_MAX, HOST, check_begun, read_head
 from .posting import first_answer, place
 from .problems import MEDIA_TYPE, Problem
+from .protocol import Protocol
 from .timeline import Timeline
 from .values.bodies import RequestError, check_json
 from .values.drafts import draft_of, late_ones
@@ -46,18 +61,22 @@ from .values.message_body import parse_one
 
 PATH = "/v1/messages"
 START = b"POST /v1/messages HTTP/1.1\r\n"
-HEAD_MAX = 8 << 10
+QUICK_HEAD_MAX = 8 << 10
 WHOLE_MAX = 16 << 10
 """A request up to this size is waited for; some clients send head and body apart."""
 AHEAD_MAX = 64 << 10
 """Bytes that a client may send ahead before its socket is read no further."""
-IDLE_S = 3_600.0
-"""A connection on which nothing has come for so long is closed."""
-CLOSE_S = 5.0
+BODY_RATE = 1 << 10
+"""Bytes of a body in a second, at least, once `http.body_timeout` has passed."""
+LINGER_S = 2.0
+LINGER_BYTES = 1 << 20
+"""So long, and so much, whom the server refuses is read on: else the refusal might not arrive."""
+CLOSE_S = 3.0
+"""How long answers may take when the server stops."""
 
 log = logging.getLogger(__name__)
 
-_HEADERS = re.compile(rb"(?:[A-Za-z0-9-]+:[ \t]*[\x21-\x7e \t]*\r\n)+")
+_HEADERS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x21-\x7e \t]*\r\n)+")
 _HEADER = re.compile(rb"([A-Za-z0-9-]+):[ \t]*([\x21-\x7e \t]*)\r\n")
 _MATTERS = re.compile(
     rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|authorization|if-|range|http2-"
@@ -65,6 +84,8 @@ _MATTERS = re.compile(
 """Names of headers that change how a request is read or answered."""
 
 Answer = Callable[[bytes], None]
+Others = Callable[[Callable[[bool], None]], Protocol]
+"""Makes what answers the calls that are not answered here, given whom to tell of each answer."""
 
 
 class Request(NamedTuple):
@@ -79,7 +100,7 @@ def read_request(data: bytes) -> Request | None:
     """The request that `data` begins with; None if that is not the whole head of a usual one of this call."""
     if not data.startswith(START):
         return None
-    stop = data.find(b"\r\n\r\n", len(START), HEAD_MAX)
+    stop = data.find(b"\r\n\r\n", len(START), QUICK_HEAD_MAX)
     if stop < 0 or not _HEADERS.fullmatch(data, len(START), stop + 2):
         return None
     known: dict[bytes, bytes] = {}
@@ -89,7 +110,7 @@ def read_request(data: bytes) -> Request | None:
             return None
         known[lower] = value.rstrip(b" \t")
     length = known.get(b"content-length", b"")
-    if b"host" not in known or not length.isdigit() or len(length) > 9:
+    if not HOST.fullmatch(known.get(b"host", b"")) or not length.isdigit() or len(length) > 9:
         return None
     if known.get(b"connection", b"keep-alive").lower() != b"keep-alive":
         return None
@@ -110,24 +131,30 @@ class Desk:
         clock: Clock,
         timeline: Timeline,
         metrics: Metrics,
+        http: Http,
         limits: Limits,
         gate: Gate,
-        others: Callable[[], asyncio.BaseProtocol],
+        others: Others,
     ) -> None:
-        """`others`: makes the protocol of a connection that is handed over."""
         self._writer = writer
         self._clock = clock
         self._timeline = timeline
         self._metrics = metrics
+        self.http = http
         self._limits = limits
-        self._gate = gate
+        self.gate = gate
         self.others = others
-        self.fronts: set[Front] = set()
+        self.connections = Connections(http)
+        self._timer: asyncio.TimerHandle | None = None
         self._date = (0, b"")
 
-    def connection(self) -> "Front":
-        """The protocol of a new connection."""
-        return Front(self)
+    def connection(self, address: str) -> "Front | None":
+        """The protocol of a new connection from there, if there is room for one."""
+        if not self.connections.admits(address):
+            return None
+        if self._timer is None:
+            self._look()
+        return Front(self, address, asyncio.get_running_loop())
 
     def start(self, body: bytes, key: str | None, answer: Answer) -> bool:
         """Have a request decided, `answer` it later; False if it is not for here, with nothing done."""
@@ -136,7 +163,7 @@ class Desk:
             message = parse_one(body, now_ms, self._limits, key)
             if message.spread_ms:
                 return False
-            size = self._gate.size(len(body))
+            size = self.gate.size(len(body))
         except (RequestError, Problem):
             return False
         draft = draft_of(message, now_ms)
@@ -155,13 +182,29 @@ class Desk:
             return False
         return True
 
+    def refusal(self, problem: Problem) -> bytes:
+        """The last answer on a connection."""
+        self._metrics.answers["", "", problem.status] += 1
+        headers = {**problem.headers, "Connection": "close"}
+        return self._said(problem.status, headers, problem.to_bytes(), MEDIA_TYPE)
+
     async def close(self) -> None:
-        """Let what is being decided be answered, then close the connections that are still here."""
-        deadline = time.monotonic() + CLOSE_S
-        while any(front.is_busy for front in self.fronts) and time.monotonic() < deadline:  # noqa: ASYNC110
+        """End the connections: who waits for an answer gets it, for `CLOSE_S` at most."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in self.connections:
+            connection.stop()
+        deadline = loop.time() + CLOSE_S
+        while self.connections and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        for front in list(self.fronts):
-            front.close()
+        for connection in self.connections:
+            connection.cut()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.connections.look(loop.time())
+        self._timer = loop.call_later(TICK_S, self._look)
 
     def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
         media = "application/json"
@@ -175,6 +218,9 @@ class Desk:
                 self._metrics.accepted.inc()
             status, headers, body = first_answer(one, due_ms, now_ms, self._timeline)
         self._metrics.answers["POST", PATH, status] += 1
+        return self._said(status, headers, body, media)
+
+    def _said(self, status: int, headers: Mapping[str, str], body: bytes, media: str) -> bytes:
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"{_STATUS[status]}Content-Type: {media}\r\n{more}Content-Length: {len(body)}\r\n"
         return b"".join((head.encode(), self._dated(), body))
@@ -187,105 +233,302 @@ class Desk:
         return self._date[1]
 
 
-class Front(asyncio.Protocol):
-    """One connection, until it is handed over."""
+class Front(Opening):
+    """One connection, from its accept to its end."""
 
-    def __init__(self, desk: Desk) -> None:
+    __slots__ = (
+        "_ahead",
+        "_body",
+        "_body_bytes",
+        "_desk",
+        "_dropped_bytes",
+        "_heard_s",
+        "_inner",
+        "_is_begun",
+        "_is_ending",
+        "_is_fresh",
+        "_is_full",
+        "_is_part",
+        "_loop",
+        "_since_s",
+        "_transport",
+        "_unsent",
+        "address",
+        "is_busy",
+        "kept_bytes",
+    )
+
+    def __init__(self, desk: Desk, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self._desk = desk
+        self.address = address
+        self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._is_begun = False
+        self._inner: Protocol | None = None
+        """aiohttp's side, once it has been needed."""
         self.is_busy = False
-        """A request is being decided."""
-        self._ahead = b""
+        """A request is being answered."""
+        self._is_ending = False
+        """What comes is read no more."""
+        self._is_fresh = True
+        """No whole head has come yet."""
+        self._is_part = False
+        """A request of the quick path has come but for the end of its body."""
         self._is_full = False
-        self._last_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        """The client does not read its answers."""
+        self._ahead = b""
+        self.kept_bytes = 0
+        self._body: Body | None = None
+        """What is not all there, of a request that aiohttp has."""
+        self._body_bytes = 0
+        self._dropped_bytes = 0
+        self._since_s = self._heard_s = loop.time()
+        """Since when it has waited for what it waits for; when a byte of a body came last."""
+        self._unsent = (0, 0.0)
+        """How much was not sent, and since when it is as much."""
+        desk.connections.add(self)
+
+    # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._desk.fronts.add(self)
-        self._watch()
+        self._is_begun = True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._leave()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._ahead = b""
+        self._desk.connections.discard(self)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_busy or self._is_full:
-            self._ahead += data
+        if self._is_ending:
+            self._drop(len(data))
+        elif self._body is not None:
+            self._feed(data)
+        elif self.is_busy or self._is_full:
+            self._keep(self._ahead + data)
             if len(self._ahead) > AHEAD_MAX and self._transport is not None:
                 self._transport.pause_reading()
         elif self._ahead:
-            data, self._ahead = self._ahead + data, b""
-            self._take(data)
+            self._take(self._ahead + data)
         else:
             self._take(data)
 
     def pause_writing(self) -> None:
         self._is_full = True
+        if self._inner is not None:
+            self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         self._is_full = False
+        if self._inner is not None:
+            self._inner.resume_writing()
         self._go_on()
 
-    def close(self) -> None:
-        if self._transport is not None:
+    # -- what it is asked
+
+    @property
+    def is_begun(self) -> bool:
+        return self._is_begun
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether aiohttp answers."""
+        return self._inner is not None
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def check(self, now_s: float, passed_s: float) -> None:
+        """Hold the client to the bounds in time; `passed_s` since the last time."""
+        transport, http = self._transport, self._desk.http
+        if transport is None:
+            return  # the TLS handshake has its own
+        waited_s = now_s - self._since_s
+        unsent = transport.get_write_buffer_size()
+        if unsent != self._unsent[0]:
+            self._unsent = (unsent, now_s)
+        if unsent:
+            if (now_s - self._unsent[1]) * 1_000 >= http.idle_timeout_ms:
+                self.cut()
+        elif self._is_ending:
+            if waited_s >= LINGER_S:
+                self.cut()
+        elif self._body is not None or self._is_part:
+            if self._inner is not None and self._inner.is_holding:
+                self._since_s += passed_s
+                self._heard_s = now_s
+            patience_s = http.body_timeout_ms / 1_000
+            is_slow = waited_s - patience_s >= self._body_bytes / BODY_RATE
+            if now_s - self._heard_s >= patience_s or is_slow:
+                self._give_up("the body did not come in time")
+        elif self.is_busy:
+            pass
+        elif self._ahead or self._is_fresh:
+            if waited_s * 1_000 >= http.head_timeout_ms:
+                self._give_up("the head did not come in time")
+        elif waited_s * 1_000 >= http.idle_timeout_ms:
+            transport.close()
+
+    def stop(self) -> None:
+        """The server stops: nothing new is read; the connection ends, if need be after an answer."""
+        self._is_ending = True
+        self._keep(b"")
+        if self._transport is None:
+            return
+        if not self.is_busy or self._body is not None:
             self._transport.close()
+        elif self._inner is not None:
+            self._inner.close()
+
+    def cut(self) -> None:
+        """End it, whatever it is doing."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- requests
 
     def _take(self, data: bytes) -> None:
-        request = read_request(data)
-        if request is not None and len(data) < request.end <= WHOLE_MAX:
-            self._ahead = data
+        """The next request, or what has come of it."""
+        request = read_request(data) if self._inner is None else None
+        if request is not None:
+            if len(data) < request.end <= WHOLE_MAX:
+                self._wait(data, is_part=True)
+                return
+            if request.end <= len(data) and self._desk.start(
+                data[request.start : request.end], request.key, self._answered
+            ):
+                self.is_busy = True
+                self._is_fresh = self._is_part = False
+                self._keep(data[request.end :])
+                return
+        self._take_other(data)
+
+    def _take_other(self, data: bytes) -> None:
+        """The same for aiohttp."""
+        while data.startswith(b"\r\n"):  # some send one behind a body
+            data = data[2:]
+        stop = data.find(b"\r\n\r\n", 0, HEAD_MAX)
+        try:
+            if stop < 0:
+                check_begun(data)
+                self._wait(data)
+                return
+            head = read_head(data[: stop + 4])
+            self._desk.gate.size(head.length)
+        except Problem as problem:
+            self._refuse(problem)
             return
-        self.is_busy = request is not None and request.end <= len(data)
-        if (
-            request is None
-            or not self.is_busy
-            or not self._desk.start(data[request.start : request.end], request.key, self._answered)
-        ):
-            self._hand_over(data)
-        else:
-            self._ahead = data[request.end :]
+        if self._inner is None:
+            self._inner = self._desk.others(self._told)
+            self._inner.connection_made(cast("asyncio.Transport", self._transport))
+        self.is_busy = True
+        self._is_fresh = self._is_part = False
+        self._keep(b"")
+        self._body, self._body_bytes = body_of(head.length), 0
+        self._since_s = self._loop.time()
+        self._feed(data, stop + 4)
+
+    def _feed(self, data: bytes, at: int = 0) -> None:
+        """Hand on what belongs to the request: `data[:at]`, and behind it the body as far as it has come."""
+        inner, body = self._inner, self._body
+        assert inner is not None
+        end = at
+        if body is not None:
+            try:
+                end += body.feed(data[at:] if at else data)
+            except FramingError as error:
+                log.debug("not readable: %s", error)
+                self._is_ending, self._since_s = True, self._loop.time()
+                inner.data_received(data + b"\0\r\n")  # aiohttp finds at the latest here that it is no body
+                return
+            self._body_bytes += end - at
+            self._heard_s = self._loop.time()
+            if body.is_done:
+                self._body = None
+        inner.data_received(data[:end] if end < len(data) else data)
+        if self._body is None:
+            if end < len(data):
+                self._keep(data[end:])
+            self._go_on()
+
+    def _wait(self, data: bytes, *, is_part: bool = False) -> None:
+        """For the rest of a head, or, `is_part`, of a short body."""
+        now_s = self._loop.time()
+        if is_part != self._is_part or not (self._is_fresh or self._ahead):
+            self._since_s = now_s
+        self._is_part, self._heard_s, self._body_bytes = is_part, now_s, len(data)
+        self._keep(data)
 
     def _answered(self, answer: bytes) -> None:
+        """A request of the quick path is decided."""
         self.is_busy = False
         if self._transport is None:
             return
         self._transport.write(answer)
-        self._last_s = asyncio.get_running_loop().time()
-        self._go_on()
+        self._since_s = self._loop.time()
+        if self._is_ending:
+            self._transport.close()
+        else:
+            self._go_on()
+
+    def _told(self, goes_on: bool) -> None:
+        """aiohttp has answered a request."""
+        self.is_busy = False
+        self._since_s = self._loop.time()
+        if not goes_on:
+            self._is_ending = True
+        elif self._body is None:
+            self._go_on()
 
     def _go_on(self) -> None:
         """Take what was sent ahead."""
-        if self.is_busy or self._is_full or not self._ahead or self._transport is None:
+        if self.is_busy or self._is_full or self._is_ending or self._body is not None:
             return
-        data, self._ahead = self._ahead, b""
-        self._transport.resume_reading()
+        transport, data = self._transport, self._ahead
+        if not data or transport is None or transport.is_closing():
+            return
+        self._keep(b"")
+        transport.resume_reading()
         self._take(data)
 
-    def _hand_over(self, data: bytes) -> None:
-        """aiohttp has the connection from here on."""
-        transport = self._transport
-        assert transport is not None
-        self.is_busy = False
-        self._leave()
-        protocol = cast("asyncio.Protocol", self._desk.others())
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        protocol.data_received(data)
+    # -- the end
 
-    def _leave(self) -> None:
-        self._transport = None
-        self._desk.fronts.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _watch(self) -> None:
-        """Close the connection when it has been idle for too long; looks once in that time."""
-        loop = asyncio.get_running_loop()
-        idle_s = loop.time() - self._last_s if self._timer is not None else 0.0
-        if idle_s >= IDLE_S and not self.is_busy:
-            self.close()
+    def _give_up(self, detail: str) -> None:
+        """The client is too slow. Is a request under way at aiohttp's, its handler hears of the end."""
+        if self._body is None and self._ahead:
+            self._refuse(Problem("request-timeout", detail))
         else:
-            self._timer = loop.call_later(IDLE_S, self._watch)
+            self.cut()
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer for the last time."""
+        transport = self._transport
+        self._is_ending, self._since_s = True, self._loop.time()
+        self._keep(b"")
+        if transport is None or transport.is_closing():
+            return
+        transport.write(self._desk.refusal(problem))
+        if not transport.can_write_eof():
+            transport.close()  # TLS: says that this is the end
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client has gone meanwhile
+            transport.abort()
+
+    def _drop(self, count: int) -> None:
+        self._dropped_bytes += count
+        if self._dropped_bytes > LINGER_BYTES and not self.is_busy:
+            self.cut()
+
+    def _keep(self, data: bytes) -> None:
+        """What has come and waits."""
+        if data or self._ahead:
+            self._ahead = data
+            self._desk.connections.keep(self, len(data))
 
 
 def _problem_of(error: Exception) -> Problem:

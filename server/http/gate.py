@@ -4,10 +4,10 @@
 or in it, which the writer counts. Here a body is counted from the first byte read to the answer. Beyond the
 bound a request is refused with 429 before its body is read. A body whose length is not announced, or that
 comes compressed, counts as the largest that may be. One request is let through however large, so that none
-starves.
+starves. A client that waits for "100 Continue" hears it when there is room for its body.
 """
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Middleware
 
 from ..config import Config
@@ -34,6 +34,7 @@ class Gate:
             except Busy as error:
                 raise problem_of_write(error) from None
             try:
+                await _go_ahead(request)
                 return await handler(request)
             finally:
                 self._writer.leave(size)
@@ -46,3 +47,13 @@ class Gate:
         if size > self._max_body:
             raise Problem("too-large", f"the body has {size} bytes, http.max_body is {self._max_body}")
         return size
+
+
+async def unasked(request: web.Request) -> None:
+    """What aiohttp does with `Expect` before a middleware sees the request: nothing."""
+
+
+async def _go_ahead(request: web.Request) -> None:
+    if "Expect" in request.headers and request.version >= HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer has not begun

@@ -48,17 +48,23 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "stale-token": (409, "The token is not the job's"),
         "nothing-to-expire": (409, "No slice is behind retention"),
         "no-spark": (409, "The server cannot run this job itself"),
+        "request-timeout": (408, "The request did not come in time"),
         "precondition-failed": (412, "The resource has changed"),
         "too-large": (413, "The request is too large"),
+        "uri-too-long": (414, "The URL is too long"),
         "unsupported-media-type": (415, "The media type is not understood"),
+        "expectation-failed": (417, "What is expected cannot be met"),
         "refused": (422, "The request was read and is refused"),
         "idempotency-mismatch": (422, "The key was used for another request"),
         "bad-manifest": (422, "The manifest does not fit the job"),
         "over-quota": (429, "A quota is used up"),
+        "head-too-large": (431, "The headers are too large"),
         "unreadable": (500, "What is stored of it cannot be read"),
         "internal": (500, "Something went wrong in the server"),
         "store-unavailable": (503, "The store cannot be written"),
+        "not-implemented": (501, "The server does not know this"),
         "not-ready": (503, "The server is not ready"),
+        "version-not-supported": (505, "This version of HTTP is not spoken here"),
     }
 )
 _AIOHTTP = MappingProxyType(

@@ -1,16 +1,21 @@
-"""A connection of aiohttp's, with problems for what is no HTTP too.
+"""What aiohttp has of a connection: whole requests, one after the other, that the front has read the head of.
 
-What the parser of the protocol refuses (a URL of 9,000 characters, a NUL in a header) never reaches a route
-or a middleware. aiohttp answers it with plain text and logs each with a traceback, so strangers fill the log
-at will; here it is a problem like any other, and the connection ends.
+The front (server/http/front.py) keeps the socket and hands in bytes; answers go to the socket from here. When
+one is out the front is told, and hands in the next request.
+
+What aiohttp's parser refuses all the same never reaches a route or a middleware. It would be answered with
+the parser's plain text and logged with a traceback, so that strangers fill the log at will; here it is a
+problem like any other, and the connection ends.
 """
 
+import asyncio
 import logging
+from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from ..logs import by
+from ..logs import by, shown
 from .problems import Problem
 
 log = logging.getLogger(__name__)
@@ -19,7 +24,26 @@ log = logging.getLogger(__name__)
 class Protocol(RequestHandler):
     """One connection."""
 
-    __slots__ = ()
+    __slots__ = ("_answered",)
+
+    def __init__(
+        self, server: web.Server, answered: Callable[[bool], None], *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """`answered`: called after each answer, with whether the connection goes on."""
+        super().__init__(server, loop=loop, access_log=None)  # type: ignore[arg-type]
+        self._answered = answered
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether the client is not read at the moment, because of us."""
+        return self._reading_paused or self._buffer_paused
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        answer, is_gone = await super().finish_response(request, resp, start_time)
+        self._answered(bool(answer.keep_alive) and not is_gone)
+        return answer, is_gone
 
     def handle_error(
         self,
@@ -32,8 +56,8 @@ class Protocol(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
         if 400 <= status < 500:
-            log.debug("not readable: %s", (message or "").partition("\n")[0])
-            problem = Problem("not-readable", message or "")
+            log.debug("not readable: %s", shown((message or "").partition("\n")[0]))
+            problem = Problem("not-readable", "this is not a request of HTTP/1.1")
         else:
             log.error("a request failed", exc_info=exc, extra=by(request.remote or "?"))
             problem = Problem("internal")

@@ -1,6 +1,5 @@
 """A whole server in one process: a real store, a simulated clock, HTTP by a test client, no MQTT sockets."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,12 +12,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
+from server.accepting import Acceptor
 from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config
 from server.delivery.message import Message
 from server.delivery.subscriber import Closing, Subscriber
 from server.http.gate import Gate
+from server.kinds import Address
 from server.site import build_desk, build_site
 from shards.errors import StoreFailed
 from shards.rocks import RocksStore
@@ -173,16 +174,13 @@ class Fronted(TestServer):
         assert self.runner is not None
         assert self.runner.server is not None
         self.desk = build_desk(self._of, self.gate, self.runner.server)
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self.desk.connection, "127.0.0.1", 0)
+        self._acceptor = Acceptor()
+        where = Address("127.0.0.1", 0)
+        self.front_port = await self._acceptor.open(where, self.desk.connection, None, handshake_s=10)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)
 
-    @property
-    def front_port(self) -> int:
-        return int(self._listener.sockets[0].getsockname()[1])
-
     async def close(self) -> None:
-        self._listener.close()
+        self._acceptor.close()
         await self.desk.close()
         await super().close()
 

@@ -107,7 +107,7 @@ async def listening(server: Running) -> AsyncIterator[tuple[str, int]]:
     await runner.setup()
     assert runner.server is not None
     loop = asyncio.get_running_loop()
-    others = partial(Protocol, runner.server, loop=loop, access_log=None)
+    others = partial(Protocol, runner.server, lambda goes_on: None, loop=loop)
     listener = await loop.create_server(others, "127.0.0.1", 0)
     yield listener.sockets[0].getsockname()
     listener.close()

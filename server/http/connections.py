@@ -1,0 +1,124 @@
+"""All HTTP connections of a server, and the bounds on them: how many, from where, how much they hold.
+
+A connection has bounds of its own in time (server/http/front.py), which are looked at here for all of them,
+twice a second: one timer instead of one for each request. What a client has sent ahead counts at once, what
+it does not read when all are looked at. Above `http.buffered_bytes` the one that holds most is cut, as often
+as it takes.
+"""
+
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
+
+from ..config import Http
+from ..logs import by
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+
+
+class Bounded(Protocol):
+    """A connection, as its bounds see it."""
+
+    address: str
+    kept_bytes: int
+    """Read and not handled; `Connections.keep` writes it."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What its client has not read yet."""
+
+    def check(self, now_s: float, passed_s: float) -> None:
+        """End it if its client is too slow; `passed_s` since the last time."""
+
+    def stop(self) -> None:
+        """Nothing new: end it, if need be after an answer."""
+
+    def cut(self) -> None:
+        """End it at once."""
+
+
+class Connections:
+    """Those that are open."""
+
+    def __init__(self, config: Http) -> None:
+        self._config = config
+        self._all: set[Bounded] = set()
+        self._of: Counter[str] = Counter()
+        """How many each network has."""
+        self._kept_bytes = 0
+        self._looked_s: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Bounded]:
+        return iter(list(self._all))
+
+    def admits(self, address: str) -> bool:
+        """Whether there is room for one more from there. Says so if not."""
+        config, cause = self._config, by(address)
+        if len(self._all) >= config.connections:
+            text = "connection refused: %d are open, as many as http.connections"
+            log.warning(text, len(self._all), extra=cause)
+            return False
+        if self._of[_network(address)] >= config.connections_per_address:
+            text = "connection refused: as many are open from there as http.connections_per_address"
+            log.warning(text, extra=cause)
+            return False
+        return True
+
+    def add(self, connection: Bounded) -> None:
+        self._all.add(connection)
+        self._of[_network(connection.address)] += 1
+
+    def discard(self, connection: Bounded) -> None:
+        if connection not in self._all:
+            return
+        self.keep(connection, 0)
+        self._all.discard(connection)
+        network = _network(connection.address)
+        self._of[network] -= 1
+        if not self._of[network]:
+            del self._of[network]
+
+    def keep(self, connection: Bounded, kept_bytes: int) -> None:
+        """Note what a connection keeps."""
+        self._kept_bytes += kept_bytes - connection.kept_bytes
+        connection.kept_bytes = kept_bytes
+        if self._kept_bytes > self._config.buffered_bytes:
+            self._relieve()
+
+    def look(self, now_s: float) -> None:
+        """Hold all of them to their bounds."""
+        passed_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
+        for connection in self:
+            connection.check(now_s, passed_s)
+        self._relieve()
+
+    def _relieve(self) -> None:
+        held = {one: one.kept_bytes + one.unsent_bytes for one in self._all}
+        over = sum(held.values()) - self._config.buffered_bytes
+        for connection in sorted(held, key=lambda one: -held[one]) if over > 0 else ():
+            log.warning(
+                "connection closed: http.buffered_bytes are held, and no other holds so many",
+                extra=by(connection.address),
+            )
+            connection.cut()
+            over -= held[connection]
+            if over <= 0:
+                return
+
+
+def _network(address: str) -> str:
+    """Where an address counts: an IPv6 host has the last 64 bits for itself."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address

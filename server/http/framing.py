@@ -1,0 +1,110 @@
+"""Where the body of a request ends, in what its connection has sent.
+
+aiohttp reads bodies. Here they are only measured, so that the next head begins where this body ends, and so
+that it is known whether a client still owes something. What is wrong inside a chunk aiohttp finds by itself,
+and ends the connection.
+
+Chunks of a few bytes cost more to read than to send, so their overhead is bounded: each counts 32 bytes, less
+what it carries, and 64 KiB of that are too much. Lines of NDJSON, one in a chunk, count nothing.
+
+Source: RFC 9112, section 7.1.
+"""
+
+import re
+from typing import Protocol
+
+CHUNK_LINE_MAX = 1_024
+TRAILERS_MAX = 8_190
+OVERHEAD = 32
+OVERHEAD_MAX = 64 << 10
+
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+
+
+class FramingError(Exception):
+    """These are no chunks, or such as nobody sends in earnest."""
+
+
+class Body(Protocol):
+    """What is measured."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+
+    def feed(self, data: bytes) -> int:
+        """How many of these bytes, the next that came, belong to it. Raises FramingError."""
+
+
+class Sized:
+    """A body whose length was announced."""
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+
+    @property
+    def is_done(self) -> bool:
+        return not self._left
+
+    def feed(self, data: bytes) -> int:
+        taken = min(len(data), self._left)
+        self._left -= taken
+        return taken
+
+
+class Chunked:
+    """A body that comes in chunks: size, data, ..., size 0, trailers, an empty line."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._left = 0
+        """Of the chunk, with the line end behind it."""
+        self._line = b""
+        self._in_trailers = False
+        self._trailer_bytes = 0
+        self._overhead = 0
+
+    def feed(self, data: bytes) -> int:
+        at = 0
+        while at < len(data) and not self.is_done:
+            if self._left:
+                step = min(self._left, len(data) - at)
+                self._left -= step
+                at += step
+                continue
+            stop = data.find(b"\n", at, at + CHUNK_LINE_MAX)
+            end = stop + 1 if stop >= 0 else len(data)
+            self._line += data[at:end]
+            if len(self._line) > CHUNK_LINE_MAX:
+                raise FramingError("a line between chunks is too long")
+            at = end
+            if stop >= 0:
+                line, self._line = self._line, b""
+                self._read_line(line)
+        return at
+
+    def _read_line(self, line: bytes) -> None:
+        if self._in_trailers:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > TRAILERS_MAX:
+                raise FramingError("the trailers are too long")
+            self.is_done = line == b"\r\n"
+            return
+        found = _SIZE.fullmatch(line)
+        if found is None:
+            raise FramingError("this is not the size of a chunk")
+        size = int(found[1], 16)
+        if size == 0:
+            self._in_trailers = True
+            return
+        self._left = size + 2
+        self._overhead = max(0, self._overhead + OVERHEAD - size)
+        if self._overhead > OVERHEAD_MAX:
+            raise FramingError("the chunks are too small")
+
+
+def body_of(length: int | None) -> Body | None:
+    """The body that a head announces: of so many bytes, None: in chunks. None if there is none."""
+    if length is None:
+        return Chunked()
+    return Sized(length) if length else None

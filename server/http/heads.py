@@ -1,0 +1,142 @@
+"""The head of a request, read strictly: what is not certain is refused before anybody acts on it.
+
+A server that guesses where a request ends, and a proxy before it that guesses otherwise, let a stranger put
+words into somebody else's mouth. So every head, also of what aiohttp answers, passes here first:
+
+    no HTTP, a header that is none, a length twice, both length and coding, no or two Hosts     400
+    a request line above 8,190 bytes                                                            414
+    a line above 8,190 bytes, more than 100 headers, a head above 16 KiB                        431
+    a body in a Content-Encoding that is not known                                              415
+    an Expect that is not 100-continue                                                          417
+    a method that is not known, a transfer coding other than chunked                            501
+    a version that is neither 1.0 nor 1.1                                                       505
+
+Source: RFC 9112, sections 2 to 6.
+"""
+
+import re
+from typing import NamedTuple
+
+from .problems import Problem
+
+HEAD_MAX = 16 << 10
+LINE_MAX = 8_190
+HEADERS_MAX = 100
+METHODS = frozenset(b"GET HEAD POST PUT PATCH DELETE OPTIONS TRACE QUERY".split())
+"""Such as have a name elsewhere, too: the resource says 405."""
+ENCODINGS = (b"gzip", b"deflate")
+"""What a body may come in. `identity` is none."""
+ONCE = frozenset(
+    (
+        *(b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding"),
+        *(b"expect", b"origin", b"sec-fetch-site", b"authorization"),
+    )
+)
+"""Headers that decide how a request is read, or by whom it is."""
+
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
+_TARGET = re.compile(rb"(?:/.*|\*|https?://([^/?#]*).*)", re.IGNORECASE)
+HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::[0-9]{1,5})?")
+
+
+class Head(NamedTuple):
+    """What a head says that matters before its call is known. Texts are empty where there is no header."""
+
+    method: str
+    host: str
+    origin: str
+    fetch_site: str
+    length: int | None
+    """Of the body, bytes; None: it comes in chunks."""
+
+
+def check_begun(data: bytes) -> None:
+    """Raise Problem if `data`, in which no head ends yet, cannot become one."""
+    line, end, _ = data.partition(b"\r\n")
+    if end or len(line) > LINE_MAX or b"\n" in line:
+        _line_of(line)
+    elif line and not _TOKEN.match(line):
+        raise Problem("not-readable", "this is not a request of HTTP/1.1")
+    if len(data) > HEAD_MAX:
+        raise Problem("head-too-large", f"the head has more than {HEAD_MAX} bytes")
+
+
+def read_head(head: bytes) -> Head:
+    """What a whole head says; it is given with its empty line. Raises Problem."""
+    first, *lines = head[:-4].split(b"\r\n")
+    method, authority, version = _line_of(first)
+    headers = _headers_of(lines)
+    host = headers.get(b"host", b"")
+    if (b"host" in headers or version == b"1.1") and not HOST.fullmatch(host):
+        raise Problem("not-readable", "a request names one host, in the header Host")
+    if authority is not None and authority.lower() != host.lower():
+        raise Problem("not-readable", "Host is another one than that of the URL")
+    length = _length_of(headers, version)
+    encoding = headers.get(b"content-encoding", b"identity").lower()
+    if length != 0 and encoding not in (b"identity", *ENCODINGS):
+        accepted = {"Accept-Encoding": b", ".join(ENCODINGS).decode()}
+        text = "a body may come as it is, or in gzip or deflate"
+        raise Problem("unsupported-media-type", text, headers=accepted)
+    if version == b"1.1" and headers.get(b"expect", b"100-continue").lower() != b"100-continue":
+        raise Problem("expectation-failed", "nothing but 100-continue can be expected")
+    return Head(
+        method.decode(),
+        host.decode(),
+        headers.get(b"origin", b"").decode("latin-1"),
+        headers.get(b"sec-fetch-site", b"").decode("latin-1"),
+        length,
+    )
+
+
+def _line_of(line: bytes) -> tuple[bytes, bytes | None, bytes]:
+    """Method, authority if the target has one, and version of the first line. Raises Problem."""
+    if len(line) > LINE_MAX:
+        raise Problem("uri-too-long", f"the first line has more than {LINE_MAX} bytes")
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise Problem("not-readable", "this is not a request of HTTP/1.1")
+    version = b"%b.%b" % (found[3], found[4])
+    if version not in (b"1.0", b"1.1"):
+        raise Problem("version-not-supported", "HTTP/1.1 is spoken here, and 1.0")
+    if found[1] not in METHODS:
+        raise Problem("not-implemented", "the method is not known")
+    target = _TARGET.fullmatch(found[2])
+    if target is None or (found[2] == b"*" and found[1] != b"OPTIONS"):
+        raise Problem("not-readable", "the target of a request is a path")
+    return found[1], target[1], version
+
+
+def _headers_of(lines: list[bytes]) -> dict[bytes, bytes]:
+    """By name in lower case; of one that may be repeated the last. Raises Problem."""
+    if len(lines) > HEADERS_MAX:
+        raise Problem("head-too-large", f"there are more than {HEADERS_MAX} headers")
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        if len(line) > LINE_MAX:
+            raise Problem("head-too-large", f"a header has more than {LINE_MAX} bytes")
+        name, colon, value = line.partition(b":")
+        if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise Problem("not-readable", "one of the headers is none")
+        lower = name.lower()
+        if lower in headers and lower in ONCE:
+            raise Problem("not-readable", f"the header {lower.decode()} is given twice")
+        headers[lower] = value.strip(b" \t")
+    return headers
+
+
+def _length_of(headers: dict[bytes, bytes], version: bytes) -> int | None:
+    """Of the body, bytes; None: it comes in chunks. Raises Problem."""
+    coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
+    if coding is None:
+        if length is None:
+            return 0
+        if not length.isdigit() or len(length) > 15:
+            raise Problem("not-readable", "Content-Length is not a number")
+        return int(length)
+    if length is not None or version == b"1.0":
+        raise Problem("not-readable", "a body has a Content-Length or, at HTTP/1.1, a Transfer-Encoding")
+    if coding.lower() != b"chunked":
+        raise Problem("not-implemented", "no transfer coding but chunked is known")
+    return None

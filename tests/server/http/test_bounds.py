@@ -1,0 +1,365 @@
+"""The bounds on HTTP connections, over real sockets: how many, how long, how much.
+
+Time is told, not waited for.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from server.config import Config
+from server.http.connections import Connections
+from server.http.front import Front
+
+from ..conftest import Fronted, Running
+
+BODY = b'{"topic":"a/b","payload":"hi","deliver_in":"15m"}'
+HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+POST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+OTHER = POST.replace(b"Host:", b"Expect: 100-continue\r\nHost:")
+"""The same, which is not for the quick path."""
+GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Wire:
+    """A client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def answer(self) -> tuple[int, Any]:
+        async with asyncio.timeout(30):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            sizes = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            body = await self.reader.readexactly(int(sizes[0].split(b":")[1])) if sizes else b""
+        is_json = body and b"json" in head
+        return int(head.split()[1]), json.loads(body) if is_json else body
+
+    async def end(self) -> bytes:
+        """What still comes, up to the end."""
+        async with asyncio.timeout(30):
+            with suppress(ConnectionError):
+                return await self.reader.read()
+        return b""
+
+
+class Bench:
+    """A server's front, and clients of it."""
+
+    def __init__(self, server: Running) -> None:
+        at = server.http.server
+        assert isinstance(at, Fronted)
+        self.at = at
+        self.wires: list[Wire] = []
+
+    @property
+    def fronts(self) -> list[Front]:
+        return [one for one in self.at.desk.connections if isinstance(one, Front)]
+
+    async def dial(self) -> Wire:
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.at.front_port))
+        self.wires.append(wire)
+        return wire
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not holds():
+                await asyncio.sleep(0.005)
+
+    async def one(self) -> tuple[Wire, Front]:
+        """A client, and its connection."""
+        before = set(self.fronts)
+        wire = await self.dial()
+        await self.until(lambda: any(front.is_begun for front in set(self.fronts) - before))
+        (front,) = set(self.fronts) - before
+        return wire, front
+
+    def pass_time(self, seconds: float) -> None:
+        """Look at all connections as if so much time had passed."""
+        now = asyncio.get_running_loop().time()
+        self.at.desk.connections.look(now)
+        self.at.desk.connections.look(now + seconds)
+
+
+@pytest.fixture
+async def bench(server: Running) -> AsyncIterator[Bench]:
+    made = Bench(server)
+    yield made
+    for wire in made.wires:
+        wire.writer.close()
+
+
+async def kept(bench: Bench, front: Front) -> None:
+    await bench.until(lambda: front.kept_bytes > 0)
+
+
+async def test_a_silent_connection_ends(bench: Bench) -> None:
+    wire, _ = await bench.one()
+    bench.pass_time(9)
+    assert len(bench.fronts) == 1
+    bench.pass_time(10.1)
+    assert await wire.end() == b""
+    await bench.until(lambda: not bench.fronts)
+
+
+@pytest.mark.parametrize("sent", [b"POST", HEAD, b"GET /livez HTTP/1.1\r\nHost: a\r\n", b"\r\n"])
+async def test_half_a_head_ends(bench: Bench, sent: bytes) -> None:
+    wire, front = await bench.one()
+    wire.send(sent)
+    if sent.strip():
+        await kept(bench, front)
+    bench.pass_time(10.1)
+    said = await wire.end()
+    assert not sent.strip() or said.startswith(b"HTTP/1.1 408 ")
+    await bench.until(lambda: not bench.fronts)
+
+
+@pytest.mark.parametrize("call", [POST, GET])
+async def test_half_a_head_behind_a_call_ends(bench: Bench, call: bytes) -> None:
+    wire, front = await bench.one()
+    wire.send(call + b"POST /v1")
+    assert (await wire.answer())[0] in (200, 201)
+    await kept(bench, front)
+    bench.pass_time(9)
+    assert bench.fronts
+    bench.pass_time(10.1)
+    status, body = await wire.answer()
+    assert (status, body["type"]) == (408, "/problems/request-timeout")
+    assert await wire.end() == b""
+
+
+async def test_half_a_short_body_ends(bench: Bench) -> None:
+    wire, front = await bench.one()
+    wire.send(POST[:-5])
+    await kept(bench, front)
+    bench.pass_time(10.1)
+    assert (await wire.answer())[0] == 408
+
+
+@pytest.mark.parametrize(
+    "rest", [b"Content-Length: 90000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n5\r\n"]
+)
+async def test_half_a_body_ends(bench: Bench, rest: bytes) -> None:
+    wire, front = await bench.one()
+    wire.send(HEAD + rest + b"{")
+    await bench.until(lambda: front.is_handed_over)
+    bench.pass_time(9)
+    assert bench.fronts
+    bench.pass_time(10.1)
+    assert await wire.end() == b""
+    await bench.until(lambda: not bench.fronts)
+
+
+async def test_a_body_that_drips_ends(bench: Bench) -> None:
+    """Each byte comes in time, and all of them would take years."""
+    wire, front = await bench.one()
+    wire.send(HEAD + b"Content-Length: 90000\r\n\r\n{")
+    await bench.until(lambda: front.is_handed_over)
+    front._since_s -= 11
+    front._heard_s = asyncio.get_running_loop().time()
+    bench.pass_time(0)
+    assert await wire.end() == b""
+
+
+async def test_a_body_that_is_fast_enough_goes_on(bench: Bench) -> None:
+    wire, front = await bench.one()
+    wire.send(HEAD + b"Content-Length: 90000\r\n\r\n" + b" " * 60_000)
+    await bench.until(lambda: front._body_bytes == 60_000)
+    front._since_s -= 60
+    bench.pass_time(1)
+    wire.send(b" " * 30_000)
+    assert (await wire.answer())[0] == 400
+
+
+@pytest.mark.parametrize("call", [POST, OTHER, GET])
+async def test_between_calls_a_connection_may_wait(bench: Bench, call: bytes) -> None:
+    wire, _ = await bench.one()
+    wire.send(call)
+    while (await wire.answer())[0] == 100:
+        pass
+    bench.pass_time(74)
+    wire.send(call)
+    while (await wire.answer())[0] == 100:
+        pass
+    bench.pass_time(75.1)
+    assert await wire.end() == b""
+
+
+async def test_who_waits_for_an_answer_is_not_too_slow(server: Running, bench: Bench) -> None:
+    wire, front = await bench.one()
+    wire.send(POST)
+    async with asyncio.timeout(30):
+        while not front.is_busy:
+            await asyncio.sleep(0)
+    bench.pass_time(1_000)
+    assert (await wire.answer())[0] == 201
+
+
+class TestFew:
+    @pytest.fixture
+    def config(self) -> Config:
+        http = replace(Config().http, connections=3, connections_per_address=2)
+        return replace(Config(), http=http)
+
+    async def test_more_are_closed_at_once(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+        (_, _), (second, _) = await bench.one(), await bench.one()
+        with caplog.at_level(logging.WARNING):
+            assert await (await bench.dial()).end() == b""
+        assert "as http.connections_per_address" in caplog.text
+        second.writer.close()
+        await bench.until(lambda: len(bench.fronts) == 1)
+        wire, _ = await bench.one()
+        wire.send(GET)
+        assert (await wire.answer())[0] == 200
+
+    def test_addresses_are_counted_apart_and_all_together(self, caplog: pytest.LogCaptureFixture) -> None:
+        class One:
+            kept_bytes = unsent_bytes = 0
+
+            def __init__(self, address: str) -> None:
+                self.address = address
+
+            def check(self, now_s: float, passed_s: float) -> None: ...
+            def stop(self) -> None: ...
+            def cut(self) -> None: ...
+
+        http = replace(Config().http, connections=4, connections_per_address=2)
+        connections = Connections(http)
+        made = [One(f"2001:db8::{n}") for n in range(2)]
+        for one in made:
+            assert connections.admits(one.address)
+            connections.add(one)
+        assert not connections.admits("2001:db8::ffff")
+        assert connections.admits("2001:db8:0:1::1")
+        for address in ("10.0.0.1", "10.0.0.2"):
+            connections.add(One(address))
+        assert not connections.admits("10.0.0.3")
+        assert "as many as http.connections" in caplog.text
+        connections.discard(made[0])
+        assert connections.admits("2001:db8::ffff")
+
+
+class TestLittle:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), http=replace(Config().http, buffered_bytes=1 << 20))
+
+    async def test_who_sends_most_ahead_is_closed(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The store hangs, so nobody is answered, and clients go on sending."""
+        clients = [await bench.one() for _ in range(20)]
+        for _, front in clients:
+            front.is_busy = True
+        (small, first), *others = clients
+        small.send(b"x" * 1_000)
+        for wire, _ in others:
+            wire.send(b"x" * 100_000)
+        await bench.until(lambda: len(bench.fronts) < 20)
+        assert first in bench.fronts
+        assert "http.buffered_bytes are held" in caplog.text
+
+    async def test_who_does_not_read_is_closed(self, bench: Bench) -> None:
+        _, front = await bench.one()
+        assert front._transport is not None
+        front._transport.write(bytes(16 << 20))
+        bench.pass_time(0)
+        await bench.until(lambda: not bench.fronts)
+
+
+async def test_an_answer_that_nobody_takes_ends_the_connection(bench: Bench) -> None:
+    wire, front = await bench.one()
+    wire.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    assert front._transport is not None
+    front._transport.write(bytes(16 << 20))
+    await bench.until(lambda: front.unsent_bytes > 0)
+    now = asyncio.get_running_loop().time()
+    look = bench.at.desk.connections.look
+    async with asyncio.timeout(30):
+        while front.unsent_bytes != (front._unsent[0] or -1):
+            look(now)
+            await asyncio.sleep(0.05)
+    look(now + 74)
+    assert bench.fronts == [front]
+    look(now + 76)
+    await bench.until(lambda: not bench.fronts)
+
+
+async def test_413_comes_before_100(bench: Bench) -> None:
+    wire, _ = await bench.one()
+    wire.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 100000000\r\n\r\n")
+    status, body = await wire.answer()
+    assert (status, body["type"]) == (413, "/problems/too-large")
+    assert await wire.end() == b""
+
+
+async def test_100_comes_before_the_body(bench: Bench) -> None:
+    wire, _ = await bench.one()
+    wire.send(OTHER[: -len(BODY)])
+    assert (await wire.answer())[0] == 100
+    wire.send(BODY)
+    assert (await wire.answer())[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"NONSENSE\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01", 400),
+        (GET.replace(b"Host: localhost\r\n", b""), 400),
+        (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n", 414),
+        (OTHER.replace(b"100-continue", b"miracle"), 417),
+        (POST.replace(b"Host:", b"Content-Encoding: br\r\nHost:"), 415),
+        (GET.replace(b"Host:", b"X: " + b"a" * 20_000 + b"\r\nHost:"), 431),
+        (POST.replace(b"Content-Length: 49", b"Transfer-Encoding: gzip"), 501),
+        (GET.replace(b"HTTP/1.1", b"HTTP/2.0"), 505),
+    ],
+)
+@pytest.mark.parametrize("before", [b"", POST, GET])
+async def test_what_is_refused_is_a_problem_and_the_end(
+    bench: Bench, before: bytes, sent: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also behind other calls, whose answers come first."""
+    wire, _ = await bench.one()
+    wire.send(before + sent)
+    if before:
+        assert (await wire.answer())[0] in (200, 201)
+    answered, body = await wire.answer()
+    assert (answered, body["status"]) == (status, status)
+    assert await wire.end() == b""
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+@pytest.mark.parametrize("call", [POST, OTHER, GET])
+async def test_chunks_and_calls_follow_each_other(bench: Bench, call: bytes) -> None:
+    """The next head begins where the chunks end, however all of it is cut."""
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n%b\r\n" % (20, BODY[:20])
+    chunked += b"%x;x=y\r\n%b\r\n0\r\nT: x\r\n\r\n" % (len(BODY) - 20, BODY[20:])
+    data = chunked + call + chunked
+    for step in (len(data), 50, 7):
+        wire, _ = await bench.one()
+        for at in range(0, len(data), step):
+            wire.send(data[at : at + step])
+            await asyncio.sleep(0)
+        statuses: list[int] = []
+        while len(statuses) < 3:
+            status, _ = await wire.answer()
+            statuses += [status] if status != 100 else []
+        assert statuses == [201, 200 if call is GET else 201, 201]
+
+
+async def test_chunks_of_a_byte_are_refused(bench: Bench) -> None:
+    wire, _ = await bench.one()
+    wire.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 10_000)
+    status, body = await wire.answer()
+    assert (status, body["type"]) == (400, "/problems/not-readable")
+    assert await wire.end() == b""

@@ -1,0 +1,103 @@
+"""A real server among clients that say half of what they want: closes them, sheds others, ends when told."""
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.support.server import ServerProcess, served
+
+POST = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+HALVES = (
+    b"",
+    b"POST /v1/mess",
+    POST,
+    POST + b"Content-Length: 50\r\n\r\n{",
+    POST + b"Content-Length: 5000000\r\n\r\n{",
+    POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+    b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /liv",
+    b"\x10\x7f\x00\x04MQ",
+)
+"""What clients send, of HTTP and of MQTT, and then no more."""
+WITHIN_S = 10.0
+"""A server has to end so soon, whatever clients do."""
+
+
+@contextmanager
+def halves(server: ServerProcess) -> Iterator[list[socket.socket]]:
+    with ExitStack() as stack:
+        made = []
+        for at in (server.http, server.mqtt):
+            for half in HALVES:
+                one = stack.enter_context(socket.create_connection(at, timeout=60))
+                one.sendall(half)
+                made.append(one)
+        yield made
+
+
+def ended(one: socket.socket) -> bool:
+    """Whether the server closes it; waits for that."""
+    try:
+        while one.recv(65_536):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def livez(server: ServerProcess) -> bytes:
+    with socket.create_connection(server.http, timeout=60) as one:
+        one.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        said = b""
+        try:
+            while data := one.recv(65_536):
+                said += data
+        except ConnectionError:
+            pass
+        return said
+
+
+def test_halves_are_closed(tmp_path: Path) -> None:
+    settings = {"http.head_timeout": "1s", "http.body_timeout": "1s", "limits.connect_timeout": "1s"}
+    with served(tmp_path / "data", settings=settings) as server, halves(server) as made:
+        assert all(ended(one) for one in made)
+        assert livez(server).startswith(b"HTTP/1.1 200 ")
+
+
+def test_it_ends_in_time_whatever_clients_do(tmp_path: Path) -> None:
+    """Nobody is too slow yet, by the settings. One reads nothing of what it asked for, too."""
+    settings = {"http.head_timeout": "1h", "http.body_timeout": "1h", "limits.connect_timeout": "1h"}
+    with (
+        served(tmp_path / "data", settings=settings) as server,
+        halves(server),
+        socket.create_connection(server.http, timeout=60) as deaf,
+    ):
+        deaf.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
+        assert livez(server).startswith(b"HTTP/1.1 200 ")
+        started = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - started < WITHIN_S
+
+
+def test_out_of_descriptors_it_sheds_and_says_so(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as server, ExitStack() as stack:
+        assert livez(server).startswith(b"HTTP/1.1 200 ")
+        _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        used = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used + 60, hard))
+        crowd = [
+            stack.enter_context(socket.create_connection(at, timeout=60))
+            for at in (server.http, server.mqtt) * 60
+        ]
+        assert livez(server) == b""
+        assert f"out of file descriptors, {used + 60} may be open" in server.output
+        for one in crowd:
+            one.close()
+        deadline = time.monotonic() + 60
+        while not livez(server).startswith(b"HTTP/1.1 200 "):
+            assert time.monotonic() < deadline
+        assert server.stop() == 0
