@@ -23,6 +23,7 @@ from .kinds import (
     ADDRESS,
     FILTERS,
     FLAG,
+    HOSTS,
     LISTENERS,
     MS,
     MS_OR_NEVER,
@@ -73,6 +74,8 @@ class Http:
     body_timeout_ms: int = _key(MS, "10s")
     idle_timeout_ms: int = _key(MS, "75s")
     buffered_bytes: int = _key(size(1 << 20), "64MiB")
+    hosts: tuple[str, ...] = _key(HOSTS, [])
+    origins: tuple[str, ...] = _key(ORIGINS, [])
 
 
 @dataclass(frozen=True, slots=True)

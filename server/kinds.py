@@ -150,6 +150,19 @@ def _read_origins(value: object) -> tuple[str, ...]:
     return origins
 
 
+def _read_hosts(value: object) -> tuple[str, ...]:
+    """A list of names, with a port or without, or "*"; from a variable as JSON, or with commas between."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.startswith("[") else [part for part in value.split(",") if part]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise KindError("a list of hosts is expected")
+    hosts = tuple(item.strip().lower() for item in value)
+    for host in hosts:
+        if host != "*" and not re.fullmatch(r"(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", host, re.ASCII):
+            raise KindError('a host is "fasti.example.com", with a port if only that one is meant, or "*"')
+    return hosts
+
+
 def _read_address(value: object) -> Address:
     host, colon, port = _read_text(value).rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -220,6 +233,7 @@ def _some_ms(value: object) -> int:
 
 SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 ADDRESS = Kind(_read_address)
+HOSTS = Kind(_read_hosts, lambda hosts: json.dumps(list(hosts)))
 LISTENERS = Kind(_read_listeners, _show_listeners)
 FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))
 FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")

@@ -1,7 +1,7 @@
 """The HTTP side put together: which parts of the app each resource uses, what every request passes through.
 
-That is, from the outside in: the count of answers, problems made of exceptions, the bound on bodies, the
-route. The resources themselves (server/http) know the parts that they are given, and not the app.
+That is, from the outside in: the count of answers, CORS, problems made of exceptions, the bound on bodies,
+the route. The resources themselves (server/http) know the parts that they are given, and not the app.
 """
 
 import asyncio
@@ -13,7 +13,10 @@ from aiohttp.typedefs import Middleware
 from shards.borrow import counting
 
 from .app import App
+from .browsers import Pages
+from .config import Config
 from .http.answers import Handler
+from .http.cors import cors, open_answer
 from .http.front import Desk
 from .http.gate import Gate, unasked
 from .http.openapi import OpenApi
@@ -47,9 +50,10 @@ def build_site(app: App, gate: Gate) -> web.Application:
     timeline = read_side(app)
     spreader = Spreader(timeline)
     site = web.Application(
-        middlewares=[_counting(metrics), problem_middleware, gate.middleware()],
+        middlewares=[_counting(metrics), cors(_pages(config)), problem_middleware, gate.middleware()],
         client_max_size=http.max_body,
     )
+    site.on_response_prepare.append(open_answer)
     for resource in (
         Batch(ask, clock, timeline, spreader, metrics, limits, max_batch=http.max_batch),
         Control(ask, clock, timeline, max_delay_ms=limits.max_delay_ms),
@@ -84,8 +88,22 @@ def build_desk(app: App, gate: Gate, server: web.Server) -> Desk:
     config = core.config
     others = partial(Protocol, server, loop=asyncio.get_running_loop())
     return Desk(
-        core.writer, core.clock, read_side(app), app.metrics, config.http, config.limits, gate, others
+        core.writer,
+        core.clock,
+        read_side(app),
+        app.metrics,
+        config.http,
+        config.limits,
+        gate,
+        _pages(config),
+        others,
     )
+
+
+def _pages(config: Config) -> Pages:
+    http = config.http
+    has_keys = bool(config.auth.keys_file)
+    return Pages(http.listen, hosts=http.hosts, origins=http.origins, has_keys=has_keys)
 
 
 def read_side(app: App) -> Timeline:

@@ -20,6 +20,7 @@ The calls
     openapi.py     all calls described, as OpenAPI
 
 Connections
+    cors.py         which pages in a browser may read answers
     gate.py         how many bytes of bodies may be in the server at once
     connections.py  all that are open, and the bounds on them
     heads.py        the head of a request, read strictly

@@ -41,6 +41,7 @@ from shards.dedupe import Replayed
 from shards.errors import Corrupt, StoreFailed
 
 from ..accepting import Opening
+from ..browsers import ForeignHost, ForeignOrigin, Pages
 from ..clock import Clock
 from ..config import Http, Limits
 from ..logs import by
@@ -50,7 +51,7 @@ from .answers import WRITE_ERRORS, problem_of_write
 from .connections import TICK_S, Connections
 from .framing import Body, FramingError, body_of
 from .gate import Gate
-from .heads import HEAD_MAX, HOST, check_begun, read_head
+from .heads import HEAD_MAX, HOST, Head, check_begun, read_head
 from .posting import first_answer, place
 from .problems import MEDIA_TYPE, Problem
 from .protocol import Protocol
@@ -71,6 +72,8 @@ BODY_RATE = 1 << 10
 LINGER_S = 2.0
 LINGER_BYTES = 1 << 20
 """So long, and so much, whom the server refuses is read on: else the refusal might not arrive."""
+READING = ("GET", "HEAD", "OPTIONS", "TRACE")
+"""Methods that change nothing."""
 CLOSE_S = 3.0
 """How long answers may take when the server stops."""
 
@@ -79,7 +82,8 @@ log = logging.getLogger(__name__)
 _HEADERS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x21-\x7e \t]*\r\n)+")
 _HEADER = re.compile(rb"([A-Za-z0-9-]+):[ \t]*([\x21-\x7e \t]*)\r\n")
 _MATTERS = re.compile(
-    rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|authorization|if-|range|http2-"
+    rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|authorization|origin"
+    rb"|sec-fetch-site|if-|range|http2-"
 )
 """Names of headers that change how a request is read or answered."""
 
@@ -94,6 +98,7 @@ class Request(NamedTuple):
     start: int
     end: int
     key: str | None
+    host: str
 
 
 def read_request(data: bytes) -> Request | None:
@@ -119,7 +124,8 @@ def read_request(data: bytes) -> Request | None:
     except RequestError:
         return None
     key = known.get(b"idempotency-key")
-    return Request(stop + 4, stop + 4 + int(length), None if key is None else key.decode())
+    end = stop + 4 + int(length)
+    return Request(stop + 4, end, None if key is None else key.decode(), known[b"host"].decode())
 
 
 class Desk:
@@ -134,6 +140,7 @@ class Desk:
         http: Http,
         limits: Limits,
         gate: Gate,
+        pages: Pages,
         others: Others,
     ) -> None:
         self._writer = writer
@@ -143,6 +150,7 @@ class Desk:
         self.http = http
         self._limits = limits
         self.gate = gate
+        self.pages = pages
         self.others = others
         self.connections = Connections(http)
         self._timer: asyncio.TimerHandle | None = None
@@ -243,6 +251,7 @@ class Front(Opening):
         "_desk",
         "_dropped_bytes",
         "_heard_s",
+        "_host",
         "_inner",
         "_is_begun",
         "_is_ending",
@@ -276,6 +285,8 @@ class Front(Opening):
         """A request of the quick path has come but for the end of its body."""
         self._is_full = False
         """The client does not read its answers."""
+        self._host = ""
+        """The last name of this server that it has used."""
         self._ahead = b""
         self.kept_bytes = 0
         self._body: Body | None = None
@@ -397,8 +408,10 @@ class Front(Opening):
             if len(data) < request.end <= WHOLE_MAX:
                 self._wait(data, is_part=True)
                 return
-            if request.end <= len(data) and self._desk.start(
-                data[request.start : request.end], request.key, self._answered
+            if (
+                request.end <= len(data)
+                and (request.host == self._host or self._knows(request.host))
+                and self._desk.start(data[request.start : request.end], request.key, self._answered)
             ):
                 self.is_busy = True
                 self._is_fresh = self._is_part = False
@@ -417,6 +430,7 @@ class Front(Opening):
                 self._wait(data)
                 return
             head = read_head(data[: stop + 4])
+            self._check_page(head)
             self._desk.gate.size(head.length)
         except Problem as problem:
             self._refuse(problem)
@@ -430,6 +444,27 @@ class Front(Opening):
         self._body, self._body_bytes = body_of(head.length), 0
         self._since_s = self._loop.time()
         self._feed(data, stop + 4)
+
+    def _knows(self, host: str) -> bool:
+        """Whether it is a name of this server; the last one is remembered."""
+        assert self._transport is not None
+        try:
+            self._desk.pages.check_host(host, self._transport)
+        except ForeignHost:
+            return False
+        self._host = host
+        return True
+
+    def _check_page(self, head: Head) -> None:
+        """Raise Problem if no page may ask for this, or not this one."""
+        assert self._transport is not None
+        pages, changes = self._desk.pages, head.method not in READING
+        try:
+            pages.check(head.host, head.origin, head.fetch_site, self._transport, changes=changes)
+        except ForeignHost as error:
+            raise Problem("foreign-host", str(error)) from None
+        except ForeignOrigin as error:
+            raise Problem("foreign-origin", str(error)) from None
 
     def _feed(self, data: bytes, at: int = 0) -> None:
         """Hand on what belongs to the request: `data[:at]`, and behind it the body as far as it has come."""

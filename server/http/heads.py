@@ -42,11 +42,12 @@ HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::[0-9]{
 
 
 class Head(NamedTuple):
-    """What a head says that matters before its call is known. Texts are empty where there is no header."""
+    """What a head says that matters before its call is known."""
 
     method: str
     host: str
-    origin: str
+    """Empty at HTTP/1.0 where there is none."""
+    origin: str | None
     fetch_site: str
     length: int | None
     """Of the body, bytes; None: it comes in chunks."""
@@ -84,7 +85,7 @@ def read_head(head: bytes) -> Head:
     return Head(
         method.decode(),
         host.decode(),
-        headers.get(b"origin", b"").decode("latin-1"),
+        headers[b"origin"].decode("latin-1") if b"origin" in headers else None,
         headers.get(b"sec-fetch-site", b"").decode("latin-1"),
         length,
     )

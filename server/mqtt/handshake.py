@@ -2,18 +2,20 @@
 
     GET /mqtt HTTP/1.1 ... -> 101, then frames; anything else -> an HTTP error, and the end
 
-A page in a browser may connect to any host that the browser can reach, so `Origin`, which pages cannot
-forge, is looked at: it must name the host that the request is for, or be one of `mqtt.ws_origins`.
+A page in a browser may connect to any host that the browser can reach. Which may connect to this one
+server/browsers.py says.
 
 Source: RFC 6455, section 4.2.
 """
 
 import binascii
+from asyncio import BaseTransport
 from base64 import b64decode, b64encode
 from hashlib import sha1
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import urlsplit
+
+from ..browsers import ForeignHost, ForeignOrigin, Pages
 
 PATHS = frozenset({"/", "/mqtt"})
 PROTOCOLS = ("mqtt", "mqttv3.1")
@@ -30,18 +32,20 @@ class HandshakeRefused(Exception):
         self.headers = headers
 
 
-def answer_handshake(head: bytes, origins: tuple[str, ...]) -> bytes:
-    """The answer to a request, its lines without the empty one; raises HandshakeRefused.
-
-    `origins` are allowed beside the host that the request names; "*" is all.
-    """
+def answer_handshake(head: bytes, pages: Pages, transport: BaseTransport) -> bytes:
+    """The answer to a request, its lines without the empty one; raises HandshakeRefused."""
     if len(head) > HEAD_MAX:
         raise HandshakeRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = _headers(lines)
     _check_request(first, headers)
-    if "origin" in headers and not _is_allowed(headers["origin"], headers.get("host", ""), origins):
-        raise HandshakeRefused(HTTPStatus.FORBIDDEN, "this origin is not one of mqtt.ws_origins")
+    site = headers.get("sec-fetch-site", "")
+    try:
+        pages.check(headers["host"], headers.get("origin"), site, transport, changes=True)
+    except ForeignHost as error:
+        raise HandshakeRefused(HTTPStatus.MISDIRECTED_REQUEST, str(error)) from None
+    except ForeignOrigin as error:
+        raise HandshakeRefused(HTTPStatus.FORBIDDEN, str(error)) from None
     key = headers.get("sec-websocket-key", "").encode("latin-1")
     accept = b64encode(sha1(key + _KEY_TAIL, usedforsecurity=False).digest())
     offered = _tokens(headers, "sec-websocket-protocol")
@@ -76,7 +80,7 @@ def _tokens(headers: dict[str, str], name: str) -> set[str]:
 def _check_request(first: str, headers: dict[str, str]) -> None:
     method, _, rest = first.partition(" ")
     target, _, version = rest.partition(" ")
-    if version != "HTTP/1.1" or "host" not in headers:
+    if version != "HTTP/1.1" or not headers.get("host"):
         raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "this is not a request of HTTP/1.1")
     if target.partition("?")[0] not in PATHS:
         raise HandshakeRefused(HTTPStatus.NOT_FOUND, "MQTT is at /mqtt")
@@ -99,14 +103,3 @@ def _check_request(first: str, headers: dict[str, str]) -> None:
         key = b""
     if len(key) != 16:
         raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "Sec-WebSocket-Key is not 16 bytes in base64")
-
-
-def _is_allowed(origin: str, host: str, origins: tuple[str, ...]) -> bool:
-    """Whether a page of `origin` may connect to `host`, which is compared without the ports."""
-    if "*" in origins or origin.lower() in origins:
-        return True
-    try:
-        theirs, ours = urlsplit(origin).hostname, urlsplit(f"//{host}").hostname
-    except ValueError:
-        return False
-    return theirs is not None and theirs == ours

@@ -12,6 +12,7 @@ import ssl
 from functools import partial
 
 from ..accepting import Acceptor, Opening
+from ..browsers import Pages
 from ..config import Mqtt
 from ..delivery.broker import Broker
 from ..kinds import Address
@@ -46,14 +47,20 @@ class Listeners:
         context = self._tls() if scheme in ("mqtts", "wss") else None
         port = await self._acceptor.open(
             address,
-            partial(self._begin, is_web=scheme in ("ws", "wss")),
+            partial(self._begin, pages=self._pages(address) if scheme in ("ws", "wss") else None),
             None if context is None else lambda: context,
             handshake_s=self._broker.config.limits.connect_timeout_ms / 1000,
         )
         return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
 
-    def _begin(self, peer: str, *, is_web: bool) -> Opening | None:
-        """A link for a connection from `peer`, if there is room for one."""
+    def _pages(self, address: Address) -> Pages:
+        config = self._broker.config
+        origins = (*config.http.origins, *self._config.ws_origins)
+        has_keys = bool(config.auth.keys_file)
+        return Pages(address, hosts=config.http.hosts, origins=origins, has_keys=has_keys)
+
+    def _begin(self, peer: str, *, pages: Pages | None) -> Opening | None:
+        """A link for a connection from `peer`, if there is room for one; with `pages`, a websocket."""
         loop = asyncio.get_running_loop()
         cause = by(peer)
         if not self._broker.admits(loop.time()):
@@ -64,7 +71,7 @@ class Listeners:
             log.warning(text, len(self.links), extra=cause)
             return None
         link = MqttLink(self._broker, loop, self.links)
-        return Websocket(link, self._config.ws_origins) if is_web else link
+        return link if pages is None else Websocket(link, pages)
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -10,6 +10,7 @@ import logging
 from typing import Any, cast
 
 from ..accepting import Opening
+from ..browsers import Pages
 from ..logs import by
 from .frames import BINARY, CLOSE, NORMAL, PING, PONG, FrameError, Frames, frame
 from .handshake import HEAD_MAX, HandshakeRefused, answer_handshake
@@ -26,9 +27,9 @@ PONG_MAX = 64 << 10
 class Websocket(Opening):
     """One connection. To the link it is a transport: what stands under "asyncio.Transport" is that."""
 
-    def __init__(self, link: MqttLink, origins: tuple[str, ...]) -> None:
+    def __init__(self, link: MqttLink, pages: Pages) -> None:
         self._link = link
-        self._origins = origins
+        self._pages = pages
         self._raw: asyncio.Transport
         self._head = b""
         self._frames = Frames()
@@ -130,7 +131,7 @@ class Websocket(Opening):
         if not end and len(head) <= HEAD_MAX:
             return
         try:
-            answer = answer_handshake(head, self._origins)
+            answer = answer_handshake(head, self._pages, self._raw)
         except HandshakeRefused as error:
             self._refuse(error)
             return

@@ -34,7 +34,7 @@ def half_connects(scene: Scene) -> str:
 
 def half_handshakes(scene: Scene) -> str:
     """1,000 connections with half a TLS handshake, 1,000 with half a websocket's."""
-    halves = [b"\x16\x03\x01\x02\x00\x01", b"GET /mqtt HTTP/1.1\r\nHost: x\r\n"]
+    halves = [b"\x16\x03\x01\x02\x00\x01", b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n"]
     return _held(scene, [scene.tls, scene.ws] * (CONNECTIONS // 2), halves)
 
 
@@ -206,7 +206,7 @@ def http_deep_json(scene: Scene) -> str:
 def http_slow_bodies(scene: Scene) -> str:
     """200 bodies that come by a byte a second."""
     head = (
-        b"POST /v1/messages HTTP/1.1\r\nHost: x\r\n"
+        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: application/json\r\nContent-Length: 99999\r\n\r\n"
     )
     made = []

@@ -104,9 +104,9 @@ async def ask(at: Address, wish: bytes) -> bytes:
 
 
 def get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
 
 def post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

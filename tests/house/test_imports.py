@@ -188,7 +188,7 @@ def test_no_circular_imports() -> None:
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("version", "files", "logs", "times", "clock"),
     ("kinds",),
-    ("config", "accepting"),
+    ("config", "accepting", "browsers"),
     ("writer", "metrics"),
     ("loader", "mending", "held"),
     ("codec", "delivery", "schedules", "jobs"),

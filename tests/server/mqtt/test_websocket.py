@@ -1,7 +1,11 @@
 """The handshake and the frames of websockets, without a socket: cut anywhere, refused where they must be."""
 
+import asyncio
+
 import pytest
 
+from server.browsers import Pages
+from server.kinds import Address
 from server.mqtt.frames import BINARY, CLOSE, PING, PONG, TEXT, FrameError, Frames, frame
 from server.mqtt.handshake import HEAD_MAX, HandshakeRefused, answer_handshake
 from tests.server.mqtt.test_links import masked
@@ -23,16 +27,29 @@ def head(first: str = "GET /mqtt HTTP/1.1", **changes: str | None) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
+class Plain(asyncio.Transport):
+    """A connection to port 9001, without TLS."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return ("10.0.0.1", 9001) if name == "sockname" else default
+
+
+def answer(data: bytes, *origins: str) -> bytes:
+    where = Address("0.0.0.0", 9001, "ws")
+    pages = Pages(where, hosts=("broker.example",), origins=origins, has_keys=False)
+    return answer_handshake(data, pages, Plain())
+
+
 def refusal(data: bytes, *origins: str) -> int:
     with pytest.raises(HandshakeRefused) as caught:
-        answer_handshake(data, origins)
+        answer(data, *origins)
     return int(caught.value.status)
 
 
 @pytest.mark.parametrize("target", ["/", "/mqtt", "/mqtt?token=1"])
 def test_a_request_is_answered(target: str) -> None:
     """The key and its answer are those of RFC 6455, section 1.3."""
-    lines = answer_handshake(head(f"GET {target} HTTP/1.1"), ()).split(b"\r\n")
+    lines = answer(head(f"GET {target} HTTP/1.1")).split(b"\r\n")
     assert lines[0] == b"HTTP/1.1 101 Switching Protocols"
     assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in lines
     assert b"Sec-WebSocket-Protocol: mqtt" in lines
@@ -40,10 +57,8 @@ def test_a_request_is_answered(target: str) -> None:
 
 
 def test_the_subprotocol() -> None:
-    assert b"Sec-WebSocket-Protocol: mqttv3.1\r\n" in answer_handshake(
-        head(**{"Sec-WebSocket-Protocol": "mqttv3.1"}), ()
-    )
-    assert b"Sec-WebSocket-Protocol" not in answer_handshake(head(**{"Sec-WebSocket-Protocol": None}), ())
+    assert b"Sec-WebSocket-Protocol: mqttv3.1\r\n" in answer(head(**{"Sec-WebSocket-Protocol": "mqttv3.1"}))
+    assert b"Sec-WebSocket-Protocol" not in answer(head(**{"Sec-WebSocket-Protocol": None}))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +70,10 @@ def test_the_subprotocol() -> None:
         (head("GET /other HTTP/1.1"), 404),
         (head("POST /mqtt HTTP/1.1"), 405),
         (head(Host=None), 400),
+        (head(Host=""), 400),
+        (head(Host="evil.example:9001"), 421),
+        (head(Host="evil.example:9001", Origin="http://evil.example:9001"), 421),
+        (head(Sec_Fetch_Site="cross-site"), 403),
         (head(Upgrade=None), 426),
         (head(Upgrade="h2c"), 426),
         (head(Connection="close"), 426),
@@ -70,20 +89,28 @@ def test_what_is_refused(data: bytes, status: int) -> None:
     assert refusal(data) == status
 
 
-@pytest.mark.parametrize("origin", ["http://broker.example", "https://BROKER.example:8443"])
-def test_pages_of_the_same_host_may_connect(origin: str) -> None:
-    assert answer_handshake(head(Origin=origin), ())
+def test_pages_of_the_same_origin_may_connect() -> None:
+    assert answer(head(Origin="http://BROKER.example:9001"))
+    assert answer(head(Host="broker.example", Origin="http://broker.example:80"))
 
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://evil.example", "http://broker.example.evil.example", "null", "", "http://[", "broker.example"],
+    [
+        *("http://evil.example", "http://broker.example.evil.example", "null", "", "http://["),
+        *(
+            "broker.example",
+            "http://broker.example",
+            "http://broker.example:8443",
+            "https://broker.example:9001",
+        ),
+    ],
 )
 def test_others_may_not_unless_they_are_named(origin: str) -> None:
     assert refusal(head(Origin=origin)) == 403
     assert refusal(head(Origin=origin), "https://app.example") == 403
-    assert answer_handshake(head(Origin=origin), ("*",))
-    assert answer_handshake(head(Origin="https://App.example"), ("https://app.example",))
+    assert answer(head(Origin=origin), "*")
+    assert answer(head(Origin="https://App.example"), "https://app.example")
     assert refusal(head(Origin=origin) + b"\r\nOrigin: http://broker.example") == 403
 
 
