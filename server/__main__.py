@@ -22,6 +22,7 @@ from .config import Config, ConfigError, load, table
 from .logs import configure_logging
 from .offline import inspect, retime, verify
 from .run import serve
+from .tls import http_certificates, mqtt_certificates
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -36,12 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     if options.check:
+        try:
+            http_certificates(config), mqtt_certificates(config)
+        except ConfigError as error:
+            print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
+            return EXIT_USAGE
         print("\n".join(table(config, origins)))  # noqa: T201
         return 0
     configure_logging(options.log)
     try:
         return _run(options, config)
-    except StoreLocked as error:
+    except (ConfigError, StoreLocked) as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except (ShardsError, OSError) as error:

@@ -74,6 +74,8 @@ class Http:
     body_timeout_ms: int = _key(MS, "10s")
     idle_timeout_ms: int = _key(MS, "75s")
     buffered_bytes: int = _key(size(1 << 20), "64MiB")
+    tls_cert: str = _key(TEXT, "")
+    tls_key: str = _key(TEXT, "")
     hosts: tuple[str, ...] = _key(HOSTS, [])
     origins: tuple[str, ...] = _key(ORIGINS, [])
 
@@ -85,6 +87,10 @@ class Mqtt:
     listen: tuple[Address, ...] = _key(LISTENERS, "127.0.0.1:1883")
     tls_cert: str = _key(TEXT, "")
     tls_key: str = _key(TEXT, "")
+    tls_ca: str = _key(TEXT, "")
+    tls_require_certificate: bool = _key(FLAG, False)
+    tls_crl: str = _key(TEXT, "")
+    tls_identity_as_username: bool = _key(FLAG, False)
     deny_subscribe: tuple[str, ...] = _key(FILTERS, [])
     receive_maximum: int = _key(count(1, 65_535), 1_024)
     topic_alias_maximum: int = _key(count(0, 65_535), 32)
@@ -262,6 +268,11 @@ def _keys() -> Iterator[tuple[str, str, Kind[Any]]]:
             yield f"{section.name}.{_key_name(item.name)}", item.name, item.metadata["kind"]
 
 
+def _value(config: Config, key: str) -> object:
+    section, _, attribute = key.partition(".")
+    return getattr(getattr(config, section), attribute)
+
+
 def _key_name(attribute: str) -> str:
     return attribute.removesuffix("_ms").removesuffix("_s")
 
@@ -349,6 +360,16 @@ def _check_together(config: Config) -> None:
         and not config.mqtt.tls_cert
     ):
         raise ConfigError("mqtt.tls_cert", "is needed: mqtt.listen has a listener with TLS")
+    for given, needed in (
+        ("http.tls_key", "http.tls_cert"),
+        ("mqtt.tls_key", "mqtt.tls_cert"),
+        ("mqtt.tls_ca", "mqtt.tls_cert"),
+        ("mqtt.tls_crl", "mqtt.tls_ca"),
+        ("mqtt.tls_require_certificate", "mqtt.tls_ca"),
+        ("mqtt.tls_identity_as_username", "mqtt.tls_require_certificate"),
+    ):
+        if _value(config, given) and not _value(config, needed):
+            raise ConfigError(needed, f"is needed: {given} is set")
     if auth.keys_file:
         raise ConfigError("auth.keys_file", "must be empty: this version does not check keys yet")
     if auth.allow_open:

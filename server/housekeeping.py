@@ -70,8 +70,10 @@ class Housekeeping:
         self._sweep_topic = b""
         self._running = asyncio.Lock()
 
-    def start(self) -> None:
+    def start(self, *more: tuple[Callable[[], object], float]) -> None:
+        """`more`: what else is to be done, each so often, s."""
         every: list[tuple[Callable[[], object], float]] = [
+            *more,
             (self._run_logged, INTERVAL_S),
             (self._forget_logged, INTERVAL_S),
             (self.tell_figures, SYS_INTERVAL_S),

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import signal
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -20,39 +21,54 @@ from .delivery.subscriber import Closing
 from .files import allow_open_files
 from .http.front import Desk
 from .http.gate import Gate
+from .kinds import Address
 from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
+from .tls import Certificates, http_certificates, mqtt_certificates
 
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
+FILES_INTERVAL_S = 5
+INSIDE = Address("127.0.0.1", 0)
+"""Where HTTP listens without TLS, for the server's own jobs, if elsewhere it has TLS."""
 HANDLERS_S = 0.5
 """How long handlers may go on, twice, once their connections have been ended."""
 
 
 def serve(config: Config, *, is_simulated: bool) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. Raises what opening the store raises."""
+    """Run until SIGTERM or SIGINT; the exit code. Raises ConfigError, and what opening the store raises."""
+    http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     allow_open_files(config.limits.connections + config.http.connections)
     store = RocksStore(Path(config.store.dir))
     wall_ms = SystemClock().wall_ms()
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
     retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(Server(config, clock, store)))
+        return runner.run(_serve(Server(config, clock, store, http_tls, mqtt_tls)))
 
 
 class Server:
     """An app with its listeners."""
 
-    def __init__(self, config: Config, clock: Clock, store: RocksStore) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: RocksStore,
+        http_tls: Certificates | None,
+        mqtt_tls: Certificates | None,
+    ) -> None:
         self.config = config
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self.app = App(config, clock, store, fatal=self._fatal)
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
-        self._listeners = Listeners(self.app.core.broker, config.mqtt)
+        self._http_tls = http_tls
+        self._certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
+        self._listeners = Listeners(self.app.core.broker, config.mqtt, mqtt_tls)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
         self._acceptor = Acceptor()
@@ -70,14 +86,25 @@ class Server:
         await self._runner.setup()
         assert self._runner.server is not None
         self._desk = build_desk(self.app, gate, self._runner.server)
-        http_port = await self._acceptor.open(
-            http, self._desk.connection, None, handshake_s=self.config.http.head_timeout_ms / 1000
-        )
-        self.app.pipeline.reachable_at(f"http://{_reachable(http.host)}:{http_port}")
-        self.app.housekeeping.start()
+        begin, tls = self._desk.connection, self._http_tls
+        context = None if tls is None else tls.context
+        handshake_s = self.config.http.head_timeout_ms / 1000
+        http_port = await self._acceptor.open(http, begin, context, handshake_s=handshake_s)
+        at = f"{_reachable(http.host)}:{http_port}"
+        if tls is not None and self.config.spark.enabled != "off":
+            # The server's own jobs come to it by an address, which is in nobody's certificate.
+            inside = await self._acceptor.open(INSIDE, begin, None, handshake_s=handshake_s)
+            at = f"{INSIDE.host}:{inside}"
+        self.app.pipeline.reachable_at(f"http://{at}")
+        self.app.housekeeping.start((self.refresh, FILES_INTERVAL_S))
         self._is_started = True
         _settle_garbage_collector()
-        _announce(f"{http.host}:{http_port}", self.app.listening)
+        _announce(f"{http.host}:{http_port}", self.app.listening, has_tls=tls is not None)
+
+    def refresh(self, *, is_told: bool = False) -> None:
+        """Read files again that have changed, or in any case if `is_told`."""
+        for certificates in self._certificates:
+            certificates.refresh(is_told=is_told)
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
@@ -112,6 +139,7 @@ async def _serve(server: Server) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, is_told=True))
     try:
         await server.start()
         if not server.exit_code:
@@ -139,13 +167,13 @@ def _settle_garbage_collector() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def _announce(http: str, listening: list[dict[str, object]]) -> None:
+def _announce(http: str, listening: list[dict[str, object]], *, has_tls: bool) -> None:
     """Where the server listens and one line to try, for people and for scripts."""
     first, *more = listening
     others = "".join(f" {at['transport']}={at['host']}:{at['port']}" for at in more)
     lines = (
         f"listening http={http} mqtt={first['host']}:{first['port']}{others}",
-        f"try: curl -s http://{http}/v1/messages -H 'content-type: application/json' "
+        f"try: curl -s http{'s' if has_tls else ''}://{http}/v1/messages -H 'content-type: application/json' "
         '-d \'{"topic":"hello","payload":"world","deliver_in":"5s"}\'',
     )
     print("\n".join(lines), flush=True)  # noqa: T201

@@ -24,6 +24,6 @@ Outwards:
 
 It says what MQTT says: packets, levels, reason codes, aliases, packet ids, keep alive. It does not decide who
 gets a message, what is stored, or when a session ends (server/delivery); bytes are read and written elsewhere
-(server/codec). Of the ground floor it knows configuration, clock, log, times, kinds of values, accepting and
-browsers only.
+(server/codec). Of the ground floor it knows configuration, clock, log, times, kinds of values, accepting,
+certificates and browsers only.
 """

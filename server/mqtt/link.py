@@ -39,6 +39,7 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
+from ..tls import common_name
 from .state import Connection
 
 log = logging.getLogger(__name__)
@@ -165,9 +166,17 @@ class MqttLink(Opening):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._connection = Connection(self._broker, peer=peer_of(transport), wake=self._plan_flush)
-        self._transport.set_write_buffer_limits(high=self._broker.config.limits.out_bytes)
+        config, identity = self._broker.config, common_name(transport)
+        self._connection = Connection(
+            self._broker, peer=peer_of(transport), identity=identity, wake=self._plan_flush
+        )
+        self._transport.set_write_buffer_limits(high=config.limits.out_bytes)
         self._last_received = self._loop.time()
+        has_tls = transport.get_extra_info("sslcontext") is not None
+        if config.mqtt.tls_identity_as_username and has_tls and not identity:
+            cause = by(str(transport.get_extra_info("peername", "?")[0]))
+            log.warning("connection closed: there is no common name in its certificate", extra=cause)
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         connection = self._connection

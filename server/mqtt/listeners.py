@@ -8,7 +8,6 @@ at its accept, before TLS or HTTP, and counts from then on.
 
 import asyncio
 import logging
-import ssl
 from functools import partial
 
 from ..accepting import Acceptor, Opening
@@ -17,6 +16,7 @@ from ..config import Mqtt
 from ..delivery.broker import Broker
 from ..kinds import Address
 from ..logs import by
+from ..tls import Certificates
 from .link import Links, MqttLink
 from .websocket import Websocket
 
@@ -28,14 +28,16 @@ _TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 class Listeners:
     """All MQTT listeners of a server and the connections that came through them."""
 
-    def __init__(self, broker: Broker, config: Mqtt) -> None:
+    def __init__(self, broker: Broker, config: Mqtt, certificates: Certificates | None) -> None:
+        """`certificates`: of the listeners with TLS, if there are any."""
         self._broker = broker
         self._config = config
+        self._certificates = certificates
         self.links = Links(broker)
         self._acceptor = Acceptor()
 
     async def open(self) -> list[dict[str, object]]:
-        """Start listening; where, as /v1/info tells it. Raises OSError, ssl.SSLError."""
+        """Start listening; where, as /v1/info tells it. Raises OSError."""
         return [await self._open(address) for address in self._config.listen]
 
     def close(self) -> None:
@@ -44,11 +46,11 @@ class Listeners:
 
     async def _open(self, address: Address) -> dict[str, object]:
         scheme = address.scheme or "mqtt"
-        context = self._tls() if scheme in ("mqtts", "wss") else None
+        certificates = self._certificates if scheme in ("mqtts", "wss") else None
         port = await self._acceptor.open(
             address,
             partial(self._begin, pages=self._pages(address) if scheme in ("ws", "wss") else None),
-            None if context is None else lambda: context,
+            None if certificates is None else certificates.context,
             handshake_s=self._broker.config.limits.connect_timeout_ms / 1000,
         )
         return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
@@ -72,8 +74,3 @@ class Listeners:
             return None
         link = MqttLink(self._broker, loop, self.links)
         return link if pages is None else Websocket(link, pages)
-
-    def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self._config.tls_cert, self._config.tls_key or None)
-        return context

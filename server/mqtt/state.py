@@ -72,10 +72,11 @@ TURN_S = 0.003
 class Connection:
     """One client's connection. `wake` is called when there is something to send or to close."""
 
-    def __init__(self, broker: Broker, *, peer: str, wake: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, *, peer: str, identity: str, wake: Callable[[], None]) -> None:
+        """`identity`: the common name of the client's certificate, empty without one."""
         config = broker.config
         self._broker = broker
-        self._peer = Peer(peer)
+        self._peer = Peer(peer, identity)
         self._subscriber: Subscriber | None = None
         self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
         self._backlog = Backlog()

@@ -189,7 +189,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("version", "files", "logs", "times", "clock"),
     ("kinds",),
     ("config", "accepting", "browsers"),
-    ("writer", "metrics"),
+    ("writer", "metrics", "tls"),
     ("loader", "mending", "held"),
     ("codec", "delivery", "schedules", "jobs"),
     ("mqtt", "http"),

@@ -86,7 +86,7 @@ class Peer:
     def __init__(self, rig: "Rig", level: int) -> None:
         self.rig = rig
         self.level = level
-        self.connection = Connection(rig.core.broker, peer="test", wake=lambda: None)
+        self.connection = Connection(rig.core.broker, peer="test", identity="", wake=lambda: None)
         self.decoder = Decoder(1 << 28, level, "client")
         self.inbox: list[Packet] = []
         self.raw: list[bytes] = []

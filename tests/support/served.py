@@ -12,6 +12,7 @@ from server.config import Config
 from server.delivery.subscriber import Closing
 from server.kinds import Address
 from server.mqtt.listeners import Listeners
+from server.tls import mqtt_certificates
 from shards.rocks import RocksStore
 from tests.support.rig import config
 
@@ -42,7 +43,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     """Run it on this loop."""
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
-    listeners = Listeners(app.core.broker, settings.mqtt)
+    listeners = Listeners(app.core.broker, settings.mqtt, mqtt_certificates(settings))
     where = await listeners.open()
     made = Served(
         app, listeners, {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, where, strict=True)}

@@ -1,0 +1,127 @@
+"""Certificates: what a door speaks TLS with, read again when the files change.
+
+A certificate lives for weeks and a server for months, so the files are looked at every few seconds and at
+SIGHUP. What is new counts for new connections; open ones keep what they have. Files are replaced one after
+the other, so what is found may be half of it, or wrong: a pair that cannot be used is refused with a line in
+the log, and what was there stays, until the files change again.
+
+    cert.pem replaced                refused: the key does not fit
+    key.pem replaced                 taken: new connections get the new certificate
+
+Client certificates, where a CA is named, must be of that CA and not on its list of revoked ones. Who shows
+one is known by the common name in it.
+"""
+
+import logging
+import ssl
+from asyncio import BaseTransport
+from os import stat
+from typing import NamedTuple
+
+from .config import Config, ConfigError
+
+log = logging.getLogger(__name__)
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class Files(NamedTuple):
+    """Where certificates are, as PEM; an empty name is none."""
+
+    cert: str
+    key: str
+    """Empty: in the same file as the certificate."""
+    ca: str = ""
+    crl: str = ""
+    is_required: bool = False
+    """Whether a client must show a certificate."""
+
+
+class Certificates:
+    """Those of one door; `setting` names them in errors."""
+
+    def __init__(self, setting: str, files: Files, protocols: tuple[str, ...] = ()) -> None:
+        """`protocols`: for ALPN. Raises ConfigError if they cannot be used."""
+        self._setting = setting
+        self._files = files
+        self._protocols = protocols
+        self._stamp = self._looked()
+        try:
+            self._context = self._made()
+        except (OSError, ValueError) as error:
+            raise ConfigError(setting, f"cannot be used: {_why(error)}") from None
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+        return self._context
+
+    def refresh(self, *, is_told: bool = False) -> None:
+        """Read the files again if they have changed, or in any case if `is_told`."""
+        stamp = self._looked()
+        if stamp == self._stamp and not is_told:
+            return
+        self._stamp = stamp
+        try:
+            self._context = self._made()
+        except (OSError, ValueError) as error:
+            log.error("%s: cannot be used, the old ones stay: %s", self._setting, _why(error))
+        else:
+            log.info("%s: read again", self._setting)
+
+    def _made(self) -> ssl.SSLContext:
+        files = self._files
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        # Without a password OpenSSL would ask on the terminal for that of an encrypted key.
+        context.load_cert_chain(files.cert, files.key or None, password="")
+        if self._protocols:
+            context.set_alpn_protocols(self._protocols)
+        if files.ca:
+            context.load_verify_locations(files.ca)
+            context.verify_mode = ssl.CERT_REQUIRED if files.is_required else ssl.CERT_OPTIONAL
+        if files.crl:
+            context.load_verify_locations(files.crl)
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        return context
+
+    def _looked(self) -> Stamp:
+        files = self._files
+        return tuple(_stamp(name) for name in (files.cert, files.key, files.ca, files.crl) if name)
+
+
+def http_certificates(config: Config) -> Certificates | None:
+    """What HTTP speaks TLS with, if it does. Raises ConfigError."""
+    http = config.http
+    if not http.tls_cert:
+        return None
+    return Certificates("http.tls_cert", Files(http.tls_cert, http.tls_key), ("http/1.1",))
+
+
+def mqtt_certificates(config: Config) -> Certificates | None:
+    """What MQTT speaks TLS with, if it does. Raises ConfigError."""
+    mqtt = config.mqtt
+    if not mqtt.tls_cert:
+        return None
+    files = Files(mqtt.tls_cert, mqtt.tls_key, mqtt.tls_ca, mqtt.tls_crl, mqtt.tls_require_certificate)
+    return Certificates("mqtt.tls_cert", files)
+
+
+def common_name(transport: BaseTransport) -> str:
+    """Of the certificate that the client has shown; empty if there is none, or no name in it."""
+    subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+    names = [value for parts in subject for name, value in parts if name == "commonName"]
+    return str(names[-1]) if names else ""
+
+
+def _stamp(name: str) -> tuple[int, int, int] | None:
+    try:
+        found = stat(name)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _why(error: Exception) -> str:
+    """Without what it says of the program."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    return str(error)
