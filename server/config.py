@@ -232,6 +232,17 @@ class Config:
     spark: Spark = Spark()
     auth: Auth = Auth()
 
+    def lets_anybody(self, listener: Address) -> bool:  # noqa: ARG002 - all are alike so far
+        """Whether who shows no key may come in by a listener of MQTT."""
+        return self.mqtt.allow_anonymous
+
+    @property
+    def open_beyond(self) -> tuple[tuple[str, Address], ...]:
+        """Listeners that other machines can reach, and where nobody has to show a key, with their keys."""
+        http = () if self.auth.keys_file else (("http.listen", self.http.listen),)
+        mqtt = (("mqtt.listen", one) for one in self.mqtt.listen if self.lets_anybody(one))
+        return tuple((key, one) for key, one in (*http, *mqtt) if not one.is_loopback)
+
 
 def load(
     path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]

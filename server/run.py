@@ -99,6 +99,9 @@ class Server:
         self.app.housekeeping.start((self.refresh, FILES_INTERVAL_S))
         self._is_started = True
         _settle_garbage_collector()
+        for key, address in self.config.open_beyond:
+            text = "%s %s is open: other machines can reach it, nobody has to show a key (auth.allow_open)"
+            log.warning(text, key, address)
         _announce(f"{http.host}:{http_port}", self.app.listening, has_tls=tls is not None)
 
     def refresh(self, *, is_told: bool = False) -> None:
