@@ -46,6 +46,12 @@ class Figures(Collector):
         for (method, route, status), count in self._metrics.answers.items():
             answers.add_metric((method, route, str(status)), count)
         yield answers
+        bounded = CounterMetricFamily(
+            "fasti_http_connections_bounded", "Connections refused or closed at a bound", labels=("bound",)
+        )
+        for bound, count in self._metrics.bounded.items():
+            bounded.add_metric((bound,), count)
+        yield bounded
         yield from self._jobs()
 
     def _jobs(self) -> Iterator[Metric]:
@@ -89,6 +95,7 @@ class Figures(Collector):
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
         core = self._core
+        yield "http_connections", "Open HTTP connections", self._metrics.connections
         yield "messages_pending", "Messages neither dispatched nor cancelled", core.opened.pending
         yield (
             "messages_held",

@@ -1,9 +1,9 @@
 """What is counted as it happens.
 
 Hot paths keep plain integers (server/delivery/dispatch, server/delivery/broker) that server/figures.py reads
-when `/metrics` is asked for. Only what a reader cannot find out later is noted here: HTTP answers, the
-lateness of each dispatch turn, counted by distinct ms because most messages of a turn share one (0.05 µs a
-message, where a histogram's `observe` took 1.2), and group commits.
+when `/metrics` is asked for. Only what a reader cannot find out later is noted here: HTTP answers and
+connections, the lateness of each dispatch turn, counted by distinct ms because most messages of a turn share
+one (0.05 µs a message, where a histogram's `observe` took 1.2), and group commits.
 """
 
 from bisect import bisect_left
@@ -26,6 +26,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.answers: Tally[tuple[str, str, int]] = Tally()
         """HTTP answers by method, route and status."""
+        self.connections = 0
+        """Open HTTP connections."""
+        self.bounded: Tally[str] = Tally()
+        """HTTP connections that were refused or closed, by the setting that is their bound."""
         self.accepted = Counter(
             "fasti_messages_accepted", "Messages accepted over HTTP and stored", registry=self.registry
         )

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ..config import Http
 from ..logs import by
+from ..metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,9 @@ class Bounded(Protocol):
 class Connections:
     """Those that are open."""
 
-    def __init__(self, config: Http) -> None:
+    def __init__(self, config: Http, metrics: Metrics) -> None:
         self._config = config
+        self._metrics = metrics
         self._all: set[Bounded] = set()
         self._of: Counter[str] = Counter()
         """How many each network has."""
@@ -64,15 +66,18 @@ class Connections:
         if len(self._all) >= config.connections:
             text = "connection refused: %d are open, as many as http.connections"
             log.warning(text, len(self._all), extra=cause)
+            self.note("http.connections")
             return False
         if self._of[_network(address)] >= config.connections_per_address:
             text = "connection refused: as many are open from there as http.connections_per_address"
             log.warning(text, extra=cause)
+            self.note("http.connections_per_address")
             return False
         return True
 
     def add(self, connection: Bounded) -> None:
         self._all.add(connection)
+        self._metrics.connections += 1
         self._of[_network(connection.address)] += 1
 
     def discard(self, connection: Bounded) -> None:
@@ -80,6 +85,7 @@ class Connections:
             return
         self.keep(connection, 0)
         self._all.discard(connection)
+        self._metrics.connections -= 1
         network = _network(connection.address)
         self._of[network] -= 1
         if not self._of[network]:
@@ -91,6 +97,10 @@ class Connections:
         connection.kept_bytes = kept_bytes
         if self._kept_bytes > self._config.buffered_bytes:
             self._relieve()
+
+    def note(self, bound: str) -> None:
+        """One has been refused, or closed, at this bound."""
+        self._metrics.bounded[bound] += 1
 
     def look(self, now_s: float) -> None:
         """Hold all of them to their bounds."""
@@ -108,6 +118,7 @@ class Connections:
                 "connection closed: http.buffered_bytes are held, and no other holds so many",
                 extra=by(connection.address),
             )
+            self.note("http.buffered_bytes")
             connection.cut()
             over -= held[connection]
             if over <= 0:

@@ -81,6 +81,7 @@ log = logging.getLogger(__name__)
 
 _HEADERS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x21-\x7e \t]*\r\n)+")
 _HEADER = re.compile(rb"([A-Za-z0-9-]+):[ \t]*([\x21-\x7e \t]*)\r\n")
+_EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 _MATTERS = re.compile(
     rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|authorization|origin"
     rb"|sec-fetch-site|if-|range|http2-"
@@ -152,7 +153,7 @@ class Desk:
         self.gate = gate
         self.pages = pages
         self.others = others
-        self.connections = Connections(http)
+        self.connections = Connections(http, metrics)
         self._timer: asyncio.TimerHandle | None = None
         self._date = (0, b"")
 
@@ -363,6 +364,7 @@ class Front(Opening):
             self._unsent = (unsent, now_s)
         if unsent:
             if (now_s - self._unsent[1]) * 1_000 >= http.idle_timeout_ms:
+                self._desk.connections.note("http.idle_timeout")
                 self.cut()
         elif self._is_ending:
             if waited_s >= LINGER_S:
@@ -374,13 +376,14 @@ class Front(Opening):
             patience_s = http.body_timeout_ms / 1_000
             is_slow = waited_s - patience_s >= self._body_bytes / BODY_RATE
             if now_s - self._heard_s >= patience_s or is_slow:
-                self._give_up("the body did not come in time")
+                self._give_up("http.body_timeout", "the body did not come in time")
         elif self.is_busy:
             pass
         elif self._ahead or self._is_fresh:
             if waited_s * 1_000 >= http.head_timeout_ms:
-                self._give_up("the head did not come in time")
+                self._give_up("http.head_timeout", "the head did not come in time")
         elif waited_s * 1_000 >= http.idle_timeout_ms:
+            self._desk.connections.note("http.idle_timeout")
             transport.close()
 
     def stop(self) -> None:
@@ -396,8 +399,10 @@ class Front(Opening):
 
     def cut(self) -> None:
         """End it, whatever it is doing."""
-        if self._transport is not None:
-            self._transport.abort()
+        transport, self._transport = self._transport, None
+        self._keep(b"")
+        if transport is not None:
+            transport.abort()
 
     # -- requests
 
@@ -421,8 +426,8 @@ class Front(Opening):
 
     def _take_other(self, data: bytes) -> None:
         """The same for aiohttp."""
-        while data.startswith(b"\r\n"):  # some send one behind a body
-            data = data[2:]
+        if data.startswith(b"\r\n"):  # some send one behind a body
+            data = data[_EMPTY_LINES.match(data).end() :]  # type: ignore[union-attr]
         stop = data.find(b"\r\n\r\n", 0, HEAD_MAX)
         try:
             if stop < 0:
@@ -531,8 +536,9 @@ class Front(Opening):
 
     # -- the end
 
-    def _give_up(self, detail: str) -> None:
+    def _give_up(self, bound: str, detail: str) -> None:
         """The client is too slow. Is a request under way at aiohttp's, its handler hears of the end."""
+        self._desk.connections.note(bound)
         if self._body is None and self._ahead:
             self._refuse(Problem("request-timeout", detail))
         else:

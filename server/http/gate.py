@@ -54,6 +54,8 @@ async def unasked(request: web.Request) -> None:
 
 
 async def _go_ahead(request: web.Request) -> None:
-    if "Expect" in request.headers and request.version >= HttpVersion11:
+    """Where there is no such call aiohttp has said so by itself."""
+    is_known = request.match_info.http_exception is None
+    if is_known and "Expect" in request.headers and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer has not begun

@@ -21,6 +21,12 @@ from .problems import Problem
 log = logging.getLogger(__name__)
 
 
+NEVER_S = 1e9
+"""The front knows for how long a connection may be idle."""
+LINGER_S = 10.0
+"""How long a body that nobody wants is read after its answer, before the connection ends."""
+
+
 class Protocol(RequestHandler):
     """One connection."""
 
@@ -30,7 +36,13 @@ class Protocol(RequestHandler):
         self, server: web.Server, answered: Callable[[bool], None], *, loop: asyncio.AbstractEventLoop
     ) -> None:
         """`answered`: called after each answer, with whether the connection goes on."""
-        super().__init__(server, loop=loop, access_log=None)  # type: ignore[arg-type]
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=NEVER_S,
+            lingering_time=LINGER_S,
+        )
         self._answered = answered
 
     @property

@@ -16,6 +16,7 @@ import pytest
 from server.config import Config
 from server.http.connections import Connections
 from server.http.front import Front
+from server.metrics import Metrics
 
 from ..conftest import Fronted, Running
 
@@ -102,13 +103,15 @@ async def kept(bench: Bench, front: Front) -> None:
     await bench.until(lambda: front.kept_bytes > 0)
 
 
-async def test_a_silent_connection_ends(bench: Bench) -> None:
+async def test_a_silent_connection_ends(server: Running, bench: Bench) -> None:
     wire, _ = await bench.one()
     bench.pass_time(9)
     assert len(bench.fronts) == 1
     bench.pass_time(10.1)
     assert await wire.end() == b""
     await bench.until(lambda: not bench.fronts)
+    metrics = (await server.call("GET", "/metrics")).body.decode()
+    assert 'fasti_http_connections_bounded_total{bound="http.head_timeout"} 1.0' in metrics
 
 
 @pytest.mark.parametrize("sent", [b"POST", HEAD, b"GET /livez HTTP/1.1\r\nHost: a\r\n", b"\r\n"])
@@ -233,7 +236,8 @@ class TestFew:
             def cut(self) -> None: ...
 
         http = replace(Config().http, connections=4, connections_per_address=2)
-        connections = Connections(http)
+        metrics = Metrics()
+        connections = Connections(http, metrics)
         made = [One(f"2001:db8::{n}") for n in range(2)]
         for one in made:
             assert connections.admits(one.address)
@@ -246,6 +250,8 @@ class TestFew:
         assert "as many as http.connections" in caplog.text
         connections.discard(made[0])
         assert connections.admits("2001:db8::ffff")
+        assert metrics.connections == 3
+        assert metrics.bounded == {"http.connections": 1, "http.connections_per_address": 1}
 
 
 class TestLittle:
@@ -266,6 +272,8 @@ class TestLittle:
             wire.send(b"x" * 100_000)
         await bench.until(lambda: len(bench.fronts) < 20)
         assert first in bench.fronts
+        assert len(bench.fronts) > 5
+        assert sum(front.kept_bytes for front in bench.fronts) <= 1 << 20
         assert "http.buffered_bytes are held" in caplog.text
 
     async def test_who_does_not_read_is_closed(self, bench: Bench) -> None:
@@ -308,6 +316,30 @@ async def test_100_comes_before_the_body(bench: Bench) -> None:
     assert (await wire.answer())[0] == 100
     wire.send(BODY)
     assert (await wire.answer())[0] == 201
+    wire.send(OTHER.replace(b"/v1/messages", b"/v1/nowhere"))
+    assert [(await wire.answer())[0] for _ in range(2)] == [100, 404]
+
+
+class TestFull:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), limits=replace(Config().limits, queued_bytes=1 << 16))
+
+    async def test_429_comes_before_100(self, server: Running, bench: Bench) -> None:
+        """One request is let through, however large; while it is there no other is."""
+        first, front = await bench.one()
+        first.send(HEAD + b"Content-Length: 90000\r\n\r\n{")
+        await bench.until(lambda: front.is_handed_over and server.app.core.writer.queued_bytes > 0)
+        wire, _ = await bench.one()
+        wire.send(OTHER[: -len(BODY)])
+        status, body = await wire.answer()
+        assert (status, body["type"]) == (429, "/problems/over-quota")
+
+
+async def test_empty_lines_before_a_call_are_passed_over(bench: Bench) -> None:
+    wire, _ = await bench.one()
+    wire.send(b"\r\n" * 50_000 + GET)
+    assert (await wire.answer())[0] == 200
 
 
 @pytest.mark.parametrize(
