@@ -15,6 +15,7 @@ from shards.commit import Draft
 from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Store
+from tests.support.clock import HandClock
 from timeline.position import MessageId
 from timeline.session import Subscription
 
@@ -25,25 +26,6 @@ POINTS = (
 )
 Taken = Callable[["HandLink", Message, int, int], None]
 """Called with each delivery: link, message, packet id (0 at QoS 0), attempt."""
-
-
-class HandClock:
-    """Wall time is set; monotonic time elapses a quarter of a second a round, so that no cursor waits."""
-
-    is_simulated = False
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self.mono_s = 0.0
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def until(self, at_ms: int) -> float:
-        return (at_ms - self.now_ms) / 1000
-
-    def mono(self) -> float:
-        return self.mono_s
 
 
 class HandLink:

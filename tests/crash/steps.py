@@ -23,9 +23,10 @@ from typing import Any
 from server.delivery.message import Message
 from shards.rocks import RocksStore
 from shards.store import Batch
+from tests.support.clock import HandClock
 from timeline.position import MessageId, id_text
 
-from .hand import Hand, HandClock, HandLink
+from .hand import Hand, HandLink
 
 START_MS = 1_800_000_890_000
 """Ten seconds before a quarter of an hour ends: slices are crossed on the way."""

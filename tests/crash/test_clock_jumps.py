@@ -15,9 +15,10 @@ from server.delivery.message import Message
 from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Store
+from tests.support.clock import HandClock
 from timeline.position import MessageId, before, id_position
 
-from .hand import Hand, HandClock, HandLink
+from .hand import Hand, HandLink
 
 START_MS = 1_800_000_890_000
 SECOND, MINUTE, DAY = 1_000, 60_000, 86_400_000

@@ -21,10 +21,11 @@ from server.delivery.message import Message
 from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.verify import verify_counts
+from tests.support.clock import HandClock
 from tests.support.server import ROOT, environment
 from timeline.position import END, START, MessageId
 
-from .hand import POINTS, Hand, HandClock, HandLink
+from .hand import POINTS, Hand, HandLink
 from .ledger import Arrival, Inbox, Ledger, Letter
 from .steps import SESSION, START_MS
 

@@ -1,4 +1,4 @@
-"""A clock that is set, and a client's connection that takes as much as it is told to."""
+"""A client's connection that takes as much as it is told to."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,30 +9,6 @@ from server.codec.reasons import Reason
 from server.delivery.message import Message
 from server.delivery.subscriber import Closing, Subscriber
 from timeline.session import Subscription
-
-
-class FakeClock:
-    """Wall and monotonic time, moved by hand."""
-
-    is_simulated = False
-
-    def __init__(self, wall_ms: int) -> None:
-        self.now_ms = wall_ms
-        self.mono_s = 1_000.0
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def until(self, at_ms: int) -> float:
-        return (at_ms - self.now_ms) / 1000
-
-    def mono(self) -> float:
-        return self.mono_s
-
-    def step(self, by_ms: int) -> None:
-        """The wall clock jumps by `by_ms`; monotonic time only elapses."""
-        self.now_ms = max(1, self.now_ms + by_ms)
-        self.mono_s += max(0.001, min(by_ms, 60_000) / 1000)
 
 
 class Receiver(Protocol):

@@ -30,13 +30,14 @@ from shards.record import CANCELLED, Record, decode, encode, is_stub, names_of, 
 from shards.recover import count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts
+from tests.support.clock import HandClock
 from timeline.filters import matches
 from timeline.position import END, MessageId, Position, at_of, before
 from timeline.retention import expired_slices, passed_slices
 from timeline.session import Flight, Subscription
 from timeline.structures import overlap
 
-from .fakes import FakeClock, FakeLink
+from .fakes import FakeLink
 from .jobs import Jobs
 from .oracle import Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of, text_of
 
@@ -67,7 +68,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.clock = FakeClock(START_MS)
+        self.clock = HandClock(START_MS)
         self.oracle = Oracle(self.store, START_MS)
         self.links: dict[str, FakeLink] = {}
         self.dying: deque[FakeLink] = deque()

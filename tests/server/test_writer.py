@@ -16,7 +16,7 @@ from shards.record import Record, decode, encode
 from shards.recover import count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts
-from tests.model.fakes import FakeClock
+from tests.support.clock import HandClock
 
 NOW_MS = 1_800_000_000_000
 LIMITS = replace(Limits(), queued_bytes=1_000)
@@ -27,7 +27,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.core = Core(replace(Config(), limits=LIMITS), FakeClock(NOW_MS), self.store, wake=lambda: None)
+        self.core = Core(replace(Config(), limits=LIMITS), HandClock(NOW_MS), self.store, wake=lambda: None)
         self.writer = self.core.writer
         self.answers: list[tuple[str, Any]] = []
 

@@ -36,28 +36,10 @@ from server.delivery.subscriber import Closing
 from server.mqtt.state import Connection
 from shards.commit import GroupCommit
 from shards.memory import MemoryStore
+from tests.support.clock import RigClock
 
 START_MS = 1_795_248_000_000
 LONG_S = 3_600
-
-
-class TestClock:
-    """Wall and monotonic time, both set by the test."""
-
-    __test__ = False
-    is_simulated = True
-
-    def __init__(self) -> None:
-        self.now_ms = START_MS
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def until(self, at_ms: int) -> float:
-        return max(0.0, (at_ms - self.now_ms) / 1000)
-
-    def mono(self) -> float:
-        return self.now_ms / 1000
 
 
 def config(**keys: Any) -> Config:
@@ -73,7 +55,7 @@ def config(**keys: Any) -> Config:
     return made
 
 
-__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "TestClock", "config", "props"]
+__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "config", "props"]
 
 
 def props(**values: Any) -> Properties:
@@ -290,7 +272,7 @@ class Rig:
 
     def __init__(self, settings: Config | None = None) -> None:
         self.config = settings or Config()
-        self.clock = TestClock()
+        self.clock = RigClock(START_MS)
         self.store = MemoryStore()
         self.peers: list[Peer] = []
         self.open_groups: list[tuple[GroupCommit, int]] = []

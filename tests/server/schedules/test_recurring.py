@@ -18,7 +18,7 @@ from shards.memory import MemoryStore
 from shards.record import Record, decode, encode, is_stub
 from shards.schedules import ScheduleRow, TimingRow, write_schedule
 from shards.verify import verify_counts
-from tests.model.fakes import FakeClock
+from tests.support.clock import HandClock
 from timeline.cron import parse_cron
 from timeline.fires import Plan, fires
 from timeline.position import END, START, MessageId
@@ -39,7 +39,7 @@ class Rig:
 
     def __init__(self, config: Config | None = None) -> None:
         self.store = MemoryStore()
-        self.clock = FakeClock(START_MS)
+        self.clock = HandClock(START_MS)
         self.config = config or Config()
         self.core = self.start()
 
