@@ -41,7 +41,7 @@ SECONDS = 10.0
 TICK_S = 0.005
 LOST_S = 60.0
 SETTLE_S = 1.5
-TLS = ROOT / "tests" / "mqtt" / "tls"
+TLS = ROOT / "tests" / "support" / "tls"
 SETTINGS = {
     "mqtt__listen": "mqtt://127.0.0.1:0,mqtts://127.0.0.1:0,ws://127.0.0.1:0",
     "mqtt__tls_cert": str(TLS / "cert.pem"),
