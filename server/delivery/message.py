@@ -6,8 +6,8 @@ subscription's identifiers), so the parts that are the same are made once and ke
 """
 
 from shards.fate import is_over
-from shards.record import Record
-from timeline.position import MessageId, Position, id_text, message_id
+from shards.record import Record, id_at
+from timeline.position import Position, id_text
 
 OVERHEAD_BYTES = 600
 """What a message costs in RAM beside its topic, payload and properties."""
@@ -54,7 +54,4 @@ class Message:
 
     def id_text(self, node: int) -> str:
         """The message id as users know it."""
-        record_id = self.record.id
-        return id_text(
-            MessageId(record_id) if record_id else message_id(self.position, max(self.shard, 0), node)
-        )
+        return id_text(id_at(self.position, max(self.shard, 0), node, self.record.id))
