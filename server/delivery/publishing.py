@@ -19,7 +19,7 @@ from enum import IntEnum
 
 import msgspec
 
-from shards.commit import Commit, Draft, Refused, Replayed
+from shards.commit import Commit, Draft, Known, Refused
 from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Table
@@ -189,7 +189,7 @@ class Publishing:
             verdict, message = Verdict.TAKEN, 0
             try:
                 (placed,) = commit.put([draft])
-                message = placed.id if isinstance(placed, Replayed) else placed
+                message = placed.id if isinstance(placed, Known) else placed
                 if wish.received:
                     # Not of a refused one: its packet id is free for another message at once.
                     commit.row(Table.RECEIVED, wish.received, b"")
