@@ -19,6 +19,7 @@ from timeline.slices import Directory, Home, Slice
 from ..clock import Clock
 from ..writer import Busy
 from .expiring import Expiries
+from .launch import Launcher
 from .pipeline import JobRefused, Pipeline
 from .splitting import Splits
 
@@ -38,6 +39,7 @@ class Overfull:
     def __init__(
         self,
         pipeline: Pipeline,
+        launcher: Launcher,
         splits: Splits,
         expiries: Expiries,
         directory: Directory,
@@ -47,6 +49,7 @@ class Overfull:
     ) -> None:
         """`split_above`: the rows above which a slice is overfull."""
         self._pipeline = pipeline
+        self._launcher = launcher
         self._splits = splits
         self._expiries = expiries
         self._directory = directory
@@ -58,7 +61,7 @@ class Overfull:
 
     async def look(self) -> None:
         """Start the most useful job, if any. What cannot be done now is tried again at the next look."""
-        if self._pipeline.launcher.why_not() is not None:
+        if self._launcher.why_not() is not None:
             return
         self._learn()
         try:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.codec import wire
+from server.codec.errors import MqttError
 from server.codec.properties import (
     RULES,
     Properties,
@@ -15,7 +16,6 @@ from server.codec.properties import (
     message_expiry,
     read_properties,
 )
-from server.codec.reasons import MqttError
 from shards import properties as stored
 from shards.errors import Corrupt
 from shards.properties import REMEMBERED_BYTES, headers_of, properties_of, user_property
