@@ -96,7 +96,7 @@ class Core:
         )
         self.cursors = self.sessions.cursors
         ready = Ready(wake)
-        groups = Membership(self.sessions, self.cursors, self.router, self.owed, ready)
+        groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready)
         self.dispatch = Dispatch(
             horizon,
             self.wheel,
@@ -111,7 +111,7 @@ class Core:
             dispatched=self.opened.waiting.dispatched,
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
-        dead = Dead(self.sessions, self.cursors, groups, ready, publishing, writer, clock, node=NODE)
+        dead = Dead(horizon, self.cursors, groups, ready, publishing, writer, clock, node=NODE)
         wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
         self.replay = Replay(
             self.reader,
@@ -132,6 +132,7 @@ class Core:
             clock,
             self.sessions,
             self.cursors,
+            horizon,
             self.router,
             groups,
             ready,

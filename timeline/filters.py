@@ -249,9 +249,9 @@ class Trie(Generic[K, V]):
 
     def match(self, topic: str) -> list[tuple[K, V]]:
         """Every (key, value) whose filter matches `topic`, in no promised order."""
-        return [pair for pairs in self.groups(topic) for pair in pairs.items()]
+        return [pair for pairs in self.holders(topic) for pair in pairs.items()]
 
-    def groups(self, topic: str) -> list[dict[K, V]]:
+    def holders(self, topic: str) -> list[dict[K, V]]:
         """The pairs of each filter that matches `topic`: the trie's own dictionaries, to look at.
 
         On the path of every dispatched topic that the caller has not cached, hence one flat loop.

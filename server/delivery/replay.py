@@ -143,7 +143,7 @@ class Replay:
                 return Progress.BLOCKED
             resends.discard(flight.packet_id)
             if not resends and subscriber.groups:
-                self._ready.meet(subscriber)
+                self._groups.meet(subscriber)
         return Progress.MORE if resends else Progress.DONE
 
     def _send_again(self, subscriber: Subscriber, flight: Flight) -> bool:
