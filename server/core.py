@@ -4,7 +4,6 @@ Everything that decides anything is below here and runs to its end without waiti
 drive the whole of it step by step. `server/app.py` puts it on an event loop.
 """
 
-import logging
 from collections.abc import Callable
 
 from shards.commit import Caps
@@ -34,8 +33,6 @@ from .loader import Loader
 from .mending import Mending
 from .schedules.recurring import Schedules
 from .writer import Busy, Entry, Writer
-
-log = logging.getLogger(__name__)
 
 NODE = 0
 UNLIMITED = 1 << 62

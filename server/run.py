@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import signal
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,6 @@ from .http.protocol import Protocol
 from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
-
-log = logging.getLogger(__name__)
 
 STOP_S = 5.0
 

@@ -128,7 +128,7 @@ def encode_fresh(
     key: bytes = b"",
     properties: bytes = b"",
 ) -> bytes:
-    """`encode` of a record that has nothing beside these: the usual message as it is accepted.
+    """`encode` of a record that has nothing besides these: the usual message as it is accepted.
 
     On the path of every schedule over HTTP: 0.7 µs, where a Record and `encode` took 1.2 in the same run.
     """

@@ -1,8 +1,8 @@
 # ruff: noqa: A002 - "filter" is MQTT's word for it
 """MQTT topics and topic filters: what may be one, which filter matches which topic, a trie of many filters.
 
-A topic is a run of levels cut by `/`; a level may be empty, so `/a` has the levels `` and `a`. In a filter
-the level `+` stands for exactly one level and a last level `#` for any number of levels, none included:
+A topic is a run of levels with `/` in between; a level may be empty, so `/a` has the levels `` and `a`. In
+a filter the level `+` stands for exactly one level and a last level `#` for any number, none included:
 `a/#` matches `a`, `a/b` and `a/b/c`. A topic that begins with `$` is not matched by a filter that begins with
 a wildcard, so that `#` shows a user the users' messages only. A few of those are the server's own
 (`RESERVED`); any other is a topic like others.

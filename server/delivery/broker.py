@@ -7,7 +7,7 @@
     ack, received, complete, pass_over      what the client says of a message that it was sent
 
 Messages come back through a `Link` (subscriber.py: `offer` gives it to `send`), whatever its protocol. One
-object for all connections. It keeps nothing of its own; it knows who does what.
+object for all connections. It keeps next to nothing of its own; it knows who does what.
 """
 
 import logging
@@ -417,7 +417,7 @@ class Broker:
     def received(
         self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool
     ) -> Receipt:
-        """The client says that a QoS 2 message is there, or (`is_taken`) that it does not want it.
+        """The client says that a QoS 2 message is there, or (not `is_taken`) that it does not want it.
 
         With LATER `done` is called: whether that is durable, and the message may be released.
         """

@@ -43,7 +43,7 @@ OWN_BYTES_PER_S = 4 << 20
 BURST_S = 0.5
 """How long it may be in debt for that."""
 ROW_COST = 16
-"""What a row costs beside the flights (subscriptions) that it holds, counted in those."""
+"""What a row costs besides the flights (subscriptions) that it holds, counted in those."""
 LAZY_COST = 8_192
 ASKED_COST = 32_768
 """Flights and subscriptions that one batch takes in, of those whom nobody waits for, and in all. About 1 ms

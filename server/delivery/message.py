@@ -10,7 +10,7 @@ from shards.record import Record, id_at
 from timeline.position import Position, id_text
 
 OVERHEAD_BYTES = 600
-"""What a message costs in RAM beside its topic, payload and properties."""
+"""What a message costs in RAM besides its topic, payload and properties."""
 SHARED_MS = 1_000
 """For so long after its dispatch a message goes out as it was then, one object for all."""
 

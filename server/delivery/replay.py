@@ -61,7 +61,7 @@ class Progress(Enum):
 
 
 class Replay:
-    """The queue of sessions that have something to read and room for it."""
+    """Gives those who wait in `Ready` their turns."""
 
     def __init__(
         self,
@@ -314,5 +314,5 @@ class Replay:
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:
-    """QoS 0 that was not stored is for who was there, however long it stays in the tail."""
+    """QoS 0 that was not stored is for those who were there, however long it stays in the tail."""
     return not message.is_stored and not message.record.qos and message.due_ms < subscriber.connected_ms

@@ -18,7 +18,7 @@ from timeline.session import Subscription
 from .subscriber import Subscriber
 
 TOPIC_OVERHEAD = 150
-"""Bytes of a cached topic beside its own."""
+"""Bytes of a cached topic besides its own."""
 ANSWER_OVERHEAD = 400
 PAIR_BYTES = 170
 """Of a subscriber and its subscription in an answer."""

@@ -144,7 +144,7 @@ class Subscriber:
         self.secure = secure
         self.link: Link | None = None
         self.is_ready = False
-        """Waits in the replay queue."""
+        """Waits in `Ready` for its turn to read on."""
         self.stored_at = 0.0
         """When the cursor was last written, s of monotonic time."""
         self.stored_changes = -1

@@ -28,7 +28,7 @@ from ..config import Spark
 log = logging.getLogger(__name__)
 
 GRACE_S = 30.0
-"""What the child of a job that is done may take to end."""
+"""How long the child of a job that is done may take to end."""
 STOP_S = 5.0
 LOOK_S = 0.1
 LINE_BYTES = 1_000
@@ -133,10 +133,10 @@ class Launcher:
 
 
 async def _swept(process: Process) -> int:
-    """Its exit code, when it has ended, and what it has started with it.
+    """Its exit code, once it has ended; what it has started is killed then.
 
-    A JVM that starts while its program ends may not notice and stay, with our end of stderr. `wait()` would
-    wait for that end, too.
+    A JVM that starts while its program ends may not notice and stay on, with our stderr open. `wait()` would
+    wait for that to be closed, too.
     """
     while process.returncode is None:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
@@ -152,7 +152,7 @@ def _terminate(process: Process) -> None:
 
 
 def idle() -> list[str]:
-    """What goes before a command so that it gives way to everybody, where the system has it."""
+    """What to put before a command so that it gives way to everybody, as far as the system can."""
     prefix = []
     if nice := shutil.which("nice"):
         prefix += [nice, "-n", str(NICE)]
@@ -162,7 +162,7 @@ def idle() -> list[str]:
 
 
 def missing(environ: Mapping[str, str]) -> str:
-    """What Spark would need and is not there; empty if nothing."""
+    """What Spark needs and is missing; empty if nothing is."""
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is not installed"
     java = shutil.which("java", path=environ.get("PATH"))

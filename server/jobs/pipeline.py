@@ -200,7 +200,7 @@ class Pipeline:
     # -- for splitting.py and expiring.py
 
     def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice]) -> Job:
-        """A new job, busy, in RAM. Raises JobRefused."""
+        """A new job, marked as busy, in RAM only. Raises JobRefused."""
         if len(self._jobs) >= OPEN_MAX:
             raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, the most that may be")
         for piece in pieces:
@@ -250,7 +250,7 @@ class Pipeline:
 
     @asynccontextmanager
     async def step(self, job_id: str, token: str, kind: str = "", state: str = "") -> AsyncIterator[Job]:
-        """A call by who has the token, one at a time, in this state ("": any). Raises JobRefused."""
+        """A call by whoever has the token, one at a time, in this state ("": any). Raises JobRefused."""
         job = await self._checked(job_id, token)
         if job.is_busy:
             raise JobRefused("wrong-state", "another call of this job is under way")
@@ -285,7 +285,7 @@ class Pipeline:
         return self._write_end(commit, replace(job.row, state=DONE, rows=rows))
 
     async def end(self, job: Job, detail: str) -> None:
-        """The job is aborted. Raises StoreFailed, Busy: then it is not, yet."""
+        """Abort the job. Raises StoreFailed, Busy: then it is still open."""
         job.is_busy = True
         try:
             row = await self.ask(job, partial(self._give_up, row=job.row, detail=detail))
@@ -360,7 +360,7 @@ class Pipeline:
             await self.end(job, "the lease lapsed")
 
     async def _child_ended(self, job_id: str, detail: str) -> None:
-        """The server's own program has ended: with its job, or without, then the job ends now or soon."""
+        """The server's own program has ended. If its job has not, that ends now or soon."""
         job = self._jobs.get(job_id)
         if job is None:
             return

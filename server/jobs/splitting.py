@@ -1,4 +1,4 @@
-"""Split jobs: cut a slice at once, move its rows later (shards/handover.py has the why).
+"""Split jobs: cut a slice at once, copy its rows later (shards/handover.py has the why).
 
     create    the slice, far enough; a checkpoint to plan from
     begin     the cuts: one batch; then the checkpoint that the job copies from
@@ -91,7 +91,7 @@ class Splits:
         return job
 
     async def commit(self, job_id: str, token: str, files: Sequence[MovedFile]) -> JobRow:
-        """Take what was moved. Raises JobRefused, StoreFailed, Busy."""
+        """Take what was copied. Raises JobRefused, StoreFailed, Busy."""
         async with self._pipeline.step(job_id, token, SPLIT, MOVING) as job:
             cut = job.cut
             assert cut is not None, "it has begun"
@@ -157,7 +157,7 @@ class Splits:
 
 
 def with_parts(row: JobRow, parts: Mapping[int, Counts]) -> JobRow:
-    """With what the slice holds, that it borrows too; of shared shards only its own part."""
+    """The row with what its slice holds, borrowed shards included; of shared ones only its own part."""
     sources = [
         replace(source, count=parts[source.shard].rows, live=parts[source.shard].live)
         if source.shard in parts

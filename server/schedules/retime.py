@@ -1,6 +1,6 @@
 """Local wall times, when the time zone database says something else than it did.
 
-A message for `2027-03-28T09:00[Europe/Bucharest]` is stored with that wish beside the instant that it was
+A message for `2027-03-28T09:00[Europe/Bucharest]` is stored with that wish next to the instant that it was
 when it was accepted. Governments change their minds: with a newer database nine o'clock there may be another
 instant. Then every pending message with such a wish is moved to where its wish is now, as a user would move
 it: the id stays. What is too near to be moved goes out at the old time, and the report says so.

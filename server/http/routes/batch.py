@@ -6,7 +6,7 @@ was known also its state, which may be `cancelled` by now. With `?ids=true`
 an item may bring the id that it had on the server it was exported from.
 
 This is the way in for many messages, hence one list of drafts, one request to the writer, one group commit,
-and an answer put together by one join: beside parsing and commit it takes about 1.5 µs a message.
+and an answer put together by one join: apart from parsing and commit it takes about 1.5 µs a message.
 """
 
 import asyncio
