@@ -23,6 +23,7 @@ from .core import Core
 from .figures import Figures
 from .housekeeping import Housekeeping
 from .jobs.expiring import Expiries
+from .jobs.launch import Launcher
 from .jobs.leavings import Leavings
 from .jobs.overfull import Overfull
 from .jobs.pipeline import Pipeline
@@ -55,8 +56,6 @@ class App:
         self._clock = clock
         self.core = Core(config, clock, store, wake=self.plan)
         self.metrics = Metrics()
-        self.listening: list[dict[str, object]] = []
-        """Where MQTT listens, as /v1/info tells it."""
         self.is_ready = False
         self._fatal = fatal
         self._is_dead = False
@@ -69,13 +68,14 @@ class App:
         core, opened = self.core, self.core.opened
         self.workers = Workers(store)
         self.leavings = Leavings(self.ask, core.writer, opened, self.workers)
+        self.launcher = Launcher(config.spark)
         self.pipeline = Pipeline(
             self.ask,
             clock,
             core.writer,
             opened,
             self.workers,
-            config.spark,
+            self.launcher,
             node=core.node,
             folder=store.path / "jobs",
         )
@@ -85,6 +85,7 @@ class App:
         self.metrics.registry.register(figures)
         overfull = Overfull(
             self.pipeline,
+            self.launcher,
             self.splits,
             self.expiries,
             core.directory,

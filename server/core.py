@@ -4,7 +4,6 @@ Everything that decides anything is below here and runs to its end without waiti
 drive the whole of it step by step. `server/app.py` puts it on an event loop.
 """
 
-import logging
 from collections.abc import Callable
 
 from shards.commit import Caps
@@ -34,8 +33,6 @@ from .loader import Loader
 from .mending import Mending
 from .schedules.recurring import Schedules
 from .writer import Busy, Entry, Writer
-
-log = logging.getLogger(__name__)
 
 NODE = 0
 UNLIMITED = 1 << 62
@@ -96,7 +93,7 @@ class Core:
         )
         self.cursors = self.sessions.cursors
         ready = Ready(wake)
-        groups = Membership(self.sessions, self.cursors, self.router, self.owed, ready)
+        groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready)
         self.dispatch = Dispatch(
             horizon,
             self.wheel,
@@ -111,7 +108,7 @@ class Core:
             dispatched=self.opened.waiting.dispatched,
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
-        dead = Dead(self.sessions, self.cursors, groups, ready, publishing, writer, clock, node=NODE)
+        dead = Dead(horizon, self.cursors, groups, ready, publishing, writer, clock, node=NODE)
         wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
         self.replay = Replay(
             self.reader,
@@ -132,6 +129,7 @@ class Core:
             clock,
             self.sessions,
             self.cursors,
+            horizon,
             self.router,
             groups,
             ready,

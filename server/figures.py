@@ -33,7 +33,7 @@ class Figures(Collector):
     # -- Prometheus
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: or the registry would collect to find out the names."""
+        """Nothing; otherwise the registry would collect everything once, just for the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

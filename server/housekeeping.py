@@ -8,7 +8,7 @@
   - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
 
 Retention and session expiry count server running time, so a server that was down for a month drops nothing
-that it has not had the time to deliver, and nobody for whom it has not been there.
+that it has not had the time to deliver, and no session that it has not been there for.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class Housekeeping:
         await self._leavings.walk()
 
     async def _forget_logged(self) -> None:
-        """By itself: what expires under a great load takes minutes."""
+        """On its own: expiring under a heavy load takes minutes."""
         try:
             await self._forget()
         except (ShardsError, Busy) as error:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import signal
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,6 @@ from .http.protocol import Protocol
 from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
-
-log = logging.getLogger(__name__)
 
 STOP_S = 5.0
 
@@ -64,9 +61,9 @@ class Server:
         if self.exit_code:
             return
         http = self.config.http.listen
-        self.app.listening += await self._listeners.open()
+        listening = await self._listeners.open()
         gate = Gate(self.config, self.app.core.writer)
-        self._runner = web.AppRunner(build_site(self.app, gate), access_log=None)
+        self._runner = web.AppRunner(build_site(self.app, gate, listening), access_log=None)
         await self._runner.setup()
         assert self._runner.server is not None
         loop = asyncio.get_running_loop()
@@ -75,11 +72,11 @@ class Server:
         self._desk = build_desk(self.app, gate, others)
         self._http = await loop.create_server(self._desk.connection, http.host, http.port, backlog=1024)
         http_port = self._http.sockets[0].getsockname()[1]
-        self.app.pipeline.reachable_at(f"http://{_reachable(http.host)}:{http_port}")
+        self.app.launcher.reachable_at(f"http://{_reachable(http.host)}:{http_port}")
         self.app.housekeeping.start()
         self._is_started = True
         _settle_garbage_collector()
-        _announce(f"{http.host}:{http_port}", self.app.listening)
+        _announce(f"{http.host}:{http_port}", listening)
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""

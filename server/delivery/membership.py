@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from timeline.filters import parse_share
+from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Session, Subscription
 
@@ -23,10 +24,17 @@ class Membership:
     """Shared subscriptions by the text that was subscribed to, `$share/group/filter`."""
 
     def __init__(
-        self, sessions: Sessions, cursors: Cursors, router: Router, owed: Owed, ready: Ready
+        self,
+        sessions: Sessions,
+        cursors: Cursors,
+        horizon: Horizon,
+        router: Router,
+        owed: Owed,
+        ready: Ready,
     ) -> None:
         self._sessions = sessions
         self._cursors = cursors
+        self._horizon = horizon
         self._router = router
         self._owed = owed
         self._ready = ready
@@ -101,9 +109,22 @@ class Membership:
         if not is_last:
             self._pause(group)
 
+    def meet(self, member: Subscriber) -> None:
+        """A member has a connection, or room: its groups may have something for it."""
+        for text in member.groups:
+            group = self._by_text[text]
+            group.rota.meet(member)
+            self._ready.wake(group)
+
+    def read_on(self, subscriber: Subscriber) -> None:
+        """The session, or a group that it is a member of, may have room again."""
+        self._ready.wake(subscriber)
+        if subscriber.groups:
+            self.meet(subscriber)
+
     def part(self, member: Subscriber) -> None:
         """The member's connection has ended: what it has not acked goes to another."""
-        touched = {group for group in member.groups.values() if isinstance(group, Group)}
+        touched = {self._by_text[text] for text in member.groups}
         for group in touched:
             group.rota.part(member)
         for flight in list(member.session.flights.values()):
@@ -184,5 +205,5 @@ class Membership:
     def _pause(self, group: Group) -> None:
         """When nobody is there the group's read position stands still; else somebody else goes on."""
         if not group.is_reachable or group.session.resends:
-            group.session.fall_behind(self._sessions.horizon_position)
+            group.session.fall_behind(self._horizon.position)
         self._ready.wake(group)

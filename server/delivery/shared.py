@@ -13,6 +13,7 @@ A group lives as long as a session, present or away, holds the subscription.
 
 from collections.abc import Iterable
 
+from timeline.filters import parse_share
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message
@@ -59,6 +60,10 @@ class Group(Subscriber):
     def _follow(self) -> None:
         """As persistent as the most persistent member."""
         self.session.keep_for(max((m.session.expiry_s for m in self.members), default=0))
+
+    @property
+    def name(self) -> str:
+        return parse_share(self.text)[0] or self.text
 
     @property
     def is_reachable(self) -> bool:

@@ -21,7 +21,7 @@ The calls
 
 Connections
     gate.py        how many bytes of bodies may be in the server at once
-    protocol.py    a connection of aiohttp's, which answers what is no HTTP with a problem
+    protocol.py    a connection of aiohttp's that answers with a problem what is not even HTTP
     front.py       where connections begin; `POST /v1/messages` is answered here, the rest handed on
 
 Each imports only what stands above it. A call knows the parts that it uses and never the app: server/site.py,

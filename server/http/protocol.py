@@ -1,4 +1,4 @@
-"""A connection of aiohttp's, with problems for what is no HTTP too.
+"""A connection of aiohttp's that answers with a problem what is not even HTTP.
 
 What the parser of the protocol refuses (a URL of 9,000 characters, a NUL in a header) never reaches a route
 or a middleware. aiohttp answers it with plain text and logs each with a traceback, so strangers fill the log

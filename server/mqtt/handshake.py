@@ -33,7 +33,7 @@ class HandshakeRefused(Exception):
 def answer_handshake(head: bytes, origins: tuple[str, ...]) -> bytes:
     """The answer to a request, its lines without the empty one; raises HandshakeRefused.
 
-    `origins` are allowed beside the host that the request names; "*" is all.
+    `origins` are allowed besides the host that the request names; "*" is all.
     """
     if len(head) > HEAD_MAX:
         raise HandshakeRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large")

@@ -11,7 +11,7 @@ from pathlib import Path
 from server.app import App
 from server.clock import SystemClock
 from server.config import Config
-from shards.commit import Commit, Draft, Replayed
+from shards.commit import Commit, Draft, Known
 from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.rocks import RocksStore
@@ -42,7 +42,7 @@ def _draft(payload: str, due_ms: int) -> Draft:
     return Draft(due_ms, b"a", encode(Record(b"a", payload.encode(), due_ms)))
 
 
-def _put(draft: Draft, commit: Commit) -> list[MessageId | Replayed]:
+def _put(draft: Draft, commit: Commit) -> list[MessageId | Known]:
     return commit.put([draft])
 
 

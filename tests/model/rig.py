@@ -21,7 +21,7 @@ from server.delivery.subscriber import Closing, Subscriber
 from server.mqtt.acks import Acks
 from server.writer import Busy
 from shards import keys
-from shards.commit import Commit, Control, Draft, Outcome, Refused, Replayed
+from shards.commit import Commit, Control, Draft, Known, Outcome, Refused
 from shards.errors import StoreFailed
 from shards.expiry import expire
 from shards.leavings import clear, forget, left, look, look_through
@@ -722,12 +722,12 @@ class Rig:
         return Draft(due_ms, record.topic, encode(record), key, key)
 
     def _submit_put(self, drafts: list[Draft]) -> None:
-        def done(answer: list[MessageId | Replayed] | Exception) -> None:
+        def done(answer: list[MessageId | Known] | Exception) -> None:
             if isinstance(answer, Exception):
                 return
             need(len(answer) == len(drafts), "an answer for each message")
             for draft, one in zip(drafts, answer, strict=True):
-                message = one.id if isinstance(one, Replayed) else one
+                message = one.id if isinstance(one, Known) else one
                 self.oracle.accepted(tag_of(draft.value), message)
 
         self._submit(lambda commit: commit.put(drafts), done, len(drafts))

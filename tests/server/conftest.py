@@ -29,6 +29,7 @@ START_MS = 1_795_248_000_000
 START = "2026-11-21T08:00:00.000Z"
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NDJSON = "application/x-ndjson"
+LISTENING: list[dict[str, object]] = [{"transport": "tcp", "host": "127.0.0.1", "port": 1883}]
 
 
 class FailingStore(RocksStore):
@@ -165,7 +166,7 @@ class Fronted(TestServer):
 
     def __init__(self, app: App) -> None:
         self.gate = Gate(app.core.config, app.core.writer)
-        super().__init__(build_site(app, self.gate))
+        super().__init__(build_site(app, self.gate, LISTENING))
         self._of = app
 
     async def start_server(self, **kwargs: Any) -> None:

@@ -43,7 +43,7 @@ LIST_LOOK_ROWS = 1_000
 
 
 class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
-    """The body of a replay: an instant, or a duration back from now."""
+    """The body of `:replay`: an instant, or a duration back from now."""
 
     since: Since
 

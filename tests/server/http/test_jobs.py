@@ -452,7 +452,7 @@ async def test_a_bad_manifest_is_refused_by_name_and_may_be_corrected(work: Work
 async def test_what_a_refused_commit_took_in_goes_before_the_next(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused after its files were taken in and a cancel was replayed onto them, while the writer is full."""
+    """Refused after its files were taken in and a cancel was put over them, while the writer is full."""
     job = await work.create()
     begun = await work.begin(job, CUTS)
     files = await asyncio.to_thread(moved, begun)
@@ -484,17 +484,17 @@ async def test_a_cancel_that_was_lost_and_sent_again_during_the_commit(
     await server.call("DELETE", f"/v1/messages/{work.ids['m3']}", status=503)
     await app.quiet()
     files = await asyncio.to_thread(moved, begun)
-    replay, asked = handover.replay, []
+    overwrite, asked = handover.overwrite, []
 
     def and_then(commit: Commit, cut: Cut, limit: int) -> int:
-        left = replay(commit, cut, limit)
+        left = overwrite(commit, cut, limit)
         if not asked:
             asked.append(
                 app.core.writer.submit(lambda c: c.cancel(parse_id(work.ids["m3"])), lambda answer: None)
             )
         return left
 
-    monkeypatch.setattr(handover, "replay", and_then)
+    monkeypatch.setattr(handover, "overwrite", and_then)
     assert (await work.commit(job, files))["state"] == "done"
     assert await work.listed() == [text for text in EVERYTHING if text != "m3"]
 
