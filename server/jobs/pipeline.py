@@ -156,8 +156,10 @@ class Pipeline:
                 self._left.pop()
                 self._remember(ended)
                 log.info("job %s is aborted: %s", row.id, ended.detail)
-            for job in list(self._jobs.values()):
-                if not job.is_busy:
+            for job_id in list(self._jobs):
+                # It may have ended while another was looked at: its row would be overwritten.
+                job = self._jobs.get(job_id)
+                if job is not None and not job.is_busy:
                     await self._look_at(job)
         except (ShardsError, Busy) as error:
             log.warning("jobs are looked at later: %s", error)

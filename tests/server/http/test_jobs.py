@@ -19,6 +19,7 @@ from server.writer import Busy
 from shards import handover
 from shards.commit import Commit, Refused
 from shards.cuts import Cut
+from shards.jobs import stored_job
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
@@ -525,6 +526,46 @@ async def test_nothing_else_happens_to_a_job_while_it_commits(
     may_go_on.set()
     assert (await commit)["state"] == "done"
     assert await work.listed() == EVERYTHING
+
+
+async def test_a_job_that_was_done_while_another_was_ended_stays_done(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program has ended before it had the answer; by then the sweep waits for the files of the other."""
+    app, other = work.server.app, SLICE + 6 * HOUR_MS
+    await work.post("/v1/messages", {"topic": "o", "payload": "o", "deliver_at": work.text(other)}, 201)
+    lapsed, job = await work.create(other), await work.create()
+    files = await asyncio.to_thread(moved, await work.begin(job, CUTS))
+    remove, check = jobfolder.remove, jobfolder.check
+    is_removing, may_remove, may_check = threading.Event(), threading.Event(), threading.Event()
+
+    def slow_remove(folder: Path) -> None:
+        if folder.name == lapsed["id"]:
+            is_removing.set()
+            may_remove.wait(10)
+        remove(folder)
+
+    def slow_check(*arguments: Any) -> Any:
+        may_check.wait(10)
+        return check(*arguments)
+
+    monkeypatch.setattr(jobfolder, "remove", slow_remove)
+    monkeypatch.setattr(jobfolder, "check", slow_check)
+    app.pipeline.get(lapsed["id"]).lease_until = 0.0  # type: ignore[union-attr]
+    sweep = asyncio.ensure_future(app.pipeline.sweep())
+    await asyncio.to_thread(is_removing.wait, 10)
+    commit = asyncio.ensure_future(work.commit(job, files))
+    while (await work.look(job))["state"] != "committing":
+        await asyncio.sleep(0.005)
+    await app.pipeline._child_ended(job["id"], "killed")
+    may_check.set()
+    assert (await commit)["state"] == "done"
+    may_remove.set()
+    await sweep
+    row = stored_job(work.server.store, job["id"])
+    assert row is not None
+    assert (row.state, row.detail) == ("done", "")
+    assert await work.listed() == [*EVERYTHING, "o"]
 
 
 async def test_a_slice_that_has_come_near_is_given_up(work: Work) -> None:
