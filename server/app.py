@@ -194,8 +194,7 @@ class App:
         more = more or core.writer.can_compose
         counts = core.dispatch.counts
         if counts.late_ms:
-            late_ms, counts.late_ms = counts.late_ms, []
-            self.metrics.dispatched(late_ms)
+            self.metrics.dispatched(counts.take_late())
         if core.loader.is_behind:
             more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more
