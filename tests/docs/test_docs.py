@@ -91,8 +91,8 @@ def test_every_decision_has_its_parts() -> None:
 
 
 def test_every_metric_is_told_of() -> None:
-    code = text_of("server/metrics.py")
-    named = {f"fasti_{name}" for name in re.findall(r'yield "(\w+)"', code)}
+    code = text_of("server/metrics.py") + text_of("server/figures.py")
+    named = {f"fasti_{name}" for name in re.findall(r'yield (?:\(\s*)?"(\w+)"', code)}
     named |= set(re.findall(r'"(fasti_\w+)"', code))
     assert len(named) > 25
     page = text_of("docs/operations.md")
