@@ -54,6 +54,7 @@ class App:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_planned = False
         self._clock = clock
+        self._store = store
         self.core = Core(config, clock, store, wake=self.plan)
         self.metrics = Metrics()
         self.is_ready = False
@@ -125,7 +126,7 @@ class App:
         if self._timer is not None:
             self._timer.cancel()
         self._sync_thread.shutdown()
-        self.core.opened.store.close()
+        self._store.close()
 
     # -- work
 
@@ -194,8 +195,7 @@ class App:
         more = more or core.writer.can_compose
         counts = core.dispatch.counts
         if counts.late_ms:
-            late_ms, counts.late_ms = counts.late_ms, []
-            self.metrics.dispatched(late_ms)
+            self.metrics.dispatched(counts.take_late())
         if core.loader.is_behind:
             more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more
@@ -248,7 +248,7 @@ class App:
         self._syncs += 1
         writer = self.core.writer
         started = self._clock.mono()
-        future = self._loop.run_in_executor(self._sync_thread, self.core.opened.store.flush)
+        future = self._loop.run_in_executor(self._sync_thread, self._store.flush)
 
         def synced(ended: asyncio.Future[None]) -> None:
             self._syncs -= 1

@@ -93,7 +93,7 @@ class Core:
         )
         self.cursors = self.sessions.cursors
         ready = Ready(wake)
-        groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready)
+        self.groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready)
         self.dispatch = Dispatch(
             horizon,
             self.wheel,
@@ -108,8 +108,8 @@ class Core:
             dispatched=self.opened.waiting.dispatched,
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
-        dead = Dead(horizon, self.cursors, groups, ready, publishing, writer, clock, node=NODE)
-        wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
+        self.dead = Dead(horizon, self.cursors, self.groups, ready, publishing, writer, clock, node=NODE)
+        self.wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
         self.replay = Replay(
             self.reader,
             horizon,
@@ -118,8 +118,8 @@ class Core:
             self.owed,
             self.retained,
             ready,
-            groups,
-            dead,
+            self.groups,
+            self.dead,
             max_attempts=config.sessions.max_attempts,
             wall_ms=clock.wall_ms,
             dispatched_ms=writer.dispatched_ms,
@@ -131,13 +131,13 @@ class Core:
             self.cursors,
             horizon,
             self.router,
-            groups,
+            self.groups,
             ready,
             self.replay,
             self.dispatch,
             publishing,
-            dead,
-            wills,
+            self.dead,
+            self.wills,
             writer,
             node=NODE,
         )
@@ -146,8 +146,8 @@ class Core:
         """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
         self.horizon.observe(self.clock.wall_ms())
         self.cursors.step()
-        self.broker.wills.step()
-        self.broker.dead.step()
+        self.wills.step()
+        self.dead.step()
         if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:
             return
 

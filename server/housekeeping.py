@@ -80,7 +80,7 @@ class Housekeeping:
         ]
         ack_timeout_ms = self._core.config.sessions.ack_timeout_ms
         if ack_timeout_ms:
-            every.append((self._core.broker.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
+            every.append((self._core.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
         for work, seconds in every:
             self._scheduler.add_job(work, "interval", seconds=seconds)
         self._scheduler.start()
@@ -131,7 +131,7 @@ class Housekeeping:
 
         def seal(commit: Commit) -> None:
             for piece in passed_slices(directory, horizon.position):
-                commit.open_group.passed(piece)
+                commit.passed(piece)
 
         if passed_slices(directory, horizon.position):
             await self._ask(seal)

@@ -218,8 +218,8 @@ class Mending:
         shard = piece.shard(number) if piece is not None else None
         if shard is None or shard.prefix != note.scope or is_stub(value):
             return None
-        node = self._opened.open_group.node
-        return Found(id_at(place, number, node, decode(value).id), place, shard, value)
+        name = id_at(place, number, self._opened.node, decode(value).id)
+        return Found(name, place, shard, value)
 
     def _ask(self, decide: Decide, done: Done, cost: int = 1) -> None:
         self._is_asked = True

@@ -165,6 +165,10 @@ class Writer:
         """Have a rider go along with each group from now on; in the order of their coming."""
         self._riders.append(rider)
 
+    def ran(self, passed_ms: int) -> None:
+        """So much running time has passed beside the monotonic clock: a simulated clock was moved."""
+        self._open_group.ran(passed_ms)
+
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
         if size and self._bytes and self._bytes + size > self._max_bytes:

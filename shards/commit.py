@@ -61,6 +61,10 @@ class Commit:
         """Delete every row with start <= key < end."""
         self.open_group.clear(table, start, end)
 
+    def passed(self, piece: Slice) -> None:
+        """The horizon has passed the slice: its retention begins now."""
+        self.open_group.passed(piece)
+
     # -- messages
 
     def find(self, wanted: MessageId) -> Found | None:

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
 
 from timeline.position import Position, before
-from timeline.slices import Home, Shard, Slice
+from timeline.slices import Directory, Home, Shard, Slice
 
 from . import keys
 from .borrow import Counts, borrowers, is_shared, lessen
@@ -188,6 +188,6 @@ def undo_overwrite(cut: Cut) -> None:
     cut.retired.clear()
 
 
-def shared_sources(commit: Commit, piece: Slice) -> list[Shard]:
+def shared_sources(directory: Directory, piece: Slice) -> list[Shard]:
     """The shards of a slice that others borrow too: their counts are not those of this slice."""
-    return [shard for shard in piece.borrowed.values() if is_shared(commit.directory, shard)]
+    return [shard for shard in piece.borrowed.values() if is_shared(directory, shard)]

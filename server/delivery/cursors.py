@@ -260,7 +260,7 @@ class Cursors(Rider):
                 if owner in self.dirty and self._is_to_store(owner):
                     # Whatever it costs; who asks for it waits for the answer to an UNSUBSCRIBE that is paced.
                     heirs.add(owner)
-                    cost += self._write_place(commit, owner, mono)
+                    cost += self._write_cursor(commit, owner, mono)
             commit.row(Table.SESSIONS, name.encode(), None)
             commit.row(Table.CURSORS, name.encode(), None)
             commit.clear(Table.RECEIVED, *keys.received_range(name))
@@ -282,7 +282,7 @@ class Cursors(Rider):
         now, self._now = self._now, {}
         for subscriber in now:
             if self._is_to_store(subscriber) and subscriber not in asked and subscriber not in written:
-                cost += self._write_place(commit, subscriber, mono)
+                cost += self._write_cursor(commit, subscriber, mono)
         answers: list[tuple[Secured, int]] = []
         for subscriber, waiting in asked.items():
             owes = cost >= ASKED_COST or subscriber.even_at > mono + BURST_S
@@ -291,7 +291,7 @@ class Cursors(Rider):
                 self._wanted_at = min(self._wanted_at, subscriber.even_at - BURST_S)
                 continue
             if subscriber not in written and self._is_to_store(subscriber):
-                cost += self._write_place(commit, subscriber, mono)
+                cost += self._write_cursor(commit, subscriber, mono)
             answers += [(done, len(subscriber.gate)) for done in waiting]
         return cost, answers
 
@@ -310,14 +310,14 @@ class Cursors(Rider):
                 self.dirty.discard(subscriber)
             elif self._is_last or subscriber.even_at <= started + BURST_S:
                 try:
-                    cost += self._write_place(commit, subscriber, started)
+                    cost += self._write_cursor(commit, subscriber, started)
                 except Exception:
                     log.exception("the cursor of %r cannot be written", subscriber.session.client_id)
                     self.dirty.discard(subscriber)
         ended = self._clock.mono()
         self._lazy_from = ended + LAZY_PAUSE * (ended - started)
 
-    def _write_place(self, commit: Commit, subscriber: Subscriber, mono: float) -> int:
+    def _write_cursor(self, commit: Commit, subscriber: Subscriber, mono: float) -> int:
         """The cursor, and the subscriptions too if they are not stored as they are; what it cost.
 
         A shared subscription goes with the members that it has handed something to at QoS 2: that is behind

@@ -66,7 +66,12 @@ class Counts:
     early: int = 0
     turns: int = 0
     late_ms: list[int] = field(default_factory=list)
-    """Lateness of the messages of the last turn, for the histogram."""
+    """Lateness of the messages of the last turns, for the histogram."""
+
+    def take_late(self) -> list[int]:
+        """`late_ms`, which begins anew."""
+        late_ms, self.late_ms = self.late_ms, []
+        return late_ms
 
 
 class Dispatch(Rider):

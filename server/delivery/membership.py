@@ -58,16 +58,16 @@ class Membership:
 
         A group that was not stored yet begins where its first member joined.
         """
-        held = [
+        shared = [
             (text, subscription, member)
             for member in list(self._sessions)
             for text, subscription in member.session.subscriptions.items()
             if parse_share(text)[0] is not None
         ]
         since: dict[str, Position] = {}
-        for text, subscription, _ in held:
+        for text, subscription, _ in shared:
             since[text] = min(since.get(text, subscription.since), subscription.since)
-        for text, subscription, member in held:
+        for text, subscription, member in shared:
             if text not in self._by_text:
                 self._open(text, since[text], is_stored=True)
             self.join(member, text, subscription)
@@ -77,7 +77,7 @@ class Membership:
                 if group is None:
                     flight.loan = None
                 else:
-                    group.hold(member, flight)
+                    group.note_loan(member, flight)
 
     def join(self, member: Subscriber, text: str, subscription: Subscription) -> bool:
         """Make a session a member; True if it was not one before."""
@@ -152,7 +152,7 @@ class Membership:
         for flight in member.session.flights.values():
             lender = self._by_text.get(flight.loan.share) if flight.loan is not None else None
             if lender is not None:
-                lender.held.pop(member, None)
+                lender.forget(member)
         for text in list(member.groups):
             self.leave(member, text)
 
@@ -180,7 +180,7 @@ class Membership:
     def _look(self) -> Iterator[int]:
         """Look once for what is overdue with each member of each group: how many loans, in steps."""
         for group in list(self._by_text.values()):
-            for member in list(group.held):
+            for member in list(group.lent):
                 if self._by_text.get(group.text) is not group:
                     break
                 looked = group.take_overdue(member)

@@ -48,7 +48,7 @@ class Density:
 
         `is_abandoned`: nobody waits for it.
         """
-        structures = self._timeline.reader.structures.overlapping((topic,)) if topic else None
+        structures = self._timeline.structures_of((topic,)) if topic else None
         if self._timeline.held:
             # All of them stand behind the horizon, and are pending nevertheless.
             start = before(self._start_ms)

@@ -98,7 +98,7 @@ class Selection:
         self._horizon = timeline.horizon.position
         self._journal = timeline.journal()
         self._fits: dict[bytes, bool] = {}
-        self._structures = timeline.reader.structures.overlapping((query.topic,)) if query.topic else None
+        self._structures = timeline.structures_of((query.topic,)) if query.topic else None
 
     async def page(self) -> tuple[list[shapes.Message], Position | None]:
         """The next messages and the position of the last one looked at, None at the end of the range."""

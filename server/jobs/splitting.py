@@ -60,7 +60,7 @@ class Splits:
             raise JobRefused("too-near", "the slice is in memory, or will soon be")
         if next(piece.readable(), None) is None:
             raise JobRefused("wrong-state", "the slice holds nothing")
-        shared = handover.shared_sources(self._opened.commit, piece)
+        shared = handover.shared_sources(self._opened.directory, piece)
         job = self._pipeline.create(SPLIT, run, PLANNING, [piece])
         job.row.parts = parts
 

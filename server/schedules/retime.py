@@ -141,7 +141,7 @@ def _step(
         if not has_zone(value) or is_stub(value) or seq_of(place) > as_of:
             continue
         record = decode(value)
-        node, wish = opened.open_group.node, record.zone.decode()
+        node, wish = opened.node, record.zone.decode()
         row, name = message_id(place, number, node), id_at(place, number, node, record.id)
         report.zoned += 1
         try:

@@ -280,7 +280,7 @@ class Jobs:
         )
 
     def _parts(self, piece: Slice) -> dict[int, Counts]:
-        shared = handover.shared_sources(self._core.opened.commit, piece)
+        shared = handover.shared_sources(self._core.opened.directory, piece)
         return {
             shard.number: span_counts(self._store, shard.prefix, piece.start_ms, piece.end_ms)
             for shard in shared

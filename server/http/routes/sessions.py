@@ -161,7 +161,7 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
     first: Position | None = None
     count = looked = 0
     if session.subscriptions and start <= horizon:
-        structures = timeline.reader.structures.overlapping(session.subscriptions)
+        structures = timeline.structures_of(session.subscriptions)
         rows = timeline.reader.read(start, Position(horizon + 1), structures)
         for place, _, value in islice(rows, look_rows):
             looked += 1

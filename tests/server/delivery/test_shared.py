@@ -464,10 +464,10 @@ def test_a_session_that_ends_with_qos_2_in_flight_holds_nothing_more() -> None:
     _send(rig, "1", "2", "3", "4", qos=2)
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None
-    assert sorted(map(len, group.held.values())) == [2, 2]
+    assert sorted(map(len, group.lent.values())) == [2, 2]
     clean.drop()
     lasting.take_all()
-    assert group.held == {}
+    assert group.lent == {}
 
 
 def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take() -> None:
@@ -600,7 +600,7 @@ def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(sur
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None
     assert not group.session.flights
-    assert not group.held
+    assert not group.lent
     rig.crash(survivors)
     rig.pump()
     assert rig.lasting("a").take_all() == ["job"]
@@ -640,7 +640,7 @@ def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None
     assert rig.core.sessions.get("guest") not in group.rota._shown
-    assert len(group.held) == 1
+    assert len(group.lent) == 1
 
 
 def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
