@@ -9,13 +9,13 @@ from typing import Any
 
 from server.config import Config
 from server.core import Core
-from server.delivery.message import Message
-from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.subscriber import Subscriber
 from shards.commit import Draft
 from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Store
 from tests.support.clock import HandClock
+from tests.support.link import FakeLink, Taken
 from timeline.position import MessageId
 from timeline.session import Subscription
 
@@ -24,36 +24,6 @@ POINTS = (
     *("answered", "settled"),
     *("handing on", "dispatched", "loaded", "read on"),
 )
-Taken = Callable[["HandLink", Message, int, int], None]
-"""Called with each delivery: link, message, packet id (0 at QoS 0), attempt."""
-
-
-class HandLink:
-    """A connection that takes everything."""
-
-    has_room = True
-
-    def __init__(self, taken: Taken) -> None:
-        self._taken = taken
-        self.closed: list[int] = []
-
-    def close(self, why: Closing) -> None:
-        self.closed.append(why)
-
-    def send(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_retained: bool = False,
-        is_first: bool = False,
-    ) -> None:
-        self._taken(self, message, packet_id, attempt)
-
-    def release(self, packet_id: int) -> None:
-        raise AssertionError("nothing here is QoS 2")
 
 
 class Hand:
@@ -145,7 +115,7 @@ class Hand:
     def connect(self, client_id: str, taken: Taken, *filters: str, window: int = 1_000) -> Subscriber:
         """A persistent session with a connection and its filters; durable when this returns."""
         broker = self.core.broker
-        link = HandLink(taken)
+        link = FakeLink(taken)
         subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=10_000_000, window=window)
         assert subscriber is not None
         broker.store(subscriber, lambda is_durable: None)

@@ -18,7 +18,7 @@ from shards.store import Store
 from tests.support.clock import HandClock
 from timeline.position import MessageId, before, id_position
 
-from .hand import Hand, HandLink
+from .hand import Hand
 
 START_MS = 1_800_000_890_000
 SECOND, MINUTE, DAY = 1_000, 60_000, 86_400_000
@@ -76,7 +76,7 @@ class Bench:
         now = before(self.clock.now_ms + 1)
         return [tag for tag in self.pending() if id_position(self.accepted[tag][1]) < now]
 
-    def _taken(self, link: HandLink, message: Message, packet_id: int, attempt: int) -> None:
+    def _taken(self, message: Message, qos: int, packet_id: int, attempt: int) -> None:
         tag = message.record.payload.decode()
         due_ms = message.record.due_ms
         shown_ms = self._shown.pop(tag)
@@ -163,7 +163,7 @@ def test_held_messages_survive_a_restart(tmp_path: Path) -> None:
     clock = HandClock(bench.clock.now_ms)
     got: list[str] = []
     hand = Hand(again, clock, reached=lambda point: None)
-    hand.connect("all", lambda link, message, *_: got.append(message.record.payload.decode()), "#")
+    hand.connect("all", lambda message, *_: got.append(message.record.payload.decode()), "#")
     hand.settle()
     assert (got, hand.core.opened.held) == ([], 1)
     clock.now_ms += MINUTE - 1

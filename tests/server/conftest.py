@@ -16,12 +16,11 @@ from yarl import URL
 from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config
-from server.delivery.message import Message
-from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.subscriber import Subscriber
 from server.http.gate import Gate
 from server.site import build_desk, build_site
-from shards.errors import StoreFailed
-from shards.rocks import RocksStore
+from tests.support.link import FakeLink
+from tests.support.stores import FailingStore
 from timeline.session import Subscription
 
 START_MS = 1_795_248_000_000
@@ -29,64 +28,6 @@ START_MS = 1_795_248_000_000
 START = "2026-11-21T08:00:00.000Z"
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NDJSON = "application/x-ndjson"
-
-
-class FailingStore(RocksStore):
-    """Its writes, syncs and re-openings fail while it is told so."""
-
-    is_failing = False
-    loses_next = False
-    """The next group is lost: its sync fails, and the store is back at once, without it."""
-
-    def write(self, batch: Any) -> None:
-        self._check()
-        if not self.loses_next:
-            super().write(batch)
-
-    def flush(self) -> None:
-        self._check()
-        if self.loses_next:
-            self.loses_next = False
-            raise StoreFailed("told to lose one group")
-        super().flush()
-
-    def reopen(self) -> None:
-        self._check()
-        super().reopen()
-
-    def _check(self) -> None:
-        if self.is_failing:
-            raise StoreFailed("told to fail")
-
-
-class FakeLink:
-    """A connection that keeps what it is sent."""
-
-    is_limited = False
-
-    def __init__(self) -> None:
-        self.sent: list[Message] = []
-        self.packet_ids: list[int] = []
-        self.closed: list[int] = []
-        self.has_room = True
-
-    @property
-    def topics(self) -> list[str]:
-        return [message.record.topic.decode() for message in self.sent]
-
-    def close(self, why: Closing) -> None:
-        self.closed.append(why)
-
-    def send(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-    ) -> None:
-        self.sent.append(message)
-        self.packet_ids.append(packet_id)
 
 
 @dataclass
