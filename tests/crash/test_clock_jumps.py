@@ -52,7 +52,7 @@ class Bench:
 
         self._shown[tag] = self.clock.now_ms
         self.hand.put([("a/b", tag, due_ms)], done)
-        self.settle()
+        self.rest()
         assert tag in self.accepted
 
     def jump(self, by_ms: int) -> None:
@@ -60,13 +60,13 @@ class Bench:
         self.shown_ms = max(self.shown_ms, self.clock.now_ms)
         for tag, shown_ms in self._shown.items():
             self._shown[tag] = max(shown_ms, self.clock.now_ms)
-        self.settle()
+        self.rest()
 
-    def settle(self) -> None:
-        self.hand.settle()
+    def rest(self) -> None:
+        self.hand.rest()
         while self._unacked:
             self.hand.ack(self._subscriber, self._unacked.pop())
-            self.hand.settle()
+            self.hand.rest()
 
     def pending(self) -> list[str]:
         return [tag for tag in self.accepted if tag not in self.got]
@@ -143,7 +143,7 @@ def test_held_messages_come_in_order_and_can_be_cancelled_and_moved(store: Store
     bench.hand.move(
         bench.accepted["3"][1], base_ms + 30_000, lambda answer: answers.append(answer.outcome.value)
     )
-    bench.settle()
+    bench.rest()
     assert answers == ["done", "done"]
     for _ in range(7):
         bench.jump(MINUTE)
@@ -164,13 +164,13 @@ def test_held_messages_survive_a_restart(tmp_path: Path) -> None:
     got: list[str] = []
     hand = Hand(again, clock, reached=lambda point: None)
     hand.connect("all", lambda message, *_: got.append(message.record.payload.decode()), "#")
-    hand.settle()
+    hand.rest()
     assert (got, hand.core.opened.held) == ([], 1)
     clock.now_ms += MINUTE - 1
-    hand.settle()
+    hand.rest()
     assert got == []
     clock.now_ms += 1
-    hand.settle()
+    hand.rest()
     assert got == ["held"]
     again.close()
 

@@ -182,7 +182,7 @@ class After:
         for now_ms in [clock.now_ms, *[due for due in dues if due > clock.now_ms]]:
             clock.now_ms = now_ms
             while True:
-                hand.settle()
+                hand.rest()
                 if not unacked:
                     break
                 for packet_id in unacked:

@@ -31,6 +31,7 @@ from shards.recover import count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
+from tests.support.stepper import Stepper
 from timeline.filters import matches
 from timeline.position import END, MessageId, Position, at_of, before
 from timeline.retention import expired_slices, passed_slices
@@ -72,7 +73,6 @@ class Rig:
         self.oracle = Oracle(self.store, START_MS)
         self.clients: dict[str, Client] = {}
         self.dying: deque[Client] = deque()
-        self.syncs: deque[int] = deque()
         self.is_expiring = False
         self.former: dict[str, Watch] = {}
         """By client, the session that a clean start gives up, until that is durable."""
@@ -82,7 +82,12 @@ class Rig:
         self.splits = 0
         """Splits that lives before this one have brought to their end."""
         self.history: list[str] = []
-        self.core = self._start()
+        self.stepper = Stepper(self.store, self.clock, CONFIG)
+        self._begin()
+
+    @property
+    def core(self) -> Core:
+        return self.stepper.core
 
     # -- requests
 
@@ -223,39 +228,35 @@ class Rig:
 
     def heartbeat(self) -> None:
         self.oracle.saw(self.clock.now_ms)
-        self.core.heartbeat()
+        self.stepper.heartbeat()
 
     def compose(self) -> None:
         if self.core.writer.can_compose:
             self.oracle.saw(self.clock.now_ms)
-        log = len(self.store.log)
-        group = self.core.writer.compose()
+        batches = len(self.store.log) - self.stepper.unsynced
+        self.stepper.compose()
         self.oracle.written(self.core.writer.broken is not None)
-        if group is not None:
-            assert len(self.store.log) == log + 1
-            self.syncs.append(len(self.store.log))
+        assert len(self.store.log) - self.stepper.unsynced == batches, "a group is one batch"
 
     def settle(self) -> None:
         """The oldest sync is done."""
-        if self.syncs:
-            self.store.durable = max(self.store.durable, self.syncs.popleft())
+        if self.stepper.sync():
             self.oracle.synced()
             if self.core.writer.broken is None:
                 self.core.writer.settle()
 
     def dispatch(self, limit: int) -> None:
         self.oracle.saw(self.clock.now_ms)
-        self.core.dispatch.turn(limit)
+        self.stepper.dispatch(limit)
 
     def load(self, rows: int) -> None:
-        if self.core.loader.is_behind:
-            self.core.loader.step(rows)
+        self.stepper.load(rows)
 
     def replay(self) -> None:
-        self.core.replay.turn()
+        self.stepper.replay()
 
     def release(self) -> None:
-        self.core.held.step()
+        self.stepper.release()
 
     def split(self, index: int, r: Random) -> None:
         self.jobs.begin(index, r)
@@ -417,18 +418,16 @@ class Rig:
 
     def fail_sync(self) -> None:
         """The oldest sync fails."""
-        if self.syncs and self.core.writer.broken is None:
-            self.syncs.popleft()
-            self.core.writer.fail(StoreFailed("told to"))
+        if self.stepper.unsynced and self.core.writer.broken is None:
+            self.stepper.fail_sync()
 
     def recover(self, survivors: int, *, is_refused: bool = False) -> None:
         """The server tries to take the store into use again, with what has survived, or only to read it."""
         if self.core.writer.broken is None:
             return
-        self.syncs.clear()
         self.store.survivors = min(survivors, len(self.store.log) - self.store.durable)
         self.store.fail_writes = is_refused
-        need(self.core.writer.recover() is not is_refused, "the store does not come back")
+        need(self.stepper.recover() is not is_refused, "the store does not come back")
         self.store.fail_writes = False
         self.oracle.cut()
         self.oracle.floor_ms = at_of(self.core.directory.floor)
@@ -445,13 +444,14 @@ class Rig:
         self.clock.step(wall_by_ms)
         self.clients.clear()
         self.dying.clear()
-        self.syncs.clear()
         self.is_expiring = False
         self.splits += self.jobs.moved
-        self.core = self._start()
+        self.stepper.start()
+        self._begin()
 
-    def _start(self) -> Core:
-        core = Core(CONFIG, self.clock, self.store, wake=_nothing)
+    def _begin(self) -> None:
+        """A server has started on what there is."""
+        core = self.core
         self.spoilt = 0
         oracle = self.oracle
         oracle.written(False)
@@ -464,7 +464,6 @@ class Rig:
         self.jobs = Jobs(core, self.store, self._submit, oracle.hidden)
         self.free = core.horizon.position
         """Up to here the horizon may be whatever the bound says."""
-        return core
 
     def _restore_watches(self, core: Core) -> None:
         oracle = self.oracle
@@ -582,7 +581,7 @@ class Rig:
         core = self.core
         return (
             core.is_settled()
-            and not self.syncs
+            and not self.stepper.unsynced
             and self.jobs.is_over
             and not self.dying
             and not any(s.session.flights for s in core.sessions if s.link is not None)
@@ -749,7 +748,3 @@ class Rig:
             return None, MessageId(0)
         letter = letters[-1 - index % len(letters)]
         return letter, letter.ids[-1]
-
-
-def _nothing() -> None:
-    """There is no loop to wake."""
