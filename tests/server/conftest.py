@@ -1,10 +1,8 @@
 """A whole server in one process: a real store, a simulated clock, HTTP by a test client, no MQTT sockets."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from server.config import Config
 from server.delivery.subscriber import Subscriber
 from server.http.gate import Gate
 from server.site import build_desk, build_site
+from tests.support.http import Answer, Http
 from tests.support.link import FakeLink
 from tests.support.stores import FailingStore
 from timeline.session import Subscription
@@ -30,19 +29,6 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NDJSON = "application/x-ndjson"
 
 
-@dataclass
-class Answer:
-    """What came back; `body` is parsed JSON or None."""
-
-    status: int
-    body: Any
-    headers: Mapping[str, str] = field(repr=False)
-
-    @property
-    def slug(self) -> str:
-        return str(self.body["type"]).removeprefix("/problems/")
-
-
 class Running:
     """An app with its HTTP side."""
 
@@ -52,6 +38,7 @@ class Running:
         self.app = app
         self.clock = clock
         self.http = http
+        self._calls = Http(http)
         self.store: FailingStore = app.core.opened.store  # type: ignore[assignment]
 
     async def call(
@@ -61,24 +48,11 @@ class Running:
 
         Headers by name with `_` for `-`.
         """
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        if body is not None:
-            sent.setdefault("Content-Type", "application/json")
-        async with self.http.request(method, path, data=data, headers=sent) as response:
-            raw = await response.read()
-            answer = Answer(
-                response.status,
-                json.loads(raw) if "json" in response.content_type else raw,
-                response.headers,
-            )
-        assert answer.status == status, answer
-        return answer
+        return await self._calls.call(method, path, body, status=status, **headers)
 
     async def schedule(self, topic: str = "a/b", payload: object = "hi", **members: object) -> str:
         """The id of a new message."""
-        body = {"topic": topic, "payload": payload, **members}
-        return str((await self.call("POST", "/v1/messages", body, status=201)).body["id"])
+        return await self._calls.schedule(topic, payload, **members)
 
     async def pass_time(self, by_ms: int) -> None:
         """Let the clock jump and everything that is due be dispatched."""
