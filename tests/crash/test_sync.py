@@ -60,9 +60,11 @@ async def test_a_failed_sync_is_not_answered_as_done(tmp_path: Path) -> None:
     store.gate.clear()
     drafts = [_draft(str(number), wall_ms() + 3_600_000) for number in range(2)]
     asked = []
-    for draft in drafts:
-        asked.append(asyncio.create_task(app.ask(partial(_put, draft))))
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(60):
+        for written, draft in enumerate(drafts, 1):
+            asked.append(asyncio.create_task(app.ask(partial(_put, draft))))
+            while len(app.core.writer._open) < written:
+                await asyncio.sleep(0.002)
     store.is_failing = True
     store.gate.set()
     answers = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
