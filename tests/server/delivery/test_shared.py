@@ -7,7 +7,6 @@ from server.codec.packets import Publish, Unsubscribe
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.rota import SHOWN_FIRST
 from server.delivery.shared import KEY_PREFIX, SWEEPS, Group
-from shards.errors import StoreFailed
 from shards.store import Table
 from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
@@ -518,10 +517,9 @@ def test_a_qos_2_message_of_a_group_comes_once_over_a_failed_sync_and_a_kill() -
     rig.settle()
     rig.turn()
     assert rig.compose()
-    rig.core.writer.fail(StoreFailed("planned"))
-    rig.open_groups.clear()
+    rig.fail_sync()
     rig.store.survivors = 0
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pump()
     rig.core.broker.submit(lambda commit: None, lambda is_durable: None)
     rig.pump()
