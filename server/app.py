@@ -23,6 +23,7 @@ from .core import Core
 from .figures import Figures
 from .housekeeping import Housekeeping
 from .jobs.expiring import Expiries
+from .jobs.launch import Launcher
 from .jobs.leavings import Leavings
 from .jobs.overfull import Overfull
 from .jobs.pipeline import Pipeline
@@ -53,10 +54,9 @@ class App:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_planned = False
         self._clock = clock
+        self._store = store
         self.core = Core(config, clock, store, wake=self.plan)
         self.metrics = Metrics()
-        self.listening: list[dict[str, object]] = []
-        """Where MQTT listens, as /v1/info tells it."""
         self.is_ready = False
         self._fatal = fatal
         self._is_dead = False
@@ -69,13 +69,14 @@ class App:
         core, opened = self.core, self.core.opened
         self.workers = Workers(store)
         self.leavings = Leavings(self.ask, core.writer, opened, self.workers)
+        self.launcher = Launcher(config.spark)
         self.pipeline = Pipeline(
             self.ask,
             clock,
             core.writer,
             opened,
             self.workers,
-            config.spark,
+            self.launcher,
             node=core.node,
             folder=store.path / "jobs",
         )
@@ -85,6 +86,7 @@ class App:
         self.metrics.registry.register(figures)
         overfull = Overfull(
             self.pipeline,
+            self.launcher,
             self.splits,
             self.expiries,
             core.directory,
@@ -124,7 +126,7 @@ class App:
         if self._timer is not None:
             self._timer.cancel()
         self._sync_thread.shutdown()
-        self.core.opened.store.close()
+        self._store.close()
 
     # -- work
 
@@ -193,8 +195,7 @@ class App:
         more = more or core.writer.can_compose
         counts = core.dispatch.counts
         if counts.late_ms:
-            late_ms, counts.late_ms = counts.late_ms, []
-            self.metrics.dispatched(late_ms)
+            self.metrics.dispatched(counts.take_late())
         if core.loader.is_behind:
             more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more
@@ -247,7 +248,7 @@ class App:
         self._syncs += 1
         writer = self.core.writer
         started = self._clock.mono()
-        future = self._loop.run_in_executor(self._sync_thread, self.core.opened.store.flush)
+        future = self._loop.run_in_executor(self._sync_thread, self._store.flush)
 
         def synced(ended: asyncio.Future[None]) -> None:
             self._syncs -= 1

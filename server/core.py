@@ -4,7 +4,6 @@ Everything that decides anything is below here and runs to its end without waiti
 drive the whole of it step by step. `server/app.py` puts it on an event loop.
 """
 
-import logging
 from collections.abc import Callable
 
 from shards.commit import Caps
@@ -34,8 +33,6 @@ from .loader import Loader
 from .mending import Mending
 from .schedules.recurring import Schedules
 from .writer import Busy, Entry, Writer
-
-log = logging.getLogger(__name__)
 
 NODE = 0
 UNLIMITED = 1 << 62
@@ -96,7 +93,7 @@ class Core:
         )
         self.cursors = self.sessions.cursors
         ready = Ready(wake)
-        groups = Membership(self.sessions, self.cursors, self.router, self.owed, ready)
+        self.groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready)
         self.dispatch = Dispatch(
             horizon,
             self.wheel,
@@ -111,8 +108,8 @@ class Core:
             dispatched=self.opened.waiting.dispatched,
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
-        dead = Dead(self.sessions, self.cursors, groups, ready, publishing, writer, clock, node=NODE)
-        wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
+        self.dead = Dead(horizon, self.cursors, self.groups, ready, publishing, writer, clock, node=NODE)
+        self.wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
         self.replay = Replay(
             self.reader,
             horizon,
@@ -121,8 +118,8 @@ class Core:
             self.owed,
             self.retained,
             ready,
-            groups,
-            dead,
+            self.groups,
+            self.dead,
             max_attempts=config.sessions.max_attempts,
             wall_ms=clock.wall_ms,
             dispatched_ms=writer.dispatched_ms,
@@ -132,14 +129,15 @@ class Core:
             clock,
             self.sessions,
             self.cursors,
+            horizon,
             self.router,
-            groups,
+            self.groups,
             ready,
             self.replay,
             self.dispatch,
             publishing,
-            dead,
-            wills,
+            self.dead,
+            self.wills,
             writer,
             node=NODE,
         )
@@ -148,8 +146,8 @@ class Core:
         """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
         self.horizon.observe(self.clock.wall_ms())
         self.cursors.step()
-        self.broker.wills.step()
-        self.broker.dead.step()
+        self.wills.step()
+        self.dead.step()
         if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:
             return
 

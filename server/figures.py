@@ -33,7 +33,7 @@ class Figures(Collector):
     # -- Prometheus
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: or the registry would collect to find out the names."""
+        """Nothing; otherwise the registry would collect everything once, just for the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -86,11 +86,7 @@ class Figures(Collector):
         yield "publishes_received", "Publishes received over MQTT", traffic.received
         yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
         yield "messages_delivered", "Messages sent to subscribers", traffic.sent
-        yield (
-            "wills_lost",
-            "Wills given up, as too many could not be placed",
-            self._core.broker.wills.lost,
-        )
+        yield "wills_lost", "Wills given up, as too many could not be placed", self._core.wills.lost
         yield "messages_dropped", "Deliveries dropped: larger than the subscriber takes", traffic.dropped
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
@@ -162,7 +158,7 @@ def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
         "clients/disconnected": len(core.sessions) - connected,
         "clients/total": len(core.sessions),
         "subscriptions/count": len(core.router),
-        "shared_subscriptions/count": len(core.broker.groups),
+        "shared_subscriptions/count": len(core.groups),
         "retained messages/count": core.retained.count,
         "messages/received": traffic.received,
         "messages/sent": traffic.sent,

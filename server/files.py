@@ -6,7 +6,7 @@ import resource
 log = logging.getLogger(__name__)
 
 OTHERS = 1_000
-"""What the store and the listeners need beside the connections."""
+"""What the store and the listeners need besides the connections."""
 
 
 def allow_open_files(connections: int) -> int:

@@ -8,7 +8,7 @@
   - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
 
 Retention and session expiry count server running time, so a server that was down for a month drops nothing
-that it has not had the time to deliver, and nobody for whom it has not been there.
+that it has not had the time to deliver, and no session that it has not been there for.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class Housekeeping:
         ]
         ack_timeout_ms = self._core.config.sessions.ack_timeout_ms
         if ack_timeout_ms:
-            every.append((self._core.broker.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
+            every.append((self._core.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
         for work, seconds in every:
             self._scheduler.add_job(work, "interval", seconds=seconds)
         self._scheduler.start()
@@ -122,7 +122,7 @@ class Housekeeping:
         await self._leavings.walk()
 
     async def _forget_logged(self) -> None:
-        """By itself: what expires under a great load takes minutes."""
+        """On its own: expiring under a heavy load takes minutes."""
         try:
             await self._forget()
         except (ShardsError, Busy) as error:
@@ -133,7 +133,7 @@ class Housekeeping:
 
         def seal(commit: Commit) -> None:
             for piece in passed_slices(directory, horizon.position):
-                commit.open_group.passed(piece)
+                commit.passed(piece)
 
         if passed_slices(directory, horizon.position):
             await self._ask(seal)

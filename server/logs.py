@@ -29,7 +29,7 @@ KINDS_MAX = 1_000
 
 
 def shown(text: object, length_max: int = SHOWN_MAX) -> str:
-    """What a client has sent, for a line of the log: in printable characters and cut."""
+    """What a client has sent, for a line of the log: in printable characters and shortened."""
     if isinstance(text, bytes):
         text = text[: length_max + 1].decode(errors="backslashreplace")
     cut = str(text)

@@ -23,11 +23,11 @@ from shards import keys
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
 from shards.read import Found
-from shards.record import decode, is_stub
+from shards.record import decode, id_at, is_stub
 from shards.recover import Opened
 from shards.store import Table
 from shards.unreadable import Stretch, note_key, note_value
-from timeline.position import MessageId, Position, at_of, message_id
+from timeline.position import Position, at_of
 from timeline.wheel import Wheel
 
 from .clock import Clock
@@ -218,8 +218,8 @@ class Mending:
         shard = piece.shard(number) if piece is not None else None
         if shard is None or shard.prefix != note.scope or is_stub(value):
             return None
-        node = self._opened.open_group.node
-        return Found(MessageId(decode(value).id or message_id(place, number, node)), place, shard, value)
+        name = id_at(place, number, self._opened.node, decode(value).id)
+        return Found(name, place, shard, value)
 
     def _ask(self, decide: Decide, done: Done, cost: int = 1) -> None:
         self._is_asked = True

@@ -47,13 +47,13 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def dispatched(self, late_ms: Sequence[int]) -> None:
-        """Stored messages were dispatched, each so late, ms."""
+        """Stored messages were dispatched; how late each was, ms."""
         for ms, count in Tally(late_ms).items():
             self._late[bisect_left(LATENESS_MS, ms)] += count
             self._late_ms += ms * count
 
     def committed(self, rows: int, seconds: float) -> None:
-        """A group is durable, so long after it was written."""
+        """A group is durable; how long after it was written, s."""
         self._commit_s.observe(seconds)
         self._commit_rows.observe(rows)
 

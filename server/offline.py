@@ -93,7 +93,7 @@ def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault], max_s
     if damages:
         repair_rows(store, damages)
     if Table.MESSAGES in unreadable:
-        # What was gone round from one end and from the other need not be the same.
+        # Rows were read round the damage from both ends: the counts of the two need not agree.
         again = verify_counts(store, read_directory(store, max_slices))
         repair_counts(store, again)
         lost += sum(f.shard.count - f.counted.count for f in again)

@@ -80,9 +80,9 @@ class Server:
         if self.exit_code:
             return
         http = self.config.http.listen
-        self.app.listening += await self._listeners.open()
+        listening = await self._listeners.open()
         gate = Gate(self.config, self.app.core.writer)
-        self._runner = web.AppRunner(build_site(self.app, gate), shutdown_timeout=HANDLERS_S)
+        self._runner = web.AppRunner(build_site(self.app, gate, listening), shutdown_timeout=HANDLERS_S)
         await self._runner.setup()
         assert self._runner.server is not None
         self._desk = build_desk(self.app, gate, self._runner.server)
@@ -95,14 +95,14 @@ class Server:
             # The server's own jobs come to it by an address, which is in nobody's certificate.
             inside = await self._acceptor.open(INSIDE, begin, None, handshake_s=handshake_s)
             at = f"{INSIDE.host}:{inside}"
-        self.app.pipeline.reachable_at(f"http://{at}")
+        self.app.launcher.reachable_at(f"http://{at}")
         self.app.housekeeping.start((self.refresh, FILES_INTERVAL_S))
         self._is_started = True
         _settle_garbage_collector()
         for key, address in self.config.open_beyond:
             text = "%s %s is open: other machines can reach it, nobody has to show a key (auth.allow_open)"
             log.warning(text, key, address)
-        _announce(f"{http.host}:{http_port}", self.app.listening, has_tls=tls is not None)
+        _announce(f"{http.host}:{http_port}", listening, has_tls=tls is not None)
 
     def refresh(self, *, is_told: bool = False) -> None:
         """Read files again that have changed, or in any case if `is_told`."""

@@ -58,7 +58,7 @@ class Simulation:
         while True:
             start_ms = clock.now_ms
             await self._step(clock, min(target_ms, start_ms + step_ms))
-            self._core.opened.open_group.ran(clock.now_ms - start_ms)
+            self._core.writer.ran(clock.now_ms - start_ms)
             await self._housekeeping.run_due()
             if clock.now_ms >= target_ms:
                 # Where the clock stands is on disk before anybody is told: it never goes back, whatever

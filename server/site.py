@@ -5,6 +5,7 @@ the route. The resources themselves (server/http) know the parts that they are g
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from aiohttp import web
@@ -41,8 +42,8 @@ from .http.timeline import Timeline
 from .metrics import Metrics
 
 
-def build_site(app: App, gate: Gate) -> web.Application:
-    """The application that serves `app`."""
+def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> web.Application:
+    """The application that serves `app`. `listening`: where MQTT does, as /v1/info tells it."""
     core = app.core
     ask, metrics = app.ask, app.metrics
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
@@ -73,7 +74,7 @@ def build_site(app: App, gate: Gate) -> web.Application:
             writer,
             metrics,
             node=core.node,
-            listening=app.listening,
+            listening=listening,
             is_ready=lambda: app.is_ready,
         ),
         OpenApi(),

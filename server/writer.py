@@ -2,7 +2,7 @@
 
 A request is a function of the open group (`decide`) and a callback for its answer (`done`). Requests are
 decided in the order of their arrival, up to 1,000 messages' worth or 4 MiB to a group (one request is never
-cut); the group is written as one batch and synced in a thread, while the loop goes on and the next group
+divided); the group is written as one batch and synced in a thread, while the loop goes on and the next group
 gathers. So concurrent requests share one fsync, and a lone one waits for nobody.
 
     submit ──> queue ──> compose: decide each, write batch ──> sync in a thread ──> settle: wheel, answers
@@ -19,9 +19,9 @@ at once and dispatch goes on.
 One request fails alone. What `decide` raises is its answer; Refused and Corrupt come before it has changed
 anything. When it fails half way, or what it made cannot be put into rows, the group that is being composed
 is *given up*: nothing of it is written, the directory is read again as the groups before have left it, and
-what was decided beside it is answered with StoreFailed. It is not composed again without the one: requests
-have told others of what they decided (a publish that waits for the horizon, a schedule's next place). The
-one is not tried again. A callback that raises is logged.
+what was decided along with it is answered with StoreFailed. It is not composed again without that one:
+requests have told others of what they decided (a publish that waits for the horizon, a schedule's next
+place). That one is not tried again. A callback that raises is logged.
 
 Bounds: `max_queued` messages' worth waiting, and `max_bytes` of requests from their submission until their
 answer leaves, whether they wait or are being synced. What is on its way here (an HTTP body that is being
@@ -80,7 +80,8 @@ class Rider:
     """Who writes along with each group, or keeps in RAM what was decided in one. Each takes what it needs."""
 
     def write(self, commit: Commit) -> Done | None:
-        """Called with each group before it is sealed; what it gives, when that is durable or has failed."""
+        """Called with each group before it is sealed. What it returns is called when that group is durable,
+        or has failed."""
 
     def retract(self, first_seq: int, last_seq: int) -> None:
         """What was placed with a seq above the first and up to the last has been answered with an error, and
@@ -164,6 +165,10 @@ class Writer:
         """Have a rider go along with each group from now on; in the order of their coming."""
         self._riders.append(rider)
 
+    def ran(self, passed_ms: int) -> None:
+        """So much running time has passed beside the monotonic clock: a simulated clock was moved."""
+        self._open_group.ran(passed_ms)
+
     def enter(self, size: int) -> None:
         """Count bytes of a request that is on its way here, until `leave`. Raises Busy at the bound."""
         if size and self._bytes and self._bytes + size > self._max_bytes:
@@ -177,7 +182,7 @@ class Writer:
     def submit(
         self, decide: Decide, done: Done, *, cost: int = 1, size: int = 0, writes: bool = True
     ) -> None:
-        """Queue a request worth `cost` messages and `size` bytes, as far as they are not counted elsewhere.
+        """Queue a request worth `cost` messages, and `size` bytes that nobody else counts (`enter`).
 
         Raises Busy at either bound, StoreFailed while broken.
         """

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from timeline.position import SEQ_BITS, MessageId, id_position, seq_of
 
 from .commit import Commit
-from .dedupe import Draft, Refused, Replayed, known_keys
+from .dedupe import Draft, Known, Refused, known_keys
 from .record import with_id
 from .store import Table
 from .tables import DedupeRow, dedupe_value
@@ -23,7 +23,7 @@ from .tables import DedupeRow, dedupe_value
 SEQ_LIMIT = 1 << SEQ_BITS - 1
 
 
-def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -> list[MessageId | Replayed]:
+def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -> list[MessageId | Known]:
     """Place all drafts under these ids (0: a new one), or none; ids in their order.
 
     Raises Refused, naming the first that cannot be.
@@ -34,7 +34,7 @@ def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -
     _check(commit, [(index, names[index]) for index in fresh if names[index]])
     group = commit.open_group
     spots = group.reserve([drafts[index] for index in fresh])
-    answers: list[MessageId | Replayed] = [MessageId(0)] * len(drafts)
+    answers: list[MessageId | Known] = [MessageId(0)] * len(drafts)
     for index, spot in zip(fresh, spots, strict=True):
         draft, name = drafts[index], names[index]
         if name:

@@ -17,17 +17,17 @@ Rows of fresh drafts cannot be cancelled or moved within their own group: nobody
 import logging
 from collections.abc import Sequence
 
-from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
+from timeline.position import HELD_SHARD, MessageId, Position, id_position
 from timeline.slices import Slice
 
 from . import keys
 from .cuts import Notes
-from .dedupe import Draft, Refused, Replayed, known_keys, woven
+from .dedupe import Draft, Known, Refused, known_keys, woven
 from .errors import Corrupt
 from .group_commit import Caps, Control, GroupCommit, Outcome
 from .open_group import OpenGroup
 from .read import Found
-from .record import CANCELLED, MOVED, decode, is_stub, stub, with_id
+from .record import CANCELLED, MOVED, decode, id_at, is_stub, stub, with_id
 from .store import Table
 from .tables import DedupeRow, dedupe_from, dedupe_value
 from .waiting import Waiting
@@ -61,13 +61,17 @@ class Commit:
         """Delete every row with start <= key < end."""
         self.open_group.clear(table, start, end)
 
+    def passed(self, piece: Slice) -> None:
+        """The horizon has passed the slice: its retention begins now."""
+        self.open_group.passed(piece)
+
     # -- messages
 
     def find(self, wanted: MessageId) -> Found | None:
         """The message, wherever it is by now. Raises Corrupt."""
         return self.open_group.find(wanted)
 
-    def put(self, drafts: Sequence[Draft]) -> list[MessageId | Replayed]:
+    def put(self, drafts: Sequence[Draft]) -> list[MessageId | Known]:
         """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
         # A list: to begin a generator costs more than all else that a lone publish has done to it here.
         has_keys = any([draft.key for draft in drafts])  # noqa: C419
@@ -75,7 +79,7 @@ class Commit:
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         self.check_pending(len(fresh))
         group = self.open_group
-        ids: list[MessageId | Replayed] = list(group.place(fresh, group.reserve(fresh)))
+        ids: list[MessageId | Known] = list(group.place(fresh, group.reserve(fresh)))
         self._waiting.placed(len(fresh))
         return woven(ids, known, len(drafts)) if known else ids
 
@@ -139,7 +143,7 @@ class Commit:
         if value is None:
             return
         record = decode(value)
-        wanted = MessageId(record.id or message_id(place, HELD_SHARD, self.open_group.node))
+        wanted = id_at(place, HELD_SHARD, self.open_group.node, record.id)
         # First: when it is refused the message must stay where it is.
         spots = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
         value = with_id(value, wanted, record.due_ms)
@@ -241,4 +245,4 @@ class Commit:
             group.row(Table.HELD, keys.place(found.position), left)
 
 
-__all__ = ["Caps", "Commit", "Control", "Draft", "GroupCommit", "Outcome", "Refused", "Replayed"]
+__all__ = ["Caps", "Commit", "Control", "Draft", "GroupCommit", "Known", "Outcome", "Refused"]

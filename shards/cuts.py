@@ -6,7 +6,7 @@ several cuts: a shard that several slices borrow is a source of all of them.
 
     begin      notes.add(cut)
     cancel     notes.note(prefix, place)    ->  cut.noted gains (shard, place)
-    switch     the noted ones are replayed; notes.drop(cut)
+    switch     the noted ones are put over the copies; notes.drop(cut)
 
 Bound: NOTED_MAX rows for each cut; beyond it the cut is overrun, and its job is given up.
 """
@@ -33,7 +33,7 @@ class Cut:
     """Of the sources."""
     noted: set[tuple[int, Position]] = field(default_factory=set)
     """(shard, place) of rows that have changed."""
-    replayed: set[tuple[int, Position]] = field(default_factory=set)
+    overwritten: set[tuple[int, Position]] = field(default_factory=set)
     """Those of them whose ingested rows have been overwritten."""
     retired: dict[tuple[int, int], int] = field(default_factory=dict)
     """By child and shard: how many ingested rows were live and are not any more."""

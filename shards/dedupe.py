@@ -31,7 +31,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     fingerprint: bytes = b""
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class Known(msgspec.Struct, frozen=True):
     """The idempotency key was used before, by the same request: the first answer again."""
 
     id: MessageId
@@ -47,14 +47,12 @@ class Refused(ShardsError):
         self.index = index
 
 
-def known_keys(
-    drafts: Sequence[Draft], taken: Callable[[bytes], DedupeRow | None]
-) -> dict[int, Replayed | int]:
+def known_keys(drafts: Sequence[Draft], taken: Callable[[bytes], DedupeRow | None]) -> dict[int, Known | int]:
     """By index, each draft whose key is taken: the first answer, or the index of its twin here.
 
     Raises Refused for the first whose key was used by another request.
     """
-    known: dict[int, Replayed | int] = {}
+    known: dict[int, Known | int] = {}
     here: dict[bytes, int] = {}
     for index, draft in enumerate(drafts):
         if not draft.key:
@@ -69,18 +67,18 @@ def known_keys(
         if fingerprint != draft.fingerprint:
             raise Refused("idempotency-mismatch", "the key was used by another request", index)
         if row:
-            known[index] = Replayed(row.id, row.due_ms)
+            known[index] = Known(row.id, row.due_ms)
         elif twin != index:
             known[index] = twin
     return known
 
 
 def woven(
-    placed: Sequence[MessageId | Replayed], known: dict[int, Replayed | int], count: int
-) -> list[MessageId | Replayed]:
+    placed: Sequence[MessageId | Known], known: dict[int, Known | int], count: int
+) -> list[MessageId | Known]:
     """The answers of fresh and known drafts in request order."""
     fresh = iter(placed)
-    answers: list[MessageId | Replayed] = []
+    answers: list[MessageId | Known] = []
     for index in range(count):
         answer = known.get(index)
         if answer is None:

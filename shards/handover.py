@@ -8,8 +8,8 @@ follow: a child that borrows is as good as any other, except that its rows lie e
 A job copies the sealed rows from a checkpoint taken after `begin`, so it has every row. Those that are
 overwritten by stubs meanwhile are *noted* (cuts.py). When the job hands its files back they are ingested
 under the children's keys, which nobody reads: a shard is there for readers when it has a row in `shards`.
-Noted stubs are replayed onto the ingested rows, most of them in groups of their own, the last of them in the
-batch of `switch`, which makes the ingested shards the children's own and deletes what was borrowed.
+Noted stubs are put over the ingested rows, most of them in groups of their own, the last of them in the batch
+of `switch`, which makes the ingested shards the children's own and deletes what was borrowed.
 
     slice A(gen 0)  shards 0, 1      begin at t    A(gen 1) borrows 0, 1     B(gen 1, from t) borrows 0, 1
     put in B        B opens shard 2: its number is above all that it borrows, because an id carries it
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
 
 from timeline.position import Position, before
-from timeline.slices import Home, Shard, Slice
+from timeline.slices import Directory, Home, Shard, Slice
 
 from . import keys
 from .borrow import Counts, borrowers, is_shared, lessen
@@ -93,12 +93,12 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
         raise Refused("cuts", f"are too many: a slice and what came of it can be cut {GENERATION_MAX} times")
 
 
-def replay(commit: Commit, cut: Cut, limit: int) -> int:
+def overwrite(commit: Commit, cut: Cut, limit: int) -> int:
     """Overwrite ingested rows by the stubs that have been noted, `limit` of them; how many are left.
 
     Raises Refused if a row is not among the ingested ones.
     """
-    waiting = [note for note in cut.noted if note not in cut.replayed]
+    waiting = [note for note in cut.noted if note not in cut.overwritten]
     for note in islice(waiting, limit):
         number, place = note
         value = commit.get(Table.MESSAGES, cut.prefixes[number] + keys.place(place))
@@ -115,7 +115,7 @@ def replay(commit: Commit, cut: Cut, limit: int) -> int:
             spot = child.start_ms, number
             cut.retired[spot] = cut.retired.get(spot, 0) + 1
             commit.row(Table.MESSAGES, key, value)
-        cut.replayed.add(note)
+        cut.overwritten.add(note)
     return max(0, len(waiting) - limit)
 
 
@@ -124,7 +124,7 @@ def switch(commit: Commit, cut: Cut, files: Sequence[MovedFile], nearest: Positi
     pieces = [far_slice(commit, child.home, nearest) for child in cut.children]
     if any(piece.borrowed.keys() != cut.prefixes.keys() for piece in pieces):
         raise Refused("wrong-state", "the slices do not borrow what they did when the job began")
-    replay(commit, cut, len(cut.noted))
+    overwrite(commit, cut, len(cut.noted))
     # As they are by now: a repair may have come in between.
     structures = {number: shard.structure for number, shard in pieces[0].borrowed.items()}
     made = [child_shards(files, child, structures) for child in cut.children]
@@ -182,12 +182,12 @@ def discard(commit: Commit, children: Sequence[PieceRow], sources: Sequence[Sour
                 commit.clear(Table.MESSAGES, *keys.shard_range(prefix))
 
 
-def undo_replay(cut: Cut) -> None:
-    """After `discard`: the stubs have to be replayed again, onto what is ingested next."""
-    cut.replayed.clear()
+def undo_overwrite(cut: Cut) -> None:
+    """After `discard`: the stubs have to be put again, over what is ingested next."""
+    cut.overwritten.clear()
     cut.retired.clear()
 
 
-def shared_sources(commit: Commit, piece: Slice) -> list[Shard]:
+def shared_sources(directory: Directory, piece: Slice) -> list[Shard]:
     """The shards of a slice that others borrow too: their counts are not those of this slice."""
-    return [shard for shard in piece.borrowed.values() if is_shared(commit.directory, shard)]
+    return [shard for shard in piece.borrowed.values() if is_shared(directory, shard)]

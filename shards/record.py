@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from timeline.position import Position, at_of
+from timeline.position import MessageId, Position, at_of, message_id
 
 from .errors import Corrupt
 
@@ -128,7 +128,7 @@ def encode_fresh(
     key: bytes = b"",
     properties: bytes = b"",
 ) -> bytes:
-    """`encode` of a record that has nothing beside these: the usual message as it is accepted.
+    """`encode` of a record that has nothing besides these: the usual message as it is accepted.
 
     On the path of every schedule over HTTP: 0.7 µs, where a Record and `encode` took 1.2 in the same run.
     """
@@ -265,6 +265,12 @@ def due_of(value: bytes) -> int:
 def due_at(place: Position, asked_ms: int) -> int:
     """The due of the message at `place`, ms: what was asked for; of a plain publish (0), when it came."""
     return asked_ms or at_of(place)
+
+
+def id_at(place: Position, number: int, node: int, stored: int) -> MessageId:
+    """What users call the message at `place` in the shard `number`: `stored`, the id that its record says
+    after a move, or else (0) the id of this row."""
+    return MessageId(stored) if stored else message_id(place, number, node)
 
 
 def is_stub(value: bytes) -> bool:

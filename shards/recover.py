@@ -63,6 +63,11 @@ class Opened:
         """Running time of the server over all starts, up to the last group."""
         return self.open_group.running_ms
 
+    @property
+    def node(self) -> int:
+        """The number of the server's node, as ids have it."""
+        return self.open_group.node
+
     def recount(self) -> None:
         """Count again what waits, from the rows. Raises what reading them raises."""
         self.waiting.recounted(count_pending(self.reader, self.horizon.position), count_held(self.reader))

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 STRETCHES_MAX = 10_000
 KEPT_BYTES = 16 << 20
 KEPT_OVERHEAD = 60
-"""Bytes of a kept key beside its own."""
+"""Bytes of a kept key besides its own."""
 LOOKS_MAX = 200
 REPAIR_BYTES = 4 << 30
 """Kept where nobody is served meanwhile; no bound on looks there."""

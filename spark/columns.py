@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from shards.properties import headers_of
 from shards.read import Row
-from shards.record import ENCODINGS, Record, decode, due_at
+from shards.record import ENCODINGS, Record, decode, due_at, id_at
 from shards.state import Journal, State, state_of
-from timeline.position import HELD_SHARD, MessageId, Position, at_of, id_text, message_id
+from timeline.position import HELD_SHARD, Position, at_of, id_text
 
 STEP = 64
 
@@ -42,10 +42,10 @@ class Batch:
     def id(self) -> pa.Array:
         node = self._node
         numbers = [
-            record.id or message_id(place, shard, node)
+            id_at(place, shard, node, record.id)
             for (place, shard, _), record in zip(self.rows, self.records, strict=True)
         ]
-        return pa.array([id_text(MessageId(number)) for number in numbers], pa.string())
+        return pa.array([id_text(number) for number in numbers], pa.string())
 
     def at(self, kind: pa.DataType = TIME) -> pa.Array:
         return times([at_of(place) for place, _, _ in self.rows], kind)

@@ -19,7 +19,7 @@ Progress = Callable[[], tuple[int, int] | None]
 
 
 class Lease:
-    """Holds while entered. `progress` says (done, total), or None before there is any."""
+    """Holds while entered."""
 
     def __init__(self, remote: Remote, job: Job, *, every_s: float = EVERY_S) -> None:
         self._remote = remote
@@ -27,11 +27,18 @@ class Lease:
         self._every_s = min(every_s, job.lease_s / 4)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self.progress: Progress = lambda: None
-        self.is_committing = False
-        """What happens to the lease now is the server's business."""
+        self._progress: Progress = lambda: None
+        self._is_committing = False
         self.why = ""
         """Why it was lost; empty: it was not."""
+
+    def follow(self, progress: Progress) -> None:
+        """Tell the server from now on how far it is: `progress` says (done, total)."""
+        self._progress = progress
+
+    def begin_commit(self) -> None:
+        """All is handed over next: what happens to the lease from now on is the server's business."""
+        self._is_committing = True
 
     def __enter__(self) -> "Lease":
         self._thread.start()
@@ -45,7 +52,7 @@ class Lease:
         heard = time.monotonic()
         while not self._ended.wait(self._every_s):
             try:
-                self._remote.renew(self._job, self.progress())
+                self._remote.renew(self._job, self._progress())
                 heard = time.monotonic()
             except Refused as error:
                 self._lose(str(error))
@@ -56,7 +63,7 @@ class Lease:
                     return
 
     def _lose(self, why: str) -> None:
-        if self._ended.is_set() or self.is_committing:
+        if self._ended.is_set() or self._is_committing:
             return
         self.why = why
         main = threading.main_thread().ident

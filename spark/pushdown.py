@@ -87,7 +87,6 @@ class Wanted:
 
 
 NOTHING_SAID = Wanted()
-OPTIONS = ("due_from", "due_to", "topic", "state", "slice")
 
 
 def wanted_by(options: Mapping[str, str]) -> Wanted:

@@ -67,9 +67,9 @@ def _split(remote: Remote, job: Job, session: SparkSession, lease: Lease) -> str
     if begun is None:
         return _left_alone(remote, job)
     output = path_of(begun.output)
-    lease.progress = lambda: (len(list(output.glob("[!.]*.sst"))), len(begun.children))
+    lease.follow(lambda: (len(list(output.glob("[!.]*.sst"))), len(begun.children)))
     files = write_children(session, begun)
-    lease.is_committing = True
+    lease.begin_commit()
     remote.commit(job, {"files": files})
     rows = sum(file["rows"] for file in files)
     return f"job {job.id}: {rows} rows moved into {len(begun.children)} slices"
@@ -97,9 +97,9 @@ def _left_alone(remote: Remote, job: Job) -> str:
 def _expire(remote: Remote, job: Job, session: SparkSession, lease: Lease, archive: str) -> str:
     if archive:
         folder: Path = path_of(archive)
-        lease.progress = lambda: (archived_count(folder, job), len(job.slices))
+        lease.follow(lambda: (archived_count(folder, job), len(job.slices)))
     said = archive_all(session, job, archive)
-    lease.is_committing = True
+    lease.begin_commit()
     remote.commit(job, {"slices": said})
     rows, archived = (sum(one[name] for one in said) for name in ("rows", "archived"))
     kept = f"{archived} messages archived in {archive}" if archive else "without an archive"

@@ -79,7 +79,8 @@ def register(session: SparkSession, *, pushdown: bool = False) -> None:
 
 
 class FastiSource(DataSource):
-    """Options: `path`, a directory or file:// URI; `node`, the number of the server's node (0); `OPTIONS`."""
+    """Options: `path`, a directory or file:// URI; `node`, the number of the server's node (0); what
+    `wanted_by` reads."""
 
     @classmethod
     def name(cls) -> str:

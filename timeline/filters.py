@@ -1,8 +1,8 @@
 # ruff: noqa: A002 - "filter" is MQTT's word for it
 """MQTT topics and topic filters: what may be one, which filter matches which topic, a trie of many filters.
 
-A topic is a run of levels cut by `/`; a level may be empty, so `/a` has the levels `` and `a`. In a filter
-the level `+` stands for exactly one level and a last level `#` for any number of levels, none included:
+A topic is a run of levels with `/` in between; a level may be empty, so `/a` has the levels `` and `a`. In
+a filter the level `+` stands for exactly one level and a last level `#` for any number, none included:
 `a/#` matches `a`, `a/b` and `a/b/c`. A topic that begins with `$` is not matched by a filter that begins with
 a wildcard, so that `#` shows a user the users' messages only. A few of those are the server's own
 (`RESERVED`); any other is a topic like others.
@@ -249,9 +249,9 @@ class Trie(Generic[K, V]):
 
     def match(self, topic: str) -> list[tuple[K, V]]:
         """Every (key, value) whose filter matches `topic`, in no promised order."""
-        return [pair for pairs in self.groups(topic) for pair in pairs.items()]
+        return [pair for pairs in self.holders(topic) for pair in pairs.items()]
 
-    def groups(self, topic: str) -> list[dict[K, V]]:
+    def holders(self, topic: str) -> list[dict[K, V]]:
         """The pairs of each filter that matches `topic`: the trie's own dictionaries, to look at.
 
         On the path of every dispatched topic that the caller has not cached, hence one flat loop.

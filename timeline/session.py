@@ -148,7 +148,7 @@ class Session:
         self.received: dict[int, bool] = {}
         """Packet ids of QoS 2 publishes of the client that it has not released; True: durable."""
         self.resends = Resends()
-        """Of these, what was sent on an earlier connection and not yet on this one."""
+        """Of the flights, what was sent on an earlier connection and not yet on this one."""
         self.retired: dict[int, None] = {}
         """Packet ids of QoS 2 messages that were given up before the client had ended the exchange: it may
         hold the id still, and would take another message under it for the same. The oldest first, at most

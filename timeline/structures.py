@@ -34,7 +34,7 @@ PATTERN_BYTES = 4 << 20
 MASKS_MAX = 1_000
 CACHE_BYTES = 8 << 20
 CACHE_OVERHEAD = 150
-"""Bytes of a remembered topic beside its own."""
+"""Bytes of a remembered topic besides its own."""
 
 
 class _Node:

@@ -287,7 +287,7 @@ def _disconnect(reader: Reader) -> Disconnect:
 
 def _auth(reader: Reader) -> Auth:
     if reader.at == reader.stop:
-        # Reason 0 is the server's only; from a client the short form says nothing it may say.
+        # The short form stands for reason 0, which only a server may send.
         if not reader.from_server:
             raise reader.violation("reason code", "0x00 is not one of this packet")
         return Auth()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
 from itertools import repeat
 from typing import Final, Literal
 
@@ -42,12 +41,12 @@ _ACK_KINDS: Final = tuple(
     for first in range(256)
 )
 MANY_BYTES: Final = 256
-"""Of properties, from which on reading them all at once is faster than one by one."""
+"""From so many bytes of properties on, reading them all at once is faster than one by one."""
 _FOUR: Final = struct.Struct(">BBBB").unpack_from
 _HEAD_1: Final = struct.Struct(">BBH").pack
 _HEAD_2: Final = struct.Struct(">BBBH").pack
 BYTES_AT_ONCE: Final = 16 << 10
-"""Of packets that are read before who asked for few looks at the clock: 3,000 user properties, 1 ms."""
+"""How many bytes of packets are read before the caller looks at the clock: 3,000 user properties, 1 ms."""
 CONNECT_BYTES: Final = 65_536
 """A CONNECT may have as many in any case: nobody has told the client yet how large a packet may be."""
 _ACK_FIRST: Final = {wire.PUBACK: 0x40, wire.PUBREC: 0x50, wire.PUBREL: 0x62, wire.PUBCOMP: 0x70}
@@ -355,9 +354,3 @@ def ack(level: int, kind: int, packet_id: int, reason: int = 0, properties: byte
     elif reason:
         return b"%c\x03%b%c" % (first, packet_id.to_bytes(2), reason)
     return _HEAD_1(first, 2, packet_id)
-
-
-def acks(kind: int, packet_ids: Sequence[int]) -> bytes:
-    """One ack of `kind` with reason 0 for each of `packet_ids` (1 .. 65,535), for any level."""
-    base = _ACK_FIRST[kind] << 24 | 0x2_0000
-    return struct.pack(f">{len(packet_ids)}I", *[base | packet_id for packet_id in packet_ids])

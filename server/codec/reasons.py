@@ -77,7 +77,7 @@ _RETURNS: Final[dict[int, ConnectReturn]] = {
     Reason.BAD_AUTHENTICATION_METHOD: ConnectReturn.BAD_USER_NAME_OR_PASSWORD,
     Reason.NOT_AUTHORIZED: ConnectReturn.NOT_AUTHORIZED,
     Reason.BANNED: ConnectReturn.NOT_AUTHORIZED,
-    # What this server never takes is not worth coming back for, as "server unavailable" would say.
+    # This server will never take these: "server unavailable" would tell the client to come back.
     Reason.TOPIC_NAME_INVALID: ConnectReturn.NOT_AUTHORIZED,
     Reason.PACKET_TOO_LARGE: ConnectReturn.NOT_AUTHORIZED,
     Reason.PAYLOAD_FORMAT_INVALID: ConnectReturn.NOT_AUTHORIZED,

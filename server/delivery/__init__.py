@@ -21,7 +21,7 @@ then who has what:
 
 then what happens:
 
-    dispatch.py      the horizon moves, and what it passes is given to who is there
+    dispatch.py      the horizon moves, and what it passes is given to those who are there
     publishing.py    publishes take their place: stored or not, answered when that is settled
     dead.py          what nobody acks goes to `$dead`
     wills.py         what is published when a connection ends without a word

@@ -7,7 +7,7 @@
     ack, received, complete, pass_over      what the client says of a message that it was sent
 
 Messages come back through a `Link` (subscriber.py: `offer` gives it to `send`), whatever its protocol. One
-object for all connections. It keeps nothing of its own; it knows who does what.
+object for all connections. It keeps next to nothing of its own; it knows who does what.
 """
 
 import logging
@@ -20,6 +20,7 @@ from shards.errors import StoreFailed
 from shards.record import Record
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX
+from timeline.horizon import Horizon
 from timeline.position import Position, position
 from timeline.session import Flight, Subscription
 
@@ -80,6 +81,7 @@ class Broker:
         clock: Clock,
         sessions: Sessions,
         cursors: Cursors,
+        horizon: Horizon,
         router: Router,
         groups: Membership,
         ready: Ready,
@@ -96,6 +98,7 @@ class Broker:
         self.clock = clock
         self.sessions = sessions
         self._cursors = cursors
+        self._horizon = horizon
         self.router = router
         self.groups = groups
         self.node = node
@@ -113,7 +116,7 @@ class Broker:
     @property
     def horizon(self) -> Position:
         """Up to where dispatch has come."""
-        return self.sessions.horizon_position
+        return self._horizon.position
 
     @property
     def is_congested(self) -> bool:
@@ -139,7 +142,7 @@ class Broker:
         for subscriber in list(self.sessions):
             if subscriber.will is not None:
                 self.wills.publish(subscriber, at_once=False)
-                subscriber.stored_changes = -1
+                self._cursors.outdate(subscriber)
                 self._cursors.secure(subscriber, _drop)
 
     def take_id(self) -> int:
@@ -208,10 +211,8 @@ class Broker:
             done(waiting >= 0)
 
         if session.is_persistent:
-            subscriber.stored_changes = -1
             self._cursors.begin(subscriber, begun, is_new=is_new)
         elif self._cursors.is_stored(session.client_id):
-            subscriber.is_stored = False
             self._cursors.begin(subscriber, begun, is_new=True)
         else:
             done(True)
@@ -220,7 +221,7 @@ class Broker:
         """The client has been told that it is in: send what was in flight, then read on."""
         subscriber.connected_ms = self.clock.wall_ms()
         self._replay.begin(subscriber)
-        self._ready.meet(subscriber)
+        self.groups.meet(subscriber)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Its connection has ended: a persistent session stays where it is, any other is gone."""
@@ -232,7 +233,7 @@ class Broker:
             return
         self.sessions.leave(subscriber)
         self.wills.publish(subscriber, at_once=False)
-        subscriber.stored_changes = -1
+        self._cursors.outdate(subscriber)
         self._cursors.secure(subscriber, _drop)
 
     def farewell(self, subscriber: Subscriber, expiry_s: int | None, *, keeps_will: bool) -> bool:
@@ -267,18 +268,17 @@ class Broker:
 
     def read_on(self, subscriber: Subscriber) -> None:
         """The session, or a group that it is a member of, may have room again."""
-        self._ready.read_on(subscriber)
+        self.groups.read_on(subscriber)
 
     def rewind(self, commit: Commit, subscriber: Subscriber, to: Position) -> None:
         """In the writer: the session or group reads again from `to`, or from where retention begins."""
         session = subscriber.session
         session.rewind(None, max(to, self._replay.floor), self.horizon)
-        if session.is_persistent:
-            self._cursors.store(commit, subscriber)
+        self._cursors.store(commit, subscriber)
         self._ready.wake(subscriber)
 
     def drop(self, name: str) -> None:
-        """In the writer: end the session of a client, whatever it is doing; its rows go with this group."""
+        """In the writer: end the session of a client, whatever it is doing; its rows go with this batch."""
         subscriber = self.sessions.get(name)
         if subscriber is not None:
             link = subscriber.link
@@ -291,7 +291,7 @@ class Broker:
         self._cursors.erase(name)
 
     def _forget(self, subscriber: Subscriber) -> None:
-        """The session is over, in RAM; its rows go with the next group."""
+        """The session is over, in RAM; its rows go with the next batch."""
         self.groups.forget(subscriber)
         self.sessions.drop(subscriber)
 
@@ -411,13 +411,13 @@ class Broker:
             session.flight_bytes -= flight.size
         subscriber.dirty.add(subscriber)
         if not session.tailing or subscriber.groups:
-            self._ready.read_on(subscriber)
+            self.groups.read_on(subscriber)
         return True
 
     def received(
         self, subscriber: Subscriber, packet_id: int, done: Callable[[bool], None], *, is_taken: bool
     ) -> Receipt:
-        """The client says that a QoS 2 message is there, or (`is_taken`) that it does not want it.
+        """The client says that a QoS 2 message is there, or (not `is_taken`) that it does not want it.
 
         With LATER `done` is called: whether that is durable, and the message may be released.
         """
@@ -466,7 +466,7 @@ class Broker:
         if flight.loan is not None:
             self.groups.over(subscriber, flight, is_acked=True)
         if subscriber.groups or not subscriber.session.tailing:
-            self._ready.read_on(subscriber)
+            self.groups.read_on(subscriber)
 
     # -- publishes
 

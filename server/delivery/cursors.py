@@ -1,15 +1,16 @@
-"""Where sessions stand, written along with every group commit.
+"""Where sessions stand, written along with every batch of the writer, that is with each group commit. (A
+*group* is a shared subscription in this room; it has a cursor like a session's.)
 
 Nothing here is a request of its own that the writer could refuse: what is to be stored is state of this
-class, and the writer asks for it (`write`) each time that it closes a group.
+class, and the writer asks for it (`write`) each time that it seals a batch.
 
-    ended    names of sessions that are over: their rows go with the next group
+    ended    names of sessions that are over: their rows go with the next batch
     asked    sessions that somebody waits for (SUBACK, PUBREL, a delivery at the gate): one row each in a
-             group, however many ask
-    dirty    the rest, in turns: everybody once before anybody twice, within a budget for each group and a
+             batch, however many ask
+    dirty    the rest, in turns: everybody once before anybody twice, within a budget for each batch and a
              tenth of the time
 
-Cursors are written with the groups that are written anyway, at most every 100 ms a session, and once more
+Cursors are written with the batches that are written anyway, at most every 100 ms a session, and once more
 when its connection ends. A tailing session to which nothing was sent is not written at all: a read
 position that is a little old only means a few rows to pass over after a start.
 
@@ -42,10 +43,10 @@ OWN_BYTES_PER_S = 4 << 20
 BURST_S = 0.5
 """How long it may be in debt for that."""
 ROW_COST = 16
-"""What a row costs beside the flights (subscriptions) that it holds, counted in those."""
+"""What a row costs besides the flights (subscriptions) that it holds, counted in those."""
 LAZY_COST = 8_192
 ASKED_COST = 32_768
-"""Flights and subscriptions that one group takes in, of those whom nobody waits for, and in all. About 1 ms
+"""Flights and subscriptions that one batch takes in, of those whom nobody waits for, and in all. About 1 ms
 and 4 ms."""
 LAZY_PAUSE = 9
 """After writing those whom nobody waits for, so many times as long as it took is for something else."""
@@ -66,18 +67,18 @@ class Cursors(Rider):
         self.dirty: set[Subscriber] = set()
         """Whose cursor on disk is behind."""
         self._ended: dict[str, bool] = {}
-        """Names whose rows are to go; True: they are gone when the groups that are open are durable. No more
+        """Names whose rows are to go; True: they are gone when the batches that are open are durable. No more
         than there were sessions, as only what has been stored has to go."""
         self._heirs: dict[str, list[Subscriber]] = {}
         """Whose cursors go with them, because they own now what was in flight there."""
         self._asked: dict[Subscriber, list[Secured]] = {}
         """Who waits for which sessions to be durable, in the order of asking."""
         self._now: dict[Subscriber, None] = {}
-        """Whose cursors have to be in the group that is open."""
+        """Whose cursors have to be in the batch that is open."""
         self._wanted_at = NEVER
-        """When a group is wanted for somebody who waits, s of monotonic time."""
+        """When a batch is wanted for somebody who waits, s of monotonic time."""
         self._is_nudged = False
-        """The writer has been asked for a group."""
+        """The writer has been asked for a batch."""
         self._round: deque[Subscriber] = deque()
         """Those who were dirty when the round began and have not had their turn."""
         self._round_at = self._lazy_from = -NEVER
@@ -87,14 +88,14 @@ class Cursors(Rider):
     def recover(self) -> None:
         """Nothing of what was written may have survived: all of it again, in turns."""
         for subscriber in self._sessions.values():
-            subscriber.stored_changes = -1
+            self.outdate(subscriber)
             subscriber.is_entangled = bool(subscriber.groups)
             self.dirty.add(subscriber)
             self.dirty.update(subscriber.groups.values())
         self._round_at = -NEVER
 
     def finish(self) -> None:
-        """The server stops: everything goes with the next group, whatever it costs."""
+        """The server stops: everything goes with the next batch, whatever it costs."""
         self._is_last = True
         self.recover()
 
@@ -106,7 +107,7 @@ class Cursors(Rider):
         )
 
     def secure(self, subscriber: Subscriber, done: Secured) -> None:
-        """Have a session made durable as it is by then. Who asks meanwhile shares the group."""
+        """Have a session made durable as it is by then. Who asks meanwhile shares the batch."""
         self._asked.setdefault(subscriber, []).append(done)
         self._want(subscriber.even_at - BURST_S)
 
@@ -115,6 +116,9 @@ class Cursors(Rider):
 
         `is_new`: nothing is left then of an earlier session of that client.
         """
+        self.outdate(subscriber)
+        if is_new:
+            subscriber.is_stored = False
         is_decided = False
 
         def decide(_: Commit) -> None:
@@ -133,12 +137,28 @@ class Cursors(Rider):
         except (Busy, StoreFailed):
             done(-1)
 
+    def outdate(self, subscriber: Subscriber) -> None:
+        """Something in its row that is no subscription (its will, when it left) is not as it was: the row is
+        written with the next cursor."""
+        subscriber.stored_changes = -1
+
+    def restored(self, subscriber: Subscriber, *, is_whole: bool) -> None:
+        """It has been made from its rows. Unless these say all (`is_whole`) they are written again."""
+        subscriber.is_stored = True
+        if is_whole:
+            subscriber.stored_changes = subscriber.session.changes
+        else:
+            self.dirty.add(subscriber)
+
     def store(self, _: Commit, subscriber: Subscriber) -> None:
-        """In the writer: the cursor goes with this very group, as do subscriptions that have changed."""
+        """In the writer: the cursor goes with this very batch, as do subscriptions that have changed.
+
+        Nothing does of one that is not stored, or is over by then.
+        """
         self._now[subscriber] = None
 
     def erase(self, name: str) -> None:
-        """Delete the rows of a session or group that is over with the next group, whenever that can be."""
+        """Delete the rows of a session or group that is over with the next batch, whenever that can be."""
         self._ended[name] = False
         self._want(-NEVER)
 
@@ -153,7 +173,7 @@ class Cursors(Rider):
         self.erase(name)
 
     def forget(self, subscriber: Subscriber) -> None:
-        """The session is over: its rows go with the next group."""
+        """The session is over: its rows go with the next batch."""
         self.dirty.discard(subscriber)
         if subscriber.is_stored:
             self.erase(subscriber.session.client_id)
@@ -170,7 +190,7 @@ class Cursors(Rider):
     # -- when
 
     def step(self) -> None:
-        """Have a group written if somebody waits for one who may be written now."""
+        """Have a batch written if somebody waits for one who may be written now."""
         if self._is_nudged or self._clock.mono() < self._wanted_at:
             return
         try:
@@ -196,7 +216,7 @@ class Cursors(Rider):
             self._refuse_asked()
 
     def _refuse_asked(self) -> None:
-        """The store takes nothing. What has ended goes with the first group that it takes."""
+        """The store takes nothing. What has ended goes with the first batch that it takes."""
         asked, self._asked, self._wanted_at = self._asked, {}, NEVER
         for waiting in asked.values():
             for done in waiting:
@@ -205,7 +225,7 @@ class Cursors(Rider):
     # -- rows
 
     def write(self, commit: Commit) -> Done:
-        """Write what is to be stored into the group that is about to be sealed; called when it is durable.
+        """Write what is to be stored into the batch that is about to be sealed; called when it is durable.
 
         Subscriptions that are not stored as they are go with the cursors: a read position says nothing
         without them.
@@ -240,20 +260,20 @@ class Cursors(Rider):
                 if owner in self.dirty and self._is_to_store(owner):
                     # Whatever it costs; who asks for it waits for the answer to an UNSUBSCRIBE that is paced.
                     heirs.add(owner)
-                    cost += self._write_place(commit, owner, mono)
+                    cost += self._write_cursor(commit, owner, mono)
             commit.row(Table.SESSIONS, name.encode(), None)
             commit.row(Table.CURSORS, name.encode(), None)
             commit.clear(Table.RECEIVED, *keys.received_range(name))
             heir = self._sessions.get(name)
             if heir is not None:
-                heir.stored_changes = -1
+                self.outdate(heir)
                 self.dirty.add(heir)
         return gone, heirs, cost
 
     def _write_asked(
         self, commit: Commit, written: set[Subscriber], cost: int
     ) -> tuple[int, list[tuple[Secured, int]]]:
-        """Those whom somebody waits for, unless they owe: what the group has cost, and whom to tell of it.
+        """Those whom somebody waits for, unless they owe: what the batch has cost, and whom to tell of it.
 
         `written`: their rows are in it already, for `cost`.
         """
@@ -262,7 +282,7 @@ class Cursors(Rider):
         now, self._now = self._now, {}
         for subscriber in now:
             if self._is_to_store(subscriber) and subscriber not in asked and subscriber not in written:
-                cost += self._write_place(commit, subscriber, mono)
+                cost += self._write_cursor(commit, subscriber, mono)
         answers: list[tuple[Secured, int]] = []
         for subscriber, waiting in asked.items():
             owes = cost >= ASKED_COST or subscriber.even_at > mono + BURST_S
@@ -271,12 +291,12 @@ class Cursors(Rider):
                 self._wanted_at = min(self._wanted_at, subscriber.even_at - BURST_S)
                 continue
             if subscriber not in written and self._is_to_store(subscriber):
-                cost += self._write_place(commit, subscriber, mono)
+                cost += self._write_cursor(commit, subscriber, mono)
             answers += [(done, len(subscriber.gate)) for done in waiting]
         return cost, answers
 
     def _write_dirty(self, commit: Commit, cost: int) -> None:
-        """Those whom nobody waits for, as many as there is room for; the next groups go on with the rest."""
+        """Those whom nobody waits for, as many as there is room for; the next batches go on with the rest."""
         started = self._clock.mono()
         if not self._is_last and (started < self._lazy_from or cost >= LAZY_COST):
             return
@@ -290,14 +310,14 @@ class Cursors(Rider):
                 self.dirty.discard(subscriber)
             elif self._is_last or subscriber.even_at <= started + BURST_S:
                 try:
-                    cost += self._write_place(commit, subscriber, started)
+                    cost += self._write_cursor(commit, subscriber, started)
                 except Exception:
                     log.exception("the cursor of %r cannot be written", subscriber.session.client_id)
                     self.dirty.discard(subscriber)
         ended = self._clock.mono()
         self._lazy_from = ended + LAZY_PAUSE * (ended - started)
 
-    def _write_place(self, commit: Commit, subscriber: Subscriber, mono: float) -> int:
+    def _write_cursor(self, commit: Commit, subscriber: Subscriber, mono: float) -> int:
         """The cursor, and the subscriptions too if they are not stored as they are; what it cost.
 
         A shared subscription goes with the members that it has handed something to at QoS 2: that is behind
@@ -341,4 +361,4 @@ class Cursors(Rider):
 
 
 def _nothing(_: Commit) -> None:
-    """The group is wanted, not the request."""
+    """The batch is wanted, not the request."""

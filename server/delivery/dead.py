@@ -16,7 +16,8 @@ from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.properties import user_property
 from shards.record import Record
-from timeline.filters import TOPIC_BYTES_MAX, parse_share
+from timeline.filters import TOPIC_BYTES_MAX
+from timeline.horizon import Horizon
 from timeline.session import Flight
 
 from ..clock import Clock
@@ -27,8 +28,6 @@ from .membership import Membership
 from .message import Message
 from .publishing import Publishing, Wish
 from .ready import Ready
-from .sessions import Sessions
-from .shared import KEY_PREFIX
 from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class Dead:
 
     def __init__(
         self,
-        sessions: Sessions,
+        horizon: Horizon,
         cursors: Cursors,
         groups: Membership,
         ready: Ready,
@@ -55,7 +54,7 @@ class Dead:
         *,
         node: int,
     ) -> None:
-        self._sessions = sessions
+        self._horizon = horizon
         self._cursors = cursors
         self._groups = groups
         self._ready = ready
@@ -91,13 +90,12 @@ class Dead:
             if self._publishing.place(commit, wish) is None:
                 return False
             self._groups.give_up(subscriber, flight)
-            if session.is_persistent and self._is_known(subscriber):
-                self._cursors.store(commit, subscriber)
+            self._cursors.store(commit, subscriber)
             return True
 
         def done(answer: object) -> None:
             if answer is True:
-                name = shown(name_of(subscriber))
+                name = shown(subscriber.name)
                 log.warning(
                     "%s: message %s not acked, moved to %s",
                     name,
@@ -105,7 +103,7 @@ class Dead:
                     shown(wish.record.topic),
                     extra=by(name),
                 )
-                self._ready.read_on(subscriber)
+                self._groups.read_on(subscriber)
             elif answer is not None and session.flights.setdefault(flight.packet_id, flight) is flight:
                 session.retired.pop(flight.packet_id, None)
                 self._later(subscriber, flight, answer or "there is no room for it")
@@ -117,28 +115,19 @@ class Dead:
 
     def _send_again(self, subscriber: Subscriber, flight: Flight) -> None:
         """It is to be sent again, or buried, before anything new."""
-        subscriber.session.fall_behind(self._sessions.horizon_position)
+        subscriber.session.fall_behind(self._horizon.position)
         subscriber.session.resends.add(flight, flight.position)
         self._ready.wake(subscriber)
 
     def _later(self, subscriber: Subscriber, flight: Flight, why: object) -> None:
-        name = shown(name_of(subscriber))
+        name = shown(subscriber.name)
         log.warning("%s: a message that is not acked stays: %s", name, why, extra=by(name))
         self._refused[subscriber, flight.packet_id] = flight
         self._retry_at = self._clock.mono() + RETRY_S
 
-    def _is_known(self, subscriber: Subscriber) -> bool:
-        return subscriber.is_group or self._sessions.get(subscriber.session.client_id) is subscriber
-
-
-def name_of(subscriber: Subscriber) -> str:
-    """A session's client id, or the name of a group."""
-    name = subscriber.session.client_id
-    return parse_share(name.removeprefix(KEY_PREFIX))[0] or name if subscriber.is_group else name
-
 
 def _record(subscriber: Subscriber, message: Message, flight: Flight) -> Record:
-    topic = f"$dead/{name_of(subscriber).translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
+    topic = f"$dead/{subscriber.name.translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
     if len(topic) > TOPIC_BYTES_MAX:
         topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
     reason = user_property("fasti-dead-reason", f"not acked after {flight.attempts} deliveries")

@@ -21,7 +21,7 @@ Never early: a turn reads the wall clock first, and the horizon does not pass wh
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shards.errors import Corrupt, StoreFailed
@@ -66,7 +66,12 @@ class Counts:
     early: int = 0
     turns: int = 0
     late_ms: list[int] = field(default_factory=list)
-    """Lateness of the messages of the last turn, for the histogram."""
+    """Lateness of the messages of the last turns, for the histogram."""
+
+    def take_late(self) -> list[int]:
+        """`late_ms`, which begins anew."""
+        late_ms, self.late_ms = self.late_ms, []
+        return late_ms
 
 
 class Dispatch(Rider):
@@ -240,7 +245,7 @@ class Dispatch(Rider):
             return len(targets)
         if record.retain:
             self._retain(message)
-        passed_over: list[tuple[Subscriber, tuple[Subscription, ...]]] = []
+        is_unstored = message.shard < 0 and record.qos > 0
         most = TURN_COST
         for subscriber, subscriptions in targets.items():
             if subscriber.session.tailing:
@@ -251,20 +256,16 @@ class Dispatch(Rider):
                 except Exception:
                     subscriber.cut_off()
                 self._put_off(subscriber, message)
-            passed_over.append((subscriber, subscriptions))
-        if passed_over and message.shard < 0 and record.qos:
-            self._owe(message, passed_over)
+            if is_unstored:
+                self._owe(message, subscriber, subscriptions)
         return len(targets)
 
-    def _owe(
-        self, message: Message, passed_over: Sequence[tuple[Subscriber, tuple[Subscription, ...]]]
-    ) -> None:
+    def _owe(self, message: Message, subscriber: Subscriber, subscriptions: tuple[Subscription, ...]) -> None:
         """A message that is nowhere but here: who had no room keeps it."""
-        for subscriber, subscriptions in passed_over:
-            for subscription in subscriptions:
-                if subscription.qos:
-                    self._owed.add(subscriber, message)
-                    break
+        for subscription in subscriptions:
+            if subscription.qos:
+                self._owed.add(subscriber, message)
+                break
 
     def _retain(self, message: Message) -> None:
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from timeline.filters import parse_share
+from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Session, Subscription
 
@@ -23,10 +24,17 @@ class Membership:
     """Shared subscriptions by the text that was subscribed to, `$share/group/filter`."""
 
     def __init__(
-        self, sessions: Sessions, cursors: Cursors, router: Router, owed: Owed, ready: Ready
+        self,
+        sessions: Sessions,
+        cursors: Cursors,
+        horizon: Horizon,
+        router: Router,
+        owed: Owed,
+        ready: Ready,
     ) -> None:
         self._sessions = sessions
         self._cursors = cursors
+        self._horizon = horizon
         self._router = router
         self._owed = owed
         self._ready = ready
@@ -50,16 +58,16 @@ class Membership:
 
         A group that was not stored yet begins where its first member joined.
         """
-        held = [
+        shared = [
             (text, subscription, member)
             for member in list(self._sessions)
             for text, subscription in member.session.subscriptions.items()
             if parse_share(text)[0] is not None
         ]
         since: dict[str, Position] = {}
-        for text, subscription, _ in held:
+        for text, subscription, _ in shared:
             since[text] = min(since.get(text, subscription.since), subscription.since)
-        for text, subscription, member in held:
+        for text, subscription, member in shared:
             if text not in self._by_text:
                 self._open(text, since[text], is_stored=True)
             self.join(member, text, subscription)
@@ -69,7 +77,7 @@ class Membership:
                 if group is None:
                     flight.loan = None
                 else:
-                    group.hold(member, flight)
+                    group.note_loan(member, flight)
 
     def join(self, member: Subscriber, text: str, subscription: Subscription) -> bool:
         """Make a session a member; True if it was not one before."""
@@ -101,9 +109,22 @@ class Membership:
         if not is_last:
             self._pause(group)
 
+    def meet(self, member: Subscriber) -> None:
+        """A member has a connection, or room: its groups may have something for it."""
+        for text in member.groups:
+            group = self._by_text[text]
+            group.rota.meet(member)
+            self._ready.wake(group)
+
+    def read_on(self, subscriber: Subscriber) -> None:
+        """The session, or a group that it is a member of, may have room again."""
+        self._ready.wake(subscriber)
+        if subscriber.groups:
+            self.meet(subscriber)
+
     def part(self, member: Subscriber) -> None:
         """The member's connection has ended: what it has not acked goes to another."""
-        touched = {group for group in member.groups.values() if isinstance(group, Group)}
+        touched = {self._by_text[text] for text in member.groups}
         for group in touched:
             group.rota.part(member)
         for flight in list(member.session.flights.values()):
@@ -131,7 +152,7 @@ class Membership:
         for flight in member.session.flights.values():
             lender = self._by_text.get(flight.loan.share) if flight.loan is not None else None
             if lender is not None:
-                lender.held.pop(member, None)
+                lender.forget(member)
         for text in list(member.groups):
             self.leave(member, text)
 
@@ -159,7 +180,7 @@ class Membership:
     def _look(self) -> Iterator[int]:
         """Look once for what is overdue with each member of each group: how many loans, in steps."""
         for group in list(self._by_text.values()):
-            for member in list(group.held):
+            for member in list(group.lent):
                 if self._by_text.get(group.text) is not group:
                     break
                 looked = group.take_overdue(member)
@@ -184,5 +205,5 @@ class Membership:
     def _pause(self, group: Group) -> None:
         """When nobody is there the group's read position stands still; else somebody else goes on."""
         if not group.is_reachable or group.session.resends:
-            group.session.fall_behind(self._sessions.horizon_position)
+            group.session.fall_behind(self._horizon.position)
         self._ready.wake(group)

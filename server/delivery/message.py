@@ -6,11 +6,11 @@ subscription's identifiers), so the parts that are the same are made once and ke
 """
 
 from shards.fate import is_over
-from shards.record import Record
-from timeline.position import MessageId, Position, id_text, message_id
+from shards.record import Record, id_at
+from timeline.position import Position, id_text
 
 OVERHEAD_BYTES = 600
-"""What a message costs in RAM beside its topic, payload and properties."""
+"""What a message costs in RAM besides its topic, payload and properties."""
 SHARED_MS = 1_000
 """For so long after its dispatch a message goes out as it was then, one object for all."""
 
@@ -54,7 +54,4 @@ class Message:
 
     def id_text(self, node: int) -> str:
         """The message id as users know it."""
-        record_id = self.record.id
-        return id_text(
-            MessageId(record_id) if record_id else message_id(self.position, max(self.shard, 0), node)
-        )
+        return id_text(id_at(self.position, max(self.shard, 0), node, self.record.id))

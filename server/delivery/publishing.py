@@ -19,7 +19,7 @@ from enum import IntEnum
 
 import msgspec
 
-from shards.commit import Commit, Draft, Refused, Replayed
+from shards.commit import Commit, Draft, Known, Refused
 from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Table
@@ -42,7 +42,7 @@ class Verdict(IntEnum):
     """What has become of a publish."""
 
     TAKEN = 0
-    """It is durable, or has been handed to who subscribes now."""
+    """It is durable, or has been handed to whoever subscribes now."""
     UNWANTED = 1
     """It has been handed on, and nobody subscribes to it."""
     OVER_QUOTA = 2
@@ -71,7 +71,7 @@ class Wish(msgspec.Struct, frozen=True):
 LIVE_MAX = 100_000
 """Plain publishes that may wait for the horizon."""
 WISH_BYTES = 800
-"""What a publish costs in RAM beside what came of it."""
+"""What a publish that waits for the writer costs in RAM besides its record."""
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class Publishing:
         return placed
 
     def publish_system(self, records: Sequence[Record], note: Callable[[Message], None]) -> None:
-        """The server's own figures: handed to who subscribes now, `note`d for who will, never stored."""
+        """The server's own figures: handed to whoever subscribes now, `note`d for later, never stored."""
 
         def decide(commit: Commit) -> None:
             for record in records:
@@ -175,7 +175,7 @@ class Publishing:
     ) -> list[tuple[Answer, Verdict, int]]:
         """In the writer: give each a position; the answers of those that are stored or refused."""
         answers: list[tuple[Answer, Verdict, int]] = []
-        # Asked once for all that one client has sent in one go: what they are more is little.
+        # Asked once for everything that one client has sent in one go: that adds little.
         is_full = self._is_full()
         for wish, answer in wishes:
             if not self.is_to_store(wish, is_full=is_full):
@@ -189,7 +189,7 @@ class Publishing:
             verdict, message = Verdict.TAKEN, 0
             try:
                 (placed,) = commit.put([draft])
-                message = placed.id if isinstance(placed, Replayed) else placed
+                message = placed.id if isinstance(placed, Known) else placed
                 if wish.received:
                     # Not of a refused one: its packet id is free for another message at once.
                     commit.row(Table.RECEIVED, wish.received, b"")

@@ -9,7 +9,6 @@ sessions.
 from collections import deque
 from collections.abc import Callable
 
-from .shared import Group
 from .subscriber import Subscriber
 
 
@@ -31,19 +30,6 @@ class Ready:
         subscriber.is_ready = True
         self._queue.append(subscriber)
         self._wake()
-
-    def meet(self, member: Subscriber) -> None:
-        """A member of shared subscriptions has a connection, or room: they may have something for it."""
-        for group in member.groups.values():
-            assert isinstance(group, Group)
-            group.rota.meet(member)
-            self.wake(group)
-
-    def read_on(self, subscriber: Subscriber) -> None:
-        """The session, or a group that it is a member of, may have room again."""
-        self.wake(subscriber)
-        if subscriber.groups:
-            self.meet(subscriber)
 
     def take(self) -> Subscriber:
         """Who is next. There must be somebody."""

@@ -61,7 +61,7 @@ class Progress(Enum):
 
 
 class Replay:
-    """The queue of sessions that have something to read and room for it."""
+    """Gives those who wait in `Ready` their turns."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Replay:
                 return Progress.BLOCKED
             resends.discard(flight.packet_id)
             if not resends and subscriber.groups:
-                self._ready.meet(subscriber)
+                self._groups.meet(subscriber)
         return Progress.MORE if resends else Progress.DONE
 
     def _send_again(self, subscriber: Subscriber, flight: Flight) -> bool:
@@ -314,5 +314,5 @@ class Replay:
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:
-    """QoS 0 that was not stored is for who was there, however long it stays in the tail."""
+    """QoS 0 that was not stored is for those who were there, however long it stays in the tail."""
     return not message.is_stored and not message.record.qos and message.due_ms < subscriber.connected_ms

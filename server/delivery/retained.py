@@ -1,7 +1,7 @@
 """Retained messages: the last one of each topic, sent to whoever subscribes.
 
 A message becomes retained when the horizon passes it, that is when it fires: a side effect of dispatch,
-written with the next group and idempotent (the later position wins), so that dispatching a stretch again
+written with the next batch and idempotent (the later position wins), so that dispatching a stretch again
 after a crash changes nothing. They live in the table `retained` by topic, not in RAM; what is not durable
 yet, and `$SYS`, is laid over it.
 
@@ -57,10 +57,10 @@ class Retained(Rider):
         self._fresh: SortedDict[bytes, Message] = SortedDict()
         """Not durable yet; an empty payload: cleared."""
         self._unwritten: dict[bytes, Message] = {}
-        """Of these, what no group has yet, or one that was lost: it goes with the next that is sealed."""
+        """Of these, what no batch has yet, or one that was lost: it goes with the next one."""
         self._volatile: dict[bytes, Message] = {}
         self.count = 0
-        """Topics that have one. Noted when it is decided, so counted again when a group was lost."""
+        """Topics that have one. Noted when it is decided, so counted again when a batch was lost."""
         self.refused = 0
         if store.get(Table.META, META_RETAINED) is None:
             with suppress(StoreFailed):
@@ -98,15 +98,15 @@ class Retained(Rider):
         self._fresh[topic] = message
         self._unwritten[topic] = message
         try:
-            # A group: every one takes along what is fresh.
+            # For the sake of a batch: each takes along what is fresh.
             self._writer.submit(lambda commit: None, lambda answer: None)
         except (Busy, StoreFailed) as error:
             log.warning("stored with a later group: %s", error, extra=by("clients"))
 
     def write(self, commit: Commit) -> Done:
-        """Put what is not written into a group that is about to be sealed; called when that is over.
+        """Put what is not written into a batch that is about to be sealed; called when that is over.
 
-        Every group has to have it: it says that the horizon has passed these messages.
+        Every batch has to have it: it says that the horizon has passed these messages.
         """
         unwritten, self._unwritten = self._unwritten, {}
         for topic, message in unwritten.items():

@@ -29,16 +29,16 @@ UNABLE_MAX = 100
 class Rota:
     """The members of one group that are connected, and which of them is next."""
 
-    __slots__ = ("_held", "_members", "_ready", "_shown", "_unlimited", "present")
+    __slots__ = ("_lent", "_members", "_ready", "_shown", "_unlimited", "present")
 
     def __init__(
         self,
         members: Mapping[Subscriber, Subscription],
-        held: Mapping[Subscriber, Mapping[int, Flight]],
+        lent: Mapping[Subscriber, Mapping[int, Flight]],
     ) -> None:
-        """`members`, `held`: the group's own, which it goes on changing: who there is, and what each has."""
+        """`members`, `lent`: the group's own, which it goes on changing: who there is, and what each has."""
         self._members = members
-        self._held = held
+        self._lent = lent
         self.present: set[Subscriber] = set()
         """Members that are connected."""
         self._unlimited: set[Subscriber] = set()
@@ -76,9 +76,9 @@ class Rota:
         unlimited = self._unlimited
         is_any_limited = len(unlimited) < len(self.present)
         looked = 0
-        held, shown = self._held, self._shown
+        lent, shown = self._lent, self._shown
         for member in self._ready:
-            share = (len(held[member]) if member in held else 0) / (
+            share = (len(lent[member]) if member in lent else 0) / (
                 shown.get(member) or min(SHOWN_FIRST, member.session.window)
             )
             if share >= 1.0 or not _is_free(member):

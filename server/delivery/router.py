@@ -18,7 +18,7 @@ from timeline.session import Subscription
 from .subscriber import Subscriber
 
 TOPIC_OVERHEAD = 150
-"""Bytes of a cached topic beside its own."""
+"""Bytes of a cached topic besides its own."""
 ANSWER_OVERHEAD = 400
 PAIR_BYTES = 170
 """Of a subscriber and its subscription in an answer."""
@@ -36,7 +36,7 @@ class Router:
         self._trie: Trie[Subscriber, Subscription] = Trie()
         self._cache: dict[bytes, Targets] = {}
         self._answers: dict[tuple[int, ...], Targets] = {}
-        """By the identities of the trie's groups: these live as long as no subscription changes."""
+        """By the identities of the dictionaries in the trie, which stay while no subscription changes."""
         self._topic_bytes = self._answer_bytes = 0
 
     def __len__(self) -> int:
@@ -73,26 +73,26 @@ class Router:
 
     def _match(self, topic: bytes) -> Targets:
         text = topic.decode()
-        groups = [] if self.is_denied(text) else self._trie.groups(text)
+        found = [] if self.is_denied(text) else self._trie.holders(text)
         size = len(topic) + TOPIC_OVERHEAD
         if self._topic_bytes + size > self._half:
             self._forget()
-        key = tuple(map(id, groups))
+        key = tuple(map(id, found))
         targets = self._answers.get(key)
         if targets is None:
-            targets = self._answer(key, groups)
+            targets = self._answer(key, found)
         self._cache[topic] = targets
         self._topic_bytes += size
         return targets
 
-    def _answer(self, key: tuple[int, ...], groups: Sequence[dict[Subscriber, Subscription]]) -> Targets:
+    def _answer(self, key: tuple[int, ...], found: Sequence[dict[Subscriber, Subscription]]) -> Targets:
         gathered: dict[Subscriber, list[Subscription]] = {}
         pairs = 0
-        for group in groups:
-            pairs += len(group)
-            for subscriber, subscription in group.items():
+        for holders in found:
+            pairs += len(holders)
+            for subscriber, subscription in holders.items():
                 gathered.setdefault(subscriber, []).append(subscription)
-        targets = {subscriber: tuple(found) for subscriber, found in gathered.items()}
+        targets = {subscriber: tuple(theirs) for subscriber, theirs in gathered.items()}
         size = ANSWER_OVERHEAD + 8 * len(key) + PAIR_BYTES * pairs
         if self._answer_bytes + size > self._half:
             self._forget()

@@ -77,10 +77,6 @@ class Sessions:
     def __iter__(self) -> Iterator[Subscriber]:
         return iter(self._by_id.values())
 
-    @property
-    def horizon_position(self) -> Position:
-        return self._horizon.position
-
     def get(self, client_id: str) -> Subscriber | None:
         return self._by_id.get(client_id)
 
@@ -107,7 +103,7 @@ class Sessions:
         return subscriber.link is None and passed_ms >= subscriber.session.expiry_s * 1000
 
     def drop(self, subscriber: Subscriber) -> None:
-        """Forget a session, that is in no group any more: in RAM at once, its rows with the next group."""
+        """Forget a session, that is in no group any more: in RAM at once, its rows with the next batch."""
         client_id = subscriber.session.client_id
         self._router.discard_all(subscriber)
         self._owed.forget(subscriber)
@@ -165,13 +161,9 @@ class Sessions:
             will=Will(decode(row.will), row.will_delay_s) if row.will else None,
             will_id=keys.message_of(row.will_id) if row.will_id else 0,
         )
-        subscriber.is_stored = True
         self.leave(subscriber)
-        if row.left_running_ms:
-            subscriber.stored_changes = session.changes
-            subscriber.left_running_ms = row.left_running_ms
-        else:
-            self.cursors.dirty.add(subscriber)
+        subscriber.left_running_ms = row.left_running_ms or subscriber.left_running_ms
+        self.cursors.restored(subscriber, is_whole=row.left_running_ms > 0)
         if row.doubt:
             subscriber.doubt = keys.place_of(row.doubt)
         if not row.left_ms:

@@ -13,6 +13,7 @@ A group lives as long as a session, present or away, holds the subscription.
 
 from collections.abc import Iterable
 
+from timeline.filters import parse_share
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message
@@ -28,7 +29,7 @@ SWEEPS = 4
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("held", "members", "rota", "sweeps", "text")
+    __slots__ = ("lent", "members", "rota", "sweeps", "text")
 
     is_group = True
 
@@ -37,10 +38,10 @@ class Group(Subscriber):
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.members: dict[Subscriber, Subscription] = {}
-        self.held: dict[Subscriber, dict[int, Flight]] = {}
+        self.lent: dict[Subscriber, dict[int, Flight]] = {}
         """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who
         are no members any more too; nobody with none."""
-        self.rota = Rota(self.members, self.held)
+        self.rota = Rota(self.members, self.lent)
         self.sweeps = 0
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
@@ -59,6 +60,10 @@ class Group(Subscriber):
     def _follow(self) -> None:
         """As persistent as the most persistent member."""
         self.session.keep_for(max((m.session.expiry_s for m in self.members), default=0))
+
+    @property
+    def name(self) -> str:
+        return parse_share(self.text)[0] or self.text
 
     @property
     def is_reachable(self) -> bool:
@@ -100,22 +105,26 @@ class Group(Subscriber):
     def bound(self) -> Iterable[Subscriber]:
         return self.members
 
-    def held_by(self, member: Subscriber) -> int:
+    def lent_to(self, member: Subscriber) -> int:
         """How many of the group's messages the member has in flight."""
-        return len(self.held.get(member, ()))
+        return len(self.lent.get(member, ()))
 
-    def hold(self, member: Subscriber, lent: Flight) -> None:
+    def note_loan(self, member: Subscriber, lent: Flight) -> None:
         """The member has the message in flight."""
-        self.held.setdefault(member, {})[lent.packet_id] = lent
+        self.lent.setdefault(member, {})[lent.packet_id] = lent
+
+    def forget(self, member: Subscriber) -> None:
+        """The member's session is over, with what it had in flight."""
+        self.lent.pop(member, None)
 
     def bequeath(self, *, is_last: bool) -> list[Subscriber]:
         """The group ends (`is_last`), or its rows: what was lent is theirs who have it, whom it returns.
 
         To all of them, or to those who outlive their connection: no other would survive a kill. O(loans).
         """
-        heirs = [heir for heir in self.held if is_last or heir.session.is_persistent]
+        heirs = [heir for heir in self.lent if is_last or heir.session.is_persistent]
         for heir in heirs:
-            for lent in self.held.pop(heir).values():
+            for lent in self.lent.pop(heir).values():
                 loan, lent.loan = lent.loan, None
                 if loan is not None and loan.flight is not None and not loan.is_overdue:
                     self.session.ack(loan.flight.packet_id)
@@ -126,11 +135,11 @@ class Group(Subscriber):
         """The member has the message no more in flight: it has acked it, or left without."""
         loan = lent.loan
         assert loan is not None, "only what is lent comes back"
-        held = self.held.get(member)
-        if held is not None:
-            held.pop(lent.packet_id, None)
-            if not held:
-                del self.held[member]
+        theirs = self.lent.get(member)
+        if theirs is not None:
+            theirs.pop(lent.packet_id, None)
+            if not theirs:
+                del self.lent[member]
         flight = loan.flight
         is_here = flight is not None and self.session.flights.get(flight.packet_id) is flight
         if is_acked:
@@ -154,7 +163,7 @@ class Group(Subscriber):
         looked = 1
         if self.rota.present <= {member}:
             return looked
-        for lent in self.held.get(member, {}).values():
+        for lent in self.lent.get(member, {}).values():
             looked += 1
             loan = lent.loan
             if loan is None or loan.flight is None or loan.is_overdue:
@@ -181,7 +190,7 @@ class Group(Subscriber):
         packet_id = 0
         if qos:
             packet_id = member.borrow(message, qos, Loan(self.text, flight, self.sweeps))
-            self.hold(member, member.session.flights[packet_id])
+            self.note_loan(member, member.session.flights[packet_id])
         try:
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:

@@ -1,7 +1,7 @@
 """A session in the server: where it stands on the timeline, and the connection it has at the moment.
 
 QoS 2 to a session that outlives its connection must be known to the disk before it is on the wire: the
-packet id and the position. Such a delivery waits at the *gate* until a group with the session's cursor is
+packet id and the position. Such a delivery waits at the *gate* until a batch with the session's cursor is
 durable, and what comes after it waits behind it, so that order holds.
 """
 
@@ -144,7 +144,7 @@ class Subscriber:
         self.secure = secure
         self.link: Link | None = None
         self.is_ready = False
-        """Waits in the replay queue."""
+        """Waits in `Ready` for its turn to read on."""
         self.stored_at = 0.0
         """When the cursor was last written, s of monotonic time."""
         self.stored_changes = -1
@@ -181,6 +181,11 @@ class Subscriber:
         0: nothing. At QoS 1 only: at QoS 2 the gate knows."""
         self.connected_ms = 0
         self.delivered = 0
+
+    @property
+    def name(self) -> str:
+        """What people call it: the client id; of a group its name, without the filter."""
+        return self.session.client_id
 
     @property
     def is_reachable(self) -> bool:

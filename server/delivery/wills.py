@@ -9,7 +9,7 @@ One session has up to four: that of the connection that is there (`will`), that 
 client is back for certain (`former_will`), one that comes out now and has no place yet (`unplaced`), and a
 delayed one that has one (`will_id`). They are written here and nowhere else.
 
-The session's row holds the will until the group that gives it a place, so one of a persistent session comes
+The session's row holds the will until the batch that gives it a place, so one of a persistent session comes
 out after a kill as well, and once: place and row change together.
 
 A delayed will lies on the timeline where it is due, as a message that was not asked for a due: its
@@ -50,7 +50,7 @@ class Leaving:
     will: Will
     due_ms: int
     placed: MessageId | None = None
-    """Its place in a group that has failed: it may have survived."""
+    """Its place in a batch that has failed: it may have survived."""
 
     @property
     def wish(self) -> Wish:
@@ -232,13 +232,12 @@ class Wills:
             subscriber.will, subscriber.will_id = None, leaving.placed
         elif subscriber.unplaced is will:
             subscriber.unplaced = None
-        if self._is_known(subscriber):
-            subscriber.stored_changes = -1
-            self._cursors.store(commit, subscriber)
+        self._cursors.outdate(subscriber)
+        self._cursors.store(commit, subscriber)
         return True
 
     def _is_taken_back(self, leaving: Leaving) -> bool:
-        """It was refused, or the group has failed: the will is the session's again, unless it is void."""
+        """It was refused, or the batch has failed: the will is the session's again, unless it is void."""
         subscriber, will = leaving.subscriber, leaving.will
         if leaving.due_ms and subscriber.former_will is will:
             return True

@@ -29,7 +29,7 @@ Wanted = Callable[[Row], bool]
 
 
 class Density:
-    """Counts over [start_ms, end_ms) in buckets of `width_ms`, the last one cut at the end."""
+    """Counts over [start_ms, end_ms) in buckets of `width_ms`, the last one clipped at the end."""
 
     def __init__(self, timeline: Timeline, start_ms: int, end_ms: int, width_ms: int) -> None:
         self._timeline = timeline
@@ -48,9 +48,9 @@ class Density:
 
         `is_abandoned`: nobody waits for it.
         """
-        structures = self._timeline.reader.structures.overlapping((topic,)) if topic else None
+        structures = self._timeline.structures_of((topic,)) if topic else None
         if self._timeline.held:
-            # Behind the horizon, all of them, and pending.
+            # All of them stand behind the horizon, and are pending nevertheless.
             start = before(self._start_ms)
             for row in self._timeline.reader.held():
                 if start <= row[0] < self._end and wanted(row):
@@ -62,9 +62,10 @@ class Density:
     def _by_numbers(
         self, structures: set[int] | None, *, is_exact: bool
     ) -> list[tuple[int, Position, Position]]:
-        """Count the shards whose numbers say all; the others, whose rows have to be read, by their numbers.
+        """Count the shards whose own figures are enough; give the numbers of the others, whose rows have to
+        be read, each with the span to read.
 
-        A split, or the moving of what it left, may come in between: the number of a row's shard stays.
+        A split, or the copying after it, may come in between: the number of a row's shard stays.
         """
         left = []
         for piece in self._timeline.directory.over(self._low, self._end):

@@ -37,7 +37,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 
-from shards.dedupe import Replayed
+from shards.dedupe import Known
 from shards.errors import Corrupt, StoreFailed
 
 from ..accepting import Opening
@@ -223,7 +223,7 @@ class Desk:
             media = MEDIA_TYPE
         else:
             (one,) = placed
-            if not isinstance(one, Replayed):
+            if not isinstance(one, Known):
                 self._metrics.accepted.inc()
             status, headers, body = first_answer(one, due_ms, now_ms, self._timeline)
         self._metrics.answers["POST", PATH, status] += 1

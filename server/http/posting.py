@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from shards.adopt import adopt
 from shards.commit import Commit
-from shards.dedupe import Draft, Refused, Replayed
+from shards.dedupe import Draft, Known, Refused
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING, State
@@ -19,7 +19,7 @@ from ..times import format_ms
 from .timeline import Timeline
 from .values.views import etag
 
-Placed = MessageId | Replayed
+Placed = MessageId | Known
 
 
 def place(
@@ -61,21 +61,21 @@ def first_answer(
     If its key was known 200, and the first answer again, with what has become of the message since, as a look
     at it would say.
     """
-    if isinstance(placed, Replayed):
+    if isinstance(placed, Known):
         return _answer_again(placed, now_ms, timeline)
     name = id_text(placed)
     headers = {"Location": f"/v1/messages/{name}", "ETag": etag(placed)}
     return 201, headers, _body(name, due_ms, PENDING, now_ms)
 
 
-def _answer_again(replayed: Replayed, now_ms: int, timeline: Timeline) -> tuple[int, dict[str, str], bytes]:
-    name, row = id_text(replayed.id), replayed.id
+def _answer_again(known: Known, now_ms: int, timeline: Timeline) -> tuple[int, dict[str, str], bytes]:
+    name, row = id_text(known.id), known.id
     state: State = PENDING
-    found = timeline.reader.find(replayed.id)
+    found = timeline.reader.find(known.id)
     if found is not None:
         row, (state, _) = found.row_id, timeline.state_of(found, decode(found.value))
     headers = {"Location": f"/v1/messages/{name}", "ETag": etag(row), "Idempotent-Replayed": "true"}
-    return 200, headers, _body(name, replayed.due_ms, state, now_ms)
+    return 200, headers, _body(name, known.due_ms, state, now_ms)
 
 
 def _body(name: str, due_ms: int, state: State, now_ms: int) -> bytes:

@@ -10,7 +10,7 @@ one table here. `detail` is for people and may change. Further members are the p
 A route raises `Problem`, or lets a `RequestError` of the parsers pass; `problem_middleware` turns these, the
 exceptions of aiohttp (no such route, wrong method, body too large) and everything unexpected into an answer.
 Of the unexpected the log gets all and the client nothing but the fact. An answer that is already under way
-cannot become a problem any more: the connection is cut, so that half an export does not look like a whole.
+cannot become a problem any more: the connection is closed, so that half an export does not look like a whole.
 
 Source: RFC 9457.
 """

@@ -30,7 +30,7 @@ from shards.read import Row
 from shards.record import MOVED, Record, decode, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, State, state_of
 from timeline.filters import TopicError, check_filter, matches
-from timeline.position import END, HELD_SHARD, START, MessageId, Position, before
+from timeline.position import END, HELD_SHARD, START, Position, before
 
 from .timeline import Timeline
 from .values import shapes
@@ -98,7 +98,7 @@ class Selection:
         self._horizon = timeline.horizon.position
         self._journal = timeline.journal()
         self._fits: dict[bytes, bool] = {}
-        self._structures = timeline.reader.structures.overlapping((query.topic,)) if query.topic else None
+        self._structures = timeline.structures_of((query.topic,)) if query.topic else None
 
     async def page(self) -> tuple[list[shapes.Message], Position | None]:
         """The next messages and the position of the last one looked at, None at the end of the range."""
@@ -164,7 +164,7 @@ class Selection:
         if shown is None:
             return None
         record, state, at_ms = shown
-        name = MessageId(record.id or self._timeline.row_id(place, number))
+        name = self._timeline.id_at(place, number, record)
         return message_view(name, place, record, state, at_ms)
 
     def _has_topic(self, topic: bytes) -> bool:

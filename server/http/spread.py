@@ -1,7 +1,7 @@
 """`spread`: the server chooses the moment within an allowed window, the emptiest one.
 
-The window is cut into at most 64 equal stretches, the one with the fewest pending messages is taken (of
-several the earliest), it is cut again in the same way, and so on down to a millisecond. The same timeline
+The window is divided into at most 64 equal stretches, the one with the fewest pending messages is taken (of
+several the earliest), it is divided again in the same way, and so on down to a millisecond. The same timeline
 gives the same answer, and a thousand messages with one window come out evenly over it instead of all on its
 emptiest millisecond.
 

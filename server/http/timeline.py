@@ -4,10 +4,10 @@ It is the reading side of what the writer writes. Whatever a call changes is dec
 commit that it gets there; nothing here changes anything, and the store itself is out of reach.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from shards.read import Found
-from shards.record import Record
+from shards.record import Record, id_at
 from shards.recover import Opened
 from shards.state import Journal, State, state_of
 from timeline.position import MessageId, Position, message_id
@@ -36,6 +36,14 @@ class Timeline:
     def row_id(self, place: Position, number: int) -> MessageId:
         """What the row at `place` in the shard `number` is called: the id of a message that never moved."""
         return message_id(place, number, self._node)
+
+    def id_at(self, place: Position, number: int, record: Record) -> MessageId:
+        """What the message in that row is called."""
+        return id_at(place, number, self._node, record.id)
+
+    def structures_of(self, filters: Iterable[str]) -> set[int]:
+        """Numbers of the structures whose shards can hold what these filters match."""
+        return self.reader.structures.overlapping(filters)
 
     def has_passed(self, found: Found) -> bool:
         """Whether dispatch has come to it."""

@@ -150,7 +150,7 @@ class Expiries:
 
 
 def _whole(row: PieceRow, piece: Slice, counted: dict[bytes, Counts]) -> PieceRow:
-    """With what it borrows."""
+    """The row of a slice with what it borrows."""
     parts = [counted[counted_key(piece, shard)] for shard in piece.borrowed.values()]
     rows, live = row.rows + sum(p.rows for p in parts), row.live + sum(p.live for p in parts)
     return msgspec.structs.replace(row, rows=rows, live=live)

@@ -21,18 +21,19 @@ import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from ..config import Spark
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 30.0
-"""What the child of a job that is done may take to end."""
+"""How long the child of a job that is done may take to end."""
 STOP_S = 5.0
 LOOK_S = 0.1
 LINE_BYTES = 1_000
 """Of the last line that the child wrote."""
+COMMAND = (sys.executable, "-m", "spark")
 TOKEN_VARIABLE = "FASTI_JOB_TOKEN"
 NICE = 19
 
@@ -43,14 +44,10 @@ Ended = Callable[[str, str], Awaitable[None]]
 class Launcher:
     """At most one child."""
 
-    def __init__(self, spark: Spark, ended: Ended) -> None:
+    def __init__(self, spark: Spark) -> None:
         self._spark = spark
-        self.url = ""
+        self._url = ""
         """Where a child finds the server; empty until it listens, and no child is started."""
-        self._ended = ended
-        self.command: Sequence[str] = (sys.executable, "-m", "spark")
-        self.has_what_it_needs: Callable[[], str] = lambda: missing(os.environ)
-        """Says what is missing; empty: nothing."""
         self._process: Process | None = None
         self._job = ""
         self._watch: asyncio.Task[None] | None = None
@@ -59,14 +56,18 @@ class Launcher:
     def is_running(self) -> bool:
         return self._job != ""
 
+    def reachable_at(self, url: str) -> None:
+        """The server listens: its own programs find it at `url`."""
+        self._url = url
+
     def why_not(self) -> tuple[str, str] | None:
         """Why no child can be started now, as a problem's name and in words."""
         if self._spark.enabled == "off":
             return "no-spark", "spark.enabled is off"
-        lack = self.has_what_it_needs()
+        lack = missing(os.environ)
         if lack:
             return "no-spark", lack
-        if not self.url:
+        if not self._url:
             return "no-spark", "the server does not listen yet"
         if self.is_running:
             return "job-active", f"the server runs job {self._job}, and only one at a time"
@@ -76,13 +77,13 @@ class Launcher:
         """The next program is this job's; `start` or `end` follows. Only while `why_not` says nothing."""
         self._job = job
 
-    async def start(self, job: str, kind: str, token: str) -> None:
+    async def start(self, job: str, kind: str, token: str, ended: Ended) -> None:
         """Start the program for the job that has claimed it. Raises OSError."""
         assert self._job == job, "it has claimed it"
         self._process = await asyncio.create_subprocess_exec(
             *idle(),
-            *self.command,
-            *(kind, "--server", self.url, "--job", job, "--master", self._spark.master),
+            *COMMAND,
+            *(kind, "--server", self._url, "--job", job, "--master", self._spark.master),
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=PIPE,
@@ -92,7 +93,7 @@ class Launcher:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
         log.info("job %s runs as process %d", job, self._process.pid)
-        self._watch = asyncio.ensure_future(self._follow(self._process, job))
+        self._watch = asyncio.ensure_future(self._follow(self._process, job, ended))
 
     def end(self, job: str, *, is_done: bool) -> None:
         """The job has ended: so does its child, by itself if the job is done, for which it has a while."""
@@ -116,7 +117,7 @@ class Launcher:
                 process.kill()
             await asyncio.wait([watch], timeout=STOP_S)
 
-    async def _follow(self, process: Process, job: str) -> None:
+    async def _follow(self, process: Process, job: str, ended: Ended) -> None:
         """Wait for its end, and keep the last line that it says."""
         assert process.stderr is not None
         swept = asyncio.ensure_future(_swept(process))
@@ -128,14 +129,14 @@ class Launcher:
         self._job, self._process = "", None
         said = last.decode(errors="replace").strip()
         log.info("job %s: its process ended with exit code %d", job, code)
-        await self._ended(job, f"the child ended with exit code {code}" + (f": {said}" if said else ""))
+        await ended(job, f"the child ended with exit code {code}" + (f": {said}" if said else ""))
 
 
 async def _swept(process: Process) -> int:
-    """Its exit code, when it has ended, and what it has started with it.
+    """Its exit code, once it has ended; what it has started is killed then.
 
-    A JVM that starts while its program ends may not notice and stay, with our end of stderr. `wait()` would
-    wait for that end, too.
+    A JVM that starts while its program ends may not notice and stay on, with our stderr open. `wait()` would
+    wait for that to be closed, too.
     """
     while process.returncode is None:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
@@ -151,7 +152,7 @@ def _terminate(process: Process) -> None:
 
 
 def idle() -> list[str]:
-    """What goes before a command so that it gives way to everybody, where the system has it."""
+    """What to put before a command so that it gives way to everybody, as far as the system can."""
     prefix = []
     if nice := shutil.which("nice"):
         prefix += [nice, "-n", str(NICE)]
@@ -161,7 +162,7 @@ def idle() -> list[str]:
 
 
 def missing(environ: Mapping[str, str]) -> str:
-    """What Spark would need and is not there; empty if nothing."""
+    """What Spark needs and is missing; empty if nothing is."""
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is not installed"
     java = shutil.which("java", path=environ.get("PATH"))

@@ -1,11 +1,11 @@
-"""What the server would have a job do now, and how long it leaves alone what has failed.
+"""What the server would have a job do now, and for how long it leaves alone what has failed.
 
 Every minute it looks for work: slices behind retention that only a job may drop, slices that a dead job has
 left borrowing, and overfull ones. Overfull is a slice with more rows than `slices.split_above`. One that
-borrows has been cut already and waits for its bytes to be moved. Of both only those count that are further
-away than a job takes.
+borrows has been cut already and waits for its rows to be copied. Of both kinds only those count that are
+further away than a job takes.
 
-A slice whose job failed waits for the next try twice as long as for the last one, up to a day: some slices
+After a failed job a slice waits twice as long as before the last try, up to a day: some slices
 cannot be cut (all due in one instant), and a Spark session costs a minute of processor time.
 """
 
@@ -19,13 +19,14 @@ from timeline.slices import Directory, Home, Slice
 from ..clock import Clock
 from ..writer import Busy
 from .expiring import Expiries
+from .launch import Launcher
 from .pipeline import JobRefused, Pipeline
 from .splitting import Splits
 
 log = logging.getLogger(__name__)
 
 FAR_MS = 1_200_000
-"""So far behind what can be cut at all a slice must start: time for a session and millions of rows."""
+"""How far beyond what can be cut at all a slice must start: time for a session and millions of rows."""
 WAIT_S = 600.0
 WAIT_MAX_S = 86_400.0
 TRIES_MAX = 1_000
@@ -38,6 +39,7 @@ class Overfull:
     def __init__(
         self,
         pipeline: Pipeline,
+        launcher: Launcher,
         splits: Splits,
         expiries: Expiries,
         directory: Directory,
@@ -47,6 +49,7 @@ class Overfull:
     ) -> None:
         """`split_above`: the rows above which a slice is overfull."""
         self._pipeline = pipeline
+        self._launcher = launcher
         self._splits = splits
         self._expiries = expiries
         self._directory = directory
@@ -58,7 +61,7 @@ class Overfull:
 
     async def look(self) -> None:
         """Start the most useful job, if any. What cannot be done now is tried again at the next look."""
-        if self._pipeline.launcher.why_not() is not None:
+        if self._launcher.why_not() is not None:
             return
         self._learn()
         try:

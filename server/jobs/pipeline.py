@@ -43,7 +43,6 @@ from shards.store import Table
 from timeline.slices import Home, Slice
 
 from ..clock import Clock
-from ..config import Spark
 from ..writer import Ask, Busy, Decide, Writer
 from . import jobfolder
 from .launch import Launcher
@@ -106,7 +105,7 @@ class Pipeline:
         writer: Writer,
         opened: Opened,
         workers: Workers,
-        spark: Spark,
+        launcher: Launcher,
         *,
         node: int,
         folder: Path,
@@ -120,7 +119,7 @@ class Pipeline:
         self._node = node
         self._folder = folder
         self._notes = opened.notes
-        self.launcher = Launcher(spark, self._child_ended)
+        self._launcher = launcher
         self.outcomes: Tally[tuple[str, str]] = Tally()
         """Ended jobs by kind and state."""
         self.rows: Tally[str] = Tally()
@@ -140,13 +139,9 @@ class Pipeline:
         await self._workers.in_thread(partial(jobfolder.remove, self._folder))
         await self.sweep()
 
-    def reachable_at(self, url: str) -> None:
-        """The server listens: its own programs find it at `url`."""
-        self.launcher.url = url
-
     async def stop(self) -> None:
         """End the child. Open jobs are given up at the next start."""
-        await self.launcher.stop()
+        await self._launcher.stop()
 
     async def sweep(self) -> None:
         """Now and then: end what has lapsed, was overrun, or was under way when the store failed."""
@@ -161,8 +156,10 @@ class Pipeline:
                 self._left.pop()
                 self._remember(ended)
                 log.info("job %s is aborted: %s", row.id, ended.detail)
-            for job in list(self._jobs.values()):
-                if not job.is_busy:
+            for job_id in list(self._jobs):
+                # It may have ended while another was looked at: its row would be overwritten.
+                job = self._jobs.get(job_id)
+                if job is not None and not job.is_busy:
                     await self._look_at(job)
         except (ShardsError, Busy) as error:
             log.warning("jobs are looked at later: %s", error)
@@ -205,7 +202,7 @@ class Pipeline:
     # -- for splitting.py and expiring.py
 
     def create(self, kind: str, run: str, state: str, pieces: Sequence[Slice]) -> Job:
-        """A new job, busy, in RAM. Raises JobRefused."""
+        """A new job, marked as busy, in RAM only. Raises JobRefused."""
         if len(self._jobs) >= OPEN_MAX:
             raise JobRefused("over-quota", f"{OPEN_MAX} jobs are open, the most that may be")
         for piece in pieces:
@@ -213,7 +210,7 @@ class Pipeline:
             if other is not None:
                 raise JobRefused("job-active", f"job {other.row.id} has the slice at {piece.start_ms}")
         if run == "server":
-            why = self.launcher.why_not()
+            why = self._launcher.why_not()
             if why:
                 raise JobRefused(*why)
         job_id = secrets.token_hex(16)
@@ -225,7 +222,7 @@ class Pipeline:
         job = Job(row, secrets.token_hex(16), until, self._folder / job_id, is_busy=True)
         self._jobs[job_id] = job
         if run == "server":
-            self.launcher.claim(job_id)
+            self._launcher.claim(job_id)
         return job
 
     async def created(self, job: Job, prepare: Callable[[], None]) -> Job:
@@ -236,7 +233,7 @@ class Pipeline:
             await self.prepared(job, prepare)
             log.info("job %s: %s of the slice at %d", job.row.id, job.row.kind, job.row.slices[0].start_ms)
             if job.row.run == "server":
-                await self.launcher.start(job.row.id, job.row.kind, job.token)
+                await self._launcher.start(job.row.id, job.row.kind, job.token, self._child_ended)
         except OSError as error:
             await self.end(job, f"the child cannot be started: {error}")
             raise JobRefused("no-spark", str(error)) from error
@@ -250,12 +247,12 @@ class Pipeline:
             await self.ask(job, lambda commit: write_row(commit, job.row))
         except Busy:
             del self._jobs[job.row.id]
-            self.launcher.end(job.row.id, is_done=False)
+            self._launcher.end(job.row.id, is_done=False)
             raise
 
     @asynccontextmanager
     async def step(self, job_id: str, token: str, kind: str = "", state: str = "") -> AsyncIterator[Job]:
-        """A call by who has the token, one at a time, in this state ("": any). Raises JobRefused."""
+        """A call by whoever has the token, one at a time, in this state ("": any). Raises JobRefused."""
         job = await self._checked(job_id, token)
         if job.is_busy:
             raise JobRefused("wrong-state", "another call of this job is under way")
@@ -290,7 +287,7 @@ class Pipeline:
         return self._write_end(commit, replace(job.row, state=DONE, rows=rows))
 
     async def end(self, job: Job, detail: str) -> None:
-        """The job is aborted. Raises StoreFailed, Busy: then it is not, yet."""
+        """Abort the job. Raises StoreFailed, Busy: then it is still open."""
         job.is_busy = True
         try:
             row = await self.ask(job, partial(self._give_up, row=job.row, detail=detail))
@@ -306,7 +303,7 @@ class Pipeline:
         self._remember(row)
         if job.cut is not None:
             self._notes.drop(job.cut)
-        self.launcher.end(row.id, is_done=row.state == DONE)
+        self._launcher.end(row.id, is_done=row.state == DONE)
         self.outcomes[row.kind, row.state] += 1
         self.rows[row.kind] += row.rows
         log.info("job %s is %s: %s", row.id, row.state, row.detail or f"{row.rows} rows")
@@ -365,7 +362,7 @@ class Pipeline:
             await self.end(job, "the lease lapsed")
 
     async def _child_ended(self, job_id: str, detail: str) -> None:
-        """The server's own program has ended: with its job, or without, then the job ends now or soon."""
+        """The server's own program has ended. If its job has not, that ends now or soon."""
         job = self._jobs.get(job_id)
         if job is None:
             return

@@ -1,8 +1,8 @@
-"""Split jobs: cut a slice at once, move its rows later (shards/handover.py has the why).
+"""Split jobs: cut a slice at once, copy its rows later (shards/handover.py has the why).
 
     create    the slice, far enough; a checkpoint to plan from
     begin     the cuts: one batch; then the checkpoint that the job copies from
-    commit    the files: checked and ingested in a thread, what changed meanwhile replayed, then one batch
+    commit    the files: checked and ingested in a thread, what changed meanwhile put over, then one batch
 
 A refused commit leaves the job as it was, so that it may correct and commit again, unless it cannot win
 any more because its slice has come too near or more rows changed than are noted: then it is aborted.
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 MARGIN_MS = 5_000
 """A slice that starts within this of T is too near to be cut, loaded or not."""
-REPLAY_ROWS = 1_000
-"""Stubs that are replayed in one group."""
+OVERWRITE_ROWS = 1_000
+"""Stubs that are put over ingested rows in one group."""
 
 
 class Splits:
@@ -60,7 +60,7 @@ class Splits:
             raise JobRefused("too-near", "the slice is in memory, or will soon be")
         if next(piece.readable(), None) is None:
             raise JobRefused("wrong-state", "the slice holds nothing")
-        shared = handover.shared_sources(self._opened.commit, piece)
+        shared = handover.shared_sources(self._opened.directory, piece)
         job = self._pipeline.create(SPLIT, run, PLANNING, [piece])
         job.row.parts = parts
 
@@ -91,7 +91,7 @@ class Splits:
         return job
 
     async def commit(self, job_id: str, token: str, files: Sequence[MovedFile]) -> JobRow:
-        """Take what was moved. Raises JobRefused, StoreFailed, Busy."""
+        """Take what was copied. Raises JobRefused, StoreFailed, Busy."""
         async with self._pipeline.step(job_id, token, SPLIT, MOVING) as job:
             cut = job.cut
             assert cut is not None, "it has begun"
@@ -120,19 +120,19 @@ class Splits:
             if faults:
                 raise JobRefused("bad-manifest", "a file does not fit", faults)
             if job.is_ingested:
-                # By a commit that was refused then: its rows, and what was replayed onto them, go first.
+                # By a commit that was refused then: its rows, and what was put over them, go first.
                 await self._pipeline.ask(
                     job, partial(handover.discard, children=cut.children, sources=cut.sources)
                 )
-                handover.undo_replay(cut)
+                handover.undo_overwrite(cut)
             job.is_ingested = True
             await self._workers.in_thread(partial(jobfolder.ingest, store, job.folder, files))
         except OSError as error:
             raise JobRefused("bad-manifest", f"the files cannot be taken: {error}") from error
         left = 1
         while left:
-            step = partial(handover.replay, cut=cut, limit=REPLAY_ROWS)
-            left = await self._pipeline.ask(job, step, cost=min(REPLAY_ROWS, max(1, len(cut.noted))))
+            step = partial(handover.overwrite, cut=cut, limit=OVERWRITE_ROWS)
+            left = await self._pipeline.ask(job, step, cost=min(OVERWRITE_ROWS, max(1, len(cut.noted))))
 
         def decide(commit: Commit) -> JobRow:
             if cut.is_overrun:
@@ -157,7 +157,7 @@ class Splits:
 
 
 def with_parts(row: JobRow, parts: Mapping[int, Counts]) -> JobRow:
-    """With what the slice holds, that it borrows too; of shared shards only its own part."""
+    """The row with what its slice holds, borrowed shards included; of shared ones only its own part."""
     sources = [
         replace(source, count=parts[source.shard].rows, live=parts[source.shard].live)
         if source.shard in parts

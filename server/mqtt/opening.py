@@ -25,7 +25,7 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     longest = config.mqtt.keep_alive_s
     if longest and packet.level < 5 and not 0 < packet.keep_alive <= longest:
-        # It cannot be told of another keep alive, and would be cut for keeping its own.
+        # It cannot be told of another keep alive, and would be closed for keeping its own.
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if properties is not None and properties.auth_method is not None:
         return Reason.BAD_AUTHENTICATION_METHOD

@@ -171,7 +171,7 @@ class Schedules(Rider):
             self._note(name, row)
             return
         if not has_passed(commit, row.occurrence, self._clock.wall_ms()):
-            # Held, and released in a moment: before this, as a rule.
+            # Held, and about to be released: usually it has been by now.
             self._retry_at = self._clock.mono() + RELEASE_S
             return
         self._write(commit, name, self._successor(commit, name, row))
@@ -270,7 +270,7 @@ class Schedules(Rider):
         return row
 
     def trigger(self, commit: Commit, name: str) -> MessageId | None:
-        """One message now, beside the plan."""
+        """One message now, besides the planned ones."""
         row = read_schedule(commit, name)
         return None if row is None else commit.put_known(draft_at(name, row.record, self._clock.wall_ms()))
 

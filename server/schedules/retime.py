@@ -1,6 +1,6 @@
 """Local wall times, when the time zone database says something else than it did.
 
-A message for `2027-03-28T09:00[Europe/Bucharest]` is stored with that wish beside the instant that it was
+A message for `2027-03-28T09:00[Europe/Bucharest]` is stored with that wish next to the instant that it was
 when it was accepted. Governments change their minds: with a newer database nine o'clock there may be another
 instant. Then every pending message with such a wish is moved to where its wish is now, as a user would move
 it: the id stays. What is too near to be moved goes out at the old time, and the report says so.
@@ -28,7 +28,7 @@ from shards.dedupe import Refused
 from shards.errors import Corrupt
 from shards.group_commit import Outcome
 from shards.read import Row
-from shards.record import decode, has_zone, is_stub
+from shards.record import decode, has_zone, id_at, is_stub
 from shards.recover import Opened
 from shards.store import Store, Table
 from shards.tables import META_ZONES
@@ -141,8 +141,8 @@ def _step(
         if not has_zone(value) or is_stub(value) or seq_of(place) > as_of:
             continue
         record = decode(value)
-        row = message_id(place, number, opened.open_group.node)
-        name, wish = MessageId(record.id or row), record.zone.decode()
+        node, wish = opened.node, record.zone.decode()
+        row, name = message_id(place, number, node), id_at(place, number, node, record.id)
         report.zoned += 1
         try:
             new_ms = parse_deliver_at(wish)

@@ -6,6 +6,7 @@ The acks of one chunk go out together.
 """
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -14,16 +15,23 @@ from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Connack, Connect, Packet, Suback, Subscribe, SubscribeOptions
 from server.codec.properties import Properties
-from server.codec.publish import Decoder, acks, publish_parts
+from server.codec.publish import Decoder, ack, publish_parts
 
 from .process import Address
 
 PACKET_MAX = 2 << 20
 TIMEOUT_S = 120.0
 LEVEL = 5
+_FIRST = {kind: ack(LEVEL, kind, 1)[0] for kind in (wire.PUBACK, wire.PUBREC, wire.PUBREL, wire.PUBCOMP)}
 _NEXT = {wire.PUBREC: wire.PUBREL, wire.PUBREL: wire.PUBCOMP}
 Look = Callable[[bytes, int, int], None]
 """Called for each delivery with a buffer, and where in it the packet starts and ends."""
+
+
+def acks(kind: int, packet_ids: Sequence[int]) -> bytes:
+    """One ack of `kind` with reason 0 for each of `packet_ids`, in one go."""
+    base = _FIRST[kind] << 24 | 0x2_0000
+    return struct.pack(f">{len(packet_ids)}I", *[base | packet_id for packet_id in packet_ids])
 
 
 class Client(asyncio.Protocol):

@@ -1,6 +1,6 @@
-"""A whole server without a loop, turned by hand, on a store of any kind and a clock that is set.
+"""A whole server without a loop and what a test does with it, on a store of any kind and a clock that is set.
 
-One `round` is what the server does in one turn of its loop, with the sync in its place; between any two steps
+It asks, connects and acks; the steps are those of tests/support/stepper.py. At each of `POINTS`
 `reached(point)` is called, where a test may look, or end the process.
 """
 
@@ -9,12 +9,13 @@ from typing import Any
 
 from server.config import Config
 from server.core import Core
-from server.delivery.message import Message
-from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.subscriber import Subscriber
 from shards.commit import Draft
-from shards.errors import StoreFailed
 from shards.record import Record, encode
 from shards.store import Store
+from tests.support.clock import HandClock
+from tests.support.link import FakeLink, Taken
+from tests.support.stepper import Stepper
 from timeline.position import MessageId
 from timeline.session import Subscription
 
@@ -23,55 +24,6 @@ POINTS = (
     *("answered", "settled"),
     *("handing on", "dispatched", "loaded", "read on"),
 )
-Taken = Callable[["HandLink", Message, int, int], None]
-"""Called with each delivery: link, message, packet id (0 at QoS 0), attempt."""
-
-
-class HandClock:
-    """Wall time is set; monotonic time elapses a quarter of a second a round, so that no cursor waits."""
-
-    is_simulated = False
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self.mono_s = 0.0
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def until(self, at_ms: int) -> float:
-        return (at_ms - self.now_ms) / 1000
-
-    def mono(self) -> float:
-        return self.mono_s
-
-
-class HandLink:
-    """A connection that takes everything."""
-
-    has_room = True
-
-    def __init__(self, taken: Taken) -> None:
-        self._taken = taken
-        self.closed: list[int] = []
-
-    def close(self, why: Closing) -> None:
-        self.closed.append(why)
-
-    def send(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-        is_retained: bool = False,
-        is_first: bool = False,
-    ) -> None:
-        self._taken(self, message, packet_id, attempt)
-
-    def release(self, packet_id: int) -> None:
-        raise AssertionError("nothing here is QoS 2")
 
 
 class Hand:
@@ -87,46 +39,20 @@ class Hand:
         self.clock = clock
         self.store = store
         self.reached = reached
-        self.core = Core(config or Config(), clock, store, wake=lambda: None)
+        self.stepper = Stepper(store, clock, config, reached)
+
+    @property
+    def core(self) -> Core:
+        return self.stepper.core
 
     def round(self) -> None:
-        """One turn of the server's loop."""
-        core, reached = self.core, self.reached
+        """One turn of the server's loop, which takes its time."""
         self.clock.mono_s += 0.25
-        core.heartbeat()
-        group = core.writer.compose()
-        reached("composed")
-        if group is not None:
-            # The sync runs in a thread: dispatch and replay go on meanwhile.
-            core.dispatch.turn()
-            core.replay.turn()
-            reached("overtaken")
-            try:
-                self.store.flush()
-            except StoreFailed as error:
-                core.writer.fail(error)
-            else:
-                reached("flushed")
-                core.writer.settle()
-        reached("settled")
-        core.dispatch.turn()
-        reached("dispatched")
-        if core.loader.is_behind:
-            core.loader.step()
-        reached("loaded")
-        core.replay.turn()
-        reached("read on")
-        core.held.step()
-        if core.writer.broken is not None:
-            core.writer.recover()
+        self.stepper.round()
 
-    def settle(self, rounds: int = 2_000) -> None:
+    def rest(self) -> None:
         """Rounds until nothing is left to do at this time."""
-        for _ in range(rounds):
-            self.round()
-            if self.core.is_settled() and not self.core.loader.is_behind:
-                return
-        raise AssertionError("it does not settle")
+        self.stepper.rest(self.round)
 
     def ask(self, decide: Callable[[Any], Any], done: Callable[[Any], None], cost: int = 1) -> None:
         """A request; `decide` is watched, and so is what comes after its answer."""
@@ -163,7 +89,7 @@ class Hand:
     def connect(self, client_id: str, taken: Taken, *filters: str, window: int = 1_000) -> Subscriber:
         """A persistent session with a connection and its filters; durable when this returns."""
         broker = self.core.broker
-        link = HandLink(taken)
+        link = FakeLink(taken)
         subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=10_000_000, window=window)
         assert subscriber is not None
         broker.store(subscriber, lambda is_durable: None)

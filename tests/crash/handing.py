@@ -24,13 +24,13 @@ STEPS: dict[str, tuple[ModuleType, str]] = {
     "checkpoint": (jobfolder, "begin"),
     "check": (jobfolder, "check"),
     "ingest": (jobfolder, "ingest"),
-    "replay": (handover, "replay"),
+    "overwrite": (handover, "overwrite"),
     "switch": (handover, "switch"),
     "remove": (jobfolder, "remove"),
 }
 POINTS = (
     *(f"{when} {step}" for step in STEPS for when in ("before", "after") if step != "remove"),
-    *(f"{when} {step}" for step in ("begin", "replay", "switch") for when in ("written", "synced")),
+    *(f"{when} {step}" for step in ("begin", "overwrite", "switch") for when in ("written", "synced")),
     "before remove",
     "after remove",
 )

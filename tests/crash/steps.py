@@ -23,9 +23,10 @@ from typing import Any
 from server.delivery.message import Message
 from shards.rocks import RocksStore
 from shards.store import Batch
+from tests.support.clock import HandClock
 from timeline.position import MessageId, id_text
 
-from .hand import Hand, HandClock, HandLink
+from .hand import Hand
 
 START_MS = 1_800_000_890_000
 """Ten seconds before a quarter of an hour ends: slices are crossed on the way."""
@@ -105,7 +106,7 @@ class Child:
                 self._doomed.reached("acked")
         hand.store.close()
 
-    def _taken(self, link: HandLink, message: Message, packet_id: int, attempt: int) -> None:
+    def _taken(self, message: Message, qos: int, packet_id: int, attempt: int) -> None:
         tag = message.record.payload.decode()
         say("got", tag, message.record.due_ms, attempt)
         self._unacked.append((packet_id, tag))

@@ -15,9 +15,10 @@ from server.delivery.message import Message
 from shards.memory import MemoryStore
 from shards.rocks import RocksStore
 from shards.store import Store
+from tests.support.clock import HandClock
 from timeline.position import MessageId, before, id_position
 
-from .hand import Hand, HandClock, HandLink
+from .hand import Hand
 
 START_MS = 1_800_000_890_000
 SECOND, MINUTE, DAY = 1_000, 60_000, 86_400_000
@@ -51,7 +52,7 @@ class Bench:
 
         self._shown[tag] = self.clock.now_ms
         self.hand.put([("a/b", tag, due_ms)], done)
-        self.settle()
+        self.rest()
         assert tag in self.accepted
 
     def jump(self, by_ms: int) -> None:
@@ -59,13 +60,13 @@ class Bench:
         self.shown_ms = max(self.shown_ms, self.clock.now_ms)
         for tag, shown_ms in self._shown.items():
             self._shown[tag] = max(shown_ms, self.clock.now_ms)
-        self.settle()
+        self.rest()
 
-    def settle(self) -> None:
-        self.hand.settle()
+    def rest(self) -> None:
+        self.hand.rest()
         while self._unacked:
             self.hand.ack(self._subscriber, self._unacked.pop())
-            self.hand.settle()
+            self.hand.rest()
 
     def pending(self) -> list[str]:
         return [tag for tag in self.accepted if tag not in self.got]
@@ -75,7 +76,7 @@ class Bench:
         now = before(self.clock.now_ms + 1)
         return [tag for tag in self.pending() if id_position(self.accepted[tag][1]) < now]
 
-    def _taken(self, link: HandLink, message: Message, packet_id: int, attempt: int) -> None:
+    def _taken(self, message: Message, qos: int, packet_id: int, attempt: int) -> None:
         tag = message.record.payload.decode()
         due_ms = message.record.due_ms
         shown_ms = self._shown.pop(tag)
@@ -142,7 +143,7 @@ def test_held_messages_come_in_order_and_can_be_cancelled_and_moved(store: Store
     bench.hand.move(
         bench.accepted["3"][1], base_ms + 30_000, lambda answer: answers.append(answer.outcome.value)
     )
-    bench.settle()
+    bench.rest()
     assert answers == ["done", "done"]
     for _ in range(7):
         bench.jump(MINUTE)
@@ -162,14 +163,14 @@ def test_held_messages_survive_a_restart(tmp_path: Path) -> None:
     clock = HandClock(bench.clock.now_ms)
     got: list[str] = []
     hand = Hand(again, clock, reached=lambda point: None)
-    hand.connect("all", lambda link, message, *_: got.append(message.record.payload.decode()), "#")
-    hand.settle()
+    hand.connect("all", lambda message, *_: got.append(message.record.payload.decode()), "#")
+    hand.rest()
     assert (got, hand.core.opened.held) == ([], 1)
     clock.now_ms += MINUTE - 1
-    hand.settle()
+    hand.rest()
     assert got == []
     clock.now_ms += 1
-    hand.settle()
+    hand.rest()
     assert got == ["held"]
     again.close()
 

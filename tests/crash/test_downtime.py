@@ -12,12 +12,13 @@ import pytest
 from server.codec.packets import Publish
 from server.times import parse_deliver_at
 from shards.rocks import RocksStore
+from tests.support.clock import HandClock
 from tests.support.http import http
 from tests.support.mqtt import dial, payloads, user, wall_ms
 from tests.support.server import run, serving
 from timeline.position import MessageId
 
-from .hand import Hand, HandClock
+from .hand import Hand
 
 DAY = 86_400_000
 COUNT = 3_000

@@ -21,10 +21,11 @@ from server.delivery.message import Message
 from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.verify import verify_counts
+from tests.support.clock import HandClock
 from tests.support.server import ROOT, environment
 from timeline.position import END, START, MessageId
 
-from .hand import POINTS, Hand, HandClock, HandLink
+from .hand import POINTS, Hand
 from .ledger import Arrival, Inbox, Ledger, Letter
 from .steps import SESSION, START_MS
 
@@ -167,7 +168,7 @@ class After:
             assert hand.core.sessions.get(SESSION) is not None, "a session that was durable is gone"
         unacked: list[int] = []
 
-        def taken(_: HandLink, message: Message, packet_id: int, attempt: int) -> None:
+        def taken(message: Message, qos: int, packet_id: int, attempt: int) -> None:
             record = message.record
             tag = record.payload.decode()
             arrival = self.ledger.arrived(self._inbox, tag, clock.now_ms, record.due_ms, attempt)
@@ -181,7 +182,7 @@ class After:
         for now_ms in [clock.now_ms, *[due for due in dues if due > clock.now_ms]]:
             clock.now_ms = now_ms
             while True:
-                hand.settle()
+                hand.rest()
                 if not unacked:
                     break
                 for packet_id in unacked:

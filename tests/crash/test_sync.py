@@ -4,54 +4,36 @@ kill -9 cannot show this, because what was written survives in the kernel's memo
 """
 
 import asyncio
-import threading
 from functools import partial
 from pathlib import Path
 
 from server.app import App
 from server.clock import SystemClock
 from server.config import Config
-from shards.commit import Commit, Draft, Replayed
+from shards.commit import Commit, Draft, Known
 from shards.errors import StoreFailed
 from shards.record import Record, encode
-from shards.rocks import RocksStore
+from tests.support.link import FakeLink
 from tests.support.mqtt import wall_ms
+from tests.support.stores import FailingStore
 from timeline.position import MessageId, at_of, id_position
 from timeline.session import Subscription
-
-from .hand import HandLink
-
-
-class SlowStore(RocksStore):
-    """Its syncs wait until they are let through, or fail."""
-
-    def __init__(self, path: Path) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.is_failing = False
-        super().__init__(path)
-
-    def flush(self) -> None:
-        self.gate.wait(10)
-        if self.is_failing:
-            raise StoreFailed("told to fail")
-        super().flush()
 
 
 def _draft(payload: str, due_ms: int) -> Draft:
     return Draft(due_ms, b"a", encode(Record(b"a", payload.encode(), due_ms)))
 
 
-def _put(draft: Draft, commit: Commit) -> list[MessageId | Replayed]:
+def _put(draft: Draft, commit: Commit) -> list[MessageId | Known]:
     return commit.put([draft])
 
 
 async def test_the_answer_and_dispatch_wait_for_the_sync(tmp_path: Path) -> None:
-    store = SlowStore(tmp_path / "data")
+    store = FailingStore(tmp_path / "data")
     app = App(Config(), SystemClock(), store, fatal=lambda: None)
     await app.start()
     got: list[str] = []
-    link = HandLink(lambda _link, message, *_: got.append(message.record.payload.decode()))
+    link = FakeLink(lambda message, *_: got.append(message.record.payload.decode()))
     subscriber, _ = app.core.broker.claim(link, "c", clean=True, expiry_s=0, window=100)
     assert subscriber is not None
     app.core.broker.resume(subscriber)
@@ -72,16 +54,18 @@ async def test_the_answer_and_dispatch_wait_for_the_sync(tmp_path: Path) -> None
 
 async def test_a_failed_sync_is_not_answered_as_done(tmp_path: Path) -> None:
     """Two groups at once; both get the error, none is delivered as if nothing had happened before."""
-    store = SlowStore(tmp_path / "data")
+    store = FailingStore(tmp_path / "data")
     app = App(Config(), SystemClock(), store, fatal=lambda: None)
     await app.start()
     store.gate.clear()
-    store.is_failing = True
     drafts = [_draft(str(number), wall_ms() + 3_600_000) for number in range(2)]
     asked = []
-    for draft in drafts:
-        asked.append(asyncio.create_task(app.ask(partial(_put, draft))))
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(60):
+        for written, draft in enumerate(drafts, 1):
+            asked.append(asyncio.create_task(app.ask(partial(_put, draft))))
+            while len(app.core.writer._open) < written:
+                await asyncio.sleep(0.002)
+    store.is_failing = True
     store.gate.set()
     answers = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
     assert all(isinstance(answer, StoreFailed) for answer in answers), answers

@@ -14,7 +14,7 @@ from server.config import Config, load, table
 from shards.store import Table
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"#{1,6} +(.*)")
 CLAIM = re.compile(
@@ -57,6 +57,17 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
         if not there.exists() or (anchor and anchor not in anchors_of(there)):
             lost.append(target)
     assert lost == []
+
+
+def test_the_map_of_the_tests_names_what_is_there() -> None:
+    """Files of tests are named below the folder of their table."""
+    folder, named = ROOT / "tests", []
+    for line in without_code(text_of("tests/README.md")):
+        if found := re.fullmatch(r"\| `(server/\w+/)` \| \|", line):
+            folder = ROOT / "tests" / found[1]
+        named += [folder / name for name in re.findall(r"`(test_\w+\.py)`", line)]
+    assert len(named) > 15
+    assert [str(path) for path in named if not path.exists()] == []
 
 
 def test_every_setting_is_told_of() -> None:

@@ -136,8 +136,8 @@ class Jobs:
             self._copy(job)
         elif job.stage == "ingest":
             self._ingest(job)
-        elif job.stage == "replay":
-            self._replay(job)
+        elif job.stage == "overwrite":
+            self._overwrite(job)
         elif job.stage == "switch":
             self._switch(job)
 
@@ -205,16 +205,16 @@ class Jobs:
     def _ingest(self, job: RigJob) -> None:
         if self._core.writer.broken is None:
             self._store.ingest(Table.MESSAGES, [job.folder / file.name for file in job.files])
-            job.stage = "replay"
+            job.stage = "overwrite"
 
-    def _replay(self, job: RigJob) -> None:
+    def _overwrite(self, job: RigJob) -> None:
         cut = job.cut
         assert cut is not None
 
-        def replayed(left: Any) -> None:
-            job.stage = "replay" if left else "switch"
+        def overwritten(left: Any) -> None:
+            job.stage = "overwrite" if left else "switch"
 
-        self._ask(job, lambda commit: handover.replay(commit, cut, 2), replayed)
+        self._ask(job, lambda commit: handover.overwrite(commit, cut, 2), overwritten)
 
     def _switch(self, job: RigJob) -> None:
         cut = job.cut
@@ -280,7 +280,7 @@ class Jobs:
         )
 
     def _parts(self, piece: Slice) -> dict[int, Counts]:
-        shared = handover.shared_sources(self._core.opened.commit, piece)
+        shared = handover.shared_sources(self._core.opened.directory, piece)
         return {
             shard.number: span_counts(self._store, shard.prefix, piece.start_ms, piece.end_ms)
             for shard in shared

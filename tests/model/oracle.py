@@ -17,7 +17,7 @@ from shards.tables import META_CURSOR, cursor_from
 from timeline.filters import matches
 from timeline.position import END, START, MessageId, Position, at_of, id_position, message_id
 
-from .fakes import FakeLink
+from .client import Client
 
 
 class Violation(BaseException):
@@ -234,12 +234,12 @@ class Oracle:
 
     # -- deliveries
 
-    def delivery(self, link: FakeLink, message: Message, qos: int, packet_id: int, attempt: int) -> None:
+    def delivery(self, client: Client, message: Message, qos: int, packet_id: int, attempt: int) -> None:
         self.checks += 1
         tag = text_of(message.record.payload)
         place = message.position
-        watch = self.watches[link.client_id]
-        where = f"{tag} at {at_of(place)} to {link.client_id}"
+        watch = self.watches[client.client_id]
+        where = f"{tag} at {at_of(place)} to {client.client_id}"
         need(tag in self.letters, f"a message that nobody sent: {where}")
         letter = self.letters[tag]
         message_name = message.record.id or message_id(place, max(message.shard, 0), 0)
@@ -256,7 +256,7 @@ class Oracle:
         if not qos and place in watch.stragglers:
             watch.stragglers.discard(place)
         elif attempt > 1 or not has_waited:
-            self._order(link, watch, place, packet_id, attempt, where)
+            self._order(client, watch, place, packet_id, attempt, where)
         turn = watch.turn
         if waited is not None and has_waited:
             turn = waited.turn
@@ -282,19 +282,19 @@ class Oracle:
         watch.got.add(tag)
 
     def _order(
-        self, link: FakeLink, watch: Watch, place: Position, packet_id: int, attempt: int, where: str
+        self, client: Client, watch: Watch, place: Position, packet_id: int, attempt: int, where: str
     ) -> None:
-        subscriber = link.subscriber
+        subscriber = client.subscriber
         assert subscriber is not None
         flights = subscriber.session.flights
-        link.unresent = [p for p in link.unresent if p in flights]
+        client.unresent = [p for p in client.unresent if p in flights]
         if attempt > 1:
-            need(packet_id in link.unresent, f"sent again out of turn: {where}")
-            index = link.unresent.index(packet_id)
-            need(not any(p in flights for p in link.unresent[:index]), f"sent again out of order: {where}")
-            del link.unresent[: index + 1]
+            need(packet_id in client.unresent, f"sent again out of turn: {where}")
+            index = client.unresent.index(packet_id)
+            need(not any(p in flights for p in client.unresent[:index]), f"sent again out of order: {where}")
+            del client.unresent[: index + 1]
             return
-        need(not any(p in flights for p in link.unresent), f"new before old: {where}")
+        need(not any(p in flights for p in client.unresent), f"new before old: {where}")
         need(place > watch.last, f"out of order, {at_of(watch.last)} was before: {where}")
         watch.last = place
 

@@ -21,7 +21,7 @@ from server.delivery.subscriber import Closing, Subscriber
 from server.mqtt.acks import Acks
 from server.writer import Busy
 from shards import keys
-from shards.commit import Commit, Control, Draft, Outcome, Refused, Replayed
+from shards.commit import Commit, Control, Draft, Known, Outcome, Refused
 from shards.errors import StoreFailed
 from shards.expiry import expire
 from shards.leavings import clear, forget, left, look, look_through
@@ -30,13 +30,15 @@ from shards.record import CANCELLED, Record, decode, encode, is_stub, names_of, 
 from shards.recover import count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts
+from tests.support.clock import HandClock
+from tests.support.stepper import Stepper
 from timeline.filters import matches
 from timeline.position import END, MessageId, Position, at_of, before
 from timeline.retention import expired_slices, passed_slices
 from timeline.session import Flight, Subscription
 from timeline.structures import overlap
 
-from .fakes import FakeClock, FakeLink
+from .client import Client
 from .jobs import Jobs
 from .oracle import Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of, text_of
 
@@ -67,11 +69,10 @@ class Rig:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.clock = FakeClock(START_MS)
+        self.clock = HandClock(START_MS)
         self.oracle = Oracle(self.store, START_MS)
-        self.links: dict[str, FakeLink] = {}
-        self.dying: deque[FakeLink] = deque()
-        self.syncs: deque[int] = deque()
+        self.clients: dict[str, Client] = {}
+        self.dying: deque[Client] = deque()
         self.is_expiring = False
         self.former: dict[str, Watch] = {}
         """By client, the session that a clean start gives up, until that is durable."""
@@ -81,7 +82,12 @@ class Rig:
         self.splits = 0
         """Splits that lives before this one have brought to their end."""
         self.history: list[str] = []
-        self.core = self._start()
+        self.stepper = Stepper(self.store, self.clock, CONFIG)
+        self._begin()
+
+    @property
+    def core(self) -> Core:
+        return self.stepper.core
 
     # -- requests
 
@@ -222,39 +228,35 @@ class Rig:
 
     def heartbeat(self) -> None:
         self.oracle.saw(self.clock.now_ms)
-        self.core.heartbeat()
+        self.stepper.heartbeat()
 
     def compose(self) -> None:
         if self.core.writer.can_compose:
             self.oracle.saw(self.clock.now_ms)
-        log = len(self.store.log)
-        group = self.core.writer.compose()
+        batches = len(self.store.log) - self.stepper.unsynced
+        self.stepper.compose()
         self.oracle.written(self.core.writer.broken is not None)
-        if group is not None:
-            assert len(self.store.log) == log + 1
-            self.syncs.append(len(self.store.log))
+        assert len(self.store.log) - self.stepper.unsynced == batches, "a group is one batch"
 
     def settle(self) -> None:
         """The oldest sync is done."""
-        if self.syncs:
-            self.store.durable = max(self.store.durable, self.syncs.popleft())
+        if self.stepper.sync():
             self.oracle.synced()
             if self.core.writer.broken is None:
                 self.core.writer.settle()
 
     def dispatch(self, limit: int) -> None:
         self.oracle.saw(self.clock.now_ms)
-        self.core.dispatch.turn(limit)
+        self.stepper.dispatch(limit)
 
     def load(self, rows: int) -> None:
-        if self.core.loader.is_behind:
-            self.core.loader.step(rows)
+        self.stepper.load(rows)
 
     def replay(self) -> None:
-        self.core.replay.turn()
+        self.stepper.replay()
 
     def release(self) -> None:
-        self.core.held.step()
+        self.stepper.release()
 
     def split(self, index: int, r: Random) -> None:
         self.jobs.begin(index, r)
@@ -268,16 +270,16 @@ class Rig:
     def connect(self, client_id: str, *, clean: bool = False) -> None:
         """CONNECT; a connection that the client still has is taken over."""
         is_persistent = client_id != CLEAN
-        link = FakeLink(client_id, self, self._closed)
+        client = Client(client_id, self, self._closed)
         subscriber, is_present = self.core.broker.claim(
-            link,
+            client.link,
             client_id,
             clean=clean,
             expiry_s=10 * 365 * 86_400 if is_persistent else 0,
             window=WINDOWS[client_id],
         )
         assert subscriber is not None
-        self.links[client_id] = link
+        self.clients[client_id] = client
         if not is_present:
             former = self.oracle.watches.get(client_id)
             if former is not None and is_persistent:
@@ -287,13 +289,12 @@ class Rig:
         def opened(is_durable: bool) -> None:
             if is_durable and subscriber is self.core.sessions.get(client_id):
                 self.former.pop(client_id, None)
-            if link.is_closed:
+            if client.is_closed:
                 return
-            if subscriber.link is not link or not is_durable:
-                link.close(Closing.FAILED)
+            if subscriber.link is not client.link or not is_durable:
+                client.close(Closing.FAILED)
                 return
-            link.subscriber = subscriber
-            link.unresent = list(subscriber.session.flights)
+            client.open(subscriber)
             if not is_present:
                 self.oracle.watches[client_id].held.clear()
             self.core.broker.resume(subscriber)
@@ -302,24 +303,24 @@ class Rig:
 
     def disconnect(self, client_id: str) -> None:
         """The client's socket closes; the server is told by `bury`."""
-        link = self.links.get(client_id)
-        if link is not None:
-            link.close(Closing.FAILED)
+        client = self.clients.get(client_id)
+        if client is not None:
+            client.close(Closing.FAILED)
 
     def bury(self) -> None:
         """The event loop says that the oldest closed socket is gone."""
         if self.dying:
-            link = self.dying.popleft()
-            subscriber, link.subscriber = link.subscriber, None
-            if subscriber is not None and subscriber.link is link:
+            client = self.dying.popleft()
+            subscriber, client.subscriber = client.subscriber, None
+            if subscriber is not None and subscriber.link is client.link:
                 self.core.broker.leave(subscriber)
 
     def subscribe(self, client_id: str, topic_filter: str, back_ms: int | None) -> None:
         """SUBSCRIBE; `back_ms`: with replay-from, this long ago."""
-        link = self._open_link(client_id)
-        if link is None:
+        client = self._open_client(client_id)
+        if client is None:
             return
-        subscriber, core = self._subscriber(link), self.core
+        subscriber, core = self._subscriber(client), self.core
         watch = self.oracle.watches[client_id]
         horizon = core.broker.horizon
         start = None if back_ms is None else before(max(0, self.clock.now_ms - back_ms))
@@ -334,10 +335,10 @@ class Rig:
         core.broker.subscribe(subscriber, Subscription(topic_filter, QOS[client_id], horizon), start)
 
         def stored(is_durable: bool) -> None:
-            if link.is_closed:
+            if client.is_closed:
                 return
             if not is_durable:
-                link.close(Closing.FAILED)
+                client.close(Closing.FAILED)
             elif topic_filter in watch.wanted:
                 watch.wanted[topic_filter].is_acked = True
 
@@ -348,64 +349,64 @@ class Rig:
 
     def read(self, client_id: str, index: int) -> None:
         """The client comes to one of the packets that were sent to it, and answers it."""
-        link = self._open_link(client_id)
-        if link is None or not link.unread:
+        client = self._open_client(client_id)
+        if client is None or not client.unread:
             return
-        kind, packet_id = link.unread.pop(index % len(link.unread))
+        kind, packet_id = client.unread.pop(index % len(client.unread))
         watch = self.oracle.watches[client_id]
-        flight = self._subscriber(link).session.flights.get(packet_id)
+        flight = self._subscriber(client).session.flights.get(packet_id)
         if kind == wire.PUBREL:
             watch.held.pop(packet_id, None)
-            self._answer(link, wire.PUBCOMP, packet_id)
+            self._answer(client, wire.PUBCOMP, packet_id)
         elif flight is None:
             return  # acked late, from an earlier connection
         elif flight.qos == 2:
             self.oracle.received(client_id, packet_id, flight.position)
-            self._answer(link, wire.PUBREC, packet_id)
+            self._answer(client, wire.PUBREC, packet_id)
         else:
-            self._ack(link, flight)
+            self._ack(client, flight)
 
     def ack_late(self, client_id: str, index: int) -> None:
         """PUBACK of a message that the client may have had on an earlier connection."""
-        link = self._open_link(client_id)
-        if link is None:
+        client = self._open_client(client_id)
+        if client is None:
             return
         sent = self.oracle.watches[client_id].sent
         flights = [
             flight
-            for packet_id, flight in self._subscriber(link).session.flights.items()
+            for packet_id, flight in self._subscriber(client).session.flights.items()
             if flight.qos == 1 and packet_id in sent and sent[packet_id].place == flight.position
         ]
         if flights:
-            self._ack(link, flights[index % len(flights)])
+            self._ack(client, flights[index % len(flights)])
 
-    def _ack(self, link: FakeLink, flight: Flight) -> None:
-        watch = self.oracle.watches[link.client_id]
+    def _ack(self, client: Client, flight: Flight) -> None:
+        watch = self.oracle.watches[client.client_id]
         sent = watch.sent[flight.packet_id]
         watch.got.add(sent.tag)
         watch.acked.add((flight.position, sent.turn))
-        self._answer(link, wire.PUBACK, flight.packet_id)
+        self._answer(client, wire.PUBACK, flight.packet_id)
 
-    def _answer(self, link: FakeLink, kind: int, packet_id: int) -> None:
-        acks = Acks(self.core.broker, link)
-        acks.on_ack(Ack(kind, packet_id), self._subscriber(link))
+    def _answer(self, client: Client, kind: int, packet_id: int) -> None:
+        acks = Acks(self.core.broker, client)
+        acks.on_ack(Ack(kind, packet_id), self._subscriber(client))
 
-    def _subscriber(self, link: FakeLink) -> Subscriber:
-        assert link.subscriber is not None
-        return link.subscriber
+    def _subscriber(self, client: Client) -> Subscriber:
+        assert client.subscriber is not None
+        return client.subscriber
 
-    def _open_link(self, client_id: str) -> FakeLink | None:
-        link = self.links.get(client_id)
-        return link if link is not None and link.is_open else None
+    def _open_client(self, client_id: str) -> Client | None:
+        client = self.clients.get(client_id)
+        return client if client is not None and client.is_open else None
 
     def room(self, client_id: str, room: int | None) -> None:
         """The client's socket takes so many more messages."""
-        link = self._open_link(client_id)
-        if link is None:
+        client = self._open_client(client_id)
+        if client is None:
             return
-        link.room = room
+        client.link.room = room
         if room != 0:
-            self.core.broker.read_on(self._subscriber(link))
+            self.core.broker.read_on(self._subscriber(client))
 
     # -- failures
 
@@ -417,18 +418,16 @@ class Rig:
 
     def fail_sync(self) -> None:
         """The oldest sync fails."""
-        if self.syncs and self.core.writer.broken is None:
-            self.syncs.popleft()
-            self.core.writer.fail(StoreFailed("told to"))
+        if self.stepper.unsynced and self.core.writer.broken is None:
+            self.stepper.fail_sync()
 
     def recover(self, survivors: int, *, is_refused: bool = False) -> None:
         """The server tries to take the store into use again, with what has survived, or only to read it."""
         if self.core.writer.broken is None:
             return
-        self.syncs.clear()
         self.store.survivors = min(survivors, len(self.store.log) - self.store.durable)
         self.store.fail_writes = is_refused
-        need(self.core.writer.recover() is not is_refused, "the store does not come back")
+        need(self.stepper.recover() is not is_refused, "the store does not come back")
         self.store.fail_writes = False
         self.oracle.cut()
         self.oracle.floor_ms = at_of(self.core.directory.floor)
@@ -443,15 +442,16 @@ class Rig:
         self.store.crash(0)
         self.oracle.cut()
         self.clock.step(wall_by_ms)
-        self.links.clear()
+        self.clients.clear()
         self.dying.clear()
-        self.syncs.clear()
         self.is_expiring = False
         self.splits += self.jobs.moved
-        self.core = self._start()
+        self.stepper.start()
+        self._begin()
 
-    def _start(self) -> Core:
-        core = Core(CONFIG, self.clock, self.store, wake=_nothing)
+    def _begin(self) -> None:
+        """A server has started on what there is."""
+        core = self.core
         self.spoilt = 0
         oracle = self.oracle
         oracle.written(False)
@@ -464,7 +464,6 @@ class Rig:
         self.jobs = Jobs(core, self.store, self._submit, oracle.hidden)
         self.free = core.horizon.position
         """Up to here the horizon may be whatever the bound says."""
-        return core
 
     def _restore_watches(self, core: Core) -> None:
         oracle = self.oracle
@@ -497,10 +496,10 @@ class Rig:
 
     # -- what has to hold
 
-    def delivered(self, link: FakeLink, message: Message, qos: int, packet_id: int, attempt: int) -> None:
+    def delivered(self, client: Client, message: Message, qos: int, packet_id: int, attempt: int) -> None:
         if self.core.writer.broken is not None:
             self.oracle.excused.add(text_of(message.record.payload))
-        self.oracle.delivery(link, message, qos, packet_id, attempt)
+        self.oracle.delivery(client, message, qos, packet_id, attempt)
 
     def check(self) -> None:
         """What holds after every step."""
@@ -559,11 +558,11 @@ class Rig:
     def _round(self) -> None:
         self.clock.mono_s += 0.001
         for client_id in CLIENTS:
-            link = self.links.get(client_id)
-            if link is None or link.is_closed:
+            client = self.clients.get(client_id)
+            if client is None or client.is_closed:
                 if client_id != CLEAN:
                     self.connect(client_id)
-            elif link.room is not None:
+            elif client.link.room is not None:
                 self.room(client_id, None)
             self.read(client_id, 0)
         self.heartbeat()
@@ -582,7 +581,7 @@ class Rig:
         core = self.core
         return (
             core.is_settled()
-            and not self.syncs
+            and not self.stepper.unsynced
             and self.jobs.is_over
             and not self.dying
             and not any(s.session.flights for s in core.sessions if s.link is not None)
@@ -690,10 +689,10 @@ class Rig:
 
     # -- leaves
 
-    def _closed(self, link: FakeLink) -> None:
-        self.dying.append(link)
-        watch = self.oracle.watches.get(link.client_id)
-        if watch is not None and not watch.is_persistent and self.links[link.client_id] is link:
+    def _closed(self, client: Client) -> None:
+        self.dying.append(client)
+        watch = self.oracle.watches.get(client.client_id)
+        if watch is not None and not watch.is_persistent and self.clients[client.client_id] is client:
             watch.wanted.clear()
 
     def _decided(self, tag: str, control: Control) -> Control:
@@ -721,12 +720,12 @@ class Rig:
         return Draft(due_ms, record.topic, encode(record), key, key)
 
     def _submit_put(self, drafts: list[Draft]) -> None:
-        def done(answer: list[MessageId | Replayed] | Exception) -> None:
+        def done(answer: list[MessageId | Known] | Exception) -> None:
             if isinstance(answer, Exception):
                 return
             need(len(answer) == len(drafts), "an answer for each message")
             for draft, one in zip(drafts, answer, strict=True):
-                message = one.id if isinstance(one, Replayed) else one
+                message = one.id if isinstance(one, Known) else one
                 self.oracle.accepted(tag_of(draft.value), message)
 
         self._submit(lambda commit: commit.put(drafts), done, len(drafts))
@@ -749,7 +748,3 @@ class Rig:
             return None, MessageId(0)
         letter = letters[-1 - index % len(letters)]
         return letter, letter.ids[-1]
-
-
-def _nothing() -> None:
-    """There is no loop to wake."""

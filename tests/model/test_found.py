@@ -97,7 +97,7 @@ def test_a_session_is_woken_while_its_new_connection_opens() -> None:
     rig.replay()
     group(rig)
     rig.replay()
-    assert len(rig.links["p0"].unread) == 1
+    assert len(rig.clients["p0"].unread) == 1
     rig.drain()
 
 

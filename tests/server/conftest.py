@@ -1,9 +1,7 @@
 """A whole server in one process: a real store, a simulated clock, HTTP by a test client, no MQTT sockets."""
 
-import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,13 @@ from server.accepting import Acceptor
 from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config
-from server.delivery.message import Message
-from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.subscriber import Subscriber
 from server.http.gate import Gate
 from server.kinds import Address
 from server.site import build_desk, build_site
-from shards.errors import StoreFailed
-from shards.rocks import RocksStore
+from tests.support.http import Answer, Http
+from tests.support.link import FakeLink
+from tests.support.stores import FailingStore
 from timeline.session import Subscription
 
 START_MS = 1_795_248_000_000
@@ -30,77 +28,7 @@ START_MS = 1_795_248_000_000
 START = "2026-11-21T08:00:00.000Z"
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NDJSON = "application/x-ndjson"
-
-
-class FailingStore(RocksStore):
-    """Its writes, syncs and re-openings fail while it is told so."""
-
-    is_failing = False
-    loses_next = False
-    """The next group is lost: its sync fails, and the store is back at once, without it."""
-
-    def write(self, batch: Any) -> None:
-        self._check()
-        if not self.loses_next:
-            super().write(batch)
-
-    def flush(self) -> None:
-        self._check()
-        if self.loses_next:
-            self.loses_next = False
-            raise StoreFailed("told to lose one group")
-        super().flush()
-
-    def reopen(self) -> None:
-        self._check()
-        super().reopen()
-
-    def _check(self) -> None:
-        if self.is_failing:
-            raise StoreFailed("told to fail")
-
-
-class FakeLink:
-    """A connection that keeps what it is sent."""
-
-    is_limited = False
-
-    def __init__(self) -> None:
-        self.sent: list[Message] = []
-        self.packet_ids: list[int] = []
-        self.closed: list[int] = []
-        self.has_room = True
-
-    @property
-    def topics(self) -> list[str]:
-        return [message.record.topic.decode() for message in self.sent]
-
-    def close(self, why: Closing) -> None:
-        self.closed.append(why)
-
-    def send(
-        self,
-        message: Message,
-        qos: int,
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],
-        attempt: int,
-    ) -> None:
-        self.sent.append(message)
-        self.packet_ids.append(packet_id)
-
-
-@dataclass
-class Answer:
-    """What came back; `body` is parsed JSON or None."""
-
-    status: int
-    body: Any
-    headers: Mapping[str, str] = field(repr=False)
-
-    @property
-    def slug(self) -> str:
-        return str(self.body["type"]).removeprefix("/problems/")
+LISTENING: list[dict[str, object]] = [{"transport": "tcp", "host": "127.0.0.1", "port": 1883}]
 
 
 class Running:
@@ -112,6 +40,7 @@ class Running:
         self.app = app
         self.clock = clock
         self.http = http
+        self._calls = Http(http)
         self.store: FailingStore = app.core.opened.store  # type: ignore[assignment]
 
     async def call(
@@ -121,24 +50,11 @@ class Running:
 
         Headers by name with `_` for `-`.
         """
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        if body is not None:
-            sent.setdefault("Content-Type", "application/json")
-        async with self.http.request(method, path, data=data, headers=sent) as response:
-            raw = await response.read()
-            answer = Answer(
-                response.status,
-                json.loads(raw) if "json" in response.content_type else raw,
-                response.headers,
-            )
-        assert answer.status == status, answer
-        return answer
+        return await self._calls.call(method, path, body, status=status, **headers)
 
     async def schedule(self, topic: str = "a/b", payload: object = "hi", **members: object) -> str:
         """The id of a new message."""
-        body = {"topic": topic, "payload": payload, **members}
-        return str((await self.call("POST", "/v1/messages", body, status=201)).body["id"])
+        return await self._calls.schedule(topic, payload, **members)
 
     async def pass_time(self, by_ms: int) -> None:
         """Let the clock jump and everything that is due be dispatched."""
@@ -166,7 +82,7 @@ class Fronted(TestServer):
 
     def __init__(self, app: App) -> None:
         self.gate = Gate(app.core.config, app.core.writer)
-        super().__init__(build_site(app, self.gate))
+        super().__init__(build_site(app, self.gate, LISTENING))
         self._of = app
 
     async def start_server(self, **kwargs: Any) -> None:

@@ -10,16 +10,15 @@ from server.delivery.subscriber import Closing
 from shards.commit import Commit, Refused
 from shards.errors import Corrupt
 from shards.store import Table
-from tests.server.conftest import FakeLink, Running
+from tests.server.conftest import Running
+from tests.support.link import FakeLink
 
 MINUTE_MS = 60_000
 
 
-class BrokenLink(FakeLink):
-    """Cannot be sent anything."""
-
-    def send(self, *args: object) -> None:
-        raise ZeroDivisionError("a fault of ours")
+def _fails(message: Message, qos: int, packet_id: int, attempt: int) -> None:
+    """Nothing can be sent to it."""
+    raise ZeroDivisionError("a fault of ours")
 
 
 async def connected(server: Running, client_id: str, link: FakeLink) -> FakeLink:
@@ -32,7 +31,7 @@ async def connected(server: Running, client_id: str, link: FakeLink) -> FakeLink
 async def test_a_session_to_which_nothing_can_be_sent(server: Running, is_behind: bool) -> None:
     """It loses its connection, whether it tails or reads on; the others get the message."""
     _, before = await server.connect("1-before", "a/#")
-    broken = await connected(server, "2-broken", BrokenLink())
+    broken = await connected(server, "2-broken", FakeLink(_fails))
     _, after = await server.connect("3-after", "a/#")
     if is_behind:
         for name in ("1-before", "2-broken", "3-after"):

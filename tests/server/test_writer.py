@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from server.config import Config, Limits
-from server.core import Core
 from server.writer import Busy
 from shards import keys
 from shards.commit import Commit, Draft
@@ -16,7 +15,8 @@ from shards.record import Record, decode, encode
 from shards.recover import count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts
-from tests.model.fakes import FakeClock
+from tests.support.clock import HandClock
+from tests.support.stepper import Stepper
 
 NOW_MS = 1_800_000_000_000
 LIMITS = replace(Limits(), queued_bytes=1_000)
@@ -27,7 +27,8 @@ class Rig:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.core = Core(replace(Config(), limits=LIMITS), FakeClock(NOW_MS), self.store, wake=lambda: None)
+        self.stepper = Stepper(self.store, HandClock(NOW_MS), replace(Config(), limits=LIMITS))
+        self.core = self.stepper.core
         self.writer = self.core.writer
         self.answers: list[tuple[str, Any]] = []
 
@@ -39,9 +40,14 @@ class Rig:
     def put(self, name: str, size: int = 0) -> None:
         self.submit(name, lambda commit: put_one(commit, name), size)
 
+    def compose(self) -> bool:
+        """Whether there is a group to sync."""
+        unsynced = self.stepper.unsynced
+        self.stepper.compose()
+        return self.stepper.unsynced > unsynced
+
     def sync(self) -> None:
-        self.store.flush()
-        self.writer.settle()
+        assert self.stepper.settle()
 
 
 def put_one(commit: Commit, topic: str) -> object:
@@ -59,7 +65,7 @@ class TestBytes:
             rig.put("c", 200)
         assert rig.writer.queued_bytes == 900
         assert rig.writer.queued == 2
-        assert rig.writer.compose() is not None
+        assert rig.compose()
         # Written, not yet synced: it is held all the same.
         with pytest.raises(Busy):
             rig.put("c", 200)
@@ -67,7 +73,7 @@ class TestBytes:
         rig.sync()
         assert [name for name, _ in rig.answers] == ["a", "b"]
         assert rig.writer.queued_bytes == 100
-        assert rig.writer.compose() is not None
+        assert rig.compose()
         rig.sync()
         assert rig.writer.queued_bytes == 0
 
@@ -93,7 +99,7 @@ class TestBytes:
         rig = Rig()
         rig.put("a", 900)
         for _ in range(composed):
-            rig.writer.compose()
+            rig.compose()
         rig.writer.fail(StoreFailed("disk"))
         assert rig.writer.queued_bytes == 0
         assert [type(answer) for _, answer in rig.answers] == [StoreFailed]
@@ -103,7 +109,7 @@ class TestBytes:
         rig = Rig()
         seen = []
         rig.writer.submit(lambda commit: None, lambda answer: seen.append(rig.writer.queued_bytes), size=999)
-        rig.writer.compose()
+        rig.compose()
         rig.sync()
         rig.writer.submit(
             lambda commit: None,
@@ -111,7 +117,7 @@ class TestBytes:
             size=999,
             writes=False,
         )
-        assert rig.writer.compose() is None
+        assert not rig.compose()
         assert seen == [0, 0]
 
 
@@ -147,7 +153,7 @@ class TestOneRequest:
         rig.put("a")
         rig.submit("bad", lambda commit: raised(Corrupt("a row")))
         rig.put("b")
-        assert rig.writer.compose() is not None
+        assert rig.compose()
         rig.sync()
         assert [(name, type(answer)) for name, answer in rig.answers] == [
             ("a", list),
@@ -159,11 +165,11 @@ class TestOneRequest:
     def test_that_fails_half_way_takes_nothing_with_it_but_its_group(self) -> None:
         rig = Rig()
         rig.put("before")
-        assert rig.writer.compose() is not None  # being synced all the while
+        assert rig.compose()  # being synced all the while
         rig.put("fellow", 500)
         rig.submit("bad", half, 500)
         rig.put("after")
-        assert rig.writer.compose() is None
+        assert not rig.compose()
         assert [(name, type(answer)) for name, answer in rig.answers] == [
             ("fellow", StoreFailed),
             ("bad", ZeroDivisionError),
@@ -171,7 +177,7 @@ class TestOneRequest:
         assert rig.writer.broken is None
         assert rig.writer.queued_bytes == 0
         check_counts(rig)
-        assert rig.writer.compose() is not None
+        assert rig.compose()
         rig.sync()
         rig.sync()
         assert [(name, type(answer)) for name, answer in rig.answers[2:]] == [
@@ -186,7 +192,7 @@ class TestOneRequest:
     def test_that_cannot_be_counted(self) -> None:
         rig = Rig()
         rig.put("before")
-        assert rig.writer.compose() is not None
+        assert rig.compose()
         rig.sync()
         (piece,) = rig.core.directory
 
@@ -195,9 +201,9 @@ class TestOneRequest:
             commit.open_group.changed([piece], [piece.shards[0]])
 
         rig.submit("bad", decide)
-        assert rig.writer.compose() is None
+        assert not rig.compose()
         rig.put("after")
-        assert rig.writer.compose() is not None
+        assert rig.compose()
         rig.sync()
         assert [(name, type(answer)) for name, answer in rig.answers] == [
             ("before", list),
@@ -210,7 +216,7 @@ class TestOneRequest:
         rig = Rig()
         rig.writer.submit(lambda commit: None, lambda answer: raised(ZeroDivisionError()), size=7)
         rig.put("a")
-        rig.writer.compose()
+        rig.compose()
         rig.sync()
         assert [name for name, _ in rig.answers] == ["a"]
         assert rig.writer.queued_bytes == 0
@@ -220,12 +226,12 @@ class TestOneRequest:
         rig = Rig()
         monkeypatch.setattr(rig.core.cursors, "write", lambda commit: raised(ZeroDivisionError()))
         rig.put("a")
-        assert rig.writer.compose() is None
+        assert not rig.compose()
         monkeypatch.undo()
         assert isinstance(rig.writer.broken, StoreFailed)
-        assert rig.writer.recover()
+        assert rig.stepper.recover()
         rig.put("b")
-        assert rig.writer.compose() is not None
+        assert rig.compose()
         rig.sync()
         assert [(name, type(answer)) for name, answer in rig.answers] == [("a", StoreFailed), ("b", list)]
         check_counts(rig)

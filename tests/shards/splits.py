@@ -49,7 +49,7 @@ class Split:
         assert piece is not None
         known = {
             shard.number: span_counts(self.store, shard.prefix, piece.start_ms, piece.end_ms).rows
-            for shard in handover.shared_sources(self.commit, piece)
+            for shard in handover.shared_sources(self.commit.directory, piece)
         }
         cut = handover.begin(group(self.opened), piece.home, cuts, before(NOW), known)
         self.notes.add(cut)

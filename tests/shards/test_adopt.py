@@ -4,7 +4,7 @@ import pytest
 
 from shards import keys
 from shards.adopt import SEQ_LIMIT, adopt
-from shards.commit import Draft, Outcome, Refused, Replayed
+from shards.commit import Draft, Known, Outcome, Refused
 from shards.memory import MemoryStore
 from shards.record import decode
 from shards.recover import Opened, count_pending
@@ -35,9 +35,7 @@ def name_of(seq: int, at_ms: int = LATER, node: int = NODE) -> MessageId:
     return message_id(position(at_ms, seq), 0, node)
 
 
-def adopted(
-    opened: Opened, *pairs: tuple[Draft, MessageId], wall_ms: int = NOW
-) -> list[MessageId | Replayed]:
+def adopted(opened: Opened, *pairs: tuple[Draft, MessageId], wall_ms: int = NOW) -> list[MessageId | Known]:
     """In a group of its own, durable."""
     answers = adopt(group(opened, wall_ms), [one for one, _ in pairs], [name for _, name in pairs])
     sync(opened, opened.open_group.seal())
@@ -146,13 +144,13 @@ def test_its_key_answers_with_the_id_that_it_brought(opened: Opened) -> None:
     found = opened.reader.find(name)
     assert found is not None
     assert (row.id, row.due_ms, row.position) == (name, LATER, found.position)
-    assert group(opened).put([draft(LATER, key=key)]) == [Replayed(name, LATER)]
+    assert group(opened).put([draft(LATER, key=key)]) == [Known(name, LATER)]
 
 
 def test_what_was_taken_in_before_is_answered_as_then(opened: Opened) -> None:
     name, key = name_of(700), b"k" * 16
     adopted(opened, (draft(LATER, key=key), name))
-    assert adopted(opened, (draft(LATER, key=key), name)) == [Replayed(name, LATER)]
+    assert adopted(opened, (draft(LATER, key=key), name)) == [Known(name, LATER)]
     assert opened.pending == 1
 
 

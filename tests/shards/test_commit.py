@@ -3,7 +3,7 @@
 import pytest
 
 from shards import keys
-from shards.commit import Caps, Control, Outcome, Refused, Replayed
+from shards.commit import Caps, Control, Known, Outcome, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
 from shards.memory import MemoryStore
@@ -101,7 +101,7 @@ def test_what_is_pending_is_bounded(opened: Opened) -> None:
         commit.put([draft(NOW + 5), draft(NOW + 5)])
     assert len(commit.put([draft(NOW + 5, key=b"k" * 16)])) == 1
     (again,) = commit.put([draft(NOW + 5, key=b"k" * 16)])
-    assert isinstance(again, Replayed), "what was accepted before needs no room"
+    assert isinstance(again, Known), "what was accepted before needs no room"
 
 
 def test_a_group_holds_the_horizon_below_what_it_touches(opened: Opened) -> None:
@@ -150,7 +150,7 @@ def test_a_key_gives_the_first_answer_again(opened: Opened) -> None:
     (first,) = put(opened, draft(NOW + 5, key=KEY))
     commit = group(opened)
     (again,) = commit.put([draft(NOW + 5, key=KEY)])
-    assert again == Replayed(first, NOW + 5)
+    assert again == Known(first, NOW + 5)
     sync(opened, commit.open_group.seal())
     assert texts(opened) == ["x"]
     assert consistent(opened)
@@ -159,7 +159,7 @@ def test_a_key_gives_the_first_answer_again(opened: Opened) -> None:
 def test_a_key_without_a_due_tells_where_it_was_placed(opened: Opened) -> None:
     put(opened, draft(0, key=KEY))
     (again,) = group(opened).put([draft(0, key=KEY)])
-    assert isinstance(again, Replayed)
+    assert isinstance(again, Known)
     assert again.due_ms == NOW
 
 
@@ -168,7 +168,7 @@ def test_a_key_counts_within_its_own_group_and_request(opened: Opened) -> None:
     first, twin, other = commit.put([draft(5, key=KEY), draft(5, key=KEY), draft(NOW + 9, "other")])
     assert first == twin
     (again,) = commit.put([draft(5, key=KEY)])
-    assert isinstance(again, Replayed)
+    assert isinstance(again, Known)
     assert again.id == first
     sync(opened, commit.open_group.seal())
     assert texts(opened) == ["x", "other"]
@@ -178,7 +178,7 @@ def test_a_key_counts_within_its_own_group_and_request(opened: Opened) -> None:
 def test_new_and_known_drafts_are_answered_in_order(opened: Opened) -> None:
     (first,) = put(opened, draft(NOW + 5, key=KEY))
     answers = group(opened).put([draft(NOW + 6, "a"), draft(NOW + 5, key=KEY), draft(NOW + 7, "b")])
-    assert answers[1] == Replayed(first, NOW + 5)
+    assert answers[1] == Known(first, NOW + 5)
     assert [at_of(id_position(m)) for m in (answers[0], answers[2])] == [NOW + 6, NOW + 7]  # type: ignore[arg-type]
 
 
@@ -201,7 +201,7 @@ def test_a_key_goes_with_the_slice_of_its_message(opened: Opened) -> None:
     expire(commit, [piece])
     sync(opened, commit.open_group.seal())
     (second,) = group(opened, NOW + QUARTER).put([draft(NOW + 5, key=KEY)])
-    assert not isinstance(second, Replayed)
+    assert not isinstance(second, Known)
     assert second != first
 
 
@@ -215,7 +215,7 @@ def test_a_key_follows_its_message_when_that_is_moved(opened: Opened) -> None:
     commit = group(opened)
     expire(commit, [piece])
     (again,) = commit.put([draft(NOW + 5, key=KEY)])
-    assert again == Replayed(first, NOW + 5)
+    assert again == Known(first, NOW + 5)
 
 
 def test_a_key_of_a_held_message_does_not_lie_behind_the_floor(opened: Opened) -> None:
@@ -223,11 +223,11 @@ def test_a_key_of_a_held_message_does_not_lie_behind_the_floor(opened: Opened) -
     (first,) = put(opened, draft(NOW - 30_000, key=KEY), wall_ms=NOW - 60_000)
     assert id_shard(first) == HELD_SHARD
     (again,) = group(opened, NOW - 60_000).put([draft(NOW - 30_000, key=KEY)])
-    assert again == Replayed(first, NOW - 30_000)
+    assert again == Known(first, NOW - 30_000)
     commit = group(opened, NOW - 60_000)
     commit.move(first, NOW - 20_000)
     (again,) = commit.put([draft(NOW - 30_000, key=KEY)])
-    assert again == Replayed(first, NOW - 30_000)
+    assert again == Known(first, NOW - 30_000)
 
 
 # -- cancel
@@ -560,7 +560,7 @@ def test_a_key_whose_message_is_lost_is_free() -> None:
     sync(opened, commit.open_group.seal())
     assert isinstance(again, int)
     assert again != name
-    assert twin == [Replayed(again, NOW + QUARTER)]
+    assert twin == [Known(again, NOW + QUARTER)]
     assert opened.reader.find(MessageId(again)) is not None
 
 

@@ -77,14 +77,14 @@ def test_stubs_before_between_and_after(split: Split) -> None:
     files = split.copy(cut)
     split.cancel(5)
     split.cancel(9)
-    assert handover.replay(group(split.opened), cut, 1) == 2
+    assert handover.overwrite(group(split.opened), cut, 1) == 2
     split.seal()
     split.cancel(10)
     split.switch(cut, files)
     split.check("- - 2 3 4 - 6 7 8 - - 11")
 
 
-def test_a_stub_of_a_group_that_failed_is_not_replayed(split: Split) -> None:
+def test_a_stub_of_a_group_that_failed_is_not_put_over_rows(split: Split) -> None:
     cut = split.begin(FAR, FAR + 4_000)
     files = split.copy(cut)
     cut.noted.add((0, Position((FAR << 48) + 1)))
@@ -94,12 +94,12 @@ def test_a_stub_of_a_group_that_failed_is_not_replayed(split: Split) -> None:
 
 
 def test_a_stub_that_was_lost_and_is_made_again(split: Split) -> None:
-    """Lost with its group before a step of the replay, made again between that and the switch."""
+    """Lost with its group before a step of the overwriting, made again between that and the switch."""
     cut = split.begin(FAR, FAR + 4_000)
     files = split.copy(cut)
     split.notes.note(cut.prefixes[0], id_position(split.ids[1]))
     assert len(cut.noted) == 1
-    assert handover.replay(group(split.opened), cut, 1_000) == 0
+    assert handover.overwrite(group(split.opened), cut, 1_000) == 0
     split.seal()
     split.cancel(1)
     split.switch(cut, files)
@@ -145,12 +145,12 @@ def test_a_switch_that_is_refused_can_be_tried_again(split: Split) -> None:
     split.check("0 1 2 - 4 5 6 7 8 9 10 11")
     handover.discard(group(split.opened), cut.children, cut.sources)
     split.seal()
-    handover.undo_replay(cut)
+    handover.undo_overwrite(cut)
     for child in cut.children:
         start, end = keys.shard_range(prefix_of(child, 0))
         assert list(split.store.scan(Table.MESSAGES, start, end)) == []
     assert refusal(handover.switch, group(split.opened), cut, files, before(NOW)) == "bad-manifest"
-    handover.undo_replay(cut)
+    handover.undo_overwrite(cut)
     split.seal()
     split.switch(cut, split.copy(cut))
     split.check("0 1 2 - 4 5 6 7 8 9 10 11")

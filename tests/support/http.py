@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from aiohttp.test_utils import TestClient
 
 NDJSON = "application/x-ndjson"
 
@@ -32,7 +33,7 @@ class Answer:
 class Http:
     """Calls to one server."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession | TestClient[Any, Any]) -> None:
         self._session = session
 
     async def call(

@@ -34,30 +34,12 @@ from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core
 from server.delivery.subscriber import Closing
 from server.mqtt.state import Connection
-from shards.commit import GroupCommit
 from shards.memory import MemoryStore
+from tests.support.clock import RigClock
+from tests.support.stepper import Stepper
 
 START_MS = 1_795_248_000_000
 LONG_S = 3_600
-
-
-class TestClock:
-    """Wall and monotonic time, both set by the test."""
-
-    __test__ = False
-    is_simulated = True
-
-    def __init__(self) -> None:
-        self.now_ms = START_MS
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def until(self, at_ms: int) -> float:
-        return max(0.0, (at_ms - self.now_ms) / 1000)
-
-    def mono(self) -> float:
-        return self.now_ms / 1000
 
 
 def config(**keys: Any) -> Config:
@@ -73,7 +55,7 @@ def config(**keys: Any) -> Config:
     return made
 
 
-__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "TestClock", "config", "props"]
+__all__ = ["Limits", "Mqtt", "Peer", "Replay", "Rig", "Sessions", "config", "props"]
 
 
 def props(**values: Any) -> Properties:
@@ -289,18 +271,17 @@ class Rig:
     """A server and the connections to it."""
 
     def __init__(self, settings: Config | None = None) -> None:
-        self.config = settings or Config()
-        self.clock = TestClock()
+        self.clock = RigClock(START_MS)
         self.store = MemoryStore()
         self.peers: list[Peer] = []
-        self.open_groups: list[tuple[GroupCommit, int]] = []
         self.is_held = False
         """No sync ends."""
-        self.core = self._core()
+        self.stepper = Stepper(self.store, self.clock, settings)
         self.pump()
 
-    def _core(self) -> Core:
-        return Core(self.config, self.clock, self.store, wake=lambda: None)
+    @property
+    def core(self) -> Core:
+        return self.stepper.core
 
     def peer(self, level: int = 5) -> Peer:
         return Peer(self, level)
@@ -320,35 +301,19 @@ class Rig:
     # -- one step
 
     def compose(self) -> bool:
-        queued, could = self.core.writer.queued, self.core.writer.can_compose
-        group = self.core.writer.compose()
-        if group is not None:
-            self.open_groups.append((group, len(self.store.log)))
-        return could or group is not None or self.core.writer.queued != queued
+        return self.stepper.compose()
 
     def settle(self) -> bool:
-        """The oldest open group has been synced."""
-        if self.is_held or not self.open_groups:
-            return False
-        _, mark = self.open_groups.pop(0)
-        self.store.durable = max(self.store.durable, mark)
-        self.core.writer.settle()
-        return True
+        return not self.is_held and self.stepper.settle()
 
     def turn(self) -> bool:
-        """Dispatch, loader, replay: what a round does beside the writer."""
-        core = self.core
-        core.heartbeat()
-        before, live = core.horizon.position, core.dispatch.live
-        core.dispatch.turn()
-        moved = core.horizon.position != before or core.dispatch.live != live
-        if core.loader.is_behind:
-            moved = core.loader.step() > 0 or moved
-        if not core.replay.is_idle:
-            core.replay.turn()
-            moved = True
-        core.held.step()
-        return moved
+        return self.stepper.turn()
+
+    def fail_sync(self) -> None:
+        self.stepper.fail_sync()
+
+    def recover(self) -> bool:
+        return self.stepper.recover()
 
     def deliver(self) -> bool:
         moved = False
@@ -378,14 +343,16 @@ class Rig:
             self.clock.now_ms = min(target, self.clock.now_ms + 900)
             self.pump()
 
-    def crash(self, survivors: int = 0) -> None:
-        """Killed: what was durable is there, and the first `survivors` batches that were not."""
+    def crash(self, survivors: int = 0, settings: Config | None = None) -> None:
+        """Killed: what was durable is there, and the first `survivors` batches that were not.
+
+        `settings`: other than so far.
+        """
         for peer in self.peers:
             peer.is_closed = True
         self.peers.clear()
-        self.open_groups.clear()
         self.store.crash(survivors)
-        self.core = self._core()
+        self.stepper.start(settings)
 
     def restart(self) -> None:
         """Stopped in order and started again."""

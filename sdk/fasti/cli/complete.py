@@ -1,4 +1,4 @@
-"""What the shell's completion offers beside commands and options: names that the server knows.
+"""What the shell's completion offers besides commands and options: names that the server knows.
 
 Asked while somebody waits with a finger on the tab key: one attempt, a second at most, and silence when there
 is no answer.

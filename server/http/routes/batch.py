@@ -6,7 +6,7 @@ was known also its state, which may be `cancelled` by now. With `?ids=true`
 an item may bring the id that it had on the server it was exported from.
 
 This is the way in for many messages, hence one list of drafts, one request to the writer, one group commit,
-and an answer put together by one join: beside parsing and commit it takes about 1.5 µs a message.
+and an answer put together by one join: apart from parsing and commit it takes about 1.5 µs a message.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from shards.dedupe import Draft, Refused, Replayed
+from shards.dedupe import Draft, Known, Refused
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING
@@ -157,7 +157,7 @@ class Batch:
 def _accepted(placed: Sequence[Placed], drafts: Sequence[Draft]) -> bytes:
     """`{"accepted": n, "ids": [...]}`, by one join."""
     if any(draft.key for draft in drafts):
-        ids = [id_text(p.id if isinstance(p, Replayed) else p) for p in placed]
+        ids = [id_text(p.id if isinstance(p, Known) else p) for p in placed]
     else:
         ids = [p.to_bytes(16, "big").hex() for p in placed]  # type: ignore[union-attr]
     listed = '","'.join(ids)
@@ -181,20 +181,20 @@ def _said(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
         if isinstance(result, int):
             yield _REPLAYED % (result, PENDING.encode()) if result in seen else _NEW % result
             seen.add(result)
-        elif isinstance(result, Replayed):
+        elif isinstance(result, Known):
             yield _known(result, timeline)
         else:
             yield _refused(refusal(result) if isinstance(result, Refused) else problem_of(result))
 
 
-def _known(replayed: Replayed, timeline: Timeline) -> bytes:
+def _known(known: Known, timeline: Timeline) -> bytes:
     try:
-        found = timeline.reader.find(replayed.id)
+        found = timeline.reader.find(known.id)
         state = PENDING if found is None else timeline.state_of(found, decode(found.value))[0]
     except Corrupt as error:
         log.error("the message under a key: %s", error)
-        return _refused(Problem("unreadable", f"{id_text(replayed.id)} cannot be read"))
-    return _REPLAYED % (replayed.id, state.encode())
+        return _refused(Problem("unreadable", f"{id_text(known.id)} cannot be read"))
+    return _REPLAYED % (known.id, state.encode())
 
 
 def _refused(problem: Problem) -> bytes:

@@ -202,7 +202,8 @@ class Control:
             start = Position(place + 1)
             if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
                 row, record = self._timeline.row_id(place, number), decode(value)
-                targets.append(Target(MessageId(record.id or row), row, due_at(place, record.due_ms)))
+                name = self._timeline.id_at(place, number, record)
+                targets.append(Target(name, row, due_at(place, record.due_ms)))
                 if len(targets) == most:
                     return targets, start
         return targets, start if looked == LOOK_ROWS else None

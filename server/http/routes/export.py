@@ -100,7 +100,7 @@ class Reading:
     def _line(self, selection: Selection, place: Position, number: int, value: bytes) -> bytes:
         """The message in this row, or the one that has left it since the export began; empty if none."""
         record = decode(value)
-        name = MessageId(record.id or self._timeline.row_id(place, number))
+        name = self._timeline.id_at(place, number, record)
         if is_stub(value):
             return self._followed(selection, name, record)
         if not selection.counts(place, number, value):

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.dedupe import Replayed
+from shards.dedupe import Known
 from shards.group_commit import Control, Outcome
 from shards.read import Found
 from shards.record import decode
@@ -108,7 +108,7 @@ class Messages:
         draft = draft_of(message, now_ms)
         late = late_ones([message], now_ms)
         (placed,) = await asked(self._ask, partial(place, drafts=[draft], late=late))
-        if not isinstance(placed, Replayed):
+        if not isinstance(placed, Known):
             self._metrics.accepted.inc()
         status, headers, body = first_answer(placed, draft.due_ms, now_ms, self._timeline)
         return raw_answer(body, status, headers)

@@ -43,7 +43,7 @@ LIST_LOOK_ROWS = 1_000
 
 
 class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
-    """The body of a replay: an instant, or a duration back from now."""
+    """The body of `:replay`: an instant, or a duration back from now."""
 
     since: Since
 
@@ -161,7 +161,7 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
     first: Position | None = None
     count = looked = 0
     if session.subscriptions and start <= horizon:
-        structures = timeline.reader.structures.overlapping(session.subscriptions)
+        structures = timeline.structures_of(session.subscriptions)
         rows = timeline.reader.read(start, Position(horizon + 1), structures)
         for place, _, value in islice(rows, look_rows):
             looked += 1

@@ -222,7 +222,7 @@ class DstPolicy(TypedDict):
 
 
 class Standing(TypedDict):
-    """What is told of a schedule beside what was sent. `next` is on the timeline."""
+    """What is told of a schedule besides what was sent. `next` is on the timeline."""
 
     timezone: str
     dst: DstPolicy

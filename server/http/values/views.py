@@ -183,5 +183,5 @@ def _member_view(group: Group, member: Subscriber) -> shapes.Member:
         "client_id": member.session.client_id,
         "connected": member.link is not None,
         "qos": group.members[member].qos,
-        "in_flight": group.held_by(member),
+        "in_flight": group.lent_to(member),
     }

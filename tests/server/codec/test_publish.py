@@ -12,7 +12,7 @@ from server.codec.errors import MalformedPacket, MqttError, PacketTooLarge, Prot
 from server.codec.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
 from server.codec.parse import check_first, parse
 from server.codec.properties import Properties, encode_properties
-from server.codec.publish import Decoder, ack, acks, publish_parts, with_dup
+from server.codec.publish import Decoder, ack, publish_parts, with_dup
 from server.codec.reasons import Reason
 from shards.properties import user_property
 from tests.server.codec import samples
@@ -281,16 +281,6 @@ def test_sending_again() -> None:
     head, tail = publish_parts(4, b"t", b"p", 1, True, False)
     again = Decoder(LIMIT, 4, "client").feed(with_dup(head) + b"\x00\x09" + tail)
     assert again == [Publish(b"t", b"p", 1, True, True, 9)]
-
-
-@pytest.mark.parametrize("kind", [wire.PUBACK, wire.PUBREC, wire.PUBREL, wire.PUBCOMP])
-@pytest.mark.parametrize("level", [3, 4, 5])
-def test_many_acks(kind: int, level: int) -> None:
-    ids = [1, 2, 255, 256, 65_535]
-    raw = acks(kind, ids)
-    assert Decoder(LIMIT, level).feed(raw) == [Ack(kind, packet_id) for packet_id in ids]
-    assert raw == b"".join(ack(level, kind, packet_id) for packet_id in ids)
-    assert acks(kind, []) == b""
 
 
 def test_ack_with_properties() -> None:

@@ -101,7 +101,7 @@ def test_while_the_store_fails_it_stays() -> None:
     (flight,) = subscriber.session.flights.values()
     rig.core.broker.dead.bury(subscriber, message, flight)
     assert len(rig.core.broker.dead) == 1
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pump()
     assert list(subscriber.session.flights.values()) == [flight]
     peer.drop()
@@ -195,9 +195,8 @@ def test_what_cannot_be_buried_is_tried_again_and_holds_nobody(
             rig.turn()
             rig.turn()
             rig.compose()
-            rig.core.writer.fail(StoreFailed("told to"))
-            rig.open_groups.clear()
-            rig.core.writer.recover()
+            rig.fail_sync()
+            rig.recover()
     rig.pump()
     assert peer.payloads() == ["good"]
     assert len(rig.core.broker.dead) == 1
@@ -217,9 +216,8 @@ def test_a_member_whose_own_message_could_not_be_buried_is_sent_the_group_s() ->
     rig.turn()
     rig.turn()
     rig.compose()
-    rig.core.writer.fail(StoreFailed("told to"))
-    rig.open_groups.clear()
-    rig.core.writer.recover()
+    rig.fail_sync()
+    rig.recover()
     rig.pump()
     publisher = rig.connected("p")
     for n in range(3):

@@ -4,7 +4,6 @@ import pytest
 
 from server.codec.packets import Publish, Will
 from server.delivery.message import Message
-from shards.errors import StoreFailed
 from shards.record import Record
 from shards.store import Table
 from tests.support.rig import Rig, config, props
@@ -133,9 +132,8 @@ def test_what_a_lost_group_had_dropped_counts_again(*, is_noted: bool) -> None:
         record = Record(b"a", b"new", retain=True)
         message = Message(rig.core.horizon.position, -1, record, rig.clock.wall_ms())
         retained.note(message)
-    rig.core.writer.fail(StoreFailed("told to fail"))
-    rig.open_groups.clear()
-    assert rig.core.writer.recover()
+    rig.fail_sync()
+    assert rig.recover()
     rig.pump()
     assert retained.count == 2
     assert sum(1 for _ in rig.store.scan(Table.RETAINED, b"", b"\xff")) == 2

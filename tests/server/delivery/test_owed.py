@@ -16,7 +16,7 @@ def _hold_the_horizon(rig: Rig) -> None:
     """A group is written and its sync takes a while: nothing behind it may be sent."""
     rig.connected("k").publish("other", "x", 1, pump=False, user_properties=(("deliver-in", "1h"),))
     assert rig.compose()
-    assert rig.open_groups
+    assert rig.stepper.unsynced
 
 
 def _read_all(rig: Rig, peer: Peer) -> list[str]:
@@ -283,10 +283,9 @@ def test_a_publish_that_was_answered_with_an_error_is_not_sent() -> None:
     packet_id = publisher.publish("t", "once", 2, pump=False)
     assert rig.compose()
     assert rig.core.dispatch.live == 1
-    rig.core.writer.fail(StoreFailed("planned"))
-    rig.open_groups.clear()
+    rig.fail_sync()
     rig.store.survivors = 0
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pump()
     assert publisher.take_ack(wire.PUBREC, packet_id).reason == 0x83
     assert watcher.inbox == []

@@ -33,8 +33,7 @@ def test_all_sessions_together() -> None:
     assert second.subscribe("4", "5", "6", qos=0) == (0, 0, 0x97)
     # Restored ones count, also when there are more than may be.
     for limit in (3, 2):
-        rig.config = config(subscriptions=limit)
-        rig.crash()
+        rig.crash(settings=config(subscriptions=limit))
         rig.pump()
         assert (_quota(rig).count, _quota(rig).bytes) == (3, 3)
         second = rig.lasting("b")

@@ -103,7 +103,7 @@ def test_the_store_fails_while_a_message_is_retained() -> None:
     peer.subscribe("t")
     assert _retained(peer) == {"t": "x"}
     rig.store.fail_writes = False
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pump()
     rig.core.broker.submit(lambda commit: None, lambda durable: None)
     rig.pump()

@@ -15,7 +15,6 @@ from server.delivery.subscriber import Subscriber
 from server.housekeeping import Housekeeping
 from server.writer import Busy
 from shards import keys
-from shards.errors import StoreFailed
 from shards.memory import MemoryBatch
 from shards.store import Table
 from shards.tables import encode_row, session_of
@@ -163,7 +162,7 @@ def test_who_waits_is_told_when_the_store_has_failed() -> None:
     rig.pump()
     assert other.is_closed, "asked for while the store was broken"
     rig.store.fail_writes = False
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pump()
     assert rig.lasting("s").subscribe("a") == (2,)
 
@@ -333,9 +332,8 @@ def test_a_group_and_its_member_go_together_after_a_failed_sync() -> None:
     rig.settle()
     rig.turn()
     assert rig.compose(), "a cursor for each, as x waits at the gate"
-    rig.open_groups.clear()
-    rig.core.writer.fail(StoreFailed("the sync failed"))
-    assert rig.core.writer.recover()
+    rig.fail_sync()
+    assert rig.recover()
     rig.pump()
     _group(rig)
     rig.crash()
@@ -349,7 +347,7 @@ def test_a_group_and_its_member_go_together_after_a_failed_sync() -> None:
 def _away_for_2_h_of_downtime(rig: Rig) -> None:
     rig.crash()
     rig.clock.now_ms += 2 * LONG_S * 1_000
-    rig.core = rig._core()
+    rig.stepper.start()
     rig.pump()
 
 
@@ -449,10 +447,9 @@ def test_a_session_that_has_ended_does_not_come_back(how: str) -> None:
         peer.drop(pump=False)
         rig.compose()
         if how == "unsynced":
-            rig.open_groups.clear()
-            rig.core.writer.fail(StoreFailed("the sync failed"))
+            rig.fail_sync()
         rig.store.fail_writes = False
-        assert rig.core.writer.recover()
+        assert rig.recover()
     rig.pass_ms(3_000)
     assert rig.core.sessions.get("s") is None
     assert _stored(rig, "s") == []
@@ -468,9 +465,8 @@ def test_a_new_session_is_not_erased_with_the_old_one() -> None:
     peer.send_bytes(b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00", pump=False)
     peer.drop(pump=False)
     rig.compose()
-    rig.open_groups.clear()
-    rig.core.writer.fail(StoreFailed("the sync failed"))
-    assert rig.core.writer.recover()
+    rig.fail_sync()
+    assert rig.recover()
     again = rig.lasting("s")
     again.subscribe("new")
     again.publish("t", "x", 2)
@@ -503,7 +499,7 @@ def test_a_session_that_could_not_be_stored_was_never_opened() -> None:
     rig.pump()
     assert peer.is_closed
     rig.store.fail_writes = False
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pass_ms(1_000)
     assert rig.core.sessions.get("s") is None
     assert _stored(rig, "s") == []

@@ -7,7 +7,6 @@ from server.codec.packets import Publish, Unsubscribe
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.rota import SHOWN_FIRST
 from server.delivery.shared import KEY_PREFIX, SWEEPS, Group
-from shards.errors import StoreFailed
 from shards.store import Table
 from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
@@ -464,10 +463,10 @@ def test_a_session_that_ends_with_qos_2_in_flight_holds_nothing_more() -> None:
     _send(rig, "1", "2", "3", "4", qos=2)
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None
-    assert sorted(map(len, group.held.values())) == [2, 2]
+    assert sorted(map(len, group.lent.values())) == [2, 2]
     clean.drop()
     lasting.take_all()
-    assert group.held == {}
+    assert group.lent == {}
 
 
 def test_a_stalled_member_keeps_no_more_than_it_has_shown_it_can_take() -> None:
@@ -518,10 +517,9 @@ def test_a_qos_2_message_of_a_group_comes_once_over_a_failed_sync_and_a_kill() -
     rig.settle()
     rig.turn()
     assert rig.compose()
-    rig.core.writer.fail(StoreFailed("planned"))
-    rig.open_groups.clear()
+    rig.fail_sync()
     rig.store.survivors = 0
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pump()
     rig.core.broker.submit(lambda commit: None, lambda is_durable: None)
     rig.pump()
@@ -600,7 +598,7 @@ def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(sur
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None
     assert not group.session.flights
-    assert not group.held
+    assert not group.lent
     rig.crash(survivors)
     rig.pump()
     assert rig.lasting("a").take_all() == ["job"]
@@ -640,7 +638,7 @@ def test_a_group_forgets_who_is_no_member_and_has_acked() -> None:
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None
     assert rig.core.sessions.get("guest") not in group.rota._shown
-    assert len(group.held) == 1
+    assert len(group.lent) == 1
 
 
 def test_many_groups_that_end_at_once_write_an_heir_once() -> None:

@@ -83,4 +83,4 @@ def test_no_higher_than_the_highest() -> None:
     assert watch.subscribe("t", qos=2) == (1,)
     rig.connected("p").publish("t", "x", 0)
     assert [packet.qos for packet in watch.publishes()] == [1]
-    assert rig.config.mqtt.qos_floor == 1
+    assert rig.core.config.mqtt.qos_floor == 1

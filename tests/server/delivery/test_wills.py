@@ -260,12 +260,11 @@ def test_a_will_that_is_refused_comes_out_later(kind: str, why: str) -> None:
     peer.drop(pump=False)
     if why == "unsynced":
         rig.compose()
-        rig.open_groups.clear()
-        rig.core.writer.fail(StoreFailed("the sync failed"))
+        rig.fail_sync()
     rig.pump()
     if why in ("broken", "unsynced"):
         rig.store.fail_writes = False
-        assert rig.core.writer.recover()
+        assert rig.recover()
     if why == "directory":
         rig.pass_ms(3_000)
         directory.max_slices = most
@@ -304,10 +303,9 @@ def test_a_will_in_a_group_that_failed_comes_once(survivors: int) -> None:
     peer = rig.lasting("a", will=Will(b"w", b"gone", 2, properties=props(will_delay=5)))
     peer.drop(pump=False)
     rig.compose()
-    rig.open_groups.clear()
     rig.store.survivors = survivors
-    rig.core.writer.fail(StoreFailed("the sync failed"))
-    assert rig.core.writer.recover()
+    rig.fail_sync()
+    assert rig.recover()
     rig.pass_ms(10_000)
     assert watch.take_all() == ["gone"]
 
@@ -355,7 +353,7 @@ def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused() -> Non
         rig.pump()
         assert len(rig.core.broker.wills) == 1
     rig.store.fail_writes = False
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pass_ms(20_000)
     assert watch.take_all() == ["gone"]
     assert not rig.core.broker.wills._underway
@@ -363,7 +361,7 @@ def test_a_will_that_waits_outlives_attempts_to_return_that_are_refused() -> Non
     peer = rig.lasting("a", will=_delayed(5))
     rig.core.writer.fail(StoreFailed("told to"))
     peer.drop(pump=False)
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.lasting("a")
     rig.pass_ms(20_000)
     assert watch.take_all() == []
@@ -380,7 +378,7 @@ def test_wills_that_wait_are_bounded_and_the_rest_is_counted() -> None:
         peer.drop()
     assert (len(rig.core.broker.wills), rig.core.broker.wills.lost) == (3, 2)
     rig.store.fail_writes = False
-    assert rig.core.writer.recover()
+    assert rig.recover()
     rig.pass_ms(3_000)
     assert watch.take_all() == ["0", "1", "2"]
     rig = Rig(config(queued_bytes=1 << 16))

@@ -135,7 +135,7 @@ async def test_a_store_that_fails_stops_the_walk(server: Running) -> None:
 async def real(tmp_path: Path) -> AsyncIterator[TestClient]:  # type: ignore[type-arg]
     app = App(Config(), SystemClock(), RocksStore(tmp_path), fatal=lambda: None)
     await app.start()
-    site = build_site(app, Gate(app.core.config, app.core.writer))
+    site = build_site(app, Gate(app.core.config, app.core.writer), [])
     async with TestClient(TestServer(site)) as client:
         yield client
     await app.stop()

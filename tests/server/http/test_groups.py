@@ -9,7 +9,7 @@ import pytest
 from server.clock import SimulatedClock
 from server.config import Config
 
-from ..conftest import MINUTE_MS, START, FakeLink, Running, running
+from ..conftest import MINUTE_MS, START, Running, running
 
 SESSIONS = "/v1/sessions"
 TEXT = "$share/g/a/#"
@@ -86,7 +86,7 @@ async def test_groups_come_in_pages_with_the_sessions(server: Running) -> None:
 async def test_a_group_is_set_back_for_all_its_members(
     server: Running, since: str, topics: list[str]
 ) -> None:
-    links: list[FakeLink] = [(await server.connect(name, TEXT))[1] for name in ("w1", "w2")]
+    links = [(await server.connect(name, TEXT))[1] for name in ("w1", "w2")]
     for n in (1, 2):
         await server.schedule(f"a/{n}", deliver_in=60 * n)
     await server.pass_time(5 * MINUTE_MS)

@@ -19,6 +19,7 @@ from server.writer import Busy
 from shards import handover
 from shards.commit import Commit, Refused
 from shards.cuts import Cut
+from shards.jobs import stored_job
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
@@ -452,7 +453,7 @@ async def test_a_bad_manifest_is_refused_by_name_and_may_be_corrected(work: Work
 async def test_what_a_refused_commit_took_in_goes_before_the_next(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused after its files were taken in and a cancel was replayed onto them, while the writer is full."""
+    """Refused after its files were taken in and a cancel was put over them, while the writer is full."""
     job = await work.create()
     begun = await work.begin(job, CUTS)
     files = await asyncio.to_thread(moved, begun)
@@ -484,17 +485,17 @@ async def test_a_cancel_that_was_lost_and_sent_again_during_the_commit(
     await server.call("DELETE", f"/v1/messages/{work.ids['m3']}", status=503)
     await app.quiet()
     files = await asyncio.to_thread(moved, begun)
-    replay, asked = handover.replay, []
+    overwrite, asked = handover.overwrite, []
 
     def and_then(commit: Commit, cut: Cut, limit: int) -> int:
-        left = replay(commit, cut, limit)
+        left = overwrite(commit, cut, limit)
         if not asked:
             asked.append(
                 app.core.writer.submit(lambda c: c.cancel(parse_id(work.ids["m3"])), lambda answer: None)
             )
         return left
 
-    monkeypatch.setattr(handover, "replay", and_then)
+    monkeypatch.setattr(handover, "overwrite", and_then)
     assert (await work.commit(job, files))["state"] == "done"
     assert await work.listed() == [text for text in EVERYTHING if text != "m3"]
 
@@ -525,6 +526,46 @@ async def test_nothing_else_happens_to_a_job_while_it_commits(
     may_go_on.set()
     assert (await commit)["state"] == "done"
     assert await work.listed() == EVERYTHING
+
+
+async def test_a_job_that_was_done_while_another_was_ended_stays_done(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program has ended before it had the answer; by then the sweep waits for the files of the other."""
+    app, other = work.server.app, SLICE + 6 * HOUR_MS
+    await work.post("/v1/messages", {"topic": "o", "payload": "o", "deliver_at": work.text(other)}, 201)
+    lapsed, job = await work.create(other), await work.create()
+    files = await asyncio.to_thread(moved, await work.begin(job, CUTS))
+    remove, check = jobfolder.remove, jobfolder.check
+    is_removing, may_remove, may_check = threading.Event(), threading.Event(), threading.Event()
+
+    def slow_remove(folder: Path) -> None:
+        if folder.name == lapsed["id"]:
+            is_removing.set()
+            may_remove.wait(10)
+        remove(folder)
+
+    def slow_check(*arguments: Any) -> Any:
+        may_check.wait(10)
+        return check(*arguments)
+
+    monkeypatch.setattr(jobfolder, "remove", slow_remove)
+    monkeypatch.setattr(jobfolder, "check", slow_check)
+    app.pipeline.get(lapsed["id"]).lease_until = 0.0  # type: ignore[union-attr]
+    sweep = asyncio.ensure_future(app.pipeline.sweep())
+    await asyncio.to_thread(is_removing.wait, 10)
+    commit = asyncio.ensure_future(work.commit(job, files))
+    while (await work.look(job))["state"] != "committing":
+        await asyncio.sleep(0.005)
+    await app.pipeline._child_ended(job["id"], "killed")
+    may_check.set()
+    assert (await commit)["state"] == "done"
+    may_remove.set()
+    await sweep
+    row = stored_job(work.server.store, job["id"])
+    assert row is not None
+    assert (row.state, row.detail) == ("done", "")
+    assert await work.listed() == [*EVERYTHING, "o"]
 
 
 async def test_a_slice_that_has_come_near_is_given_up(work: Work) -> None:

@@ -27,6 +27,7 @@ NIGHTLY: dict[str, Any] = {
     "topic": "jobs/nightly",
     "payload": {"n": 1},
 }
+EACH_MINUTE: dict[str, Any] = {"cron": None, "timezone": None, "every": "PT1M"}
 
 
 async def put(server: Running, name: str = "nightly", status: int = 201, **changes: object) -> Any:
@@ -255,8 +256,7 @@ async def test_made_while_the_clock_is_set_back(server: Running, clock: Simulate
     await server.app.ask(lambda commit: None)
     await server.app.quiet()
     clock.now_ms -= 3_600_000
-    body = {"every": "PT1M", "topic": "jobs/tick"}
-    made = (await server.call("PUT", "/v1/schedules/tick", body, status=201)).body
+    made = await put(server, "tick", **EACH_MINUTE)
     assert (made["state"], made["count"]) == ("active", 1)
     assert made["next"]["at"] == "2026-11-21T07:01:00.000Z"
     upcoming = (await server.call("GET", "/v1/schedules/tick/upcoming?count=2")).body["fires"]
@@ -269,8 +269,7 @@ async def test_one_whose_zone_is_no_more_does_not_hide_the_others(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two"):
-        body = {"every": "PT1M", "topic": "jobs/tick"}
-        await server.call("PUT", f"/v1/schedules/{name}", body, status=201)
+        await put(server, name, **EACH_MINUTE)
 
     def gone(timing: object, name: str, anchor_ms: int) -> None:
         raise KeyError("Mars/Olympus")

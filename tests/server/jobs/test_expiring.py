@@ -16,7 +16,7 @@ from server.config import Config, Slices
 from server.jobs.expiring import DroppedSlice
 from server.jobs.pipeline import JobRefused
 from shards import keys, leavings
-from shards.commit import Draft, Replayed
+from shards.commit import Draft, Known
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
 from shards.record import Record, encode, names_of
@@ -187,10 +187,10 @@ async def test_a_key_that_is_taken_anew_is_not_forgotten(server: Running) -> Non
     found = leavings.look(server.store, *next(leavings.left(server.store)), 1_000, 1 << 20)
     assert found.names == [(Table.DEDUPE, (7).to_bytes(16, "big"))]
     (one,) = await put(app, draft("x", server.clock.now_ms, 7))
-    assert not isinstance(one, Replayed)
+    assert not isinstance(one, Known)
     await app.leavings._forget(found.names)
     await app.leavings.sweep()
-    assert await put(app, draft("x", server.clock.now_ms, 7)) == [Replayed(one, server.clock.now_ms)]
+    assert await put(app, draft("x", server.clock.now_ms, 7)) == [Known(one, server.clock.now_ms)]
 
 
 async def test_all_that_has_expired_is_forgotten_in_one_round(server: Running) -> None:
@@ -209,7 +209,7 @@ async def test_all_that_has_expired_is_forgotten_in_one_round(server: Running) -
     assert list(leavings.left(server.store)) == []
     assert all(app.core.reader.find(name) is None for name in ids)
     assert await put(app, draft("kept", START_MS + 90 * HOUR_MS, 99_999)) == [
-        Replayed(kept, START_MS + 90 * HOUR_MS)
+        Known(kept, START_MS + 90 * HOUR_MS)
     ]
 
 
@@ -223,7 +223,7 @@ async def test_what_moved_on_or_out_is_not_forgotten(server: Running) -> None:
     await app.housekeeping.run_due()
     assert len(app.core.directory) == 2
     assert app.core.reader.find(name) is not None
-    assert isinstance((await put(app, draft("x", START_MS + 90 * HOUR_MS, 5)))[0], Replayed)
+    assert isinstance((await put(app, draft("x", START_MS + 90 * HOUR_MS, 5)))[0], Known)
 
 
 async def test_a_start_goes_on_forgetting(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:

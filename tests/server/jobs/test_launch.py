@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from server.config import Config, Slices, Spark
+from server.jobs import launch
 from server.jobs import pipeline as pipeline_module
 from server.jobs.launch import missing
 from server.jobs.overfull import FAR_MS, Overfull
@@ -59,14 +60,18 @@ def config() -> Config:
 
 
 def arm(server: Running, tmp_path: Path, program: str) -> Overfull:
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM + program)
-    pipeline = server.app.pipeline
-    pipeline.reachable_at(str(server.http.make_url("")).rstrip("/"))
-    pipeline.launcher.command = (sys.executable, str(path))
-    pipeline.launcher.has_what_it_needs = lambda: ""
+    (tmp_path / "program.py").write_text(PROGRAM + program)
     app = server.app
-    return Overfull(pipeline, app.splits, app.expiries, app.core.directory, app.core.clock, split_above=5)
+    app.launcher.reachable_at(str(server.http.make_url("")).rstrip("/"))
+    return Overfull(
+        app.pipeline,
+        app.launcher,
+        app.splits,
+        app.expiries,
+        app.core.directory,
+        app.core.clock,
+        split_above=5,
+    )
 
 
 async def fill(server: Running, count: int = 8) -> None:
@@ -77,14 +82,17 @@ async def fill(server: Running, count: int = 8) -> None:
 async def ended(server: Running) -> Any:
     """The newest job, when its process has ended."""
     async with asyncio.timeout(60):
-        while server.app.pipeline.launcher.is_running or server.app.pipeline.open:
+        while server.app.launcher.is_running or server.app.pipeline.open:
             await asyncio.sleep(0.02)
     return (await server.call("GET", "/v1/jobs")).body["jobs"][0]
 
 
 @pytest.fixture(autouse=True)
-def paths(monkeypatch: pytest.MonkeyPatch) -> None:
+def paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The child is `program.py`, and nothing that it needs is missing."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setattr(launch, "COMMAND", (sys.executable, str(tmp_path / "program.py")))
+    monkeypatch.setattr(launch, "missing", lambda _: "")
 
 
 async def test_an_overfull_slice_is_split_by_the_server(server: Running, tmp_path: Path) -> None:
@@ -94,7 +102,7 @@ async def test_an_overfull_slice_is_split_by_the_server(server: Running, tmp_pat
     assert server.app.pipeline.open == 0, "it is not overfull"
     await fill(server)
     await overfull.look()
-    assert server.app.pipeline.launcher.is_running
+    assert server.app.launcher.is_running
     await overfull.look()
     assert server.app.pipeline.open == 1
     job = await ended(server)
@@ -127,7 +135,7 @@ async def test_a_child_goes_with_its_job_and_with_the_server(server: Running, tm
     await pipeline.abort(answer.body["id"], job.token, "enough")  # type: ignore[union-attr]
     assert (await ended(server))["detail"] == "enough"
     await server.call("POST", "/v1/jobs", wish, status=201)
-    assert pipeline.launcher.is_running  # and is ended with the server, by the fixture
+    assert server.app.launcher.is_running  # and is ended with the server, by the fixture
 
 
 async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) -> None:
@@ -159,7 +167,7 @@ async def test_a_job_that_the_writer_has_no_room_for_claims_nothing(
     with pytest.raises(Busy):
         await server.app.splits.create(start_ms, 0, "server")
     monkeypatch.undo()
-    assert (pipeline.open, pipeline.launcher.is_running) == (0, False)
+    assert (pipeline.open, server.app.launcher.is_running) == (0, False)
 
 
 async def test_a_child_that_dies_while_its_call_is_under_way(server: Running, tmp_path: Path) -> None:
@@ -213,17 +221,17 @@ async def test_far_ones_only_and_those_that_borrow_first(server: Running, tmp_pa
     assert piece.count == 8
 
 
-async def test_without_spark_it_says_so(server: Running) -> None:
+async def test_without_spark_it_says_so(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(server)
-    launcher = server.app.pipeline.launcher
-    launcher.has_what_it_needs = lambda: "pyspark is not installed"
+    launcher = server.app.launcher
+    monkeypatch.setattr(launch, "missing", lambda _: "pyspark is not installed")
     start = (await server.call("GET", "/v1/slices")).body["slices"][-1]["start"]
     refused = await server.call("POST", "/v1/jobs", {"kind": "split", "slice": start}, status=409)
     assert (refused.body["type"], refused.body["detail"]) == (
         "/problems/no-spark",
         "pyspark is not installed",
     )
-    launcher.has_what_it_needs = lambda: ""
+    monkeypatch.setattr(launch, "missing", lambda _: "")
     assert launcher.why_not() == ("no-spark", "the server does not listen yet")
     launcher._spark = Spark(enabled="off")
     assert launcher.why_not() == ("no-spark", "spark.enabled is off")

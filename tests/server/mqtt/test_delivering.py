@@ -1,6 +1,8 @@
 """Deliveries: QoS, windows, redelivery, overlapping filters, options of subscriptions, expiry, what does not
 fit: [MQTT-3.3.4], [MQTT-3.8], [MQTT-4.3], [MQTT-4.4], [MQTT-4.6]."""
 
+import tracemalloc
+
 import pytest
 
 from server.codec import wire
@@ -545,3 +547,23 @@ def test_a_stalled_reader_costs_a_bounded_amount_and_slows_nobody() -> None:
     rig.pump()
     found = stalled.take_all()
     assert found.count("y" * 200) == 20
+
+
+def test_dispatch_keeps_nothing_for_those_who_are_away() -> None:
+    """A stored message that everybody reads later costs a look at each of them, no object."""
+    rig = Rig()
+    for number in range(500):
+        peer = rig.lasting(f"s{number}")
+        peer.subscribe("t")
+        peer.drop()
+    publisher = rig.connected("p")
+    publisher.publish1("t", "the route is known")
+    publisher.publish("t", "x", 1, pump=False)
+    rig.compose()
+    rig.settle()
+    tracemalloc.start()
+    rig.core.dispatch.turn()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert rig.core.dispatch.counts.dispatched == 2
+    assert peak < 500 * 4, "not even a list of them"

@@ -175,8 +175,7 @@ def test_denied_topics_reach_nobody_by_a_wider_filter() -> None:
     rig.connected("p").publish("secret/kept", "old", 1, retain=True)
     assert len(first.take_all()) == 2
     first.drop()
-    rig.config = config(deny_subscribe=("secret/#", "+/hidden"))
-    rig.crash()
+    rig.crash(settings=config(deny_subscribe=("secret/#", "+/hidden")))
     rig.pump()
     peer = rig.lasting("s")
     assert peer.subscribe("secret/a", "#", "a/hidden") == (0x87, 2, 0x87)

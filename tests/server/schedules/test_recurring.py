@@ -10,118 +10,27 @@ import msgspec
 import pytest
 
 from server.config import Config, Limits
-from server.core import Core
-from server.schedules.recurring import Schedules
 from shards.commit import Commit, Outcome, Refused
-from shards.errors import ShardsError, StoreFailed
-from shards.memory import MemoryStore
-from shards.record import Record, decode, encode, is_stub
-from shards.schedules import ScheduleRow, TimingRow, write_schedule
+from shards.errors import ShardsError
+from shards.record import Record, encode, is_stub
+from shards.schedules import TimingRow, write_schedule
 from shards.verify import verify_counts
-from tests.model.fakes import FakeClock
 from timeline.cron import parse_cron
 from timeline.fires import Plan, fires
-from timeline.position import END, START, MessageId
 
-START_MS = 1_795_248_000_000
-"""2026-11-21T08:00:00Z."""
-MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
-RECORD = encode(Record(b"jobs/nightly", b"go"))
-HOURLY = TimingRow("cron", "0 * * * *", "UTC")
+from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS
+from .rig import HOURLY, RECORD, Rig
 
 
 def timing_with(timing: TimingRow, **changes: Any) -> TimingRow:
     return msgspec.structs.replace(timing, **changes)
 
 
-class Rig:
-    """A core on a store in RAM, driven by hand; it remembers what was dispatched, in order."""
-
-    def __init__(self, config: Config | None = None) -> None:
-        self.store = MemoryStore()
-        self.clock = FakeClock(START_MS)
-        self.config = config or Config()
-        self.core = self.start()
-
-    def start(self) -> Core:
-        self.core = Core(self.config, self.clock, self.store, wake=lambda: None)
-        return self.core
-
-    def crash(self, survivors: int = 0, away_ms: int = 0) -> None:
-        self.store.crash(survivors)
-        self.clock.step(away_ms)
-        self.start()
-
-    @property
-    def schedules(self) -> Schedules:
-        return self.core.schedules
-
-    def ask(self, decide: Any) -> Any:
-        """A request, durable."""
-        answers: list[Any] = []
-        self.core.writer.submit(decide, answers.append)
-        while not answers:
-            self.turn()
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        return answers[0]
-
-    def put(self, name: str = "s", timing: TimingRow = HOURLY, record: bytes = RECORD) -> ScheduleRow:
-        row: ScheduleRow = self.ask(lambda c: self.schedules.put(c, name, timing, record, b"{}"))[0]
-        return row
-
-    def turn(self) -> None:
-        """A round of the app, the sync done at once."""
-        core = self.core
-        core.heartbeat()
-        if core.writer.compose() is not None:
-            self.store.flush()
-            core.writer.settle()
-        core.dispatch.turn()
-        if core.loader.is_behind:
-            core.loader.step()
-        core.held.step()
-        core.schedules.step()
-
-    def settle(self) -> None:
-        for _ in range(20_000):
-            self.turn()
-            if self.core.is_settled() and not self.core.can_advance() and not self.core.loader.is_behind:
-                return
-        raise AssertionError("it does not come to rest")
-
-    def walk(self, to_ms: int, step_ms: int) -> None:
-        while self.clock.now_ms < to_ms:
-            self.clock.step(min(step_ms, to_ms - self.clock.now_ms))
-            self.settle()
-
-    def rows(self) -> list[tuple[int, bool]]:
-        """(due, cancelled) of every message, moved stubs left out."""
-        found = [decode(value) for _, _, value in self.core.reader.read(START, END)]
-        return [(r.due_ms, bool(r.stub)) for r in found if r.stub & 0x1000 == 0]
-
-    def fired(self) -> list[int]:
-        """Dues of what the horizon has passed and nobody cancelled."""
-        horizon = self.core.horizon.position
-        return [
-            decode(value).due_ms
-            for place, _, value in self.core.reader.read(START, END)
-            if place <= horizon and not is_stub(value)
-        ]
-
-    def pending(self, name: str = "s") -> MessageId:
-        row = self.schedules.get(name)
-        assert row is not None
-        assert row.occurrence is not None
-        return row.occurrence.message
-
-
 def hours(first: int, last: int) -> list[int]:
     return [START_MS + n * HOUR_MS for n in range(first, last + 1)]
 
 
-def test_thirty_days() -> None:
-    rig = Rig()
+def test_thirty_days(rig: Rig) -> None:
     zone = ZoneInfo("Europe/Bucharest")
     rig.put(timing=TimingRow("cron", "30 3,15 * * *", "Europe/Bucharest"))
     rig.walk(START_MS + 30 * DAY_MS, 6 * HOUR_MS // 7)
@@ -134,9 +43,8 @@ def test_thirty_days() -> None:
 
 @pytest.mark.parametrize("survivors", [0, 1, 2])
 @pytest.mark.parametrize("stop", range(12))
-def test_a_crash_at_every_step(stop: int, survivors: int) -> None:
+def test_a_crash_at_every_step(rig: Rig, stop: int, survivors: int) -> None:
     """The occurrence and the row are one batch: killed anywhere, each hour has one message."""
-    rig = Rig()
     rig.put()
     rig.clock.step(HOUR_MS)
     steps = 0
@@ -146,23 +54,21 @@ def test_a_crash_at_every_step(stop: int, survivors: int) -> None:
         steps += 1
         return steps > stop
 
-    core = rig.core
+    stepper = rig.stepper
     for _ in range(4):
-        core.heartbeat()
+        stepper.heartbeat()
         if died():
             break
-        group = core.writer.compose()
+        stepper.compose()
         if died():
             break
-        if group is not None:
-            rig.store.flush()
+        if stepper.sync():
             if died():
                 break
-            core.writer.settle()
-        core.dispatch.turn()
-        if core.loader.is_behind:
-            core.loader.step()
-        core.schedules.step()
+            rig.core.writer.settle()
+        stepper.dispatch()
+        stepper.load()
+        rig.schedules.step()
         if died():
             break
     rig.crash(survivors)
@@ -172,10 +78,9 @@ def test_a_crash_at_every_step(stop: int, survivors: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_anything_at_any_time(seed: int) -> None:
+def test_anything_at_any_time(rig: Rig, seed: int) -> None:
     """Cancels, moves, pauses, edits, crashes, failed syncs: never two messages for one fire."""
     chance = random.Random(seed)
-    rig = Rig()
     rig.put(timing=TimingRow("cron", "*/10 * * * *", "UTC", misfire="fire_all"))
     gone: set[int] = set()
     for _ in range(60):
@@ -211,11 +116,11 @@ def test_anything_at_any_time(seed: int) -> None:
                     ),
                     lambda a: None,
                 )
-                rig.settle()
+                rig.rest()
             case _:
                 rig.clock.step(chance.choice([MINUTE_MS, 4 * MINUTE_MS, 10 * MINUTE_MS]))
-                rig.settle()
-    rig.settle()
+                rig.rest()
+    rig.rest()
     live = [due for due, cancelled in rig.rows() if not cancelled and due % (10 * MINUTE_MS) == 0]
     assert len(live) == len(set(live)), "two messages for one fire"
     end = rig.clock.now_ms
@@ -225,23 +130,22 @@ def test_anything_at_any_time(seed: int) -> None:
 
 
 @pytest.mark.parametrize("is_back_at_once", [False, True])
-def test_a_failed_sync_reads_the_rows_again(is_back_at_once: bool) -> None:
-    rig = Rig()
+def test_a_failed_sync_reads_the_rows_again(rig: Rig, is_back_at_once: bool) -> None:
     rig.put()
     rig.clock.step(HOUR_MS)
     rig.core.heartbeat()
     for _ in range(3):
-        rig.turn()
+        rig.stepper.round()
     rig.store.fail_flushes = True
     rig.core.writer.submit(lambda c: rig.schedules.put(c, "t", HOURLY, RECORD, b""), lambda a: None)
-    assert rig.core.writer.compose() is not None
+    rig.stepper.compose()
     with pytest.raises(ShardsError) as failed:
-        rig.store.flush()
+        rig.stepper.sync()
     rig.core.writer.fail(failed.value)
     if not is_back_at_once:
         rig.core.schedules.step()
     rig.store.fail_flushes = False
-    assert rig.core.writer.recover()
+    assert rig.stepper.recover()
     rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
     assert len(rig.schedules) == 1, "what was not durable is gone, in RAM too"
     assert rig.fired() == hours(1, 3)
@@ -256,34 +160,19 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def lose(rig: Rig, *decides: Any) -> None:
-    """The group of these requests is lost; the store is back before anybody looks."""
-    for decide in decides:
-        rig.core.writer.submit(decide, lambda answer: None)
-    assert rig.core.writer.compose() is not None
-    rig.store.fail_flushes = True
-    with pytest.raises(ShardsError) as failed:
-        rig.store.flush()
-    rig.core.writer.fail(failed.value)
-    rig.store.fail_flushes = False
-    assert rig.core.writer.recover()
-
-
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_lost_group_had_changed_goes_on(change: str) -> None:
-    rig = Rig()
+def test_what_a_lost_group_had_changed_goes_on(rig: Rig, change: str) -> None:
     rig.put()
     rig.walk(START_MS + HOUR_MS, HOUR_MS)
-    lose(rig, CHANGES[change](rig))
+    rig.lose(CHANGES[change](rig))
     rig.walk(START_MS + 4 * HOUR_MS, HOUR_MS)
     assert rig.fired() == hours(1, 4)
 
 
-def test_what_a_lost_group_had_resumed_is_paused() -> None:
-    rig = Rig()
+def test_what_a_lost_group_had_resumed_is_paused(rig: Rig) -> None:
     rig.put()
     rig.ask(lambda c: rig.schedules.pause(c, "s"))
-    lose(rig, lambda c: rig.schedules.resume(c, "s"))
+    rig.lose(lambda c: rig.schedules.resume(c, "s"))
     rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
     assert rig.fired() == []
     rig.ask(lambda c: rig.schedules.resume(c, "s"))
@@ -294,11 +183,11 @@ def test_what_a_lost_group_had_resumed_is_paused() -> None:
 def test_what_a_lost_group_had_deleted_counts_towards_the_limit() -> None:
     rig = Rig(replace(Config(), limits=replace(Limits(), schedules=1)))
     rig.put()
-    lose(rig, CHANGES["delete"](rig))
+    rig.lose(CHANGES["delete"](rig))
     assert len(rig.schedules) == 1
     with pytest.raises(Refused, match="as many as"):
         rig.put("t")
-    lose(rig, CHANGES["delete"](rig), lambda c: rig.schedules.put(c, "t", HOURLY, RECORD, b"{}"))
+    rig.lose(CHANGES["delete"](rig), lambda c: rig.schedules.put(c, "t", HOURLY, RECORD, b"{}"))
     assert [name for name, _ in rig.schedules.after("", 9)] == ["s"]
     rig.ask(CHANGES["delete"](rig))
     rig.put("t")
@@ -309,15 +198,8 @@ def test_a_change_that_is_refused_leaves_what_was_owed() -> None:
     rig = Rig(replace(Config(), limits=replace(Limits(), pending=1)))
     rig.put()
     rig.clock.step(HOUR_MS)
-    core = rig.core
-    while core.horizon.position < START_MS + HOUR_MS << 48:
-        core.heartbeat()
-        if core.writer.compose() is not None:
-            rig.store.flush()
-            core.writer.settle()
-        core.dispatch.turn()
-        if core.loader.is_behind:
-            core.loader.step()
+    while rig.core.horizon.position < START_MS + HOUR_MS << 48:
+        rig.deliver()
     with pytest.raises(Refused):
         rig.ask(CHANGES["put"](rig))
     rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
@@ -333,10 +215,10 @@ def set_back() -> Rig:
     """By an hour, and a schedule is made then."""
     rig = Rig()
     rig.ask(lambda c: None)
-    rig.settle()
+    rig.rest()
     rig.clock.step(-HOUR_MS)
     rig.put(timing=MINUTELY)
-    rig.settle()
+    rig.rest()
     return rig
 
 
@@ -354,7 +236,7 @@ def test_one_is_held_and_no_more() -> None:
     assert minutes(rig) == [1, 2, 3]
     assert rig.core.opened.held == 1
     rig.crash()
-    rig.settle()
+    rig.rest()
     rig.walk(START_MS + 2 * MINUTE_MS, MINUTE_MS)
     assert minutes(rig) == list(range(1, 63))
 
@@ -382,15 +264,14 @@ def test_one_that_is_held_can_be_cancelled_or_moved() -> None:
     assert 10 + 7 / MINUTE_MS in minutes(rig)
 
 
-def test_one_that_was_held_and_is_late_is_the_one() -> None:
-    rig = Rig()
+def test_one_that_was_held_and_is_late_is_the_one(rig: Rig) -> None:
     rig.ask(lambda c: None)
-    rig.settle()
+    rig.rest()
     rig.clock.step(-HOUR_MS)
     rig.put(timing=timing_with(MINUTELY, misfire="fire_once"))
-    rig.settle()
+    rig.rest()
     rig.crash(away_ms=10 * MINUTE_MS + 5_000)
-    rig.settle()
+    rig.rest()
     rig.walk(START_MS - 48 * MINUTE_MS, MINUTE_MS)
     assert minutes(rig) == [1, 11, 12]
 
@@ -403,9 +284,8 @@ def test_a_held_message_goes_on_while_the_writer_is_busy() -> None:
         core.writer.submit(lambda c: c.put([]), lambda answer: None)
         assert not core.writer.is_idle
         core.held.step()
-        core.writer.compose()
-        rig.store.flush()
-        core.writer.settle()
+        rig.stepper.compose()
+        rig.stepper.settle()
     assert core.opened.held == 0
 
 
@@ -413,9 +293,9 @@ def down(misfire: str, away_ms: int) -> list[float]:
     """Hours of what is written after a downtime that began before hour 1; the last one is pending."""
     rig = Rig()
     rig.put(timing=timing_with(HOURLY, misfire=misfire))
-    rig.settle()
+    rig.rest()
     rig.crash(away_ms=away_ms)
-    rig.settle()
+    rig.rest()
     return [(due - START_MS) / HOUR_MS for due, _ in rig.rows()]
 
 
@@ -426,40 +306,28 @@ def test_downtime() -> None:
     assert down("skip", away) == [1, 5], "the first one is dropped by `late: drop`, see HTTP"
 
 
-def test_what_was_passed_before_a_start_was_not_late() -> None:
+def test_what_was_passed_before_a_start_was_not_late(rig: Rig) -> None:
     """Delivered on time, then killed before the next one was written: the missed ones still get their one."""
-    rig = Rig()
     rig.put(timing=timing_with(HOURLY, misfire="fire_once"))
     rig.clock.step(HOUR_MS)
-    core = rig.core
-    for _ in range(3):
-        core.heartbeat()
-        if core.writer.compose() is not None:
-            rig.store.flush()
-            core.writer.settle()
-        core.dispatch.turn()
-        if core.loader.is_behind:
-            core.loader.step()
-    core.writer.submit(lambda c: None, lambda a: None)
-    core.writer.compose()
-    rig.store.flush()
-    core.writer.settle()
+    rig.deliver(3)
+    rig.core.writer.submit(lambda c: None, lambda a: None)
+    rig.stepper.compose()
+    rig.stepper.settle()
     assert rig.fired() == hours(1, 1)
     rig.crash(away_ms=3 * HOUR_MS + MINUTE_MS)
-    rig.settle()
+    rig.rest()
     assert [due for due, _ in rig.rows()] == [*hours(1, 2), *hours(5, 5)]
 
 
-def test_cancelling_one_occurrence_skips_only_that() -> None:
-    rig = Rig()
+def test_cancelling_one_occurrence_skips_only_that(rig: Rig) -> None:
     rig.put()
     assert rig.ask(lambda c: c.cancel(rig.pending())).outcome is Outcome.DONE
     rig.walk(START_MS + 3 * HOUR_MS, HOUR_MS)
     assert rig.fired() == hours(2, 3)
 
 
-def test_moving_one_occurrence_keeps_the_rest() -> None:
-    rig = Rig()
+def test_moving_one_occurrence_keeps_the_rest(rig: Rig) -> None:
     rig.put()
     later = START_MS + 90 * MINUTE_MS
     assert rig.ask(lambda c: c.move(rig.pending(), later)).outcome is Outcome.DONE
@@ -467,8 +335,7 @@ def test_moving_one_occurrence_keeps_the_rest() -> None:
     assert sorted(rig.fired()) == sorted([later, *hours(2, 3)])
 
 
-def test_pause_takes_back_and_resume_goes_on() -> None:
-    rig = Rig()
+def test_pause_takes_back_and_resume_goes_on(rig: Rig) -> None:
     rig.put()
     first = rig.pending()
     row = rig.ask(lambda c: rig.schedules.pause(c, "s"))
@@ -486,8 +353,7 @@ def test_pause_takes_back_and_resume_goes_on() -> None:
     assert rig.fired() == [*hours(4, 5), *hours(7, 7)], "a cancelled one does not come back"
 
 
-def test_edit_in_place_and_delete() -> None:
-    rig = Rig()
+def test_edit_in_place_and_delete(rig: Rig) -> None:
     made = rig.put()
     assert rig.put() == made, "the same again changes nothing"
     edited = rig.put(timing=TimingRow("every", str(30 * MINUTE_MS), "UTC"))
@@ -503,34 +369,24 @@ def test_edit_in_place_and_delete() -> None:
     assert len(rig.schedules) == 0
 
 
-def test_an_edit_just_before_the_next_occurrence_is_written() -> None:
+def test_an_edit_just_before_the_next_occurrence_is_written(rig: Rig) -> None:
     """In one group: the edit has written it, so the other finds another occurrence and does nothing.
 
     The edit is decided when hour 2 has come, which the old definition owed.
     """
-    rig = Rig()
     rig.put()
     rig.clock.step(HOUR_MS)
-    core = rig.core
-    for _ in range(4):
-        core.heartbeat()
-        if core.writer.compose() is not None:
-            rig.store.flush()
-            core.writer.settle()
-        core.dispatch.turn()
-        if core.loader.is_behind:
-            core.loader.step()
+    rig.deliver(4)
     assert rig.fired() == hours(1, 1)
-    core.writer.submit(lambda c: rig.schedules.put(c, "s", HOURLY, RECORD, b"edited"), lambda a: None)
-    core.schedules.step()
+    rig.core.writer.submit(lambda c: rig.schedules.put(c, "s", HOURLY, RECORD, b"edited"), lambda a: None)
+    rig.schedules.step()
     rig.walk(START_MS + 2 * HOUR_MS, HOUR_MS)
     assert [due for due, _ in rig.rows()] == hours(1, 3)
 
 
 @pytest.mark.parametrize("call", ["delete", "pause", "put"])
-def test_a_change_that_was_not_stored_leaves_it_firing(call: str) -> None:
+def test_a_change_that_was_not_stored_leaves_it_firing(rig: Rig, call: str) -> None:
     """The store is back before the next round, which finds nothing wrong with it."""
-    rig = Rig()
     rig.put()
     rig.walk(START_MS + HOUR_MS, HOUR_MS)
     decide = {
@@ -538,10 +394,7 @@ def test_a_change_that_was_not_stored_leaves_it_firing(call: str) -> None:
         "pause": lambda c: rig.schedules.pause(c, "s"),
         "put": lambda c: rig.schedules.put(c, "s", timing_with(HOURLY, limit=1), RECORD, b"x"),
     }[call]
-    rig.core.writer.submit(decide, lambda answer: None)
-    assert rig.core.writer.compose() is not None
-    rig.core.writer.fail(StoreFailed("a sync that failed"))
-    assert rig.core.writer.recover()
+    rig.lose(decide)
     rig.walk(START_MS + 4 * HOUR_MS, HOUR_MS)
     assert rig.fired() == hours(1, 4)
 
@@ -551,15 +404,7 @@ def test_a_change_that_is_refused_half_way_leaves_one_message_for_each_fire() ->
     rig = Rig(replace(Config(), limits=replace(Limits(), pending=1)))
     rig.put()
     rig.clock.step(HOUR_MS)
-    core = rig.core
-    for _ in range(4):
-        core.heartbeat()
-        if core.writer.compose() is not None:
-            rig.store.flush()
-            core.writer.settle()
-        core.dispatch.turn()
-        if core.loader.is_behind:
-            core.loader.step()
+    rig.deliver(4)
     assert rig.fired() == hours(1, 1)
     with pytest.raises(Refused):
         rig.put(timing=timing_with(HOURLY, jitter_ms=1))
@@ -567,8 +412,7 @@ def test_a_change_that_is_refused_half_way_leaves_one_message_for_each_fire() ->
     assert [due for due, cancelled in rig.rows() if not cancelled] == hours(1, 4)
 
 
-def test_trigger_limit_and_end() -> None:
-    rig = Rig()
+def test_trigger_limit_and_end(rig: Rig) -> None:
     rig.put(timing=timing_with(HOURLY, limit=2))
     assert rig.ask(lambda c: rig.schedules.trigger(c, "s"))
     assert rig.ask(lambda c: rig.schedules.trigger(c, "nobody")) is None
@@ -595,7 +439,7 @@ def test_a_refused_occurrence_is_tried_again() -> None:
     rig = Rig(replace(Config(), limits=Limits(pending=1)))
     rig.put()
     rig.clock.step(HOUR_MS - 1)
-    rig.settle()
+    rig.rest()
 
     def crowd(commit: Commit) -> None:
         commit.caps = replace(commit.caps, pending=0)
@@ -603,7 +447,7 @@ def test_a_refused_occurrence_is_tried_again() -> None:
     rig.ask(crowd)
     rig.clock.step(1)
     for _ in range(10):
-        rig.turn()
+        rig.stepper.round()
     assert not rig.schedules.is_settled
     rig.core.opened.commit.caps = replace(rig.core.opened.commit.caps, pending=10)
     rig.clock.mono_s += 2
@@ -611,8 +455,7 @@ def test_a_refused_occurrence_is_tried_again() -> None:
     assert rig.fired() == hours(1, 3)
 
 
-def test_the_clock_set_back() -> None:
-    rig = Rig()
+def test_the_clock_set_back(rig: Rig) -> None:
     rig.put(timing=TimingRow("cron", "*/10 * * * *", "UTC"))
     rig.walk(START_MS + HOUR_MS, 10 * MINUTE_MS)
     rig.clock.step(-30 * MINUTE_MS)
@@ -620,8 +463,7 @@ def test_the_clock_set_back() -> None:
     assert rig.fired() == [START_MS + n * 10 * MINUTE_MS for n in range(1, 13)]
 
 
-def test_keys_sort_by_name() -> None:
-    rig = Rig()
+def test_keys_sort_by_name(rig: Rig) -> None:
     for name in ("b", "a.1", "Z"):
         rig.put(name)
     assert [name for name, _ in rig.schedules.after("", 10)] == ["Z", "a.1", "b"]
@@ -629,10 +471,9 @@ def test_keys_sort_by_name() -> None:
 
 
 def test_a_rule_that_was_taken_and_would_be_searched_for_long_stops(
-    caplog: pytest.LogCaptureFixture,
+    rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By an earlier version: it ends, and the server goes on."""
-    rig = Rig()
     rig.put()
     row = rig.schedules.get("s")
     assert row is not None

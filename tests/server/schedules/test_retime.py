@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from server.clock import SimulatedClock
 from server.codec.packets import Publish
 from server.codec.properties import Properties
-from server.config import Config
-from server.core import timeline_of
 from server.http.values.views import time_text
 from server.mqtt.wishes import read_publish
 from server.schedules import retime
@@ -23,7 +20,8 @@ from shards.tables import META_ZONES
 from tests.support.http import http
 from tests.support.server import run, serving
 
-from ..conftest import HOUR_MS, START_MS, Running, running
+from ..conftest import HOUR_MS, START_MS, Running
+from .rig import Zoned
 
 WISH = "2027-06-01T09:00[Europe/Bucharest]"
 YEAR = datetime.now(UTC).year + 1
@@ -34,17 +32,6 @@ def elsewhere(text: str) -> int:
     if "Kolkata" in text:
         raise TimeError("unknown time zone")
     return parse_deliver_at(text) - (HOUR_MS if "Bucharest" in text else 0)
-
-
-def changed(path: Path, wall_ms: int, current: str = "9999z") -> retime.Report | None:
-    store = RocksStore(path)
-    clock = SimulatedClock(wall_ms)
-    try:
-        return retime.retime_if_changed(
-            lambda: timeline_of(Config(), clock, store), store, clock.wall_ms(), current
-        )
-    finally:
-        store.close()
 
 
 async def fill(server: Running) -> dict[str, str]:
@@ -63,10 +50,8 @@ async def fill(server: Running) -> dict[str, str]:
     }
 
 
-async def test_only_wall_times_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "data"
-    assert changed(path, START_MS, "2026a") is None
-    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+async def test_only_wall_times_move(zoned: Zoned, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with zoned.running() as server:
         ids = await fill(server)
         await server.call("PATCH", f"/v1/messages/{ids['moved']}", {"deliver_at": WISH})
         await server.call("DELETE", f"/v1/messages/{ids['cancelled']}", status=204)
@@ -75,12 +60,12 @@ async def test_only_wall_times_move(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert "local" not in (await server.call("GET", f"/v1/messages/{ids['offset']}")).body
         before = {name: (await show(server, one))["deliver_at"] for name, one in ids.items()}
     monkeypatch.setattr(retime, "parse_deliver_at", elsewhere)
-    assert changed(path, START_MS, "2026a") is None
-    report = changed(path, START_MS, "2026b")
+    assert zoned.retimed("2026a") is None
+    report = zoned.retimed("2026b")
     assert report == retime.Report(zoned=5, moved=2, kept=2)
     assert str(report) == "5 pending messages with a zone, 2 moved, 2 could not be"
-    assert changed(path, START_MS, "2026b") is None
-    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+    assert zoned.retimed("2026b") is None
+    async with zoned.running() as server:
         after = {name: await show(server, one) for name, one in ids.items()}
         assert {name for name in ids if after[name]["deliver_at"] != before[name]} == {"local", "moved"}
         for name in ("local", "moved"):
@@ -104,15 +89,13 @@ async def test_a_move_forgets_or_replaces_the_wall_time(server: Running) -> None
     assert "local" not in await show(server, name)
 
 
-async def test_many_move_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "data"
-    changed(path, START_MS, "2026a")
-    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+async def test_many_move_in_groups(zoned: Zoned, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with zoned.running() as server:
         ids = [await server.schedule(payload=n, deliver_at=WISH) for n in range(30)]
     monkeypatch.setattr(retime, "parse_deliver_at", lambda text: parse_deliver_at(text) + HOUR_MS)
     monkeypatch.setattr(retime, "GROUP_MESSAGES", 7)
-    assert changed(path, START_MS) == retime.Report(zoned=30, moved=30)
-    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+    assert zoned.retimed("9999z") == retime.Report(zoned=30, moved=30)
+    async with zoned.running() as server:
         found = (await server.call("GET", "/v1/messages")).body["messages"]
         assert sorted(m["id"] for m in found) == sorted(ids)
         assert {m["deliver_at"] for m in found} == {time_text(parse_deliver_at(WISH) + HOUR_MS)}

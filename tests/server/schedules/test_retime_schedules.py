@@ -2,22 +2,18 @@
 
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from server.clock import SimulatedClock
-from server.config import Config
 from server.schedules import recurring as schedules
 from server.schedules import retime, retime_schedules
 from server.times import parse_deliver_at
 from shards.schedules import TimingRow
 from timeline.fires import local_of
 
-from ..conftest import HOUR_MS, MINUTE_MS, START_MS, Running, running
-from .test_recurring import Rig
-from .test_retime import changed
+from ..conftest import HOUR_MS, MINUTE_MS, START_MS, Running
+from .rig import Rig, Zoned
 
 BUCHAREST = "Europe/Bucharest"
 SCHEDULES: dict[str, dict[str, object]] = {
@@ -62,25 +58,23 @@ async def upcoming(server: Running, name: str) -> list[str]:
     return [fire["at"][5:16] for fire in found]
 
 
-async def test_what_is_written_ahead_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_written_ahead_follows(zoned: Zoned, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bucharest (+02:00 in winter) gets the clocks of Moscow (+03:00)."""
-    path = tmp_path / "data"
-    changed(path, START_MS, "2026a")
-    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+    async with zoned.running() as server:
         ids = await fill(server)
         before = {name: await upcoming(server, name) for name in SCHEDULES}
         pending = server.app.core.opened.pending
     assert before["nightly"] == ["11-22T00:00", "11-23T00:00"]
     assert before["monthly"] == ["12-01T07:00", "01-01T07:00"]
     move_bucharest(monkeypatch, "Europe/Moscow")
-    report = changed(path, START_MS, "2026b")
+    report = zoned.retimed("2026b")
     assert report is not None
     assert (report.schedules.looked, report.schedules.moved, report.schedules.kept) == (5, 3, 0)
     assert str(report).endswith("; 5 pending occurrences of schedules, 3 moved, 0 could not be")
-    again = changed(path, START_MS, "2026c")
+    again = zoned.retimed("2026c")
     assert again is not None
     assert again.schedules.moved == 0
-    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+    async with zoned.running() as server:
         after = {name: await upcoming(server, name) for name in SCHEDULES}
         assert server.app.core.opened.pending == pending
         shown = (await server.call("GET", "/v1/schedules/nightly")).body
@@ -99,25 +93,21 @@ async def test_what_is_written_ahead_follows(tmp_path: Path, monkeypatch: pytest
     assert after["cancelled"] == ["11-22T23:00", "11-23T23:00"]
 
 
-async def test_what_is_too_near_stays_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "data"
-    changed(path, START_MS, "2026a")
-    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+async def test_what_is_too_near_stays_and_is_told(zoned: Zoned, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with zoned.running() as server:
         body = {"topic": "a", "cron": "1 0 10 * * *", "timezone": BUCHAREST}
         await server.call("PUT", "/v1/schedules/near", body, status=201)
     move_bucharest(monkeypatch, "Europe/Moscow")
-    report = changed(path, START_MS, "2026b")
+    report = zoned.retimed("2026b")
     assert report is not None
     assert (report.schedules.moved, report.schedules.kept) == (0, 1)
 
 
-async def test_a_zone_that_is_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "data"
-    changed(path, START_MS, "2026a")
-    async with running(path, Config(), SimulatedClock(START_MS)) as server:
+async def test_a_zone_that_is_no_more(zoned: Zoned, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with zoned.running() as server:
         await fill(server)
     move_bucharest(monkeypatch, "Mars/Olympus")
-    report = changed(path, START_MS, "2026b")
+    report = zoned.retimed("2026b")
     assert report is not None
     assert report.schedules.kept == 4
 
@@ -125,10 +115,9 @@ async def test_a_zone_that_is_no_more(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("misfire", ["fire_once", "fire_all", "skip"])
 @pytest.mark.parametrize("to", ["Etc/GMT-8", "Etc/GMT+5", "UTC"])
 def test_each_local_time_fires_once_over_the_change(
-    monkeypatch: pytest.MonkeyPatch, misfire: str, to: str
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, misfire: str, to: str
 ) -> None:
     """Six hours ahead, seven behind, two behind; an hourly schedule in the middle of its day."""
-    rig = Rig()
     zone = ZoneInfo("Etc/GMT-2")
     monkeypatch.setattr(schedules, "ZoneInfo", lambda name: zone)
     rig.put(timing=TimingRow("cron", "20 * * * *", BUCHAREST, misfire=misfire))

@@ -1,0 +1,78 @@
+"""What docstrings, comments and pages name is there: files of the repository."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = [ROOT / "timeline", ROOT / "shards", ROOT / "server", ROOT / "spark", ROOT / "sdk" / "fasti"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+TREE = ("timeline", "shards", "server", "spark", "sdk", "tests", "docs")
+NAME = re.compile(
+    r"(?<![\w./-])((?:\w+/)*\w+\.py)\b"  # a file of Python, with or without its folder
+    rf"|(?<![\w./-])((?:{'|'.join(TREE)})/[\w./-]*\w)"  # whatever lies in the tree: server/delivery/replay
+)
+OTHERS = {"test_reminders.py", "shop.py", "test_shop.py", "remind.py", "test_remind.py"}
+"""Files that a reader is shown, or is to write."""
+
+
+def said_in(source: str) -> str:
+    """The docstrings and comments of a module."""
+    texts = [
+        node.value.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return "\n".join([*texts, *(token.string for token in tokens if token.type == tokenize.COMMENT)])
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    for path in sorted(path for room in ROOMS for path in room.rglob("*.py")):
+        yield path, said_in(path.read_text(encoding="utf-8"))
+    for page in PAGES:
+        yield page, page.read_text(encoding="utf-8")
+
+
+def named(text: str) -> list[str]:
+    return [python or path for python, path in NAME.findall(text)]
+
+
+def is_there(name: str, files: set[str]) -> bool:
+    """Whether a file or folder has this name, or this end; a decision may be named by its number."""
+    if name in OTHERS or (ROOT / name).exists() or (ROOT / f"{name}.py").exists():
+        return True
+    return any(f"/{path}".endswith(f"/{name}") or path.startswith(f"{name}-") for path in files)
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    files = {
+        str(path.relative_to(ROOT))
+        for top in (*TREE, "sdk/fasti")
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in (".py", ".md")
+    }
+    lost = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, text in texts()
+        for name in named(text)
+        if not is_there(name, files)
+    ]
+    assert lost == []
+    assert is_there("delivery/replay.py", files)
+    assert not is_there("mqtt/replay.py", files)
+    assert not is_there("play.py", files)
+
+
+def test_this_test_sees_what_it_should() -> None:
+    text = "wheel.py, jobs/launch.py (server/delivery/replay), `docs/decisions/0018`; a.pyx, app/is.it"
+    assert named(text) == [
+        *("wheel.py", "jobs/launch.py"),
+        *("server/delivery/replay", "docs/decisions/0018"),
+    ]
+    assert said_in('"""a"""\nx = "no"  # b\n') == "a\n# b"

@@ -1,0 +1,176 @@
+"""A core turned by hand: no loop, no thread, no socket.
+
+What server/app.py has done in a round is a step here, which a test takes when it likes: `heartbeat`,
+`compose`, `sync`, `settle`, `dispatch`, `load`, `replay`, `release`. `turn` is what a round does beside the
+writer. `round` is the whole of it, with the sync in its place; after its steps `reached(point)` is called,
+where a test may look, or end the process.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from server.clock import Clock
+from server.config import Config
+from server.core import Core
+from server.delivery.dispatch import TURN_MESSAGES
+from server.loader import STEP_ROWS
+from shards.errors import StoreFailed
+from shards.memory import MemoryStore
+from shards.store import Store
+
+ROUNDS_MAX = 20_000
+
+
+def _nobody_looks(point: str) -> None:
+    """Nobody waits for a point."""
+
+
+class Stepper:
+    """One server, over every start of it on the same store."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        config: Config | None = None,
+        reached: Callable[[str], None] = _nobody_looks,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._config = config or Config()
+        self._reached = reached
+        self._unsynced: deque[int] = deque()
+        """Of each group whose sync has not ended: how much was written when it was."""
+        self.core = self.start()
+
+    def start(self, config: Config | None = None) -> Core:
+        """A server on what the store has; what the one before it had open is forgotten.
+
+        `config`: other than so far.
+        """
+        self._config = config or self._config
+        self._unsynced.clear()
+        self.core = Core(self._config, self._clock, self._store, wake=lambda: None)
+        return self.core
+
+    # -- the writer
+
+    @property
+    def unsynced(self) -> int:
+        """Groups whose sync has not ended."""
+        return len(self._unsynced)
+
+    def compose(self) -> bool:
+        """Decide what is queued and write it as one group. Whether anything moved."""
+        writer = self.core.writer
+        queued, could = writer.queued, writer.can_compose
+        group = writer.compose()
+        if group is not None:
+            self._unsynced.append(self._written())
+        self._reached("composed")
+        return could or group is not None or writer.queued != queued
+
+    def sync(self) -> bool:
+        """The sync of the oldest open group ends, nobody is told. Whether one was open. Raises StoreFailed.
+
+        In RAM what was written after that group is not durable with it.
+        """
+        if not self._unsynced:
+            return False
+        mark, store = self._unsynced.popleft(), self._store
+        if isinstance(store, MemoryStore) and not store.fail_flushes:
+            store.durable = max(store.durable, mark)
+        else:
+            store.flush()
+        self._reached("flushed")
+        return True
+
+    def settle(self) -> bool:
+        """The oldest open group is synced, and settled unless the writer has given it up. Whether one was."""
+        if not self.sync():
+            return False
+        if self.core.writer.broken is None:
+            self.core.writer.settle()
+        return True
+
+    def fail_sync(self) -> None:
+        """The sync of the oldest open group fails; those after it may still end."""
+        self._unsynced.popleft()
+        self.core.writer.fail(StoreFailed("the sync failed"))
+
+    def recover(self) -> bool:
+        """The server tries to take the store into use again. Whether it is."""
+        self._unsynced.clear()
+        return self.core.writer.recover()
+
+    # -- beside the writer
+
+    def heartbeat(self) -> None:
+        self.core.heartbeat()
+
+    def dispatch(self, limit: int = TURN_MESSAGES) -> bool:
+        """Whether the horizon moved, or something that is not stored was handed on."""
+        core = self.core
+        before, live = core.horizon.position, core.dispatch.live
+        core.dispatch.turn(limit)
+        return core.horizon.position != before or core.dispatch.live != live
+
+    def load(self, rows: int = STEP_ROWS) -> bool:
+        """Whether anything was loaded."""
+        loader = self.core.loader
+        return loader.is_behind and loader.step(rows) > 0
+
+    def replay(self) -> bool:
+        """Whether a session read on."""
+        if self.core.replay.is_idle:
+            return False
+        self.core.replay.turn()
+        return True
+
+    def release(self) -> None:
+        self.core.held.step()
+
+    def turn(self) -> bool:
+        """All that a round does beside the writer. Whether anything moved."""
+        self.heartbeat()
+        moved = any([self.dispatch(), self.load(), self.replay()])
+        self.release()
+        return moved
+
+    # -- all of it
+
+    def round(self) -> None:
+        """One turn of the server's loop."""
+        self.heartbeat()
+        self.compose()
+        if self._unsynced:
+            # The sync runs in a thread: dispatch and replay go on meanwhile.
+            self.dispatch()
+            self.replay()
+            self._reached("overtaken")
+            try:
+                self.settle()
+            except StoreFailed as error:
+                self.core.writer.fail(error)
+        self._reached("settled")
+        self.dispatch()
+        self._reached("dispatched")
+        self.load()
+        self._reached("loaded")
+        self.replay()
+        self._reached("read on")
+        self.release()
+        self.core.schedules.step()
+        if self.core.writer.broken is not None:
+            self.recover()
+
+    def rest(self, turn: Callable[[], None]) -> None:
+        """Take turns until nothing is left to do at this time."""
+        for _ in range(ROUNDS_MAX):
+            turn()
+            if self.core.is_settled() and not self.core.can_advance() and not self.core.loader.is_behind:
+                return
+        raise AssertionError("it does not come to rest")
+
+    def _written(self) -> int:
+        return len(self._store.log) if isinstance(self._store, MemoryStore) else 0
