@@ -70,7 +70,7 @@ AHEAD_MAX = 64 << 10
 BODY_RATE = 1 << 10
 """Bytes of a body in a second, at least, once `http.body_timeout` has passed."""
 LINGER_S = 2.0
-LINGER_BYTES = 1 << 20
+LINGER_BYTES = 16 << 20
 """So long, and so much, whom the server refuses is read on: else the refusal might not arrive."""
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing."""

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +110,16 @@ def test_the_start_is_refused(tmp_path: Path, more: list[str]) -> None:
     assert "http.tls_cert: cannot be used: key values mismatch" in ended.stderr
 
 
+def wait_for(server: ServerProcess, *lines: str) -> None:
+    """Until the server has logged these."""
+    deadline = time.monotonic() + 60
+    while not all(line in server.output for line in lines):
+        assert time.monotonic() < deadline, server.output
+        time.sleep(0.05)
+
+
 def test_a_process_speaks_tls_and_takes_new_certificates(tmp_path: Path) -> None:
+    """Told to, by a signal, and when it finds by itself that the files have changed."""
     put(tmp_path)
     pair = {"tls_cert": tmp_path / "now.pem", "tls_key": tmp_path / "now-key.pem"}
     settings = {f"{door}.{name}": path for door in ("http", "mqtt") for name, path in pair.items()}
@@ -129,8 +139,7 @@ def test_a_process_speaks_tls_and_takes_new_certificates(tmp_path: Path) -> None
             assert one.recv(65_536).startswith(b"HTTP/1.1 200 ")
             put(tmp_path, OTHER, "other-key.pem")
             os.kill(server.pid, signal.SIGHUP)
-            while "read again" not in server.output:
-                assert server.process.poll() is None
+            wait_for(server, "http.tls_cert: read again", "mqtt.tls_cert: read again")
             assert [shown(server.http), shown(server.mqtt)] == [OTHER, OTHER]
             one.sendall(request)
             assert one.recv(65_536).startswith(b"HTTP/1.1 200 ")
@@ -138,6 +147,11 @@ def test_a_process_speaks_tls_and_takes_new_certificates(tmp_path: Path) -> None
             plain.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with suppress(ConnectionError):
                 assert not plain.recv(65_536).startswith(b"HTTP")
+        (tmp_path / "now-key.pem").write_text("half of it")
+        wait_for(
+            server, "http.tls_cert: cannot be used, the old ones", "mqtt.tls_cert: cannot be used, the old"
+        )
+        assert [shown(server.http), shown(server.mqtt)] == [OTHER, OTHER]
         assert server.stop() == 0
     finally:
         server.kill()
