@@ -87,6 +87,8 @@ class Mqtt:
     allow_zero_length_clientid: bool = _key(FLAG, True)
     allow_anonymous: bool = _key(FLAG, True)
     ws_origins: tuple[str, ...] = _key(ORIGINS, [])
+    password_file: str = _key(TEXT, "")
+    acl_file: str = _key(TEXT, "")
 
     @property
     def qos_floor(self) -> int:
@@ -342,6 +344,9 @@ def _check_together(config: Config) -> None:
         raise ConfigError("mqtt.tls_cert", "is needed: mqtt.listen has a listener with TLS")
     if auth.keys_file:
         raise ConfigError("auth.keys_file", "must be empty: this version does not check keys yet")
+    for key, path in (("password_file", config.mqtt.password_file), ("acl_file", config.mqtt.acl_file)):
+        if path:
+            raise ConfigError(f"mqtt.{key}", "must be empty: this version does not check passwords yet")
     if auth.allow_open:
         return
     if not config.http.listen.is_loopback:

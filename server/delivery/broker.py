@@ -19,7 +19,7 @@ from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.record import Record
 from shards.store import Table
-from timeline.filters import SHARE_PREFIX
+from timeline.filters import SHARE_PREFIX, covers
 from timeline.position import Position, position
 from timeline.session import Flight, Subscription
 
@@ -325,7 +325,7 @@ class Broker:
     def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why a filter, `text` as it was asked for, may not be subscribed to."""
         limits = self.config.limits
-        if any(_covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
+        if any(covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
             return Denial.NOT_ALLOWED
         if (
             topic_filter in ("#", "+/#")
@@ -520,19 +520,6 @@ class Broker:
             done(is_durable)
 
         self.submit(lambda commit: commit.row(Table.RECEIVED, key, None), settled)
-
-
-def _covers(denied: str, topic_filter: str) -> bool:
-    """Whether everything that `topic_filter` can match is matched by `denied`, level by level."""
-    theirs = topic_filter.split("/")
-    for index, level in enumerate(denied.split("/")):
-        if level == "#":
-            return True
-        if index >= len(theirs) or theirs[index] == "#":
-            return False
-        if level != "+" and level != theirs[index]:
-            return False
-    return len(theirs) == len(denied.split("/"))
 
 
 def _drop(_: object) -> None:
