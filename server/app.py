@@ -17,6 +17,8 @@ from shards.commit import GroupCommit
 from shards.errors import ShardsError, StoreFailed
 from shards.rocks import RocksStore
 
+from .auth.aside import Threads
+from .auth.keyring import Keyring
 from .clock import Clock
 from .config import Config
 from .core import Core
@@ -49,7 +51,12 @@ class App:
     """
 
     def __init__(self, config: Config, clock: Clock, store: RocksStore, *, fatal: Callable[[], None]) -> None:
-        """`fatal`: called when the server cannot go on. Raises WrongFormat, Corrupt, StoreFailed."""
+        """`fatal`: called when the server cannot go on.
+
+        Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
+        """
+        self._checks = Threads()
+        self.keyring = Keyring(config, clock, self._checks)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_planned = False
         self._clock = clock
@@ -78,6 +85,7 @@ class App:
             config.spark,
             node=core.node,
             folder=store.path / "jobs",
+            key=self.keyring.own_key(),
         )
         self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
         self.expiries = Expiries(self.pipeline, self.workers, self.leavings, self.ask, opened, config.slices)
@@ -124,6 +132,7 @@ class App:
         if self._timer is not None:
             self._timer.cancel()
         self._sync_thread.shutdown()
+        self._checks.stop()
         self.core.opened.store.close()
 
     # -- work

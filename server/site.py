@@ -1,7 +1,7 @@
 """The HTTP side put together: which parts of the app each resource uses, what every request passes through.
 
-That is, from the outside in: the count of answers, problems made of exceptions, the bound on bodies, the
-route. The resources themselves (server/http) know the parts that they are given, and not the app.
+That is, from the outside in: the count of answers, problems made of exceptions, keys, the bound on bodies,
+the route. The resources themselves (server/http) know the parts that they are given, and not the app.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from aiohttp.typedefs import Middleware
 from shards.borrow import counting
 
 from .app import App
+from .http.access import Access
 from .http.answers import Handler
 from .http.front import Desk
 from .http.gate import Gate
@@ -47,7 +48,12 @@ def build_site(app: App, gate: Gate) -> web.Application:
     timeline = read_side(app)
     spreader = Spreader(timeline)
     site = web.Application(
-        middlewares=[_counting(metrics), problem_middleware, gate.middleware()],
+        middlewares=[
+            _counting(metrics),
+            problem_middleware,
+            Access(app.keyring).middleware(),
+            gate.middleware(),
+        ],
         client_max_size=http.max_body,
     )
     for resource in (
@@ -72,7 +78,7 @@ def build_site(app: App, gate: Gate) -> web.Application:
             listening=app.listening,
             is_ready=lambda: app.is_ready,
         ),
-        OpenApi(),
+        OpenApi(has_keys=app.keyring.has_keys),
     ):
         site.router.add_routes(resource.routes())
     return site
@@ -81,7 +87,8 @@ def build_site(app: App, gate: Gate) -> web.Application:
 def build_desk(app: App, gate: Gate, others: Callable[[], asyncio.BaseProtocol]) -> Desk:
     """Where connections begin; `others` makes the protocol of one that the site takes over."""
     core = app.core
-    return Desk(core.writer, core.clock, read_side(app), app.metrics, core.config.limits, gate, others)
+    access, limits = Access(app.keyring), core.config.limits
+    return Desk(core.writer, core.clock, read_side(app), app.metrics, limits, gate, access, others)
 
 
 def read_side(app: App) -> Timeline:

@@ -6,9 +6,9 @@ task's turn for the handler, routing). Read here it takes half of it: docs/decis
 A connection begins here. As long as what arrives is made of usual requests of that one call, each is
 read, decided in the writer and answered here, one after the other. The first bytes that are anything else
 (another call, half a head, a header that changes how a request is read) hand the connection over to
-aiohttp for good, together with them. So this file has to know little of HTTP; it must only be sure of what
-it takes. The same goes for what is refused before it reaches the writer: refusals are told in one place,
-which is not here.
+aiohttp for good, together with them; where keys are asked for, also one that is not known yet. So this file
+has to know little of HTTP; it must only be sure of what it takes. The same goes for what is refused before it
+reaches the writer: refusals are told in one place, which is not here.
 
 What a client sends ahead while its request is being decided waits, 64 KiB at most; then the socket is read on
 when the answer is out.
@@ -35,6 +35,7 @@ from ..config import Limits
 from ..logs import by
 from ..metrics import Metrics
 from ..writer import Busy, Writer
+from .access import Access, charge, check_send
 from .answers import WRITE_ERRORS, problem_of_write
 from .gate import Gate
 from .posting import first_answer, place
@@ -59,9 +60,7 @@ log = logging.getLogger(__name__)
 
 _HEADERS = re.compile(rb"(?:[A-Za-z0-9-]+:[ \t]*[\x21-\x7e \t]*\r\n)+")
 _HEADER = re.compile(rb"([A-Za-z0-9-]+):[ \t]*([\x21-\x7e \t]*)\r\n")
-_MATTERS = re.compile(
-    rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|authorization|if-|range|http2-"
-)
+_MATTERS = re.compile(rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|if-|range|http2-")
 """Names of headers that change how a request is read or answered."""
 
 Answer = Callable[[bytes], None]
@@ -73,6 +72,7 @@ class Request(NamedTuple):
     start: int
     end: int
     key: str | None
+    authorization: str = ""
 
 
 def read_request(data: bytes) -> Request | None:
@@ -98,7 +98,8 @@ def read_request(data: bytes) -> Request | None:
     except RequestError:
         return None
     key = known.get(b"idempotency-key")
-    return Request(stop + 4, stop + 4 + int(length), None if key is None else key.decode())
+    authorization = known.get(b"authorization", b"").decode()
+    return Request(stop + 4, stop + 4 + int(length), None if key is None else key.decode(), authorization)
 
 
 class Desk:
@@ -112,6 +113,7 @@ class Desk:
         metrics: Metrics,
         limits: Limits,
         gate: Gate,
+        access: Access,
         others: Callable[[], asyncio.BaseProtocol],
     ) -> None:
         """`others`: makes the protocol of a connection that is handed over."""
@@ -121,6 +123,7 @@ class Desk:
         self._metrics = metrics
         self._limits = limits
         self._gate = gate
+        self._access = access
         self.others = others
         self.fronts: set[Front] = set()
         self._date = (0, b"")
@@ -129,17 +132,29 @@ class Desk:
         """The protocol of a new connection."""
         return Front(self)
 
-    def start(self, body: bytes, key: str | None, answer: Answer) -> bool:
-        """Have a request decided, `answer` it later; False if it is not for here, with nothing done."""
+    def start(self, request: Request, body: bytes, answer: Answer) -> bool:
+        """Have a request decided, `answer` it later; False if it is not for here, with nothing done.
+
+        Where keys are asked for, one that is known already passes; what has to be said of any other is said
+        in one place, which is not here.
+        """
+        rights, user = None, ""
+        if not self._access.is_open:
+            rights = self._access.recall(request.authorization)
+            if rights is None:
+                return False
+            user = rights.name
         now_ms = self._clock.wall_ms()
         try:
-            message = parse_one(body, now_ms, self._limits, key)
+            message = parse_one(body, now_ms, self._limits, request.key)
             if message.spread_ms:
                 return False
+            check_send(rights, message.topic)
             size = self._gate.size(len(body))
+            charge(rights, 1)
         except (RequestError, Problem):
             return False
-        draft = draft_of(message, now_ms)
+        draft = draft_of(message, now_ms, user)
 
         def done(placed: Any) -> None:
             try:
@@ -239,7 +254,7 @@ class Front(asyncio.Protocol):
         if (
             request is None
             or not self.is_busy
-            or not self._desk.start(data[request.start : request.end], request.key, self._answered)
+            or not self._desk.start(request, data[request.start : request.end], self._answered)
         ):
             self._hand_over(data)
         else:

@@ -1,7 +1,7 @@
 """The server's own job program: how it is started, watched and ended.
 
 One child at a time, `python -m spark ...`, at the lowest priority for processor and disk, with the job's
-token in its environment:
+token, and a key if the server asks for keys, in its environment:
 
     python -m spark split --server http://127.0.0.1:8080 --job 5f0c... --master local[2]
 
@@ -34,6 +34,7 @@ LOOK_S = 0.1
 LINE_BYTES = 1_000
 """Of the last line that the child wrote."""
 TOKEN_VARIABLE = "FASTI_JOB_TOKEN"
+KEY_VARIABLE = "FASTI_KEY"
 NICE = 19
 
 Ended = Callable[[str, str], Awaitable[None]]
@@ -43,8 +44,10 @@ Ended = Callable[[str, str], Awaitable[None]]
 class Launcher:
     """At most one child."""
 
-    def __init__(self, spark: Spark, ended: Ended) -> None:
+    def __init__(self, spark: Spark, ended: Ended, *, key: str) -> None:
+        """`key`: what the child shows the server; empty: none is asked for."""
         self._spark = spark
+        self._key = key
         self.url = ""
         """Where a child finds the server; empty until it listens, and no child is started."""
         self._ended = ended
@@ -87,7 +90,7 @@ class Launcher:
             stdout=DEVNULL,
             stderr=PIPE,
             start_new_session=True,
-            env={**os.environ, TOKEN_VARIABLE: token},
+            env={**os.environ, TOKEN_VARIABLE: token, **({KEY_VARIABLE: self._key} if self._key else {})},
         )
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)

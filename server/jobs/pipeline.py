@@ -110,8 +110,10 @@ class Pipeline:
         *,
         node: int,
         folder: Path,
+        key: str,
     ) -> None:
-        """`folder`: what the jobs' folders are made in; on the store's file system."""
+        """`folder`: what the jobs' folders are made in; on the store's file system. `key`: what the server's
+        own programs show it."""
         self._ask = ask
         self._clock = clock
         self._writer = writer
@@ -120,7 +122,7 @@ class Pipeline:
         self._node = node
         self._folder = folder
         self._notes = opened.notes
-        self.launcher = Launcher(spark, self._child_ended)
+        self.launcher = Launcher(spark, self._child_ended, key=key)
         self.outcomes: Tally[tuple[str, str]] = Tally()
         """Ended jobs by kind and state."""
         self.rows: Tally[str] = Tally()

@@ -29,7 +29,7 @@ from ...delivery.subscriber import Subscriber
 from ...times import TimeError, parse_delay, parse_deliver_at
 from ...writer import Ask
 from ..answers import asked, json_answer
-from ..calls import WRITES, Gives, described
+from ..calls import ADMIN, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
@@ -78,7 +78,9 @@ class SessionRoutes:
             web.post("/v1/sessions/{client_id}:replay", self.replay),
         ]
 
-    @described("Sessions and groups, and how far each has read", Gives(200, shapes.SessionPage), query=PAGED)
+    @described(
+        "Sessions and groups, and how far each has read", ADMIN, Gives(200, shapes.SessionPage), query=PAGED
+    )
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         groups = (group.text for group in self._broker.groups)
@@ -97,12 +99,15 @@ class SessionRoutes:
         return json_answer(page)
 
     @described(
-        "A session, or a group ($share/group/filter)", Gives(200, shapes.Session), problems=("not-found",)
+        "A session, or a group ($share/group/filter)",
+        ADMIN,
+        Gives(200, shapes.Session),
+        problems=("not-found",),
     )
     async def get(self, request: web.Request) -> web.Response:
         return json_answer(self._view(self._subscriber(request), LOOK_ROWS))
 
-    @described("Forget a session", Gives(204), problems=("not-found", "wrong-state", *WRITES))
+    @described("Forget a session", ADMIN, Gives(204), problems=("not-found", "wrong-state", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
         """Close its connection, forget it, erase its rows, in the writer: with the group of this request."""
         name = request.match_info["client_id"]
@@ -116,6 +121,7 @@ class SessionRoutes:
 
     @described(
         "Set the read position of a session or group back",
+        ADMIN,
         Gives(200, shapes.Session),
         body=Rewind,
         problems=("not-found", *WRITES),

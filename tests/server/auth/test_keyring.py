@@ -14,7 +14,7 @@ from server.auth.keys_file import KeysFileError
 from server.auth.last_use import read_last_use, write_last_use
 from server.auth.rights import Principal
 
-from .rig import NOW_MS, Clock, KeysFile, ring, shown
+from ..keys_rig import NOW_MS, Clock, KeysFile, ring, shown
 
 WRONG = Refusal(Why.WRONG)
 

@@ -16,7 +16,7 @@ from server.auth.rights import (
     Rules,
 )
 
-from .rig import Clock
+from ..keys_rig import Clock
 
 
 def principal(name: str = "bob", **grant: object) -> Principal:
