@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging(options.log)
     try:
         return _run(options, config)
-    except StoreLocked as error:
+    except (StoreLocked, KeysFileError) as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except (ShardsError, OSError) as error:

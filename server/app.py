@@ -60,7 +60,7 @@ class App:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_planned = False
         self._clock = clock
-        self.core = Core(config, clock, store, wake=self.plan)
+        self.core = Core(config, clock, store, wake=self.plan, rights_of=self.keyring.rights_of)
         self.metrics = Metrics()
         self.listening: list[dict[str, object]] = []
         """Where MQTT listens, as /v1/info tells it."""

@@ -14,6 +14,7 @@ from aiohttp import web
 from shards.rocks import RocksStore
 
 from .app import App
+from .auth.watch import Watch
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
@@ -52,7 +53,8 @@ class Server:
         self.app = App(config, clock, store, fatal=self._fatal)
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
-        self._listeners = Listeners(self.app.core.broker, config.mqtt)
+        self._listeners = Listeners(self.app.core.broker, config, self.app.keyring)
+        self._watch = Watch(self.app.keyring, store.path, self._review)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
         self._http: asyncio.Server | None = None
@@ -77,6 +79,7 @@ class Server:
         http_port = self._http.sockets[0].getsockname()[1]
         self.app.pipeline.reachable_at(f"http://{_reachable(http.host)}:{http_port}")
         self.app.housekeeping.start()
+        self._watch.start()
         self._is_started = True
         _settle_garbage_collector()
         _announce(f"{http.host}:{http_port}", self.app.listening)
@@ -85,6 +88,7 @@ class Server:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
         if self._is_started:
             self.app.housekeeping.stop()
+            await self._watch.stop()
         self._listeners.close()
         if self._http is not None:
             self._http.close()
@@ -101,6 +105,15 @@ class Server:
             await asyncio.sleep(0.01)
         await self.app.stop()
 
+    def hang_up(self) -> None:
+        """SIGHUP: read again what can be read again."""
+        self._watch.hurry()
+
+    def _review(self) -> None:
+        """Keys are others now: connections of those that count no more end, rules hold from here on."""
+        self._listeners.review()
+        self.app.core.sessions.review()
+
     def _fatal(self) -> None:
         self.exit_code = 1
         self.stopping.set()
@@ -110,6 +123,7 @@ async def _serve(server: Server) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, server.hang_up)
     try:
         await server.start()
         if not server.exit_code:

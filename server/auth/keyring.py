@@ -30,7 +30,7 @@ from ..logs import by, shown
 from .aside import Aside
 from .backoff import Backoff
 from .hashes import Verify, argon2id, mosquitto
-from .keys_file import KeysFileError, new_key, read_keys, split_key
+from .keys_file import KeysFileError, name_in, new_key, read_keys
 from .mosquitto import EVERYTHING, read_acl, read_passwords
 from .rights import EVERY_SCOPE, Grant, Principal, Rights
 
@@ -218,8 +218,10 @@ class Keyring:
 
     # -- rights of who is away
 
-    def rights_of(self, name: str, client_id: str) -> Rights:
-        """What a client may whose key was this one's when it was here; "": had shown none."""
+    def rights_of(self, name: str, client_id: str) -> Rights | None:
+        """What a client may, by the name of the key that it has shown; "": none. None: everything."""
+        if self.is_open:
+            return None
         if not name:
             return Rights(self.anonymous, client_id)
         principal = self._principals.get(name)
@@ -288,8 +290,7 @@ class Keyring:
 
 def split_shown(key: str) -> tuple[str, bytes]:
     """Name and key of what HTTP was shown; a name that nobody has if it has not that form."""
-    found = split_key(key)
-    return (found[0] if found is not None else "", key.encode())
+    return name_in(key.encode()), key.encode()
 
 
 def _stamp(path: Path | None) -> Stamp:

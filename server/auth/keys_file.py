@@ -80,6 +80,12 @@ def split_key(key: str) -> tuple[str, str] | None:
     return (name, secret) if key.startswith(PREFIX) and NAME.fullmatch(name) and secret else None
 
 
+def name_in(key: bytes) -> str:
+    """The name that a key names itself; empty if it has not that form."""
+    found = split_key(key.decode(errors="replace"))
+    return "" if found is None else found[0]
+
+
 def new_key(name: str) -> str:
     """A key that nobody has yet."""
     return f"{PREFIX}{name}_{secrets.token_hex(32)}"

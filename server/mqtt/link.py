@@ -38,6 +38,7 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
+from .door import Door
 from .state import Connection
 
 log = logging.getLogger(__name__)
@@ -141,8 +142,9 @@ class Queue:
 class MqttLink(asyncio.Protocol):
     """One accepted socket: among `links` from now to its end."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links) -> None:
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links, door: Door) -> None:
         self._broker = broker
+        self._door = door
         self._loop = loop
         self._links = links
         self._transport: asyncio.Transport | None = None
@@ -164,7 +166,9 @@ class MqttLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._connection = Connection(self._broker, peer=peer_of(transport), wake=self._plan_flush)
+        self._connection = Connection(
+            self._broker, self._door, peer=peer_of(transport), wake=self._plan_flush
+        )
         self._transport.set_write_buffer_limits(high=self._broker.config.limits.out_bytes)
         self._last_received = self._loop.time()
 
@@ -234,6 +238,11 @@ class MqttLink(asyncio.Protocol):
         if self._connection is not None:
             self._connection.close(why)
             self._flush()
+
+    def review(self) -> None:
+        """Keys are others now."""
+        if self._connection is not None and not self._is_ending:
+            self._connection.review()
 
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames of a websocket are not read yet: they count with what is kept here."""

@@ -14,10 +14,12 @@ import ssl
 from collections.abc import Mapping
 from functools import partial
 
-from ..config import Mqtt
+from ..auth.keyring import Keyring
+from ..config import Config
 from ..delivery.broker import Broker
 from ..kinds import Address
 from ..logs import by
+from .door import Door
 from .link import Links, MqttLink
 from .websocket import Websocket
 
@@ -33,9 +35,11 @@ _TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 class Listeners:
     """All MQTT listeners of a server and the connections that came through them."""
 
-    def __init__(self, broker: Broker, config: Mqtt) -> None:
+    def __init__(self, broker: Broker, config: Config, keyring: Keyring) -> None:
         self._broker = broker
-        self._config = config
+        self._keyring = keyring
+        self._lets_anybody = config.lets_anybody
+        self._config = config.mqtt
         self.links = Links(broker)
         self._sockets: list[socket.socket] = []
         self._openings: set[asyncio.Task[None]] = set()
@@ -57,22 +61,32 @@ class Listeners:
     async def _open(self, address: Address) -> dict[str, object]:
         scheme = address.scheme or "mqtt"
         context = self._tls() if scheme in ("mqtts", "wss") else None
+        door = Door(self._keyring, lets_anybody=self._lets_anybody(address))
         opened = await _bound(address)
         self._sockets += opened
         for listening in opened:
-            self._listen(listening, scheme in ("ws", "wss"), context)
+            self._listen(listening, scheme in ("ws", "wss"), context, door)
         return {
             "transport": _TRANSPORTS[scheme],
             "host": address.host,
             "port": opened[0].getsockname()[1],
         }
 
-    def _listen(self, listening: socket.socket, is_web: bool, context: ssl.SSLContext | None) -> None:
+    def review(self) -> None:
+        """Keys are others now: end who is here by one that counts no more."""
+        for link in self.links:
+            link.review()
+
+    def _listen(
+        self, listening: socket.socket, is_web: bool, context: ssl.SSLContext | None, door: Door
+    ) -> None:
         if listening in self._sockets:
             loop = asyncio.get_running_loop()
-            loop.add_reader(listening, self._accept, listening, is_web, context)
+            loop.add_reader(listening, self._accept, listening, is_web, context, door)
 
-    def _accept(self, listening: socket.socket, is_web: bool, context: ssl.SSLContext | None) -> None:
+    def _accept(
+        self, listening: socket.socket, is_web: bool, context: ssl.SSLContext | None, door: Door
+    ) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTED_AT_ONCE):
             try:
@@ -82,24 +96,25 @@ class Listeners:
             except OSError as error:
                 log.warning("no connection can be accepted for now: %s", error)
                 loop.remove_reader(listening)
-                loop.call_later(ACCEPT_PAUSE_S, self._listen, listening, is_web, context)
+                loop.call_later(ACCEPT_PAUSE_S, self._listen, listening, is_web, context, door)
                 return
             if not self._admits(loop.time(), by(str(peer[0]))):
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            self._begin(accepted, is_web, context, by(str(peer[0])))
+            self._begin(accepted, is_web, context, door, by(str(peer[0])))
 
     def _begin(
         self,
         accepted: socket.socket,
         is_web: bool,
         context: ssl.SSLContext | None,
+        door: Door,
         cause: Mapping[str, object],
     ) -> None:
         """A link for it, which counts from now on; the handshake of TLS comes first where there is one."""
         loop = asyncio.get_running_loop()
-        link = MqttLink(self._broker, loop, self.links)
+        link = MqttLink(self._broker, loop, self.links, door)
         protocol = Websocket(link, self._config.ws_origins) if is_web else link
         opening = loop.create_task(self._connect(accepted, protocol, context, cause))
         self._openings.add(opening)

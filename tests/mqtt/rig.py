@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from server.auth.aside import at_once
+from server.auth.keyring import Keyring
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import (
@@ -33,6 +35,7 @@ from server.codec.publish import Decoder
 from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core
 from server.delivery.subscriber import Closing
+from server.mqtt.door import Door
 from server.mqtt.state import Connection
 from shards.commit import GroupCommit
 from shards.memory import MemoryStore
@@ -86,7 +89,7 @@ class Peer:
     def __init__(self, rig: "Rig", level: int) -> None:
         self.rig = rig
         self.level = level
-        self.connection = Connection(rig.core.broker, peer="test", wake=lambda: None)
+        self.connection = Connection(rig.core.broker, rig.door, peer="10.0.0.1:5", wake=lambda: None)
         self.decoder = Decoder(1 << 28, level, "client")
         self.inbox: list[Packet] = []
         self.raw: list[bytes] = []
@@ -118,6 +121,8 @@ class Peer:
         clean: bool = True,
         expiry: int | None = None,
         keep_alive: int = 0,
+        username: str | None = None,
+        key: str | None = None,
         will: Will | None = None,
         pump: bool = True,
         **properties: Any,
@@ -127,6 +132,8 @@ class Peer:
         packet = Connect(
             level=self.level,
             client_id=client_id,
+            username=username,
+            password=None if key is None else key.encode(),
             clean_start=clean,
             keep_alive=keep_alive,
             will=will,
@@ -297,8 +304,22 @@ class Rig:
         self.core = self._core()
         self.pump()
 
+    @property
+    def door(self) -> Door:
+        """Of its only listener."""
+        return Door(self.keyring, lets_anybody=self.config.lets_anybody(self.config.mqtt.listen[0]))
+
     def _core(self) -> Core:
-        return Core(self.config, self.clock, self.store, wake=lambda: None)
+        self.keyring = Keyring(self.config, self.clock, at_once)
+        return Core(self.config, self.clock, self.store, wake=lambda: None, rights_of=self.keyring.rights_of)
+
+    def read_keys(self) -> None:
+        """Read the files of keys again, as the server does."""
+        self.keyring.take(self.keyring.read())
+        for peer in self.peers:
+            peer.connection.review()
+        self.core.sessions.review()
+        self.pump()
 
     def peer(self, level: int = 5) -> Peer:
         return Peer(self, level)

@@ -42,7 +42,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     """Run it on this loop."""
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
-    listeners = Listeners(app.core.broker, settings.mqtt)
+    listeners = Listeners(app.core.broker, settings, app.keyring)
     where = await listeners.open()
     made = Served(
         app, listeners, {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, where, strict=True)}

@@ -87,7 +87,8 @@ class Served:
         return link, transport
 
     def begin(self) -> tuple[MqttLink, Transport]:
-        link, transport = MqttLink(self.rig.core.broker, asyncio.get_running_loop(), self.links), Transport()
+        rig, transport = self.rig, Transport()
+        link = MqttLink(rig.core.broker, asyncio.get_running_loop(), self.links, rig.door)
         link.connection_made(cast("Any", transport))
         return link, transport
 

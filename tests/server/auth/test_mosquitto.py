@@ -9,8 +9,7 @@ from server.auth.keyring import Refusal, Why
 from server.auth.keys_file import KeysFileError
 from server.auth.mosquitto import read_acl, read_passwords
 from server.auth.rights import Grant, Principal, Rights
-
-from ..keys_rig import Clock, KeysFile, ring, shown
+from tests.support.keys import Clock, KeysFile, ring, shown
 
 BOB = (
     "$7$101$N7mEIBZF0I/6bEkK$MzpsdNAc2FXkaLlxDa8Msw2jyrWO/O5ef/4dzO2X49waU++mOdBxOK/"

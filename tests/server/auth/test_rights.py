@@ -15,8 +15,7 @@ from server.auth.rights import (
     Rights,
     Rules,
 )
-
-from ..keys_rig import Clock
+from tests.support.keys import Clock
 
 
 def principal(name: str = "bob", **grant: object) -> Principal:

@@ -16,9 +16,9 @@ from server.http import access
 from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
 from server.http.openapi import document_of
 from server.http.routes import export
+from tests.support.keys import KeysFile, with_keys
 
 from ..conftest import NDJSON, Fronted, Running, running
-from ..keys_rig import KeysFile, with_keys
 from .test_openapi import calls_of, routes_of
 
 
