@@ -14,13 +14,16 @@ configuration or a data directory in use.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shards.errors import ShardsError, StoreLocked
 
 from .auth import commands as keys
+from .auth.aside import at_once
+from .auth.keyring import Keyring
 from .auth.keys_file import KeysFileError
+from .clock import SystemClock
 from .config import Config, ConfigError, load, table
 from .logs import configure_logging
 from .offline import inspect, retime, verify
@@ -39,8 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     if options.check:
-        print("\n".join(table(config, origins)))  # noqa: T201
-        return 0
+        return _check(config, origins)
     if options.command == "keys":
         return _keys(options, config)
     configure_logging(options.log)
@@ -63,6 +65,17 @@ def _run(options: argparse.Namespace, config: Config) -> int:
     if options.command == "retime":
         return retime(path, config)
     return serve(config, is_simulated=options.clock == "simulated")
+
+
+def _check(config: Config, origins: Mapping[str, str]) -> int:
+    """Every setting with its origin; what the files of keys are is looked at too."""
+    print("\n".join(table(config, origins)))  # noqa: T201
+    try:
+        Keyring(config, SystemClock(), at_once)
+    except KeysFileError as error:
+        print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    return 0
 
 
 def _keys(options: argparse.Namespace, config: Config) -> int:

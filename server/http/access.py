@@ -42,11 +42,8 @@ class Access:
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nobody is asked."""
-        return not self._keyring.has_keys
+        self.is_open = not keyring.has_keys
+        """Nobody is asked."""
 
     def recall(self, authorization: str) -> Rights | None:
         """Of who may schedule, by a key that is known already; None: it has to be looked at more closely."""

@@ -1,6 +1,6 @@
 """Who comes in by a listener: the user name of a CONNECT is a key's name, its password the key.
 
-    `key` and a key            whose it is, as a key of the server's names itself: for who has only that
+    a key, no name or `key`    whose it is, as a key of the server's names itself: for who has only that
     nothing shown              who has no key, where `mqtt.allow_anonymous` lets such in; else 0x87
     name and key               whose they are; 0x86 if they do not belong together
     after too many wrong ones  0x9F, at 3.1.1 "server unavailable"; 0x89 while too many are being checked
@@ -50,7 +50,7 @@ class Door:
                     entered(Rights(answer, client_id), None)
 
             name, key = packet.username or "", packet.password or b""
-            if name == ANY_NAME:
+            if packet.username is None or name == ANY_NAME:
                 name = name_in(key) or name
             keyring.check(name, key, address, found)
         elif not self._lets_anybody:

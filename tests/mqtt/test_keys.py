@@ -73,8 +73,9 @@ def test_who_has_a_key_comes_in(rig: Keyed) -> None:
 def test_a_key_names_itself(rig: Keyed) -> None:
     """What the SDK has is the key alone."""
     rig.add("a", publish=["a/%u"])
-    peer = rig.connected("c", username="key", key=rig.keys["a"])
-    assert peer.publish1("a/a").reason == 0x10
+    for name in ("key", None):
+        peer = rig.connected("c", username=name, key=rig.keys["a"])
+        assert peer.publish1("a/a").reason == 0x10
     for key in ("fasti_a_x", "fasti_key_x", "x", rig.keys["a"] + "0"):
         assert rig.peer().connect("c", username="key", key=key).reason == 0x86
 

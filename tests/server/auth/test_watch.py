@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from server.__main__ import main
 from server.auth.keyring import Keyring
 from server.auth.last_use import FILE, read_last_use
 from server.auth.rights import Principal
@@ -124,3 +125,15 @@ def test_a_process_whose_file_is_bad_does_not_start(tmp_path: Path) -> None:
     ended = run("--data", str(tmp_path / "data"), settings={"auth.keys_file": file.path})
     assert ended.returncode == 2
     assert f"{file.path}:2: name: text is expected" in ended.stdout + ended.stderr
+
+
+def test_a_check_of_the_settings_looks_at_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    monkeypatch.setenv("FASTI__AUTH__KEYS_FILE", str(file.path))
+    assert main(["--check"]) == 0
+    assert "auth.keys_file" in capsys.readouterr().out
+    file.path.chmod(0o644)
+    assert main(["--check"]) == 2
+    assert "chmod 600" in capsys.readouterr().err

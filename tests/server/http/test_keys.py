@@ -17,8 +17,9 @@ from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
 from server.http.openapi import document_of
 from server.http.routes import export
 from tests.support.keys import KeysFile, with_keys
+from timeline.session import Subscription
 
-from ..conftest import NDJSON, Fronted, Running, running
+from ..conftest import NDJSON, FakeLink, Fronted, Running, running
 from .test_openapi import calls_of, routes_of
 
 
@@ -342,3 +343,36 @@ async def test_the_server_s_own_programs_have_a_key(keyed: Keyed) -> None:
     own = keyed.server.app.keyring.own_key()
     await keyed.server.call("GET", "/v1/jobs", Authorization=f"Bearer {own}")
     assert access.CHALLENGE
+
+
+async def connected(keyed: Keyed, name: str, client_id: str, *filters: str) -> None:
+    """A session whose client has shown the key of that name."""
+    broker, link = keyed.server.app.core.broker, FakeLink()
+    rights = keyed.server.app.keyring.rights_of(name, client_id)
+    subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=3_600, window=10, rights=rights)
+    assert subscriber is not None
+    for text in filters:
+        broker.subscribe(subscriber, Subscription(text, 1, broker.horizon), None)
+    broker.store(subscriber, lambda durable: None)
+    await keyed.server.app.quiet()
+
+
+async def test_a_key_sees_its_own_sessions(keyed: Keyed) -> None:
+    for name in ("a", "b"):
+        keyed.add(name, "read")
+        await connected(keyed, name, f"{name}1", "t", f"$share/own-{name}/t", "$share/both/t")
+    listed = {}
+    for name in ("a", "ops"):
+        page = await keyed.body(name, "GET", "/v1/sessions")
+        listed[name] = [session["client_id"] for session in page["sessions"]]
+    assert listed["a"] == ["$share/own-a/t", "a1"]
+    assert listed["ops"] == ["$share/both/t", "$share/own-a/t", "$share/own-b/t", "a1", "b1"]
+    for other in ("b1", "%24share%2Fboth%2Ft", "%24share%2Fown-b%2Ft", "nobody"):
+        await keyed.call("a", "GET", f"/v1/sessions/{other}", status=404)
+        await keyed.call("a", "DELETE", f"/v1/sessions/{other}", status=404)
+        await keyed.call("a", "POST", f"/v1/sessions/{other}:replay", {"from": "PT1H"}, status=404)
+    await keyed.call("a", "GET", "/v1/sessions/%24share%2Fown-a%2Ft")
+    await keyed.call("a", "POST", "/v1/sessions/a1:replay", {"from": "PT1H"})
+    await keyed.call("a", "DELETE", "/v1/sessions/a1", status=204)
+    assert (await keyed.body("a", "GET", "/v1/sessions"))["sessions"] == []
+    await keyed.call("ops", "DELETE", "/v1/sessions/b1", status=204)
