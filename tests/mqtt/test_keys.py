@@ -1,5 +1,6 @@
 """Keys over MQTT: who comes in, what rules let through, also those that are made later, and what ends."""
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from server.auth.backoff import FREE
 from server.auth.keyring import Keyring
 from server.codec import wire
 from server.codec.encode import encode
-from server.codec.packets import Connect, Publish, Will
+from server.codec.packets import Ack, Connect, Publish, Subscribe, SubscribeOptions, Will
 from server.mqtt.door import Door
 from tests.mqtt.rig import Peer, Rig, config, props
 from tests.support.keys import KeysFile, with_keys
+from timeline.filters import matches
 
 HASH = (
     "$6$i9Jt32tYegzNkwSK$QS3iPoD+vTH+XaoCByGUtFnBsf37+/hyXreCViGyZOCagOg0+IhiRNI2g+"
@@ -431,3 +433,88 @@ def test_a_door_without_a_keyring_asks_for_nothing() -> None:
         packet, "c", "x", lambda rights, reason: answers.append((rights, reason))
     )
     assert answers == [(None, None)]
+
+
+TOPICS = ("a", "b", "c", "a/1", "b/1")
+RULES = (["a"], ["b", "b/#"], ["#"], [], ["+/1"], ["a/#", "c"])
+
+
+def _is_allowed(rules: list[str], topic: bytes) -> bool:
+    return any(matches(rule, topic.decode()) for rule in rules)
+
+
+class Walk:
+    """Whatever happens: nothing arrives that the rules of that moment do not allow."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.rig = Keyed(folder)
+        self.rules = RULES[0]
+        self.rig.add("a", deliver=self.rules)
+        self.rig.add("b", deliver=["#"])
+        self.peers: dict[str, Peer] = {}
+        self.arrived = 0
+
+    def run(self, steps: int) -> int:
+        """How many deliveries there were."""
+        for _ in range(steps):
+            often = (self.publish, self.publish, self.publish, self.connect, self.subscribe)
+            self.chance.choice((*often, self.change, self.drop, self.pass_time))()
+            self.look()
+        return self.arrived
+
+    def look(self) -> None:
+        """Everything that has come, and what comes because it is acked; some of it stays in flight."""
+        for name, peer in self.peers.items():
+            is_acked = self.chance.random() < 0.6
+            while peer.inbox:
+                packet = peer.inbox.pop(0)
+                if isinstance(packet, Publish):
+                    self.arrived += name != "b"
+                    assert name == "b" or _is_allowed(self.rules, packet.topic), (packet.topic, self.rules)
+                    if packet.qos and is_acked:
+                        peer.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
+                elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:
+                    peer.ack(wire.PUBCOMP, packet.packet_id)
+
+    def publish(self) -> None:
+        topic = self.chance.choice(TOPICS)
+        if self.chance.random() < 0.2:
+            topic = f"$delayed/{self.chance.randrange(1, 5)}/{topic}"
+        ops = self.rig.come("ops")
+        ops.publish(topic, qos=self.chance.randrange(3), retain=self.chance.random() < 0.4)
+        ops.disconnect()
+
+    def change(self) -> None:
+        before, self.rules = self.rules, self.chance.choice(RULES)
+        self.rig.change("a", _toml(before), _toml(self.rules))
+
+    def connect(self) -> None:
+        name, key = self.chance.choice((("c1", "a"), ("c2", "a"), ("b", "b")))
+        peer = self.peers.pop(name, None)
+        if peer is not None:
+            peer.drop()
+        self.peers[name] = self.rig.stay(key, name)
+
+    def drop(self) -> None:
+        if self.peers:
+            self.peers.pop(self.chance.choice(sorted(self.peers))).drop()
+
+    def subscribe(self) -> None:
+        if self.peers:
+            peer = self.peers[self.chance.choice(sorted(self.peers))]
+            text = self.chance.choice(("#", "a/#", "+/1", "$share/g/#"))
+            qos = self.chance.randrange(3)
+            peer.send(Subscribe(peer.next_id(), ((text, SubscribeOptions(qos, False, False, 0)),)))
+
+    def pass_time(self) -> None:
+        self.rig.pass_ms(2_000)
+
+
+def _toml(rules: list[str]) -> str:
+    return f"deliver = {rules}".replace("'", '"')
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_slips_past_the_rules_whatever_happens(tmp_path: Path, seed: int) -> None:
+    assert Walk(tmp_path, seed).run(200) > 5
