@@ -105,6 +105,7 @@ class Keyring:
         self._salt = secrets.token_bytes(32)
         self._backoff = Backoff(clock.mono)
         self._entries: dict[str, Entry] = {}
+        self._names: list[str] = []
         self._principals: dict[str, Principal] = {}
         self.anonymous = Principal("", EVERYTHING, clock.mono)
         """Who has shown nothing, where that is allowed."""
@@ -204,8 +205,8 @@ class Keyring:
 
     def _somebody(self, name: str) -> Entry:
         """Whose hash an unknown name is checked against: always the same one's."""
-        names = list(self._entries)
-        return self._entries[names[int.from_bytes(self._digest(name, b"")[:8], "big") % len(names)]]
+        at = int.from_bytes(self._digest(name, b"")[:8], "big") % len(self._names)
+        return self._entries[self._names[at]]
 
     def _used(self, name: str) -> Principal:
         principal = self._principals[name]
@@ -267,6 +268,7 @@ class Keyring:
     def take(self, read: Read) -> None:
         """Put in place what was read: rules are replaced, keys that are gone or others now are revoked."""
         before, self._entries, self._stamps = self._entries, read.entries, read.stamps
+        self._names = list(read.entries)
         for name, principal in list(self._principals.items()):
             entry = read.entries.get(name)
             if entry is None or entry.hash != before[name].hash:
