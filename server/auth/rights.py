@@ -28,10 +28,11 @@ from .bucket import Bucket
 SCHEDULE, READ, ADMIN = "schedule", "read", "admin"
 SCOPES = (SCHEDULE, READ, ADMIN)
 EVERY_SCOPE = frozenset(SCOPES)
-REMEMBERED = 1_000
-"""Topics whose answers one client's rights remember, of each kind; at the bound all are forgotten."""
-REMEMBERED_BYTES = 256 << 10
-"""Of these topics, of each kind."""
+REMEMBERED = 32
+"""Topics that one client publishes to whose answers are remembered; at the bound all are forgotten. What it
+is sent is remembered by who asks (server/delivery/router.py)."""
+REMEMBERED_BYTES = 4 << 10
+"""Of these topics; a longer one is not remembered."""
 _MARK = re.compile("%[cu%]")
 _WIDENING = frozenset("/+#\0")
 
@@ -137,7 +138,7 @@ class Rights:
         """Whether it may be sent what is published to the topic."""
         if self._grant is not self.principal.grant:
             self._learn()
-        return self._deliver.of(topic)
+        return self._deliver.match(topic)
 
     def may_see(self, topic: bytes) -> bool:
         """Whether it may look at messages to the topic: what it may send there, or be sent."""
@@ -176,7 +177,7 @@ class Rights:
 
 
 class _Answers:
-    """Topic -> whether the rules allow it, remembered."""
+    """Topic -> whether the rules allow it; `of` remembers."""
 
     __slots__ = ("_allow", "_bytes", "_deny", "_known")
 
@@ -191,7 +192,9 @@ class _Answers:
             return True
         answer = self._known.get(topic)
         if answer is None:
-            answer = self._match(topic.decode())
+            answer = self.match(topic)
+            if len(topic) > REMEMBERED_BYTES:
+                return answer
             self._bytes += len(topic)
             if len(self._known) >= REMEMBERED or self._bytes > REMEMBERED_BYTES:
                 self._known.clear()
@@ -199,10 +202,13 @@ class _Answers:
             self._known[topic] = answer
         return answer
 
-    def _match(self, topic: str) -> bool:
-        if any(fits(topic) for fits in self._deny):
+    def match(self, topic: bytes) -> bool:
+        if self._allow is None and not self._deny:
+            return True
+        text = topic.decode()
+        if any(fits(text) for fits in self._deny):
             return False
-        return self._allow is None or any(fits(topic) for fits in self._allow)
+        return self._allow is None or any(fits(text) for fits in self._allow)
 
 
 def _is_level(value: str) -> bool:

@@ -9,6 +9,7 @@ from server.auth.rights import (
     NOTHING,
     READ,
     REMEMBERED,
+    REMEMBERED_BYTES,
     SCHEDULE,
     Grant,
     Principal,
@@ -144,8 +145,12 @@ def test_answers_are_remembered_within_a_bound() -> None:
         assert not some.may_publish(b"b/%d" % number)
     assert len(some._publish._known) <= REMEMBERED
     for number in range(100):
-        assert some.may_publish(b"a/%d/" % number + b"x" * 60_000)
-    assert sum(map(len, some._publish._known)) <= 256 << 10
+        assert some.may_publish(b"a/%d/" % number + b"x" * 1_000)
+        assert sum(map(len, some._publish._known)) <= REMEMBERED_BYTES
+    assert some.may_publish(b"a/" + b"x" * 60_000)
+    assert sum(map(len, some._publish._known)) <= REMEMBERED_BYTES
+    assert some.may_receive(b"a/1")
+    assert not some._deliver._known
     assert NOTHING.allow == ()
 
 
