@@ -225,6 +225,13 @@ class Config:
         """Whether anybody has a key or a password."""
         return bool(self.auth.keys_file or self.mqtt.password_file)
 
+    @property
+    def open_to_others(self) -> list[Address]:
+        """Where other machines reach the server and nobody has to show a key."""
+        http = [] if self.auth.keys_file else [self.http.listen]
+        mqtt = [listener for listener in self.mqtt.listen if self.lets_anybody(listener)]
+        return [listener for listener in (*http, *mqtt) if not listener.is_loopback]
+
     def lets_anybody(self, listener: Address) -> bool:
         """Whether who shows no key may come in by a listener of MQTT."""
         allowed = self.mqtt.allow_anonymous

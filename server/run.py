@@ -81,8 +81,10 @@ class Server:
         self.app.housekeeping.start()
         self._watch.start()
         self._is_started = True
+        for listener in self.config.open_to_others:
+            log.warning("auth.allow_open: whoever reaches %s may do everything, without a key", listener)
         _settle_garbage_collector()
-        _announce(f"{http.host}:{http_port}", self.app.listening)
+        _announce(f"{http.host}:{http_port}", self.app.listening, has_keys=self.app.keyring.has_keys)
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
@@ -151,13 +153,14 @@ def _settle_garbage_collector() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def _announce(http: str, listening: list[dict[str, object]]) -> None:
+def _announce(http: str, listening: list[dict[str, object]], *, has_keys: bool) -> None:
     """Where the server listens and one line to try, for people and for scripts."""
     first, *more = listening
+    key = "-H 'authorization: Bearer KEY' " if has_keys else ""
     others = "".join(f" {at['transport']}={at['host']}:{at['port']}" for at in more)
     lines = (
         f"listening http={http} mqtt={first['host']}:{first['port']}{others}",
-        f"try: curl -s http://{http}/v1/messages -H 'content-type: application/json' "
+        f"try: curl -s http://{http}/v1/messages {key}-H 'content-type: application/json' "
         '-d \'{"topic":"hello","payload":"world","deliver_in":"5s"}\'',
     )
     print("\n".join(lines), flush=True)  # noqa: T201

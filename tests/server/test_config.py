@@ -200,6 +200,15 @@ def test_who_has_keys_lets_nobody_in_without_unless_told(tmp_path: Path, file: s
     assert Config().lets_anybody(plain)
 
 
+def test_where_anybody_may_come_in_from_elsewhere_is_known() -> None:
+    text = {"http.listen": "0.0.0.0:8080", "mqtt.listen": "127.0.0.1:1883,mqtt://0.0.0.0:1884"}
+    config, _ = load(None, {"FASTI__AUTH__ALLOW_OPEN": "true"}, text)
+    assert [str(at) for at in config.open_to_others] == ["0.0.0.0:8080", "mqtt://0.0.0.0:1884"]
+    config, _ = load(None, {"FASTI__AUTH__KEYS_FILE": "k"}, text)
+    assert config.open_to_others == []
+    assert Config().open_to_others == []
+
+
 def test_http_listens_elsewhere_with_keys(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[auth]\nkeys_file = "k"\n')

@@ -101,6 +101,7 @@ async def test_a_process_with_keys(tmp_path: Path) -> None:
         await calls.call("GET", "/readyz", status=200)
         body = {"topic": "t", "payload": "x"}
         await calls.call("POST", "/v1/messages", body, status=201, Authorization=f"Bearer {a}")
+        assert "authorization: Bearer KEY" in server.output
         nobody = await dial(server.mqtt)
         nobody.send(Connect(5, "n"))
         assert (await nobody.take(Connack)).reason == 0x87
@@ -117,6 +118,15 @@ async def test_a_process_with_keys(tmp_path: Path) -> None:
         assert ops not in server.output
         assert "Traceback" not in server.output, server.output
     assert read_last_use(tmp_path / "data").keys() == {"ops"}
+
+
+async def test_a_process_that_is_open_says_so_at_each_start(tmp_path: Path) -> None:
+    """127.1 is loopback for the system, and no address that is known to be."""
+    told = {"auth.allow_open": "true"}
+    async with serving(tmp_path / "data", "--http", "127.1:0", settings=told) as server:
+        assert await asyncio.to_thread(server.stop) == 0
+        assert "auth.allow_open: whoever reaches 127.1:0 may do everything" in server.output
+        assert server.output.count("may do everything") == 1
 
 
 def test_a_process_whose_file_is_bad_does_not_start(tmp_path: Path) -> None:
