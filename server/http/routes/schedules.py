@@ -21,7 +21,7 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.errors import Corrupt
-from shards.record import decode, is_stub
+from shards.record import decode, is_stub, topic_of
 from shards.schedules import ScheduleRow
 from timeline.fires import Fire, Plan, fires, local_of
 from timeline.position import MessageId, id_text
@@ -31,6 +31,7 @@ from ...config import Limits
 from ...schedules.recurring import Schedules, plan_of
 from ...times import format_ms
 from ...writer import Ask
+from ..access import check_send, rights_of
 from ..answers import asked, json_answer
 from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
@@ -106,6 +107,7 @@ class ScheduleRoutes:
         now_ms = self._clock.wall_ms()
         timing = await asyncio.to_thread(timing_of, wish, name, now_ms, self._limits)
         record = record_of(wish, now_ms, self._limits)
+        check_send(rights_of(request), topic_of(record))
         body = await request.read()
         decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
         row, is_new = await asked(self._ask, decide)

@@ -176,6 +176,13 @@ async def test_a_key_sends_to_the_topics_of_its_rules(keyed: Keyed) -> None:
     assert sorted(await keyed.topics("ops")) == ["a/a/1", "a/a/2", "a/a/3"]
 
 
+async def test_a_schedule_sends_to_the_topics_of_the_rules(keyed: Keyed) -> None:
+    keyed.add("boss", "admin", publish=["a/#"])
+    for topic, status in (("a/1", 201), ("b/1", 403)):
+        body = {"every": "PT1H", "topic": topic, "payload": "x"}
+        await keyed.call("boss", "PUT", f"/v1/schedules/of-{topic[0]}", body, status=status)
+
+
 async def test_what_a_key_may_not_see_is_not_there(keyed: Keyed) -> None:
     keyed.add("a", publish=["a/#"], deliver=["seen/#"])
     own = await keyed.schedule("ops", "a/1")
