@@ -17,6 +17,7 @@
     held.py          messages that wait because the clock was set back, moved when it comes back
     metrics.py       what is counted as it happens
 
+    auth/            keys, and who may do what
     delivery/        who gets a message: sessions, dispatch, replay; knows no socket
     schedules/       recurring schedules, and new rules of time zones
     jobs/            pipeline jobs, the server's side

@@ -5,6 +5,7 @@
     python -m server inspect --data DIR
     python -m server verify [--repair] --data DIR
     python -m server retime --data DIR
+    python -m server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
 
 Exit codes: 0 ended in order, 1 the data is damaged or the server could not go on, 2 wrong usage,
 configuration or a data directory in use.
@@ -13,11 +14,16 @@ configuration or a data directory in use.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shards.errors import ShardsError, StoreLocked
 
+from .auth import commands as keys
+from .auth.aside import at_once
+from .auth.keyring import Keyring
+from .auth.keys_file import KeysFileError
+from .clock import SystemClock
 from .config import Config, ConfigError, load, table
 from .logs import configure_logging
 from .offline import inspect, retime, verify
@@ -37,17 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     if options.check:
-        try:
-            http_certificates(config), mqtt_certificates(config)
-        except ConfigError as error:
-            print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
-            return EXIT_USAGE
-        print("\n".join(table(config, origins)))  # noqa: T201
-        return 0
+        return _check(config, origins)
+    if options.command == "keys":
+        return _keys(options, config)
     configure_logging(options.log)
     try:
         return _run(options, config)
-    except (ConfigError, StoreLocked) as error:
+    except (ConfigError, StoreLocked, KeysFileError) as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except (ShardsError, OSError) as error:
@@ -66,6 +68,48 @@ def _run(options: argparse.Namespace, config: Config) -> int:
     return serve(config, is_simulated=options.clock == "simulated")
 
 
+def _check(config: Config, origins: Mapping[str, str]) -> int:
+    """Every setting with its origin; the files of certificates and keys are looked at too."""
+    print("\n".join(table(config, origins)))  # noqa: T201
+    try:
+        http_certificates(config), mqtt_certificates(config)
+        Keyring(config, SystemClock(), at_once)
+    except (ConfigError, KeysFileError) as error:
+        print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    return 0
+
+
+def _keys(options: argparse.Namespace, config: Config) -> int:
+    """On the keys file alone: the server may run."""
+    file = options.file or config.auth.keys_file
+    if not file:
+        print("fasti-server: auth.keys_file is not set: name the file with --file", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    path = Path(file)
+    try:
+        if options.verb == "add":
+            key = keys.add(
+                path,
+                options.name,
+                scopes=options.scope,
+                publish=options.publish,
+                subscribe=options.subscribe,
+                deliver=options.deliver,
+                rate=options.rate,
+            )
+            print(key)  # noqa: T201
+            print("It is shown this once; the file has its hash only.", file=sys.stderr)  # noqa: T201
+        elif options.verb == "revoke":
+            keys.revoke(path, options.name)
+        else:
+            print("\n".join(keys.listed(path, Path(config.store.dir))))  # noqa: T201
+    except KeysFileError as error:
+        print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--config", type=Path, default=None, help="a config.toml; without one, the defaults")
@@ -79,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", choices=("text", "json"), default="text")
     parser.add_argument("--check", action="store_true", help="show every setting and its origin, and exit")
     parser.set_defaults(repair=False)
-    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime}")
+    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime,keys}")
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     quiet.add_argument("--config", type=Path)
     quiet.add_argument("--data")
@@ -89,7 +133,33 @@ def _parser() -> argparse.ArgumentParser:
         "retime", parents=[quiet], help="recompute local wall times of a stopped server's data"
     )
     check.add_argument("--repair", action="store_true", help="write derived data again")
+    _add_keys(commands.add_parser("keys", parents=[quiet], help="add, list and revoke keys"), quiet)
     return parser
+
+
+def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -> None:
+    """`quiet`: options of every command."""
+    there = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    there.add_argument("--file", help="the keys file; else auth.keys_file")
+    parser.set_defaults(file=None)
+    verbs = parser.add_subparsers(dest="verb", metavar="{add,ls,revoke}", required=True)
+    add = verbs.add_parser("add", parents=[quiet, there], help="make a key and print it, once")
+    add.add_argument("name")
+    add.add_argument(
+        "--scope", action="append", required=True, help="schedule, read, admin (which has both in it)"
+    )
+    for what, why in (
+        ("publish", "it may send to"),
+        ("subscribe", "it may subscribe to"),
+        ("deliver", "it may be sent"),
+    ):
+        add.add_argument(
+            f"--{what}", action="append", default=None, metavar="FILTER", help=f"topics that {why}; else all"
+        )
+    add.add_argument("--rate", type=int, default=0, help="messages a second; else any number")
+    verbs.add_parser("ls", parents=[quiet, there], help="list the keys")
+    revoke = verbs.add_parser("revoke", parents=[quiet, there], help="end a key; open connections end too")
+    revoke.add_argument("name")
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, object]:

@@ -17,6 +17,8 @@ from shards.commit import GroupCommit
 from shards.errors import ShardsError, StoreFailed
 from shards.rocks import RocksStore
 
+from .auth.aside import Threads
+from .auth.keyring import Keyring
 from .clock import Clock
 from .config import Config
 from .core import Core
@@ -50,12 +52,17 @@ class App:
     """
 
     def __init__(self, config: Config, clock: Clock, store: RocksStore, *, fatal: Callable[[], None]) -> None:
-        """`fatal`: called when the server cannot go on. Raises WrongFormat, Corrupt, StoreFailed."""
+        """`fatal`: called when the server cannot go on.
+
+        Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
+        """
+        self._checks = Threads()
+        self.keyring = Keyring(config, clock, self._checks)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_planned = False
         self._clock = clock
         self._store = store
-        self.core = Core(config, clock, store, wake=self.plan)
+        self.core = Core(config, clock, store, wake=self.plan, rights_of=self.keyring.rights_of)
         self.metrics = Metrics()
         self.is_ready = False
         self._fatal = fatal
@@ -69,7 +76,7 @@ class App:
         core, opened = self.core, self.core.opened
         self.workers = Workers(store)
         self.leavings = Leavings(self.ask, core.writer, opened, self.workers)
-        self.launcher = Launcher(config.spark)
+        self.launcher = Launcher(config.spark, key=self.keyring.own_key())
         self.pipeline = Pipeline(
             self.ask,
             clock,
@@ -126,6 +133,7 @@ class App:
         if self._timer is not None:
             self._timer.cancel()
         self._sync_thread.shutdown()
+        self._checks.stop()
         self._store.close()
 
     # -- work

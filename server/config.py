@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from .kinds import (
     ADDRESS,
+    ANONYMOUS,
     FILTERS,
     FLAG,
     HOSTS,
@@ -100,8 +101,10 @@ class Mqtt:
     maximum_packet_size: int = _key(size(16, 268_435_455), "1MiB")
     upgrade_outgoing_qos: bool = _key(FLAG, False)
     allow_zero_length_clientid: bool = _key(FLAG, True)
-    allow_anonymous: bool = _key(FLAG, True)
+    allow_anonymous: bool | tuple[Address, ...] | None = _key(ANONYMOUS, "auto")
     ws_origins: tuple[str, ...] = _key(ORIGINS, [])
+    password_file: str = _key(TEXT, "")
+    acl_file: str = _key(TEXT, "")
 
     @property
     def qos_floor(self) -> int:
@@ -232,9 +235,10 @@ class Config:
     spark: Spark = Spark()
     auth: Auth = Auth()
 
-    def lets_anybody(self, listener: Address) -> bool:  # noqa: ARG002 - all are alike so far
-        """Whether who shows no key may come in by a listener of MQTT."""
-        return self.mqtt.allow_anonymous
+    @property
+    def has_keys(self) -> bool:
+        """Whether anybody has a key or a password."""
+        return bool(self.auth.keys_file or self.mqtt.password_file)
 
     @property
     def open_beyond(self) -> tuple[tuple[str, Address], ...]:
@@ -242,6 +246,19 @@ class Config:
         http = () if self.auth.keys_file else (("http.listen", self.http.listen),)
         mqtt = (("mqtt.listen", one) for one in self.mqtt.listen if self.lets_anybody(one))
         return tuple((key, one) for key, one in (*http, *mqtt) if not one.is_loopback)
+
+    def lets_anybody(self, listener: Address) -> bool:
+        """Whether who shows no key may come in by a listener of MQTT."""
+        allowed = self.mqtt.allow_anonymous
+        if isinstance(allowed, tuple):
+            return any(_is_same(listener, one) for one in allowed)
+        return not self.has_keys if allowed is None else allowed
+
+
+def _is_same(listener: Address, other: Address) -> bool:
+    return replace(listener, scheme=listener.scheme or "mqtt") == replace(
+        other, scheme=other.scheme or "mqtt"
+    )
 
 
 def load(
@@ -381,16 +398,20 @@ def _check_together(config: Config) -> None:
     ):
         if _value(config, given) and not _value(config, needed):
             raise ConfigError(needed, f"is needed: {given} is set")
-    if auth.keys_file:
-        raise ConfigError("auth.keys_file", "must be empty: this version does not check keys yet")
+    allowed = config.mqtt.allow_anonymous
+    for one in allowed if isinstance(allowed, tuple) else ():
+        if not any(_is_same(listener, one) for listener in config.mqtt.listen):
+            raise ConfigError("mqtt.allow_anonymous", f"{one} is not one of mqtt.listen")
     if auth.allow_open:
         return
-    if not config.http.listen.is_loopback:
+    if not config.http.listen.is_loopback and not auth.keys_file:
         raise ConfigError(
-            "auth.allow_open", f"must be true: http.listen {config.http.listen} can be reached from elsewhere"
+            "auth.allow_open",
+            f"must be true, or auth.keys_file set: http.listen {config.http.listen} can be reached from"
+            " elsewhere",
         )
     for listener in config.mqtt.listen:
-        if not listener.is_loopback and config.mqtt.allow_anonymous:
+        if not listener.is_loopback and config.lets_anybody(listener):
             raise ConfigError(
                 "mqtt.allow_anonymous", f"must be false: mqtt.listen {listener} can be reached from elsewhere"
             )

@@ -27,6 +27,7 @@ from .delivery.replay import Replay
 from .delivery.retained import Retained
 from .delivery.router import Router
 from .delivery.sessions import Sessions
+from .delivery.subscriber import Rights
 from .delivery.wills import Wills
 from .held import Held
 from .loader import Loader
@@ -34,15 +35,31 @@ from .mending import Mending
 from .schedules.recurring import Schedules
 from .writer import Busy, Entry, Writer
 
+RightsOf = Callable[[str, str], Rights | None]
 NODE = 0
 UNLIMITED = 1 << 62
+
+
+def everything(name: str, client_id: str) -> None:
+    """What a client may where there are no keys."""
 
 
 class Core:
     """All parts of one server."""
 
-    def __init__(self, config: Config, clock: Clock, store: Store, *, wake: Callable[[], None]) -> None:
-        """`wake`: there is something to do. Raises WrongFormat, Corrupt, StoreFailed."""
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: Store,
+        *,
+        wake: Callable[[], None],
+        rights_of: RightsOf = everything,
+    ) -> None:
+        """`wake`: there is something to do. `rights_of`: what a client may, by its key's name and its id.
+
+        Raises WrongFormat, Corrupt, StoreFailed.
+        """
         self.config = config
         self.clock = clock
         self.node = NODE
@@ -66,12 +83,12 @@ class Core:
         self.mending = Mending(self.opened, self.wheel, self.writer, clock)
         self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
-        self._deliver(wake)
+        self._deliver(wake, rights_of)
         self._is_beating = False
         self.sessions.load()
         self.broker.restore()
 
-    def _deliver(self, wake: Callable[[], None]) -> None:
+    def _deliver(self, wake: Callable[[], None], rights_of: RightsOf) -> None:
         """Build the room `delivery`, each part from those before it."""
         config, clock, store, writer = self.config, self.clock, self.opened.store, self.writer
         horizon, tail = self.horizon, self.tail
@@ -90,6 +107,7 @@ class Core:
             max_in_flight=config.sessions.max_in_flight,
             max_inflight_bytes=config.sessions.max_inflight_bytes,
             gate_bytes=config.limits.out_bytes,
+            rights_of=rights_of,
         )
         self.cursors = self.sessions.cursors
         ready = Ready(wake)

@@ -189,6 +189,24 @@ def _read_listener(value: object) -> Address:
     return Address(address.host, address.port, scheme)
 
 
+def _read_anonymous(value: object) -> "bool | tuple[Address, ...] | None":
+    """True, false, or on which of the listeners; None: what is usual."""
+    if value == "auto":
+        return None
+    try:
+        return _read_flag(value)
+    except KindError:
+        if isinstance(value, str) and ":" not in value:
+            raise KindError('true or false, "auto", or a list of listeners is expected') from None
+    return _read_listeners(value)
+
+
+def _show_anonymous(given: "bool | tuple[Address, ...] | None") -> str:
+    if isinstance(given, tuple):
+        return _show_listeners(given)
+    return "auto" if given is None else FLAG.show(given)
+
+
 def _show_listeners(listeners: tuple[Address, ...]) -> str:
     return ", ".join(map(str, listeners))
 
@@ -233,6 +251,7 @@ def _some_ms(value: object) -> int:
 
 SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 ADDRESS = Kind(_read_address)
+ANONYMOUS = Kind(_read_anonymous, _show_anonymous)
 HOSTS = Kind(_read_hosts, lambda hosts: json.dumps(list(hosts)))
 LISTENERS = Kind(_read_listeners, _show_listeners)
 FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import signal
-from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -14,6 +13,7 @@ from shards.rocks import RocksStore
 
 from .accepting import Acceptor
 from .app import App
+from .auth.watch import Watch
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
@@ -68,7 +68,8 @@ class Server:
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
         self._certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
-        self._listeners = Listeners(self.app.core.broker, config.mqtt, mqtt_tls)
+        self._listeners = Listeners(self.app.core.broker, config, self.app.keyring, mqtt_tls)
+        self._watch = Watch(self.app.keyring, store.path, self._review)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
         self._acceptor = Acceptor()
@@ -97,15 +98,17 @@ class Server:
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
         self.app.housekeeping.start((self.refresh, FILES_INTERVAL_S))
+        self._watch.start()
         self._is_started = True
         _settle_garbage_collector()
         for key, address in self.config.open_beyond:
             text = "%s %s is open: other machines can reach it, nobody has to show a key (auth.allow_open)"
             log.warning(text, key, address)
-        _announce(f"{http.host}:{http_port}", listening, has_tls=tls is not None)
+        has_keys = self.app.keyring.has_keys
+        _announce(f"{http.host}:{http_port}", listening, has_tls=tls is not None, has_keys=has_keys)
 
     def refresh(self, *, is_told: bool = False) -> None:
-        """Read files again that have changed, or in any case if `is_told`."""
+        """Read certificates again that have changed, or in any case if `is_told`."""
         for certificates in self._certificates:
             certificates.refresh(is_told=is_told)
 
@@ -113,6 +116,7 @@ class Server:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
         if self._is_started:
             self.app.housekeeping.stop()
+            await self._watch.stop()
         self._listeners.close()
         self._acceptor.close()
         await asyncio.gather(self._stop_http(), self._stop_mqtt())
@@ -133,6 +137,16 @@ class Server:
         while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
+    def hang_up(self) -> None:
+        """SIGHUP: read again what can be read again."""
+        self.refresh(is_told=True)
+        self._watch.hurry()
+
+    def _review(self) -> None:
+        """Keys are others now: connections of those that count no more end, rules hold from here on."""
+        self._listeners.review()
+        self.app.core.sessions.review()
+
     def _fatal(self) -> None:
         self.exit_code = 1
         self.stopping.set()
@@ -142,7 +156,7 @@ async def _serve(server: Server) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, is_told=True))
+    loop.add_signal_handler(signal.SIGHUP, server.hang_up)
     try:
         await server.start()
         if not server.exit_code:
@@ -170,13 +184,15 @@ def _settle_garbage_collector() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def _announce(http: str, listening: list[dict[str, object]], *, has_tls: bool) -> None:
+def _announce(http: str, listening: list[dict[str, object]], *, has_tls: bool, has_keys: bool) -> None:
     """Where the server listens and one line to try, for people and for scripts."""
     first, *more = listening
+    key = "-H 'authorization: Bearer KEY' " if has_keys else ""
     others = "".join(f" {at['transport']}={at['host']}:{at['port']}" for at in more)
     lines = (
         f"listening http={http} mqtt={first['host']}:{first['port']}{others}",
-        f"try: curl -s http{'s' if has_tls else ''}://{http}/v1/messages -H 'content-type: application/json' "
+        f"try: curl -s http{'s' if has_tls else ''}://{http}/v1/messages {key}"
+        "-H 'content-type: application/json' "
         '-d \'{"topic":"hello","payload":"world","deliver_in":"5s"}\'',
     )
     print("\n".join(lines), flush=True)  # noqa: T201

@@ -1,7 +1,7 @@
 """The HTTP side put together: which parts of the app each resource uses, what every request passes through.
 
-That is, from the outside in: the count of answers, CORS, problems made of exceptions, the bound on bodies,
-the route. The resources themselves (server/http) know the parts that they are given, and not the app.
+That is, from the outside in: the count of answers, CORS, problems made of exceptions, keys, the bound on
+bodies, the route. The resources themselves (server/http) know the parts that they are given, and not the app.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from shards.borrow import counting
 from .app import App
 from .browsers import Pages
 from .config import Config
+from .http.access import Access
 from .http.answers import Handler
 from .http.cors import cors, open_answer
 from .http.front import Desk
@@ -51,7 +52,13 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     timeline = read_side(app)
     spreader = Spreader(timeline)
     site = web.Application(
-        middlewares=[_counting(metrics), cors(_pages(config)), problem_middleware, gate.middleware()],
+        middlewares=[
+            _counting(metrics),
+            cors(_pages(config)),
+            problem_middleware,
+            Access(app.keyring).middleware(),
+            gate.middleware(),
+        ],
         client_max_size=http.max_body,
     )
     site.on_response_prepare.append(open_answer)
@@ -77,7 +84,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
             listening=listening,
             is_ready=lambda: app.is_ready,
         ),
-        OpenApi(),
+        OpenApi(has_keys=app.keyring.has_keys),
     ):
         site.router.add_routes([_patient(route) for route in resource.routes()])
     return site
@@ -97,6 +104,7 @@ def build_desk(app: App, gate: Gate, server: web.Server) -> Desk:
         config.limits,
         gate,
         _pages(config),
+        Access(app.keyring),
         others,
     )
 

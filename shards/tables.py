@@ -83,6 +83,8 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """Running time of the server when its connection ended, from which its expiry counts; 0: not known."""
     doubt: bytes = b""
     """Position: the client may have had what is due before its ms and was placed up to its seq."""
+    owner: str = ""
+    """Name of the key that the client has shown; empty: none."""
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -119,6 +119,23 @@ def matcher(filter: str) -> Callable[[str], bool]:
     return fits
 
 
+def covers(wide: str, narrow: str) -> bool:
+    """Whether everything that the filter `narrow` can match is matched by `wide`, level by level.
+
+    Without the rule of `$`: by this `#` covers `$SYS/#` too, which it does not match.
+    """
+    theirs = narrow.split("/")
+    own = wide.split("/")
+    for index, level in enumerate(own):
+        if level == "#":
+            return True
+        if index >= len(theirs) or theirs[index] == "#":
+            return False
+        if level != "+" and level != theirs[index]:
+            return False
+    return len(theirs) == len(own)
+
+
 def _literals(wanted: Sequence[str], start: int) -> "tuple[Pick | None, object]":
     """What takes the levels out of a topic that some levels of a filter name, and what they have to be.
 

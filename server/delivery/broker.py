@@ -19,7 +19,7 @@ from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.record import Record
 from shards.store import Table
-from timeline.filters import SHARE_PREFIX
+from timeline.filters import SHARE_PREFIX, covers
 from timeline.horizon import Horizon
 from timeline.position import Position, position
 from timeline.session import Flight, Subscription
@@ -38,7 +38,7 @@ from .ready import Ready
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions, TooManySessions
-from .subscriber import Closing, Link, Subscriber, Will
+from .subscriber import Closing, Link, Rights, Subscriber, Will
 from .wills import Wills
 
 log = logging.getLogger(__name__)
@@ -151,9 +151,18 @@ class Broker:
         return self.clock.wall_ms() << 20 | self._assigned & 0xFFFFF
 
     def claim(
-        self, link: Link, client_id: str, *, clean: bool, expiry_s: int, window: int
+        self,
+        link: Link,
+        client_id: str,
+        *,
+        clean: bool,
+        expiry_s: int,
+        window: int,
+        rights: Rights | None = None,
     ) -> tuple[Subscriber | None, bool]:
         """The session for a new connection and whether it was there before; None: too many exist.
+
+        `rights`: what its client may from now on; None: nobody is asked for keys.
 
         A connection that has it is told and closed. The session is the caller's at once, but is sent
         nothing before `resume`.
@@ -171,6 +180,9 @@ class Broker:
                 known.session.keep_for(expiry_s)
                 known.session.resize(window)
                 known.link, known.left_ms, known.left_running_ms = link, 0, 0
+                if rights is not None:
+                    known.owner, known.rights = rights.name, rights
+                    self.router.forget()
                 return known, True
             self._forget(known)
         try:
@@ -179,7 +191,16 @@ class Broker:
             log.warning("connect refused: %s", error, extra=by("clients"))
             return None, False
         fresh.link = link
+        if rights is not None:
+            fresh.owner, fresh.rights = rights.name, rights
         return fresh, False
+
+    def is_taken(self, client_id: str, rights: Rights | None) -> bool:
+        """Whether the session of that client is not to be taken over: it is another key's that counts."""
+        known = self.sessions.get(client_id)
+        if rights is None or known is None or known.owner in ("", rights.name):
+            return False
+        return not self.sessions.is_over(known) and (known.rights is None or known.rights.is_live)
 
     def asks(self, subscriber: Subscriber) -> int:
         """How many of its client's packets wait for the session to be durable."""
@@ -325,7 +346,9 @@ class Broker:
     def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why a filter, `text` as it was asked for, may not be subscribed to."""
         limits = self.config.limits
-        if any(_covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
+        if subscriber.rights is not None and not subscriber.rights.may_subscribe(topic_filter):
+            return Denial.NOT_ALLOWED
+        if any(covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
             return Denial.NOT_ALLOWED
         if (
             topic_filter in ("#", "+/#")
@@ -520,19 +543,6 @@ class Broker:
             done(is_durable)
 
         self.submit(lambda commit: commit.row(Table.RECEIVED, key, None), settled)
-
-
-def _covers(denied: str, topic_filter: str) -> bool:
-    """Whether everything that `topic_filter` can match is matched by `denied`, level by level."""
-    theirs = topic_filter.split("/")
-    for index, level in enumerate(denied.split("/")):
-        if level == "#":
-            return True
-        if index >= len(theirs) or theirs[index] == "#":
-            return False
-        if level != "+" and level != theirs[index]:
-            return False
-    return len(theirs) == len(denied.split("/"))
 
 
 def _drop(_: object) -> None:

@@ -86,6 +86,8 @@ class Membership:
             group = self._open(text, subscription.since, is_stored=False)
         is_new = member not in group.members
         group.join(member, subscription)
+        if member.is_restricted:
+            self._router.forget()
         member.groups[text] = group
         self._ready.wake(group)
         return is_new
@@ -97,6 +99,8 @@ class Membership:
             return
         was_persistent = group.session.is_persistent
         is_last = group.leave(member)
+        if member.is_restricted:
+            self._router.forget()
         if is_last:
             del self._by_text[text]
             self._router.discard_all(group)

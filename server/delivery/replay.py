@@ -153,7 +153,8 @@ class Replay:
             subscriber.release(flight)
             return True
         message = self._in_flight(flight)
-        if message is None or self._is_over(message, flight):
+        may_have = message is not None and subscriber.may_receive(message.record.topic)
+        if message is None or not may_have or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
         elif self._max_attempts and flight.attempts >= self._max_attempts:
             self._dead.bury(subscriber, message, flight)
@@ -210,7 +211,11 @@ class Replay:
                 if left <= 0:
                     return Progress.MORE
                 left -= 1 + size // COST_BYTES
-                if kept is not None and not self._router.is_denied(topic.decode()):
+                if (
+                    kept is not None
+                    and not self._router.is_denied(topic.decode())
+                    and subscriber.may_receive(topic)
+                ):
                     if not subscriber.can_take_retained:
                         return Progress.BLOCKED
                     message = self._retained.load(kept)

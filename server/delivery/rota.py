@@ -7,8 +7,8 @@ its window, keeps that much and no more from the others. Among equals it is the 
 Four things decide, in this order: whether a member has *room*, its *share* of what it has shown, whether its
 client takes a message of this *size*, and whose *turn* it is. Only members that may have room are looked at
 (`ready`), LOOKED_AT of them at a time: a member without room is taken off when it is come to, and put back
-when it acks, drains or connects. One whose client does not take a message of its size is passed over for it;
-only when none would, it goes to one nevertheless, where it is dropped and counted.
+when it acks, drains or connects. One whose client does not take a message of its size, or may not have it, is
+passed over for it; only when none would, it goes to one nevertheless, where it is dropped.
 """
 
 from collections import OrderedDict
@@ -42,7 +42,7 @@ class Rota:
         self.present: set[Subscriber] = set()
         """Members that are connected."""
         self._unlimited: set[Subscriber] = set()
-        """Of these, whose clients take messages of any size."""
+        """Of these, whose clients take messages of any size, and may have all."""
         self._shown: dict[Subscriber, int] = {}
         """How much each member has shown that it can take."""
         self._ready: OrderedDict[Subscriber, None] = OrderedDict()
@@ -52,7 +52,7 @@ class Rota:
         """The member may have room."""
         if member.link is not None:
             self.present.add(member)
-            if not member.link.is_limited:
+            if not (member.link.is_limited or member.is_restricted):
                 self._unlimited.add(member)
             self._ready.setdefault(member)
 
@@ -106,16 +106,19 @@ class Rota:
             # Among equals the one that waited longest is next.
             self._ready.move_to_end(best)
         elif unable and message is not None and not self._is_another_s(message, attempt):
-            best = unable[0]
+            topic = message.record.topic
+            best = next((member for member in unable if member.may_receive(topic)), unable[0])
         for member in unable:
             self._ready.move_to_end(member)
         return best
 
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
-        """Whether a member's client takes a message of this size."""
+        """Whether a member's client may have a message, and takes one of this size."""
         own = self._members[member]
         link, qos = member.link, min(message.record.qos, own.qos)
-        return link is not None and link.takes(message, qos, (own,), attempt)
+        if link is None or not member.may_receive(message.record.topic):
+            return False
+        return not link.is_limited or link.takes(message, qos, (own,), attempt)
 
     def _is_another_s(self, message: Message, attempt: int) -> bool:
         """Whether somebody takes a message who has no room now: it waits for that."""

@@ -6,6 +6,9 @@ answer is made once for the filters that match, and shared by the topics that th
 
     devices/1/temp, devices/2/temp ... -> {devices/#} -> 1,000 sessions and their subscriptions
 
+Who may not be sent a topic is left out of its answer: where keys are asked for, such topics have answers of
+their own. `forget` when rules change.
+
 The cache is dropped whole when any subscription changes. Bound in bytes: half of `max_bytes` for the topics
 and half for the answers; when one half is full all is dropped. An answer larger than its half is kept alone.
 """
@@ -35,8 +38,9 @@ class Router:
         self._half = max_bytes // 2
         self._trie: Trie[Subscriber, Subscription] = Trie()
         self._cache: dict[bytes, Targets] = {}
-        self._answers: dict[tuple[int, ...], Targets] = {}
-        """By the identities of the dictionaries in the trie, which stay while no subscription changes."""
+        self._answers: dict[tuple[int, ...], tuple[Targets, bool]] = {}
+        """By the identities of the dictionaries in the trie, which stay while no subscription changes. With
+        each whether somebody in it may not have every topic."""
         self._topic_bytes = self._answer_bytes = 0
 
     def __len__(self) -> int:
@@ -49,11 +53,11 @@ class Router:
 
     def add(self, subscriber: Subscriber, subscription: Subscription) -> None:
         self._trie.add(subscription.filter, subscriber, subscription)
-        self._forget()
+        self.forget()
 
     def discard(self, subscriber: Subscriber, topic_filter: str) -> None:
         self._trie.discard(topic_filter, subscriber)
-        self._forget()
+        self.forget()
 
     def discard_all(self, subscriber: Subscriber) -> None:
         for topic_filter in subscriber.session.subscriptions:
@@ -76,16 +80,23 @@ class Router:
         found = [] if self.is_denied(text) else self._trie.holders(text)
         size = len(topic) + TOPIC_OVERHEAD
         if self._topic_bytes + size > self._half:
-            self._forget()
+            self.forget()
         key = tuple(map(id, found))
-        targets = self._answers.get(key)
-        if targets is None:
-            targets = self._answer(key, found)
+        targets, is_restricted = self._answers.get(key) or self._answer(key, found)
+        if is_restricted:
+            targets = {
+                subscriber: theirs for subscriber, theirs in targets.items() if subscriber.may_receive(topic)
+            }
+            size += ANSWER_OVERHEAD + PAIR_BYTES * len(targets)
+            if self._topic_bytes + size > self._half:
+                self.forget()
         self._cache[topic] = targets
         self._topic_bytes += size
         return targets
 
-    def _answer(self, key: tuple[int, ...], found: Sequence[dict[Subscriber, Subscription]]) -> Targets:
+    def _answer(
+        self, key: tuple[int, ...], found: Sequence[dict[Subscriber, Subscription]]
+    ) -> tuple[Targets, bool]:
         gathered: dict[Subscriber, list[Subscription]] = {}
         pairs = 0
         for holders in found:
@@ -95,12 +106,14 @@ class Router:
         targets = {subscriber: tuple(theirs) for subscriber, theirs in gathered.items()}
         size = ANSWER_OVERHEAD + 8 * len(key) + PAIR_BYTES * pairs
         if self._answer_bytes + size > self._half:
-            self._forget()
-        self._answers[key] = targets
+            self.forget()
+        answer = targets, any(subscriber.is_restricted for subscriber in targets)
+        self._answers[key] = answer
         self._answer_bytes += size
-        return targets
+        return answer
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget all answers: subscriptions or rules are others."""
         if self._cache or self._answers:
             self._cache, self._answers = {}, {}
             self._topic_bytes = self._answer_bytes = 0

@@ -39,6 +39,7 @@ def session_row(subscriber: Subscriber) -> bytes:
         will_id,
         left_running_ms=subscriber.left_running_ms,
         doubt=keys.place(subscriber.doubt) if subscriber.doubt else b"",
+        owner=subscriber.owner,
     )
     will = subscriber.will or subscriber.unplaced
     if will is not None:

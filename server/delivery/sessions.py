@@ -8,7 +8,7 @@ Where they stand is written by `cursors`.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from shards import keys
 from shards.errors import Corrupt
@@ -28,7 +28,7 @@ from .owed import Owed
 from .quota import Quota
 from .router import Router
 from .session_rows import resume, subscription_of
-from .subscriber import Subscriber, Will
+from .subscriber import Rights, Subscriber, Will
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,9 @@ class Sessions:
         max_in_flight: int,
         max_inflight_bytes: int,
         gate_bytes: int,
+        rights_of: Callable[[str, str], Rights | None],
     ) -> None:
+        """`rights_of`: what a client may, by the name of its key and its id."""
         self._store = store
         self._horizon = horizon
         self._router = router
@@ -66,6 +68,7 @@ class Sessions:
         self._max_in_flight = max_in_flight
         self._max_inflight_bytes = max_inflight_bytes
         self._gate_bytes = gate_bytes
+        self._rights_of = rights_of
         self._by_id: dict[str, Subscriber] = {}
         self.unreadable = 0
         """Sessions and cursors that were passed over at the start."""
@@ -88,6 +91,13 @@ class Sessions:
         subscriber = Subscriber(session, self.cursors.dirty, self.cursors.secure, self._gate_bytes)
         self._by_id[client_id] = subscriber
         return subscriber
+
+    def review(self) -> None:
+        """Keys are others now: of whose key counts no more, what the one of that name may now."""
+        for subscriber in self._by_id.values():
+            if subscriber.rights is not None and not subscriber.rights.is_live:
+                subscriber.rights = self._rights_of(subscriber.owner, subscriber.session.client_id)
+        self._router.forget()
 
     def leave(self, subscriber: Subscriber) -> None:
         """Its connection has ended: its expiry begins to count."""
@@ -160,6 +170,8 @@ class Sessions:
             self._gate_bytes,
             will=Will(decode(row.will), row.will_delay_s) if row.will else None,
             will_id=keys.message_of(row.will_id) if row.will_id else 0,
+            owner=row.owner,
+            rights=self._rights_of(row.owner, session.client_id),
         )
         self.leave(subscriber)
         subscriber.left_running_ms = row.left_running_ms or subscriber.left_running_ms

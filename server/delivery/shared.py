@@ -73,10 +73,20 @@ class Group(Subscriber):
     def can_resend(self) -> bool:
         return self.rota.next(None) is not None
 
+    @property
+    def is_restricted(self) -> bool:
+        return any(member.is_restricted for member in self.members)
+
+    def may_receive(self, topic: bytes) -> bool:
+        """Whether a member, here or away, may be sent it."""
+        return any(member.may_receive(topic) for member in self.members)
+
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
         member = self.rota.next(message)
         if member is None or not self.session.has_room:
             return False
+        if not member.may_receive(message.record.topic):
+            return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = min(message.record.qos, own.qos)
         flight = None
@@ -94,6 +104,9 @@ class Group(Subscriber):
         member = self.rota.next(message, flight.attempts + 1)
         if member is None:
             return False
+        if not member.may_receive(message.record.topic):
+            self.session.ack(flight.packet_id)
+            return True
         flight.attempts += 1
         own = self.members[member]
         qos = min(message.record.qos, own.qos)

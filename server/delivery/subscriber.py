@@ -30,6 +30,24 @@ class Will(msgspec.Struct, frozen=True):
     delay_s: int
 
 
+class Rights(Protocol):
+    """What a client may do; it may change at any time."""
+
+    @property
+    def name(self) -> str:
+        """Whose they are; empty: nobody's in particular."""
+
+    @property
+    def is_live(self) -> bool:
+        """False: its key has been revoked."""
+
+    def may_publish(self, topic: bytes) -> bool: ...
+
+    def may_receive(self, topic: bytes) -> bool: ...
+
+    def may_subscribe(self, topic_filter: str) -> bool: ...
+
+
 class Closing(Enum):
     """Why the server ends a connection."""
 
@@ -45,6 +63,8 @@ class Closing(Enum):
     """The server stops."""
     TIMED_OUT = auto()
     """Nothing has come for longer than was agreed."""
+    REVOKED = auto()
+    """Its key counts no more."""
 
 
 PERHAPS = 0
@@ -115,6 +135,8 @@ class Subscriber:
         "left_ms",
         "left_running_ms",
         "link",
+        "owner",
+        "rights",
         "secure",
         "session",
         "stored_at",
@@ -136,6 +158,8 @@ class Subscriber:
         *,
         will: Will | None = None,
         will_id: int = 0,
+        owner: str = "",
+        rights: Rights | None = None,
     ) -> None:
         """`will`, `will_id`: as they were stored. From then on only server/delivery/wills writes them."""
         self.session = session
@@ -143,6 +167,10 @@ class Subscriber:
         """The server's set of those whose cursor on disk is behind."""
         self.secure = secure
         self.link: Link | None = None
+        self.owner = owner
+        """The name of the key that its client has shown; empty: none."""
+        self.rights = rights
+        """What its client may, here or away; None: everything, as nobody is asked for keys."""
         self.is_ready = False
         """Waits in `Ready` for its turn to read on."""
         self.stored_at = 0.0
@@ -191,6 +219,15 @@ class Subscriber:
     def is_reachable(self) -> bool:
         """Somebody could be sent something."""
         return self.link is not None
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether `may_receive` depends on the topic."""
+        return self.rights is not None
+
+    def may_receive(self, topic: bytes) -> bool:
+        """Whether it may be sent what goes to this topic, as the rules are now."""
+        return self.rights is None or self.rights.may_receive(topic)
 
     @property
     def is_gate_full(self) -> bool:

@@ -12,6 +12,9 @@ delayed one that has one (`will_id`). They are written here and nowhere else.
 The session's row holds the will until the batch that gives it a place, so one of a persistent session comes
 out after a kill as well, and once: place and row change together.
 
+It is published by the rules that hold then: if the key may not send to the topic any more, or counts no more,
+nothing comes out. (A delayed one: when it is put on the timeline.)
+
 A delayed will lies on the timeline where it is due, as a message that was not asked for a due: its
 receivers get a plain publish.
 """
@@ -28,6 +31,7 @@ from timeline.position import MessageId
 
 from ..clock import Clock
 from ..config import Limits
+from ..logs import by, shown
 from ..writer import Busy, Decide, Done, Writer
 from .cursors import Cursors
 from .publishing import Publishing, Wish
@@ -135,6 +139,13 @@ class Wills:
         """The connection has ended without a word. A delayed will is the session's until it has a place."""
         will = subscriber.will
         if will is None:
+            return
+        rights = subscriber.rights
+        if rights is not None and not rights.may_publish(will.record.topic):
+            subscriber.will = None
+            self._publishing.traffic.refused += 1
+            cause = by("clients")
+            log.info("a will is not published: %s may not send to it", shown(subscriber.owner), extra=cause)
             return
         delay_s = 0 if at_once else min(will.delay_s, subscriber.session.expiry_s)
         leaving = Leaving(subscriber, will, self._clock.wall_ms() + delay_s * 1000 if delay_s else 0)

@@ -7,6 +7,9 @@ Said and read
     requests.py    path, query and body of a request, read strictly
     calls.py       what a call takes and gives, said beside its handler
 
+Who calls
+    access.py      the key of a request, and what it may
+
 What calls share
     timeline.py    the timeline as calls read it, out of reach of commit and store
     selection.py   which rows a call asks for: selected, shown, counted

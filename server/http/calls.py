@@ -1,11 +1,12 @@
 """What a call takes and gives, said beside the route: `@described` above the handler.
 
-    @described("A slice and its shards", Gives(200, shapes.SliceDetail), problems=("not-found",))
+    @described("A slice and its shards", ADMIN, Gives(200, shapes.SliceDetail), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response: ...
 
 From this `/openapi.json` is made (openapi.py), and the URL is held to it before the handler runs: what is
-not described is not taken. Problems that follow from the rest need no mention: a call that reads a body can
-find it unreadable, too large, of the wrong type, or refuse it.
+not described is not taken. The scope is what a key has to have where keys are asked for (access.py): one of
+those of keys, ANY for every key, OPEN for who has none. Problems that follow from the rest need no mention: a
+call that reads a body can find it unreadable, too large, of the wrong type, or refuse it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,14 +15,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 
+from ..auth.rights import ADMIN as ADMIN
+from ..auth.rights import READ as READ
+from ..auth.rights import SCHEDULE as SCHEDULE
 from .requests import check_escapes, check_query
 from .values.scalars import Query
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
+OPEN, ANY = "", "any"
+"""Scopes beside those of keys: whoever comes, whoever has a key."""
 WRITES = ("over-quota", "store-unavailable")
 """Problems of every call that changes something."""
 _READS = ("not-readable", "too-large", "unsupported-media-type", "refused", "over-quota")
 _ASKS = ("not-readable", "refused")
+_GUARDED = ("unauthorized", "forbidden", "over-quota")
 _ENTRY = "_described_as"
 
 R = TypeVar("R")
@@ -44,6 +51,7 @@ class Call(NamedTuple):
     """One call, as it is described."""
 
     summary: str
+    scope: str
     gives: tuple[Gives, ...]
     query: Query | None
     body: Any
@@ -54,6 +62,7 @@ class Call(NamedTuple):
 
 def described(
     summary: str,
+    scope: str,
     *gives: Gives,
     query: Query | None = {},  # noqa: B006 - read only
     body: Any = None,
@@ -66,9 +75,13 @@ def described(
     `query` None: it is not looked at. `as_lines`: the body, a list, can be sent as NDJSON too. `headers`: the
     request's. `problems`: slugs.
     """
-    derived = (*(_READS if body is not None else ()), *(_ASKS if query is not None else ()))
+    derived = (
+        *(_GUARDED if scope else ()),
+        *(_READS if body is not None else ()),
+        *(_ASKS if query is not None else ()),
+    )
     slugs = tuple(dict.fromkeys((*problems, *derived)))
-    entry = Call(summary, gives, query, body, as_lines, headers, slugs)
+    entry = Call(summary, scope, gives, query, body, as_lines, headers, slugs)
 
     def mark(handler: Method[R, A]) -> Method[R, A]:
         @wraps(handler)

@@ -43,10 +43,12 @@ class Density:
         topic: str = "",
         wanted: Wanted = lambda row: not is_stub(row[2]),
         is_abandoned: Callable[[], bool] = lambda: False,
+        *,
+        is_all: bool = True,
     ) -> list[int]:
-        """Fill `counts` with what `wanted` lets pass: if `topic` is "", everything that is no stub.
+        """Fill `counts` with what `wanted` lets pass.
 
-        `is_abandoned`: nobody waits for it.
+        If `topic` is "" and `is_all`, everything that is no stub. `is_abandoned`: nobody waits for it.
         """
         structures = self._timeline.structures_of((topic,)) if topic else None
         if self._timeline.held:
@@ -55,7 +57,7 @@ class Density:
             for row in self._timeline.reader.held():
                 if start <= row[0] < self._end and wanted(row):
                     self._add(row[0], 1)
-        for number, start, end in self._by_numbers(structures, is_exact=not topic):
+        for number, start, end in self._by_numbers(structures, is_exact=is_all and not topic):
             await self._read(number, start, end, wanted, is_abandoned)
         return self.counts
 

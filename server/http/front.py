@@ -5,9 +5,9 @@ task's turn for the handler, routing). Read here it takes half of it: docs/decis
 
 As long as what arrives is made of usual requests of that one call, each is read, decided in the writer and
 answered here, one after the other. From the first request on that is anything else (another call, a header
-that changes how a request is read) aiohttp answers what comes, for good. So the quick path has to know little
-of HTTP; it must only be sure of what it takes. The same goes for what is refused before it reaches the
-writer: refusals are told in one place, which is not here.
+that changes how a request is read; where keys are asked for, one that is not known yet) aiohttp answers what
+comes, for good. So the quick path has to know little of HTTP; it must only be sure of what it takes. The same
+goes for what is refused before it reaches the writer: refusals are told in one place, which is not here.
 
 The socket stays with the front. It reads every head, strictly (server/http/heads.py), measures every body and
 hands aiohttp one request after the other, the next when the answer to the last is out. So it knows at any
@@ -47,6 +47,7 @@ from ..config import Http, Limits
 from ..logs import by
 from ..metrics import Metrics
 from ..writer import Busy, Writer
+from .access import Access, charge, check_send
 from .answers import WRITE_ERRORS, problem_of_write
 from .connections import TICK_S, Connections
 from .framing import Body, FramingError, body_of
@@ -83,8 +84,7 @@ _HEADERS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x21-\x7e \t]*\r\n)+")
 _HEADER = re.compile(rb"([A-Za-z0-9-]+):[ \t]*([\x21-\x7e \t]*)\r\n")
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 _MATTERS = re.compile(
-    rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|authorization|origin"
-    rb"|sec-fetch-site|if-|range|http2-"
+    rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|origin|sec-fetch-site|if-|range|http2-"
 )
 """Names of headers that change how a request is read or answered."""
 
@@ -100,6 +100,7 @@ class Request(NamedTuple):
     end: int
     key: str | None
     host: str
+    authorization: str = ""
 
 
 def read_request(data: bytes) -> Request | None:
@@ -126,7 +127,9 @@ def read_request(data: bytes) -> Request | None:
         return None
     key = known.get(b"idempotency-key")
     end = stop + 4 + int(length)
-    return Request(stop + 4, end, None if key is None else key.decode(), known[b"host"].decode())
+    authorization = known.get(b"authorization", b"").decode()
+    name = None if key is None else key.decode()
+    return Request(stop + 4, end, name, known[b"host"].decode(), authorization)
 
 
 class Desk:
@@ -142,6 +145,7 @@ class Desk:
         limits: Limits,
         gate: Gate,
         pages: Pages,
+        access: Access,
         others: Others,
     ) -> None:
         self._writer = writer
@@ -152,6 +156,7 @@ class Desk:
         self._limits = limits
         self.gate = gate
         self.pages = pages
+        self._access = access
         self.others = others
         self.connections = Connections(http, metrics)
         self._timer: asyncio.TimerHandle | None = None
@@ -165,17 +170,29 @@ class Desk:
             self._look()
         return Front(self, address, asyncio.get_running_loop())
 
-    def start(self, body: bytes, key: str | None, answer: Answer) -> bool:
-        """Have a request decided, `answer` it later; False if it is not for here, with nothing done."""
+    def start(self, request: Request, body: bytes, answer: Answer) -> bool:
+        """Have a request decided, `answer` it later; False if it is not for here, with nothing done.
+
+        Where keys are asked for, one that is known already passes; what has to be said of any other is said
+        in one place, which is not here.
+        """
+        rights, user = None, ""
+        if not self._access.is_open:
+            rights = self._access.recall(request.authorization)
+            if rights is None:
+                return False
+            user = rights.name
         now_ms = self._clock.wall_ms()
         try:
-            message = parse_one(body, now_ms, self._limits, key)
+            message = parse_one(body, now_ms, self._limits, request.key)
             if message.spread_ms:
                 return False
+            check_send(rights, message.topic)
             size = self.gate.size(len(body))
+            charge(rights, 1)
         except (RequestError, Problem):
             return False
-        draft = draft_of(message, now_ms)
+        draft = draft_of(message, now_ms, user)
 
         def done(placed: Any) -> None:
             try:
@@ -416,7 +433,7 @@ class Front(Opening):
             if (
                 request.end <= len(data)
                 and (request.host == self._host or self._knows(request.host))
-                and self._desk.start(data[request.start : request.end], request.key, self._answered)
+                and self._desk.start(request, data[request.start : request.end], self._answered)
             ):
                 self.is_busy = True
                 self._is_fresh = self._is_part = False

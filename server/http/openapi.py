@@ -18,7 +18,7 @@ from aiohttp import web
 
 from ..version import server_version
 from .answers import raw_answer
-from .calls import JSON, NDJSON, Call, Gives, call_of, described
+from .calls import ANY, JSON, NDJSON, OPEN, Call, Gives, call_of, described
 from .page import page_of
 from .problems import MEDIA_TYPE, SLUGS
 from .values import shapes
@@ -32,35 +32,39 @@ DESCRIPTION = (
 )
 WAITING = (429, 503)
 """Problems that come with Retry-After."""
+KEY = "key"
+KEY_SAID = "A key of this server, and the scope that it has to have; none named: any key."
 _VERBS = ("get", "put", "post", "patch", "delete")
 
 
 class OpenApi:
     """The routes. The document is made when it is first asked for, when all routes are known."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_keys: bool) -> None:
+        """`has_keys`: calls have to show one."""
+        self._has_keys = has_keys
         self._document: Json = {}
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/openapi.json", self.get), web.get("/docs", self.page)]
 
-    @described("This document", Gives(200, dict[str, Any]))
+    @described("This document", ANY, Gives(200, dict[str, Any]))
     async def get(self, request: web.Request) -> web.Response:
         return raw_answer(msgspec.json.format(msgspec.json.encode(self._of(request))))
 
-    @described("This document as a page", Gives(200, str, media="text/html"))
+    @described("This document as a page", ANY, Gives(200, str, media="text/html"))
     async def page(self, request: web.Request) -> web.Response:
         headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
         return web.Response(text=page_of(self._of(request)), content_type="text/html", headers=headers)
 
     def _of(self, request: web.Request) -> Json:
         if not self._document:
-            self._document = document_of(request.app.router.routes())
+            self._document = document_of(request.app.router.routes(), has_keys=self._has_keys)
         return self._document
 
 
-def document_of(routes: Iterable[web.AbstractRoute]) -> Json:
-    """The OpenAPI document of these routes."""
+def document_of(routes: Iterable[web.AbstractRoute], *, has_keys: bool = False) -> Json:
+    """The OpenAPI document of these routes; `has_keys`: those that are not open want one."""
     types = Types()
     types.of(shapes.Problem)
     paths: dict[str, Json] = {}
@@ -69,11 +73,16 @@ def document_of(routes: Iterable[web.AbstractRoute]) -> Json:
         if call is not None and route.resource is not None and route.method != "HEAD":
             path, method = route.resource.canonical, route.method.lower()
             paths.setdefault(path, {})[method] = _operation(method, path, call, types)
+            if has_keys:
+                paths[path][method]["security"] = _security(call.scope)
+    components: Json = {"schemas": dict(sorted(types.components.items()))}
+    if has_keys:
+        components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer", "description": KEY_SAID}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "fasti", "version": server_version(), "description": DESCRIPTION},
         "paths": {path: _sorted(paths[path]) for path in sorted(paths, key=_place)},
-        "components": {"schemas": dict(sorted(types.components.items()))},
+        "components": components,
     }
 
 
@@ -89,6 +98,11 @@ class Types:
             known = self.components.setdefault(name, component)
             assert known == component, f"two types are called {name}"
         return dict(schema)
+
+
+def _security(scope: str) -> list[Json]:
+    """Empty: nobody is asked for a key."""
+    return [{KEY: [] if scope == ANY else [scope]}] if scope != OPEN else []
 
 
 def _place(path: str) -> tuple[bool, str]:

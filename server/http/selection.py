@@ -26,12 +26,13 @@ from heapq import merge
 from itertools import islice
 from operator import itemgetter
 
-from shards.read import Row
+from shards.read import Found, Row
 from shards.record import MOVED, Record, decode, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, State, state_of
 from timeline.filters import TopicError, check_filter, matches
-from timeline.position import END, HELD_SHARD, START, Position, before
+from timeline.position import END, HELD_SHARD, START, MessageId, Position, before
 
+from .access import Sees
 from .timeline import Timeline
 from .values import shapes
 from .values.bodies import FieldError
@@ -45,6 +46,12 @@ TOPICS_MAX = 10_000
 ALL = "all"
 
 _place = itemgetter(0)
+
+
+def visible(timeline: Timeline, message: MessageId, sees: Sees | None) -> Found | None:
+    """The message, if there is one and it is there for who asks; its stub if it was cancelled or moved."""
+    found = timeline.reader.find(message)
+    return found if found is None or sees is None or sees(topic_of(found.value)) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +97,14 @@ def cursor_of(text: str) -> Position:
 
 
 class Selection:
-    """The rows that a query asks for, as of the horizon when it was made."""
+    """The rows that a query asks for, as of the horizon when it was made; `sees`: those that are there."""
 
-    def __init__(self, timeline: Timeline, query: Query) -> None:
+    def __init__(self, timeline: Timeline, query: Query, sees: Sees | None) -> None:
         self._timeline = timeline
         self._query = query
+        self._sees = sees
+        self._is_chosen = bool(query.topic) or sees is not None
+        """By its topic."""
         self._horizon = timeline.horizon.position
         self._journal = timeline.journal()
         self._fits: dict[bytes, bool] = {}
@@ -144,7 +154,7 @@ class Selection:
         query = self._query
         if query.state == PENDING and is_stub(value):
             return None
-        if query.topic and not self._has_topic(topic_of(value)):
+        if self._is_chosen and not self._has_topic(topic_of(value)):
             return None
         record = decode(value)
         if record.stub == MOVED:
@@ -156,7 +166,7 @@ class Selection:
     def counts(self, place: Position, number: int, value: bytes) -> bool:
         """Whether `shows` would show it; cheaper for pending ones."""
         if self._query.state == PENDING:
-            return not is_stub(value) and (not self._query.topic or self._has_topic(topic_of(value)))
+            return not is_stub(value) and (not self._is_chosen or self._has_topic(topic_of(value)))
         return self.shows(place, number, value) is not None
 
     def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:
@@ -172,14 +182,18 @@ class Selection:
         if fits is None:
             if len(self._fits) >= TOPICS_MAX:
                 self._fits.clear()
-            fits = self._fits[topic] = matches(self._query.topic, topic.decode())
+            wanted = self._query.topic
+            fits = (not wanted or matches(wanted, topic.decode())) and (
+                self._sees is None or self._sees(topic)
+            )
+            self._fits[topic] = fits
         return fits
 
 
-async def count(timeline: Timeline, query: Query, is_abandoned: Callable[[], bool]) -> int:
+async def count(timeline: Timeline, query: Query, sees: Sees | None, is_abandoned: Callable[[], bool]) -> int:
     """How many messages the query selects, page limits aside. `is_abandoned`: nobody waits for it."""
-    if query.state != PENDING or query.topic:
-        return await _count_rows(timeline, query, is_abandoned)
+    if query.state != PENDING or query.topic or sees is not None:
+        return await _count_rows(timeline, query, sees, is_abandoned)
     if query.is_whole:
         return timeline.pending
     held = [place for place, _, value in timeline.reader.held() if not is_stub(value)]
@@ -192,15 +206,20 @@ async def count(timeline: Timeline, query: Query, is_abandoned: Callable[[], boo
             total += piece.live
         else:
             part = replace(query, start=max(start, first), end=min(query.end, last))
-            total += await _count_rows(timeline, part, is_abandoned, with_held=False)
+            total += await _count_rows(timeline, part, None, is_abandoned, with_held=False)
         start = last
     return total
 
 
 async def _count_rows(
-    timeline: Timeline, query: Query, is_abandoned: Callable[[], bool], *, with_held: bool = True
+    timeline: Timeline,
+    query: Query,
+    sees: Sees | None,
+    is_abandoned: Callable[[], bool],
+    *,
+    with_held: bool = True,
 ) -> int:
-    selection = Selection(timeline, query)
+    selection = Selection(timeline, query, sees)
     total, start = 0, query.start
     while not is_abandoned():
         looked = 0

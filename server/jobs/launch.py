@@ -1,7 +1,7 @@
 """The server's own job program: how it is started, watched and ended.
 
 One child at a time, `python -m spark ...`, at the lowest priority for processor and disk, with the job's
-token in its environment:
+token, and a key if the server asks for keys, in its environment:
 
     python -m spark split --server http://127.0.0.1:8080 --job 5f0c... --master local[2]
 
@@ -35,6 +35,7 @@ LINE_BYTES = 1_000
 """Of the last line that the child wrote."""
 COMMAND = (sys.executable, "-m", "spark")
 TOKEN_VARIABLE = "FASTI_JOB_TOKEN"
+KEY_VARIABLE = "FASTI_KEY"
 NICE = 19
 
 Ended = Callable[[str, str], Awaitable[None]]
@@ -44,8 +45,10 @@ Ended = Callable[[str, str], Awaitable[None]]
 class Launcher:
     """At most one child."""
 
-    def __init__(self, spark: Spark) -> None:
+    def __init__(self, spark: Spark, *, key: str) -> None:
+        """`key`: what the child shows the server; empty: none is asked for."""
         self._spark = spark
+        self._key = key
         self._url = ""
         """Where a child finds the server; empty until it listens, and no child is started."""
         self._process: Process | None = None
@@ -88,7 +91,7 @@ class Launcher:
             stdout=DEVNULL,
             stderr=PIPE,
             start_new_session=True,
-            env={**os.environ, TOKEN_VARIABLE: token},
+            env={**os.environ, TOKEN_VARIABLE: token, **({KEY_VARIABLE: self._key} if self._key else {})},
         )
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)

@@ -9,6 +9,7 @@ Inwards, in the order that bytes come:
     link.py         the asyncio protocol round a connection: reads, holds, writes, lingers
     state.py        `Connection`: the rules of one connection, packets in, calls to the broker out
     backlog.py      packets that wait for their turn, and how many bytes they came in
+    door.py         who comes in by a listener: name and key of a CONNECT
     opening.py      CONNECT: what is refused, and what CONNACK grants
     subscribing.py  SUBSCRIBE and UNSUBSCRIBE: each filter checked, granted or refused
     inbound.py      publishes: read, handed on together, answered in their order
@@ -23,7 +24,7 @@ Outwards:
     peer.py         who is at the other end, for the log
 
 It says what MQTT says: packets, levels, reason codes, aliases, packet ids, keep alive. It does not decide who
-gets a message, what is stored, or when a session ends (server/delivery); bytes are read and written elsewhere
-(server/codec). Of the ground floor it knows configuration, clock, log, times, kinds of values, accepting,
-certificates and browsers only.
+gets a message, what is stored, or when a session ends (server/delivery), nor what a key may (server/auth);
+bytes are read and written elsewhere (server/codec). Of the ground floor it knows configuration, clock, log,
+times, kinds of values, accepting, certificates and browsers only.
 """

@@ -14,6 +14,7 @@ import msgspec
 from shards import keys
 from timeline.session import PACKET_ID_MAX, Session
 
+from ..auth.rights import Rights
 from ..codec.packets import Publish
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
@@ -68,6 +69,7 @@ class Inbound:
         self._limits = broker.config.limits
         self._level = 0
         self._publisher = b""
+        self._rights: Rights | None = None
         self._unanswered: deque[PendingAck] = deque()
         """In the order of the publishes, which is that of the answers."""
         self._aliases: dict[int, bytes] = {}
@@ -84,9 +86,10 @@ class Inbound:
         self.has_published = False
         """Something has been handed over since `begin_turn`."""
 
-    def learn(self, level: int, client_id: str) -> None:
-        """What CONNECT says of who publishes."""
+    def learn(self, level: int, client_id: str, rights: Rights | None) -> None:
+        """What CONNECT says of who publishes. `rights`: what it may; None: everything."""
         self._level = level
+        self._rights = rights
         self._publisher = publisher_of(client_id)
 
     def begin_turn(self) -> None:
@@ -217,7 +220,12 @@ class Inbound:
             wish = read_plain(packet, self._publisher, limits.topic_levels)
         else:
             now_ms = self._broker.clock.wall_ms()
-            wish = read_publish(packet, self._publisher, now_ms, limits.max_delay_ms, limits.topic_levels)
+            user = "" if self._rights is None else self._rights.name
+            wish = read_publish(
+                packet, self._publisher, now_ms, limits.max_delay_ms, limits.topic_levels, user
+            )
+        if self._rights is not None:
+            _check_rights(self._rights, wish)
         if self._mqtt.qos_floor:
             wish = raised(wish, self._mqtt.qos_floor)
         if len(packet.payload) > limits.max_payload:
@@ -270,3 +278,11 @@ class Inbound:
             if ready.qos == 2 and session.received.get(ready.packet_id):
                 self._unreleased.add(ready.packet_id)
             self._acknowledge(ready)
+
+
+def _check_rights(rights: Rights, wish: Wish) -> None:
+    """Raises PublishRefused. A delayed publish counts by the topic that it goes to."""
+    if not rights.may_publish(wish.record.topic):
+        raise PublishRefused(Reason.NOT_AUTHORIZED, "the key may not send to this topic")
+    if rights.principal.bucket.take():
+        raise PublishRefused(Reason.QUOTA_EXCEEDED, "the key sends more than it may in a second")

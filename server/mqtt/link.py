@@ -40,6 +40,7 @@ from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
 from ..tls import common_name
+from .door import Door
 from .state import Connection
 
 log = logging.getLogger(__name__)
@@ -143,8 +144,9 @@ class Queue:
 class MqttLink(Opening):
     """One accepted socket: among `links` from now to its end."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links) -> None:
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links, door: Door) -> None:
         self._broker = broker
+        self._door = door
         self._loop = loop
         self._links = links
         self._transport: asyncio.Transport | None = None
@@ -168,7 +170,7 @@ class MqttLink(Opening):
         self._transport = cast("asyncio.Transport", transport)
         config, identity = self._broker.config, common_name(transport)
         self._connection = Connection(
-            self._broker, peer=peer_of(transport), identity=identity, wake=self._plan_flush
+            self._broker, self._door, peer=peer_of(transport), identity=identity, wake=self._plan_flush
         )
         self._transport.set_write_buffer_limits(high=config.limits.out_bytes)
         self._last_received = self._loop.time()
@@ -244,6 +246,11 @@ class MqttLink(Opening):
         if self._connection is not None:
             self._connection.close(why)
             self._flush()
+
+    def review(self) -> None:
+        """Keys are others now."""
+        if self._connection is not None and not self._is_ending:
+            self._connection.review()
 
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames of a websocket are not read yet: they count with what is kept here."""

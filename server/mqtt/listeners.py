@@ -11,12 +11,14 @@ import logging
 from functools import partial
 
 from ..accepting import Acceptor, Opening
+from ..auth.keyring import Keyring
 from ..browsers import Pages
-from ..config import Mqtt
+from ..config import Config
 from ..delivery.broker import Broker
 from ..kinds import Address
 from ..logs import by
 from ..tls import Certificates
+from .door import Door
 from .link import Links, MqttLink
 from .websocket import Websocket
 
@@ -28,10 +30,14 @@ _TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 class Listeners:
     """All MQTT listeners of a server and the connections that came through them."""
 
-    def __init__(self, broker: Broker, config: Mqtt, certificates: Certificates | None) -> None:
+    def __init__(
+        self, broker: Broker, config: Config, keyring: Keyring, certificates: Certificates | None
+    ) -> None:
         """`certificates`: of the listeners with TLS, if there are any."""
         self._broker = broker
-        self._config = config
+        self._keyring = keyring
+        self._lets_anybody = config.lets_anybody
+        self._config = config.mqtt
         self._certificates = certificates
         self.links = Links(broker)
         self._acceptor = Acceptor()
@@ -47,13 +53,20 @@ class Listeners:
     async def _open(self, address: Address) -> dict[str, object]:
         scheme = address.scheme or "mqtt"
         certificates = self._certificates if scheme in ("mqtts", "wss") else None
+        pages = self._pages(address) if scheme in ("ws", "wss") else None
+        door = Door(self._keyring, lets_anybody=self._lets_anybody(address))
         port = await self._acceptor.open(
             address,
-            partial(self._begin, pages=self._pages(address) if scheme in ("ws", "wss") else None),
+            partial(self._begin, door=door, pages=pages),
             None if certificates is None else certificates.context,
             handshake_s=self._broker.config.limits.connect_timeout_ms / 1000,
         )
         return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
+
+    def review(self) -> None:
+        """Keys are others now: end who is here by one that counts no more."""
+        for link in self.links:
+            link.review()
 
     def _pages(self, address: Address) -> Pages:
         config = self._broker.config
@@ -61,7 +74,7 @@ class Listeners:
         has_keys = bool(config.auth.keys_file)
         return Pages(address, hosts=config.http.hosts, origins=origins, has_keys=has_keys)
 
-    def _begin(self, peer: str, *, pages: Pages | None) -> Opening | None:
+    def _begin(self, peer: str, *, door: Door, pages: Pages | None) -> Opening | None:
         """A link for a connection from `peer`, if there is room for one; with `pages`, a websocket."""
         loop = asyncio.get_running_loop()
         cause = by(peer)
@@ -72,5 +85,5 @@ class Listeners:
             text = "connection refused: %d are open, as many as limits.connections"
             log.warning(text, len(self.links), extra=cause)
             return None
-        link = MqttLink(self._broker, loop, self.links)
+        link = MqttLink(self._broker, loop, self.links, door)
         return link if pages is None else Websocket(link, pages)

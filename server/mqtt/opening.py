@@ -29,8 +29,6 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     if properties is not None and properties.auth_method is not None:
         return Reason.BAD_AUTHENTICATION_METHOD
-    if not config.mqtt.allow_anonymous:
-        return Reason.NOT_AUTHORIZED
     return _will_fault(packet, config)
 
 

@@ -31,6 +31,7 @@ _REASONS = {
     Closing.FAILED: Reason.UNSPECIFIED_ERROR,
     Closing.STOPPING: Reason.SERVER_SHUTTING_DOWN,
     Closing.TIMED_OUT: Reason.KEEP_ALIVE_TIMEOUT,
+    Closing.REVOKED: Reason.NOT_AUTHORIZED,
 }
 
 

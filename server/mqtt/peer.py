@@ -6,14 +6,15 @@ from ..logs import by, shown
 class Peer:
     """`str` gives the address and, in parentheses, the client id, which is empty until CONNECT has come."""
 
-    __slots__ = ("address", "cause", "client_id", "identity")
+    __slots__ = ("address", "cause", "client_id", "host", "identity")
 
     def __init__(self, address: str, identity: str) -> None:
         self.address = address
         self.identity = identity
         """The common name of its certificate, empty without one."""
         self.client_id = ""
-        self.cause = by(address.rpartition(":")[0])
+        self.host = address.rpartition(":")[0]
+        self.cause = by(self.host)
         """For `extra`: the address without the port, which is another with each connection."""
 
     def __str__(self) -> str:

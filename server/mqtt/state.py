@@ -1,10 +1,10 @@
 """The rules of one connection, sans IO: packets in, bytes and calls to the broker out.
 
-    new --CONNECT--> opening --session durable--> open --DISCONNECT, fault, takeover--> closed
+    new --CONNECT--> opening --key known, session durable--> open --DISCONNECT, fault, takeover--> closed
 
-What arrives while a session is being opened waits, and so does what comes behind a SUBSCRIBE or UNSUBSCRIBE
-that is not through (server/mqtt/subscribing). When something waits no more, and when more has come than can
-be handled in a turn, whoever drives the connection calls `receive` again (`is_behind`).
+What arrives while a key is being checked or a session opened waits, and so does what comes behind a SUBSCRIBE
+or UNSUBSCRIBE that is not through (server/mqtt/subscribing). When something waits no more, and when more has
+come than can be handled in a turn, whoever drives the connection calls `receive` again (`is_behind`).
 
 Answers to publishes leave in the order of the publishes (MQTT-4.6.0), each when its message is durable or
 handed on: a queue of them is kept, and sent from the front as far as it is complete.
@@ -18,9 +18,11 @@ and again before PUBREL.
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from timeline.position import MessageId, id_text
 
+from ..auth.rights import Rights
 from ..codec import wire
 from ..codec.encode import encode
 from ..codec.errors import MqttError, UnsupportedLevel
@@ -44,6 +46,7 @@ from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing, Subscriber
 from .acks import Acks
 from .backlog import Backlog
+from .door import Door
 from .forms import fasti_id
 from .inbound import Inbound, PendingAck
 from .opening import (
@@ -72,9 +75,13 @@ TURN_S = 0.003
 class Connection:
     """One client's connection. `wake` is called when there is something to send or to close."""
 
-    def __init__(self, broker: Broker, *, peer: str, identity: str, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, broker: Broker, door: Door, *, peer: str, identity: str, wake: Callable[[], None]
+    ) -> None:
         """`identity`: the common name of the client's certificate, empty without one."""
         config = broker.config
+        self._door = door
+        self._rights: Rights | None = None
         self._broker = broker
         self._peer = Peer(peer, identity)
         self._subscriber: Subscriber | None = None
@@ -88,7 +95,7 @@ class Connection:
         )
         self._is_bridge = False
         self.is_opening = False
-        """The session has been claimed and is not durable yet."""
+        """Its key is being checked, or its session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
 
     # -- bytes
@@ -293,10 +300,32 @@ class Connection:
         self._peer.client_id = packet.client_id or f"fasti-{broker.take_id():x}"
         self._is_bridge = packet.is_bridge
         self._outbox.learn(packet.properties or Properties())
-        self._inbound.learn(packet.level, self.client_id)
         self.keep_alive_s = granted_keep_alive_s(packet, broker.config)
-        broker.traffic.connects += 1
+        self.is_opening = True
+        self._door.ask(packet, self.client_id, self._peer.host, partial(self._entered, packet))
+
+    def _entered(self, packet: Connect, rights: Rights | None, reason: Reason | None) -> None:
+        """It is known who the client is, or why it is not let in."""
+        self.is_opening = False
+        if self.is_closed:
+            return
+        if reason is None and rights is not None and packet.will is not None:
+            reason = None if rights.may_publish(packet.will.topic) else Reason.NOT_AUTHORIZED
+        if reason is None and self._broker.is_taken(self.client_id, rights):
+            reason = Reason.CLIENT_IDENTIFIER_NOT_VALID
+        if reason is not None:
+            self._refuse_connect(reason)
+            return
+        self._rights = rights
+        self._inbound.learn(packet.level, self.client_id, rights)
+        self._broker.traffic.connects += 1
         self._open_session(packet)
+
+    def review(self) -> None:
+        """Keys are others now: end if this client's counts no more."""
+        if self._rights is not None and not self._rights.is_live:
+            log.info("connection closed: %s, its key counts no more", self._peer, extra=self._peer.cause)
+            self.close(Closing.REVOKED)
 
     def _open_session(self, packet: Connect) -> None:
         """Claim the session; CONNACK leaves when it is durable."""
@@ -308,6 +337,7 @@ class Connection:
             clean=packet.clean_start,
             expiry_s=expiry_s,
             window=granted_window(packet, broker.config),
+            rights=self._rights,
         )
         if subscriber is None:
             self._refuse_connect(Reason.QUOTA_EXCEEDED)

@@ -53,9 +53,14 @@ def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX) 
 
 
 def read_publish(
-    packet: Publish, publisher: bytes, now_ms: int, max_delay_ms: int, levels_max: int = LEVELS_MAX
+    packet: Publish,
+    publisher: bytes,
+    now_ms: int,
+    max_delay_ms: int,
+    levels_max: int = LEVELS_MAX,
+    user: str = "",
 ) -> Wish:
-    """Raises PublishRefused."""
+    """`user`: whose idempotency keys these are; empty: everybody's. Raises PublishRefused."""
     topic, due_ms = packet.topic, 0
     properties = packet.properties
     if topic.startswith(b"$"):
@@ -72,6 +77,8 @@ def read_publish(
         key = (properties.user("idempotency-key") or "").encode()
         if len(key) > 256:
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
+        if key and user:
+            key = user.encode() + b"\0" + key
     if due_ms > now_ms + max_delay_ms:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "the delay is longer than limits.max_delay")
     record = Record(

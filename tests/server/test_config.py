@@ -116,7 +116,7 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ('[limits]\nmax_payload = "16MiB"', "http.max_body", "above limits.max_payload"),
         ("[mqtt]\nmaximum_packet_size = 15", "mqtt.maximum_packet_size", "from 16 to"),
         ('[http]\nlisten = "0.0.0.0:8080"', "auth.allow_open", "reached from elsewhere"),
-        ('[auth]\nkeys_file = "keys.toml"', "auth.keys_file", "does not check keys yet"),
+        ('[mqtt]\nallow_anonymous = "mqtt://127.0.0.1:9"', "mqtt.allow_anonymous", "not one of mqtt.listen"),
         ('[mqtt]\nlisten = "mqtts://127.0.0.1:8883"', "mqtt.tls_cert", "is needed"),
         ('[mqtt]\nlisten = "http://127.0.0.1:80"', "mqtt.listen", "must begin with one of"),
         ('[mqtt]\nlisten = "example.org:1883"', "mqtt.allow_anonymous", "reached from elsewhere"),
@@ -176,3 +176,46 @@ def test_the_table_shows_every_key_in_the_words_of_the_file() -> None:
 def test_a_config_does_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         Config().store.dir = "x"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("file", ['[auth]\nkeys_file = "k"', '[mqtt]\npassword_file = "p"'])
+def test_who_has_keys_lets_nobody_in_without_unless_told(tmp_path: Path, file: str) -> None:
+    path = tmp_path / "config.toml"
+
+    def made(text: str) -> Config:
+        path.write_text(text)
+        return load(path, {}, {})[0]
+
+    listen = 'listen = ["127.0.0.1:1883", "mqtts://0.0.0.0:8883"]\ntls_cert = "c"'
+    both = file.replace("[mqtt]", f"[mqtt]\n{listen}") if "[mqtt]" in file else f"{file}\n[mqtt]\n{listen}"
+    plain, tls = made(both).mqtt.listen
+    assert not made(both).lets_anybody(plain)
+    some = made(both.replace("tls_cert", 'allow_anonymous = "127.0.0.1:1883"\ntls_cert'))
+    assert some.lets_anybody(plain)
+    assert not some.lets_anybody(tls)
+    for told in ("true", '["mqtts://0.0.0.0:8883"]'):
+        with pytest.raises(ConfigError, match="reached from elsewhere") as caught:
+            made(both.replace("tls_cert", f"allow_anonymous = {told}\ntls_cert"))
+        assert caught.value.key == "mqtt.allow_anonymous"
+    assert Config().lets_anybody(plain)
+
+
+def test_where_anybody_may_come_in_from_elsewhere_is_known() -> None:
+    text = {"http.listen": "0.0.0.0:8080", "mqtt.listen": "127.0.0.1:1883,mqtt://0.0.0.0:1884"}
+    config, _ = load(None, {"FASTI__AUTH__ALLOW_OPEN": "true"}, text)
+    assert [(key, str(at)) for key, at in config.open_beyond] == [
+        ("http.listen", "0.0.0.0:8080"),
+        ("mqtt.listen", "mqtt://0.0.0.0:1884"),
+    ]
+    config, _ = load(None, {"FASTI__AUTH__KEYS_FILE": "k"}, text)
+    assert config.open_beyond == ()
+    assert Config().open_beyond == ()
+
+
+def test_http_listens_elsewhere_with_keys(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[auth]\nkeys_file = "k"\n')
+    assert load(path, {}, {})[0].has_keys
+    path.write_text('[http]\nlisten = "0.0.0.0:8080"\n[mqtt]\npassword_file = "p"\n')
+    with pytest.raises(ConfigError, match="keys_file set"):
+        load(path, {}, {})

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from server.auth.keyring import Keyring
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import (
@@ -33,6 +34,7 @@ from server.codec.publish import Decoder
 from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core
 from server.delivery.subscriber import Closing
+from server.mqtt.door import Door
 from server.mqtt.state import Connection
 from shards.memory import MemoryStore
 from tests.support.clock import RigClock
@@ -68,7 +70,9 @@ class Peer:
     def __init__(self, rig: "Rig", level: int) -> None:
         self.rig = rig
         self.level = level
-        self.connection = Connection(rig.core.broker, peer="test", identity="", wake=lambda: None)
+        self.connection = Connection(
+            rig.core.broker, rig.door, peer="10.0.0.1:5", identity="", wake=lambda: None
+        )
         self.decoder = Decoder(1 << 28, level, "client")
         self.inbox: list[Packet] = []
         self.raw: list[bytes] = []
@@ -100,6 +104,8 @@ class Peer:
         clean: bool = True,
         expiry: int | None = None,
         keep_alive: int = 0,
+        username: str | None = None,
+        key: str | None = None,
         will: Will | None = None,
         pump: bool = True,
         **properties: Any,
@@ -109,6 +115,8 @@ class Peer:
         packet = Connect(
             level=self.level,
             client_id=client_id,
+            username=username,
+            password=None if key is None else key.encode(),
             clean_start=clean,
             keep_alive=keep_alive,
             will=will,
@@ -282,6 +290,24 @@ class Rig:
     @property
     def core(self) -> Core:
         return self.stepper.core
+
+    @property
+    def keyring(self) -> Keyring:
+        return self.stepper.keyring
+
+    @property
+    def door(self) -> Door:
+        """Of its only listener."""
+        settings = self.core.config
+        return Door(self.keyring, lets_anybody=settings.lets_anybody(settings.mqtt.listen[0]))
+
+    def read_keys(self) -> None:
+        """Read the files of keys again, as the server does."""
+        self.keyring.take(self.keyring.read())
+        for peer in self.peers:
+            peer.connection.review()
+        self.core.sessions.review()
+        self.pump()
 
     def peer(self, level: int = 5) -> Peer:
         return Peer(self, level)

@@ -9,6 +9,8 @@ where a test may look, or end the process.
 from collections import deque
 from collections.abc import Callable
 
+from server.auth.aside import at_once
+from server.auth.keyring import Keyring
 from server.clock import Clock
 from server.config import Config
 from server.core import Core
@@ -50,7 +52,14 @@ class Stepper:
         """
         self._config = config or self._config
         self._unsynced.clear()
-        self.core = Core(self._config, self._clock, self._store, wake=lambda: None)
+        self.keyring = Keyring(self._config, self._clock, at_once)
+        self.core = Core(
+            self._config,
+            self._clock,
+            self._store,
+            wake=lambda: None,
+            rights_of=self.keyring.rights_of,
+        )
         return self.core
 
     # -- the writer

@@ -15,7 +15,7 @@ from shards.errors import StoreFailed
 
 from ...jobs.workers import Workers
 from ..answers import json_answer
-from ..calls import Gives, described
+from ..calls import ADMIN, Gives, described
 from ..problems import Problem
 from ..requests import body_of
 from ..values import shapes
@@ -44,6 +44,7 @@ class Backups:
 
     @described(
         "A consistent copy to start a server on",
+        ADMIN,
         Gives(201, shapes.Backup),
         body=BackupWish,
         problems=("store-unavailable",),

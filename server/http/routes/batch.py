@@ -27,8 +27,9 @@ from ...clock import Clock
 from ...config import Limits
 from ...metrics import Metrics
 from ...writer import Ask
+from ..access import Rights, charge, not_to_send, rights_of
 from ..answers import raw_answer, refusal, refusals
-from ..calls import WRITES, Gives, described
+from ..calls import SCHEDULE, WRITES, Gives, described
 from ..posting import Placed, place, place_each
 from ..problems import Problem, problem_of
 from ..requests import flag
@@ -47,7 +48,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-Result = Placed | Refused | FieldError
+Result = Placed | Refused | FieldError | Problem
 _NEW = b'{"id":"%032x"}'
 _REPLAYED = b'{"id":"%032x","replayed":true,"state":"%s"}'
 
@@ -80,6 +81,7 @@ class Batch:
 
     @described(
         "Schedule many, all or nothing; with `each=true` every item for itself (200)",
+        SCHEDULE,
         Gives(201, shapes.Accepted),
         Gives(200, shapes.Results, said="`each=true`"),
         query={"each": FLAG, "ids": FLAG},
@@ -94,27 +96,41 @@ class Batch:
         body = await request.read()
         now_ms = self._clock.wall_ms()
         post = self._each if is_each else self._all
-        return await post(body, content_type, now_ms, keep_ids)
+        return await post(body, content_type, now_ms, keep_ids, rights_of(request))
 
-    async def _all(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
+    async def _all(
+        self, body: bytes, content_type: str, now_ms: int, keep_ids: bool, rights: Rights | None
+    ) -> web.Response:
         limits, most = self._limits, self._max_batch
         parse = partial(parse_batch, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         messages = await self._aside(len(body), parse)
+        if rights is not None:
+            for index in await _foreign(messages, rights):
+                line = _line(body, content_type, index, len(messages))
+                where = {"line": line, "field": "topic", "detail": "is not one that the key may send to"}
+                raise not_to_send(rights, errors=[where])
+            charge(rights, len(messages))
         with refusals():
             try:
-                drafts, placed = await self._submit(messages, now_ms, place)
+                drafts, placed = await self._submit(messages, now_ms, place, rights)
             except Refused as error:
                 raise refusal(error, _line(body, content_type, error.index, len(messages))) from None
         self._metrics.accepted.inc(_fresh(placed, drafts))
         return raw_answer(_accepted(placed, drafts), 201)
 
-    async def _each(self, body: bytes, content_type: str, now_ms: int, keep_ids: bool) -> web.Response:
+    async def _each(
+        self, body: bytes, content_type: str, now_ms: int, keep_ids: bool, rights: Rights | None
+    ) -> web.Response:
         limits, most = self._limits, self._max_batch
         parse = partial(parse_each, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
-        items = await self._aside(len(body), parse)
+        items: list[ParsedMessage | FieldError | Problem] = [*await self._aside(len(body), parse)]
+        if rights is not None:
+            for index in await _foreign(items, rights):
+                items[index] = not_to_send(rights)
         messages = [item for item in items if isinstance(item, ParsedMessage)]
+        charge(rights, len(messages))
         with refusals():
-            _, placed = await self._submit(messages, now_ms, place_each)
+            _, placed = await self._submit(messages, now_ms, place_each, rights)
         self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
@@ -134,24 +150,51 @@ class Batch:
             return await asyncio.to_thread(work)
 
     async def _submit(
-        self, messages: Sequence[ParsedMessage], now_ms: int, decide: Callable[..., Any]
+        self,
+        messages: Sequence[ParsedMessage],
+        now_ms: int,
+        decide: Callable[..., Any],
+        rights: Rights | None,
     ) -> tuple[list[Draft], Any]:
         """The drafts and what `decide` (`place` or `place_each`) says of them in the writer."""
         if any(message.spread_ms for message in messages):
             async with self._spreader.lock:
-                return await self._place(await self._spreader.settled(messages, now_ms), now_ms, decide)
-        return await self._place(messages, now_ms, decide)
+                messages = await self._spreader.settled(messages, now_ms)
+                return await self._place(messages, now_ms, decide, rights)
+        return await self._place(messages, now_ms, decide, rights)
 
     async def _place(
-        self, messages: Sequence[ParsedMessage], now_ms: int, decide: Callable[..., Any]
+        self,
+        messages: Sequence[ParsedMessage],
+        now_ms: int,
+        decide: Callable[..., Any],
+        rights: Rights | None,
     ) -> tuple[list[Draft], Any]:
+        user = "" if rights is None else rights.name
         size = sum(len(message.payload) + len(message.topic) for message in messages)
-        drafts = await self._aside(size, lambda: [draft_of(message, now_ms) for message in messages])
+        drafts = await self._aside(size, lambda: [draft_of(message, now_ms, user) for message in messages])
         if not drafts:
             return [], []
         late, names = late_ones(messages, now_ms), names_of(messages)
         placed = await self._ask(partial(decide, drafts=drafts, late=late, names=names), cost=len(drafts))
         return drafts, placed
+
+
+async def _foreign(items: Sequence[object], rights: Rights) -> list[int]:
+    """Which of the messages go to topics that the key may not send to; in steps, as rules may be many."""
+    found = []
+    for index, item in enumerate(items):
+        if isinstance(item, ParsedMessage) and not rights.may_publish(item.topic):
+            found.append(index)
+        if not (index + 1) % YIELD_EVERY:
+            await asyncio.sleep(0)
+    return found
+
+
+def _problem(result: Refused | FieldError | Problem) -> Problem:
+    if isinstance(result, Refused):
+        return refusal(result)
+    return result if isinstance(result, Problem) else problem_of(result)
 
 
 def _accepted(placed: Sequence[Placed], drafts: Sequence[Draft]) -> bytes:
@@ -184,7 +227,7 @@ def _said(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
         elif isinstance(result, Known):
             yield _known(result, timeline)
         else:
-            yield _refused(refusal(result) if isinstance(result, Refused) else problem_of(result))
+            yield _refused(_problem(result))
 
 
 def _known(known: Known, timeline: Timeline) -> bytes:

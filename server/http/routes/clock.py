@@ -12,7 +12,7 @@ from aiohttp import web
 from ...clock import NotSimulated
 from ...times import TimeError, format_ms
 from ..answers import json_answer, refusals
-from ..calls import WRITES, Gives, described
+from ..calls import ADMIN, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of
 from ..values import shapes
@@ -41,6 +41,7 @@ class ClockRoutes:
 
     @described(
         "Move a simulated clock",
+        ADMIN,
         Gives(200, shapes.Advanced),
         body=Advance,
         problems=("clock-not-simulated", *WRITES),

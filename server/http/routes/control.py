@@ -40,8 +40,9 @@ from timeline.position import MessageId, Position, id_text, seq_of
 
 from ...clock import Clock
 from ...writer import Ask
+from ..access import Sees, changes
 from ..answers import asked, json_answer, refusal
-from ..calls import WRITES, Gives, described
+from ..calls import SCHEDULE, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of
 from ..selection import Query, Selection, cursor_of, cursor_text, query_over
@@ -106,6 +107,7 @@ class Sweep:
     """How far a call has come."""
 
     query: Query
+    sees: Sees | None
     as_of: int
     limit: int
     matched: int = 0
@@ -136,14 +138,18 @@ class Control:
             web.post("/v1/messages:reschedule", self.reschedule),
         ]
 
-    @described("Cancel all that match", Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES)
+    @described(
+        "Cancel all that match", SCHEDULE, Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES
+    )
     async def cancel(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BULK)
         if wish.shift is not None:
             raise FieldError("shift", "is for messages:reschedule")
         return await self._answer(request, wish, cancel_all)
 
-    @described("Shift all that match", Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES)
+    @described(
+        "Shift all that match", SCHEDULE, Gives(200, shapes.Changed), body=BulkRequest, problems=WRITES
+    )
     async def reschedule(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BULK)
         if wish.shift is None:
@@ -153,7 +159,7 @@ class Control:
         return await self._answer(request, wish, act)
 
     async def _answer(self, request: web.Request, wish: BulkRequest, act: Act) -> web.Response:
-        sweep = self._sweep(wish)
+        sweep = self._sweep(wish, changes(request))
         try:
             await self._run(sweep, None if wish.dry_run else act, lambda: request.transport is None)
         except Problem as problem:
@@ -164,15 +170,15 @@ class Control:
             raise Problem("unreadable", **sweep.view()) from error
         return json_answer(sweep.view())
 
-    def _sweep(self, wish: BulkRequest) -> Sweep:
-        """Raises FieldError."""
+    def _sweep(self, wish: BulkRequest, sees: Sees | None) -> Sweep:
+        """Of what a key may not change nothing is said. Raises FieldError."""
         chosen = wish.filter
         if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
             raise FieldError("filter", 'must name a topic, due_from or due_to; {"topic": "#"} is everything')
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = query_over(chosen.topic, since, until)
         as_of = self._timeline.horizon.seq if wish.as_of is None else _seq(wish.as_of)
-        sweep = Sweep(query, as_of, wish.limit or 1 << 62)
+        sweep = Sweep(query, sees, as_of, wish.limit or 1 << 62)
         sweep.next = query.start
         if wish.cursor is not None:
             sweep.next = max(query.start, Position(cursor_of(wish.cursor) + 1))
@@ -193,7 +199,7 @@ class Control:
 
     def _step(self, sweep: Sweep, start: Position) -> tuple[list[Target], Position | None]:
         """The next matches, and where to go on, None at the end of the range."""
-        selection = Selection(self._timeline, sweep.query)
+        selection = Selection(self._timeline, sweep.query, sweep.sees)
         most = min(STEP_MESSAGES, sweep.limit - sweep.matched)
         targets: list[Target] = []
         looked = 0

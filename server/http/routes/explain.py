@@ -13,10 +13,12 @@ from timeline.wheel import Wheel
 
 from ...loader import AHEAD_MS
 from ...writer import Entry
+from ..access import sees
 from ..answers import json_answer
-from ..calls import Gives, described
+from ..calls import READ, Gives, described
 from ..problems import Problem
 from ..requests import id_of
+from ..selection import visible
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.views import position_view, time_text
@@ -32,10 +34,10 @@ class Explain:
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages/{id}/explain", self.get)]
 
-    @described("Where a message lies", Gives(200, shapes.Place), problems=("not-found",))
+    @described("Where a message lies", READ, Gives(200, shapes.Place), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         timeline, message = self._timeline, id_of(request)
-        found = timeline.reader.find(message)
+        found = visible(timeline, message, sees(request))
         if found is None:
             raise Problem("not-found", f"there is no message {id_text(message)}, or not any more")
         place, shard = found.position, found.shard

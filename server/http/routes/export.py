@@ -23,7 +23,9 @@ from shards.state import PENDING
 from timeline.position import HELD_SHARD, MessageId, Position, seq_of
 
 from ...clock import Clock
-from ..calls import NDJSON, Gives, described
+from ..access import Sees, rights_of, sees
+from ..calls import NDJSON, READ, Gives, described
+from ..problems import Problem
 from ..requests import flag, instant_parameter
 from ..selection import Query, Selection, query_over
 from ..timeline import Timeline
@@ -49,6 +51,7 @@ class Export:
 
     @described(
         "What is pending as NDJSON, which `:batch` takes back",
+        READ,
         Gives(200, str, media=NDJSON, said="one message a line"),
         query={**SELECTED, "ids": FLAG},
     )
@@ -56,10 +59,13 @@ class Export:
         since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
         query = query_over(request.query.get("topic"), since, until)
         now_ms = self._clock.wall_ms()
-        reading = Reading(self._timeline, query, now_ms, with_ids=flag(request, "ids"))
+        reading = Reading(self._timeline, query, sees(request), now_ms, with_ids=flag(request, "ids"))
+        rights = rights_of(request)
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
         await response.prepare(request)
         while not reading.is_over:
+            if rights is not None and not rights.is_live:
+                raise Problem("unauthorized", "the key has been revoked")  # which cuts the connection
             lines = reading.step()
             if lines:
                 await response.write(b"\n".join(lines) + b"\n")
@@ -71,9 +77,12 @@ class Export:
 class Reading:
     """One export under way."""
 
-    def __init__(self, timeline: Timeline, query: Query, now_ms: int, *, with_ids: bool) -> None:
+    def __init__(
+        self, timeline: Timeline, query: Query, sees: Sees | None, now_ms: int, *, with_ids: bool
+    ) -> None:
         self._timeline = timeline
         self._query = query
+        self._sees = sees
         self._start = query.start
         self._as_of = timeline.horizon.seq
         self._since_ms = now_ms
@@ -82,7 +91,7 @@ class Reading:
 
     def step(self) -> list[bytes]:
         """The next lines, without their ends; sets `is_over`."""
-        selection = Selection(self._timeline, self._query)
+        selection = Selection(self._timeline, self._query, self._sees)
         lines: list[bytes] = []
         looked = size = 0
         for place, number, value in islice(selection.rows(self._start), STEP_ROWS):

@@ -14,7 +14,7 @@ from ...times import format_ms
 from ...version import server_version
 from ...writer import Writer
 from ..answers import RETRY_AFTER, json_answer
-from ..calls import Gives, described
+from ..calls import ANY, OPEN, READ, Gives, described
 from ..problems import Problem
 from ..values import shapes
 
@@ -49,7 +49,7 @@ class Info:
             web.get("/metrics", self.metrics),
         ]
 
-    @described("Version, clock, MQTT listeners", Gives(200, shapes.Info))
+    @described("Version, clock, MQTT listeners", ANY, Gives(200, shapes.Info))
     async def info(self, _: web.Request) -> web.Response:
         view: shapes.Info = {
             "version": self._version,
@@ -60,11 +60,11 @@ class Info:
         }
         return json_answer(view)
 
-    @described("Whether the process lives", Gives(200, shapes.Status), query=None)
+    @described("Whether the process lives", OPEN, Gives(200, shapes.Status), query=None)
     async def live(self, _: web.Request) -> web.Response:
         return json_answer({"status": "ok"})
 
-    @described("Whether it can serve", Gives(200, shapes.Status), query=None, problems=("not-ready",))
+    @described("Whether it can serve", OPEN, Gives(200, shapes.Status), query=None, problems=("not-ready",))
     async def ready(self, _: web.Request) -> web.Response:
         if not self._is_ready():
             raise Problem(
@@ -74,7 +74,7 @@ class Info:
             raise Problem("not-ready", "the store takes no writes", headers=RETRY_AFTER)
         return json_answer({"status": "ok"})
 
-    @described("Prometheus metrics", Gives(200, str, media="text/plain"), query=None)
+    @described("Prometheus metrics", READ, Gives(200, str, media="text/plain"), query=None)
     async def metrics(self, _: web.Request) -> web.Response:
         body = self._metrics.render()
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -22,7 +22,7 @@ from ...jobs.expiring import DroppedSlice, Expiries
 from ...jobs.pipeline import Job, JobRefused, Pipeline, lease_of
 from ...jobs.splitting import Splits
 from ..answers import RETRY_AFTER, json_answer, refusals
-from ..calls import WRITES, Gives, described
+from ..calls import ADMIN, WRITES, Gives, described
 from ..problems import SLUGS, Problem
 from ..requests import body_of, limit_of
 from ..values import shapes
@@ -106,6 +106,7 @@ class JobRoutes:
 
     @described(
         "Start a job of the pipeline",
+        ADMIN,
         Gives(201, shapes.JobView, {"Location": Location}),
         body=NewJob,
         problems=("not-found", *NO_JOB),
@@ -128,7 +129,7 @@ class JobRoutes:
         answer.headers["Location"] = f"/v1/jobs/{job.row.id}"
         return answer
 
-    @described("Jobs, open ones first", Gives(200, shapes.JobPage), query=PAGED)
+    @described("Jobs, open ones first", ADMIN, Gives(200, shapes.JobPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "0")
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 6):
@@ -139,14 +140,14 @@ class JobRoutes:
         page: shapes.JobPage = {"jobs": views, "next": str(end) if end < len(jobs) else None}
         return json_answer(page)
 
-    @described("A job", Gives(200, shapes.JobView), problems=("not-found",))
+    @described("A job", ADMIN, Gives(200, shapes.JobView), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         job = self._pipeline.get(request.match_info["id"])
         if job is None:
             raise Problem("not-found", f"there is no job {request.match_info['id'][:40]}")
         return json_answer(self._view(job))
 
-    @described("Cut the slice", Gives(200, shapes.JobView), body=Begin, problems=NOT_NOW)
+    @described("Cut the slice", ADMIN, Gives(200, shapes.JobView), body=Begin, problems=NOT_NOW)
     async def begin(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _BEGIN)
         job = await _said(self._splits.begin(request.match_info["id"], wish.token, wish.cuts))
@@ -154,6 +155,7 @@ class JobRoutes:
 
     @described(
         "Hand back what was moved or archived",
+        ADMIN,
         Gives(200, shapes.JobView),
         body=CommitJob,
         problems=(*NOT_NOW, "bad-manifest"),
@@ -168,14 +170,14 @@ class JobRoutes:
             row = await _said(self._expiries.commit(job_id, wish.token, wish.slices or []))
         return json_answer(self._view(row))
 
-    @described("Forget the job", Gives(200, shapes.JobView), body=Abort, problems=NOT_NOW)
+    @described("Forget the job", ADMIN, Gives(200, shapes.JobView), body=Abort, problems=NOT_NOW)
     async def abort(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _ABORT)
         detail = wish.detail[:DETAIL_MAX]
         row = await _said(self._pipeline.abort(request.match_info["id"], wish.token, detail))
         return json_answer(self._view(row))
 
-    @described("Keep the lease", Gives(200, shapes.Lease), body=Renew, problems=NOT_NOW)
+    @described("Keep the lease", ADMIN, Gives(200, shapes.Lease), body=Renew, problems=NOT_NOW)
     async def renew(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _RENEW)
         progress = None

@@ -14,8 +14,9 @@ from aiohttp import web
 from shards.state import PENDING, STATES, State
 from timeline.position import Position
 
+from ..access import sees
 from ..answers import json_answer
-from ..calls import Gives, described
+from ..calls import READ, Gives, described
 from ..requests import flag, instant_parameter, limit_of
 from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, query_over
 from ..timeline import Timeline
@@ -37,6 +38,7 @@ class Listing:
 
     @described(
         "List and count",
+        READ,
         Gives(200, shapes.MessagePage),
         query={**SELECTED, "state": AnyState, **PAGED, "count": FLAG},
     )
@@ -47,14 +49,15 @@ class Listing:
         page = query
         if cursor is not None:
             page = replace(query, start=max(query.start, Position(cursor_of(cursor) + 1)))
-        selection = Selection(self._timeline, page)
+        selection = Selection(self._timeline, page, sees(request))
         views, last = await selection.page()
         answer: shapes.MessagePage = {
             "messages": views,
             "next": None if last is None else cursor_text(last),
         }
         if is_counted:
-            answer["count"] = await count(self._timeline, query, lambda: request.transport is None)
+            is_abandoned = lambda: request.transport is None  # noqa: E731
+            answer["count"] = await count(self._timeline, query, sees(request), is_abandoned)
         return json_answer(answer)
 
 

@@ -19,7 +19,7 @@ from shards.commit import Commit
 from shards.dedupe import Known
 from shards.group_commit import Control, Outcome
 from shards.read import Found
-from shards.record import decode
+from shards.record import decode, topic_of
 from timeline.position import MessageId, id_text
 
 from ...clock import Clock
@@ -27,11 +27,13 @@ from ...config import Limits
 from ...metrics import Metrics
 from ...times import format_ms, wall_time
 from ...writer import Ask
+from ..access import Rights, changes, charge, check_send, rights_of, sees
 from ..answers import asked, json_answer, raw_answer
-from ..calls import WRITES, Gives, described
+from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..posting import first_answer, place
 from ..problems import Problem
 from ..requests import body_of, id_of
+from ..selection import visible
 from ..spread import Spreader
 from ..timeline import Timeline
 from ..values import shapes
@@ -87,6 +89,7 @@ class Messages:
 
     @described(
         "Schedule a message; sent again under its key it gets the first answer",
+        SCHEDULE,
         Gives(201, shapes.Scheduled, PLACED),
         Gives(200, shapes.Scheduled, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
         body=New,
@@ -98,14 +101,17 @@ class Messages:
         body = await request.read()
         now_ms = self._clock.wall_ms()
         message = parse_one(body, now_ms, self._limits, _key(request))
+        rights = rights_of(request)
+        check_send(rights, message.topic)
+        charge(rights, 1)
         if not message.spread_ms:
-            return await self._place(message, now_ms)
+            return await self._place(message, now_ms, rights)
         async with self._spreader.lock:
             (message,) = await self._spreader.settled([message], now_ms)
-            return await self._place(message, now_ms)
+            return await self._place(message, now_ms, rights)
 
-    async def _place(self, message: ParsedMessage, now_ms: int) -> web.Response:
-        draft = draft_of(message, now_ms)
+    async def _place(self, message: ParsedMessage, now_ms: int, rights: Rights | None) -> web.Response:
+        draft = draft_of(message, now_ms, "" if rights is None else rights.name)
         late = late_ones([message], now_ms)
         (placed,) = await asked(self._ask, partial(place, drafts=[draft], late=late))
         if not isinstance(placed, Known):
@@ -113,10 +119,10 @@ class Messages:
         status, headers, body = first_answer(placed, draft.due_ms, now_ms, self._timeline)
         return raw_answer(body, status, headers)
 
-    @described("Look at a message", Gives(200, shapes.Message, TAGGED), problems=("not-found",))
+    @described("Look at a message", READ, Gives(200, shapes.Message, TAGGED), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         message = id_of(request)
-        found = self._timeline.reader.find(message)
+        found = visible(self._timeline, message, sees(request))
         if found is None:
             raise _unknown(message)
         record = decode(found.value)
@@ -127,6 +133,7 @@ class Messages:
 
     @described(
         "Move a message; its id stays",
+        SCHEDULE,
         Gives(200, shapes.Scheduled, TAGGED),
         body=Annotated[Move, only_one("deliver_at", "deliver_in")],
         headers={"If-Match": Tags},
@@ -139,6 +146,7 @@ class Messages:
         if wish.deliver_at is None and wish.deliver_in is None:
             raise FieldError("deliver_at", "or deliver_in is required")
         due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, self._limits.max_delay_ms)
+        self._check_own(request, message)
         tags, zone = _tags(request.headers.getall("If-Match", ())), wall_time(wish.deliver_at or "")
         move = partial(_move, message=message, due_ms=due_ms, tags=tags, zone=zone)
         control: Control = await asked(self._ask, move)
@@ -156,15 +164,31 @@ class Messages:
 
     @described(
         "Cancel a message: nobody will get it",
+        SCHEDULE,
         Gives(204),
         problems=("not-found", "already-dispatched", *WRITES),
     )
     async def delete(self, request: web.Request) -> web.Response:
         message = id_of(request)
+        self._check_own(request, message)
         control: Control = await asked(self._ask, lambda commit: commit.cancel(message))
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
         return web.Response(status=204)
+
+    def _check_own(self, request: web.Request, message: MessageId) -> None:
+        """Raise Problem if it is not there for who asks, or not for him to change.
+
+        Before the writer decides: what is at an id may change, its topic never does.
+        """
+        may_change = changes(request)
+        if may_change is None:
+            return
+        found = visible(self._timeline, message, sees(request))
+        if found is None:
+            raise _unknown(message)
+        if not may_change(topic_of(found.value)):
+            raise Problem("forbidden", "the key may see this message and not change it")
 
     def _refuse(self, message: MessageId, control: Control) -> NoReturn:
         """Why a move or cancel did not win."""

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.errors import Corrupt
-from shards.record import decode, is_stub
+from shards.record import decode, is_stub, topic_of
 from shards.schedules import ScheduleRow
 from timeline.fires import Fire, Plan, fires, local_of
 from timeline.position import MessageId, id_text
@@ -31,8 +31,9 @@ from ...config import Limits
 from ...schedules.recurring import Schedules, plan_of
 from ...times import format_ms
 from ...writer import Ask
+from ..access import check_send, rights_of
 from ..answers import asked, json_answer
-from ..calls import WRITES, Gives, described
+from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
@@ -92,6 +93,7 @@ class ScheduleRoutes:
 
     @described(
         "Make a schedule, or change it in place",
+        ADMIN,
         Gives(201, shapes.Schedule, {"Location": Location}),
         Gives(200, shapes.Schedule, said="it was there"),
         body=Annotated[ScheduleRequest, ONE_RULE],
@@ -105,6 +107,7 @@ class ScheduleRoutes:
         now_ms = self._clock.wall_ms()
         timing = await asyncio.to_thread(timing_of, wish, name, now_ms, self._limits)
         record = record_of(wish, now_ms, self._limits)
+        check_send(rights_of(request), topic_of(record))
         body = await request.read()
         decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
         row, is_new = await asked(self._ask, decide)
@@ -113,12 +116,12 @@ class ScheduleRoutes:
             answer.headers["Location"] = f"/v1/schedules/{name}"
         return answer
 
-    @described("A schedule", Gives(200, shapes.Schedule), problems=("not-found",))
+    @described("A schedule", ADMIN, Gives(200, shapes.Schedule), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         name, row = self._found(request)
         return json_answer(self._view(name, row))
 
-    @described("Schedules by name", Gives(200, shapes.SchedulePage), query=PAGED)
+    @described("Schedules by name", ADMIN, Gives(200, shapes.SchedulePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         found = self._schedules.after(cursor, limit + 1)
@@ -129,7 +132,10 @@ class ScheduleRoutes:
         return json_answer(page)
 
     @described(
-        "Forget a schedule; its pending occurrence goes too", Gives(204), problems=("not-found", *WRITES)
+        "Forget a schedule; its pending occurrence goes too",
+        ADMIN,
+        Gives(204),
+        problems=("not-found", *WRITES),
     )
     async def delete(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -137,16 +143,17 @@ class ScheduleRoutes:
             raise _unknown(name)
         return web.Response(status=204)
 
-    @described("Stop firing", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
+    @described("Stop firing", ADMIN, Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def pause(self, request: web.Request) -> web.Response:
         return await self._change(request, self._schedules.pause)
 
-    @described("Fire again", Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
+    @described("Fire again", ADMIN, Gives(200, shapes.Schedule), problems=("not-found", *WRITES))
     async def resume(self, request: web.Request) -> web.Response:
         return await self._change(request, self._schedules.resume)
 
     @described(
         "Send its message now, beside what is planned",
+        ADMIN,
         Gives(200, shapes.Triggered),
         problems=("not-found", *WRITES),
     )
@@ -160,7 +167,7 @@ class ScheduleRoutes:
         return json_answer(view)
 
     @described(
-        "When a schedule would fire", Gives(200, shapes.Fires), body=Annotated[PreviewRequest, ONE_RULE]
+        "When a schedule would fire", READ, Gives(200, shapes.Fires), body=Annotated[PreviewRequest, ONE_RULE]
     )
     async def preview(self, request: web.Request) -> web.Response:
         wish = await _read(request, _PREVIEW)
@@ -176,6 +183,7 @@ class ScheduleRoutes:
 
     @described(
         "When a schedule will fire, the pending occurrence first",
+        ADMIN,
         Gives(200, shapes.Fires),
         query={"count": Count},
         problems=("not-found",),

@@ -5,6 +5,9 @@ horizon that its subscriptions match. At most 10,000 rows are looked at for one 
 beyond that `lag_messages` is what was found so far and `lag_messages_is_exact` false. `lag_seconds` is the
 age of the first message that it has not read: a session that has nothing to read is not behind.
 
+A key sees the sessions of clients that have connected with it, and shared subscriptions of such alone; one
+with the scope admin sees all.
+
 A shared subscription stands among the sessions as `$share/{group}/{filter}`, a name that no client may have:
 it has a read position of its own, which a session's does not count. It is set back like a session, for all
 its members; it cannot be deleted, because it ends with the last session that holds it.
@@ -28,8 +31,9 @@ from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import TimeError, parse_delay, parse_deliver_at
 from ...writer import Ask
+from ..access import Rights, rights_of
 from ..answers import asked, json_answer
-from ..calls import WRITES, Gives, described
+from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
@@ -78,11 +82,15 @@ class SessionRoutes:
             web.post("/v1/sessions/{client_id}:replay", self.replay),
         ]
 
-    @described("Sessions and groups, and how far each has read", Gives(200, shapes.SessionPage), query=PAGED)
+    @described(
+        "Sessions and groups, and how far each has read", READ, Gives(200, shapes.SessionPage), query=PAGED
+    )
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
-        groups = (group.text for group in self._broker.groups)
-        every = chain((s.session.client_id for s in self._sessions), groups)
+        rights = rights_of(request)
+        groups = (group.text for group in self._broker.groups if _is_own(group, rights))
+        own = (s.session.client_id for s in self._sessions if _is_own(s, rights))
+        every = chain(own, groups)
         names = sorted(name for name in every if name > cursor)
         views = []
         for name in names[:limit]:
@@ -97,25 +105,41 @@ class SessionRoutes:
         return json_answer(page)
 
     @described(
-        "A session, or a group ($share/group/filter)", Gives(200, shapes.Session), problems=("not-found",)
+        "A session, or a group ($share/group/filter)",
+        READ,
+        Gives(200, shapes.Session),
+        problems=("not-found",),
     )
     async def get(self, request: web.Request) -> web.Response:
         return json_answer(self._view(self._subscriber(request), LOOK_ROWS))
 
-    @described("Forget a session", Gives(204), problems=("not-found", "wrong-state", *WRITES))
+    @described("Forget a session", READ, Gives(204), problems=("not-found", "wrong-state", *WRITES))
     async def delete(self, request: web.Request) -> web.Response:
         """Close its connection, forget it, erase its rows, in the writer: with the group of this request."""
         name = request.match_info["client_id"]
+        rights = rights_of(request)
+        known = self._find(name)
+        if known is not None and not _is_own(known, rights):
+            raise _unknown(name)
         if self._broker.groups.get(name) is not None:
             raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
         if self._sessions.get(name) is None and not self._broker.is_stored(name):
             raise _unknown(name)
 
-        await asked(self._ask, lambda _: self._broker.drop(name))
+        def drop(_: Commit) -> bool:
+            known = self._find(name)
+            is_own = _is_own(known, rights) if known is not None else sees_every_session(rights)
+            if is_own:
+                self._broker.drop(name)
+            return is_own
+
+        if not await asked(self._ask, drop):
+            raise _unknown(name)
         return web.Response(status=204)
 
     @described(
         "Set the read position of a session or group back",
+        READ,
         Gives(200, shapes.Session),
         body=Rewind,
         problems=("not-found", *WRITES),
@@ -140,7 +164,7 @@ class SessionRoutes:
     def _subscriber(self, request: web.Request) -> Subscriber:
         name = request.match_info["client_id"]
         subscriber = self._find(name)
-        if subscriber is None:
+        if subscriber is None or not _is_own(subscriber, rights_of(request)):
             raise _unknown(name)
         return subscriber
 
@@ -152,6 +176,18 @@ class SessionRoutes:
     def _view(self, subscriber: Subscriber, look_rows: int) -> shapes.Session:
         lag = lag_of(subscriber, self._timeline, self._router, look_rows)
         return session_view(subscriber, lag, self._timeline.horizon.position)
+
+
+def sees_every_session(rights: Rights | None) -> bool:
+    return rights is None or rights.principal.has(ADMIN)
+
+
+def _is_own(subscriber: Subscriber, rights: Rights | None) -> bool:
+    """Whether the session is there for who asks."""
+    if rights is None or rights.principal.has(ADMIN):
+        return True
+    members = subscriber.members if isinstance(subscriber, Group) else (subscriber,)
+    return all(member.owner == rights.name for member in members)
 
 
 def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:

@@ -16,7 +16,7 @@ from timeline.slices import Shard, Slice
 
 from ...config import Shards
 from ..answers import json_answer
-from ..calls import Gives, described
+from ..calls import ADMIN, Gives, described
 from ..problems import Problem
 from ..requests import limit_of
 from ..timeline import Timeline
@@ -68,7 +68,7 @@ class Slices:
             web.get("/v1/slices/{start}/shards/{n}", self.shard),
         ]
 
-    @described("The spans of the timeline", Gives(200, shapes.SlicePage), query=PAGED)
+    @described("The spans of the timeline", ADMIN, Gives(200, shapes.SlicePage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
         limit = limit_of(request)
         start_ms = _cursor(request.query.get("cursor", "0"))
@@ -86,7 +86,7 @@ class Slices:
         page: shapes.SlicePage = {"slices": views, "next": more, "split_above": self._split_above}
         return json_answer(page)
 
-    @described("A slice and its shards", Gives(200, shapes.SliceDetail), problems=("not-found",))
+    @described("A slice and its shards", ADMIN, Gives(200, shapes.SliceDetail), problems=("not-found",))
     async def get(self, request: web.Request) -> web.Response:
         piece = self._slice(request)
         shards = [self._view(piece, shard) for shard in piece.readable()]
@@ -95,7 +95,7 @@ class Slices:
         view: shapes.SliceDetail = {**numbers, "shards": shards}
         return json_answer(view)
 
-    @described("A shard", Gives(200, shapes.Shard), problems=("not-found",))
+    @described("A shard", ADMIN, Gives(200, shapes.Shard), problems=("not-found",))
     async def shard(self, request: web.Request) -> web.Response:
         piece, text = self._slice(request), request.match_info["n"]
         shard = piece.shard(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None

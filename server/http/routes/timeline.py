@@ -7,8 +7,9 @@ from aiohttp import web
 
 from ...clock import Clock
 from ...times import INSTANT_MS_MAX, format_ms
+from ..access import sees
 from ..answers import json_answer
-from ..calls import Gives, described
+from ..calls import READ, Gives, described
 from ..density import Density
 from ..requests import instant_parameter
 from ..selection import Selection, query_over
@@ -34,16 +35,21 @@ class TimelineRoutes:
 
     @described(
         "Pending messages per bucket",
+        READ,
         Gives(200, shapes.Density),
         query={"from": Point, "to": Point, "bucket": Bucket, "topic": Filter},
     )
     async def density(self, request: web.Request) -> web.Response:
         start_ms, end_ms, width_ms = self._buckets(request)
         query = query_over(request.query.get("topic"), start_ms, end_ms)
-        selection = Selection(self._timeline, query)
+        may_see = sees(request)
+        selection = Selection(self._timeline, query, may_see)
         density = Density(self._timeline, start_ms, end_ms, width_ms)
         counts = await density.count(
-            query.topic, lambda row: selection.counts(*row), lambda: request.transport is None
+            query.topic,
+            lambda row: selection.counts(*row),
+            lambda: request.transport is None,
+            is_all=may_see is None,
         )
         starts = range(start_ms, end_ms, width_ms)
         view: shapes.Density = {

@@ -19,17 +19,20 @@ from timeline.position import MessageId
 from .message_body import ParsedMessage
 
 USER = "http"
-"""Whose idempotency keys these are, until keys have users."""
+"""Whose idempotency keys these are; with keys, of each one its own."""
 CONTENT_TYPES = 256
 
 _NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
 
 
-def draft_of(message: ParsedMessage, now_ms: int) -> Draft:
-    """What the writer takes; `now_ms` is the due of a message that asks for none."""
+def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
+    """What the writer takes; `now_ms` is the due of a message that asks for none. `user`: whose idempotency
+    keys these are, empty: everybody's."""
     topic, payload, due_ms = message.topic, message.payload, message.due_ms or now_ms
     content_type, headers = message.content_type, message.headers
-    key = key_of(USER, message.key.encode()) if message.key else b""
+    key = b""
+    if message.key:
+        key = key_of(USER, f"{user}\0{message.key}".encode() if user else message.key.encode())
     properties = b""
     if headers:
         properties = properties_of(headers, content_type)

@@ -77,3 +77,48 @@ def test_the_cache_is_bounded_in_bytes() -> None:
     assert router._answer_bytes == ANSWER_OVERHEAD + 8 + 100 * PAIR_BYTES
     router.route(b"small")
     assert router._answer_bytes == ANSWER_OVERHEAD
+
+
+class Some:
+    """Rights to topics that end so."""
+
+    name, is_live = "", True
+
+    def __init__(self, end: bytes) -> None:
+        self.end = end
+
+    def may_publish(self, topic: bytes) -> bool:
+        return False
+
+    def may_receive(self, topic: bytes) -> bool:
+        return topic.endswith(self.end)
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        return True
+
+
+def test_who_may_not_have_a_topic_is_not_in_its_answer() -> None:
+    router = Router()
+    free, bound = _subscriber("free"), _subscriber("bound")
+    bound.rights = Some(b"1")
+    for one in (free, bound):
+        _add(router, one, "a/#")
+    for _ in range(2):
+        assert set(router.route(b"a/1")) == {free, bound}
+        assert set(router.route(b"a/2")) == {free}
+    bound.rights.end = b"2"
+    router.forget()
+    assert set(router.route(b"a/2")) == {free, bound}
+
+
+def test_answers_of_topics_that_not_all_may_have_keep_to_the_bound_too() -> None:
+    room = 1 << 18
+    router = Router(max_bytes=room)
+    for number in range(100):
+        bound = _subscriber(str(number))
+        bound.rights = Some(b"%d" % (number % 10))
+        _add(router, bound, "#")
+    for number in range(3_000):
+        assert len(router.route(b"%d" % number)) == 10
+        assert router.cached_bytes <= room
+    assert len(router._cache) > 20

@@ -76,10 +76,11 @@ def open_at(at: Fronted) -> list[Front]:
 
 
 def test_a_call_is_read() -> None:
-    data = post(BODY, b"Idempotency-Key: order-17", b"User-Agent: x", b"accept: */*")
+    data = post(BODY, b"Idempotency-Key: order-17", b"Authorization: Bearer x", b"accept: */*")
     request = read_request(data + b"POST")
     assert request is not None
     assert (data[request.start : request.end], request.key) == (BODY, "order-17")
+    assert request.authorization == "Bearer x"
     assert request.end == len(data)
 
 
@@ -107,7 +108,7 @@ def test_every_beginning_of_a_call_is_none_or_incomplete(stop: int) -> None:
         post(BODY, b"Connection: close"),
         post(BODY, b"Connection: Upgrade"),
         post(BODY, b"Expect: 100-continue"),
-        post(BODY, b"Authorization: Bearer x"),
+        post(BODY, b"Authorization: Bearer x", b"authorization: Bearer y"),
         post(BODY, b"X-Folded: a\r\n b"),
         post(BODY, b"X-Bad : a"),
         post(BODY, b"X-Latin: \xe4"),

@@ -209,8 +209,8 @@ async def test_a_page_carries_so_many_bytes_and_no_more(
 async def test_nobody_waits_for_an_abandoned_count(server: Running) -> None:
     query = selection.Query(selection.START, selection.END, "#", "all", 1)
     await server.schedule(deliver_in=60)
-    assert await selection.count(read_side(server.app), query, lambda: True) == 0
-    assert await selection.count(read_side(server.app), query, lambda: False) == 1
+    assert await selection.count(read_side(server.app), query, None, lambda: True) == 0
+    assert await selection.count(read_side(server.app), query, None, lambda: False) == 1
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,11 @@ async def test_hot_answers_that_are_put_together_by_hand_have_their_type(server:
 
 def test_two_types_of_one_name_are_a_mistake() -> None:
     class Routes:
-        @described("one", Gives(200, shapes.Slice))
+        @described("one", "", Gives(200, shapes.Slice))
         async def one(self, request: web.Request) -> web.Response:
             return web.Response()
 
-        @described("two", Gives(200, msgspec.defstruct("Slice", ["x"])))
+        @described("two", "", Gives(200, msgspec.defstruct("Slice", ["x"])))
         async def two(self, request: web.Request) -> web.Response:
             return web.Response()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from server.clock import SimulatedClock
 from server.config import Config, Slices, Spark
 from server.jobs import launch
 from server.jobs import pipeline as pipeline_module
@@ -16,7 +17,8 @@ from server.jobs.launch import missing
 from server.jobs.overfull import FAR_MS, Overfull
 from server.jobs.pipeline import Job, JobRefused
 from server.writer import Busy
-from tests.server.conftest import Running
+from tests.server.conftest import Running, running
+from tests.support.keys import KeysFile, with_keys
 
 PROGRAM = """
 import json, os, sys, urllib.request
@@ -36,6 +38,12 @@ from tests.support.mover import moved
 cut = (job["slice"]["start_ms"] + job["slice"]["end_ms"]) // 2
 post("renew", done=1, total=2)
 post("commit", files=moved(post("begin", cuts=[cut])))
+"""
+SHOWS_KEY = """
+import os, urllib.request
+opener = urllib.request.build_opener()
+opener.addheaders = [("Authorization", "Bearer " + os.environ["FASTI_KEY"])]
+urllib.request.install_opener(opener)
 """
 DIES = """
 print("first", file=sys.stderr)
@@ -108,6 +116,26 @@ async def test_an_overfull_slice_is_split_by_the_server(server: Running, tmp_pat
     job = await ended(server)
     assert (job["kind"], job["run"], job["state"], job["rows"]) == ("split", "server", "done", 13)
     assert "token" not in job
+
+
+async def test_the_child_shows_a_key_where_one_is_asked_for(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    shown = {"Authorization": f"Bearer {file.add('ops', 'admin')}"}
+    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
+        overfull = arm(server, tmp_path, WORKS)
+        program = tmp_path / "program.py"
+        program.write_text(SHOWS_KEY + program.read_text())
+        for number in range(8):
+            body = {"topic": "t", "payload": "x", "deliver_in": 10 * 86_400 + number * 2_000}
+            await server.call("POST", "/v1/messages", body, status=201, **shown)
+        await overfull.look()
+        async with asyncio.timeout(60):
+            while server.app.pipeline.launcher.is_running or server.app.pipeline.open:
+                await asyncio.sleep(0.02)
+        (job,) = (await server.call("GET", "/v1/jobs", **shown)).body["jobs"]
+        assert (job["state"], job["rows"]) == ("done", 8), job
 
 
 async def test_a_child_that_dies_says_why(server: Running, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from server.browsers import Pages
 from server.codec.encode import encode
 from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
 from server.delivery.broker import Broker
+from server.kinds import Address
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
@@ -29,6 +31,9 @@ def _no_collection() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+PAGES = Pages(Address("127.0.0.1", 0), hosts=("*",), origins=(), has_keys=False)
 
 
 class Transport:
@@ -87,7 +92,8 @@ class Served:
         return link, transport
 
     def begin(self) -> tuple[MqttLink, Transport]:
-        link, transport = MqttLink(self.rig.core.broker, asyncio.get_running_loop(), self.links), Transport()
+        rig, transport = self.rig, Transport()
+        link = MqttLink(rig.core.broker, asyncio.get_running_loop(), self.links, rig.door)
         link.connection_made(cast("Any", transport))
         return link, transport
 
@@ -188,7 +194,7 @@ async def test_a_takeover_waits_for_nothing() -> None:
 async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
     served = Served()
     link, _ = served.begin()
-    web, transport = Websocket(link, ()), Transport()
+    web, transport = Websocket(link, PAGES), Transport()
     web.connection_made(cast("Any", transport))
     web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
     await served.settle()
@@ -275,7 +281,7 @@ async def test_packets_that_wait_count_as_kept() -> None:
 async def test_frames_that_wait_count_as_kept() -> None:
     served = Served()
     link, _ = served.begin()
-    web = Websocket(link, ())
+    web = Websocket(link, PAGES)
     web.connection_made(cast("Any", Transport()))
     web.data_received(REQUEST + masked(BINARY, encode(Connect(5, "a"), 5)))
     await served.settle()

@@ -1,0 +1,45 @@
+"""Slow checks in threads: a few at a time, the answers on the loop.
+
+argon2 and PBKDF2 let go of the interpreter while they work, so the loop goes on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+THREADS = 2
+"""Checks at a time; each takes some 20 MiB."""
+
+
+class Aside(Protocol):
+    """Has `work` done elsewhere and calls `done` with what it gave, on the loop; None: it failed."""
+
+    def __call__(self, work: Callable[[], bool], done: Callable[[bool | None], None]) -> None: ...
+
+
+class Threads:
+    """`Aside` by threads. What is not done when the server stops is never answered."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="keys")
+
+    def __call__(self, work: Callable[[], bool], done: Callable[[bool | None], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def ended(future: Future[bool]) -> None:
+            if future.cancelled() or loop.is_closed():
+                return
+            answer = None if future.exception() is not None else future.result()
+            loop.call_soon_threadsafe(done, answer)
+
+        self._pool.submit(work).add_done_callback(ended)
+
+    def stop(self) -> None:
+        """Take no more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def at_once(work: Callable[[], bool], done: Callable[[bool | None], None]) -> None:
+    """`Aside` without a thread or a loop: for tests and commands."""
+    done(work())

@@ -1,0 +1,84 @@
+"""Secrets as they are stored: never themselves, always a hash that takes its time.
+
+    $argon2id$v=19$m=19456,t=2,p=1$salt$hash     the server's own keys (RFC 9106; the parameters are OWASP's)
+    $7$101$salt$hash                             mosquitto 2: PBKDF2 with SHA-512, 101 rounds by default
+    $6$salt$hash                                 mosquitto 1: one SHA-512 of password and salt
+
+A check takes 25 ms at argon2id and 19 MiB of RAM meanwhile. All of them compare in constant time.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable
+
+from argon2 import PasswordHasher, extract_parameters
+from argon2.exceptions import Argon2Error, InvalidHashError
+
+MEMORY_KIB, ROUNDS, LANES = 19_456, 2, 1
+MEMORY_KIB_MAX = 1 << 20
+"""What one check may take; a hash that asks for more is refused when it is read."""
+ROUNDS_MAX = 100
+PBKDF2_ROUNDS_MAX = 10_000_000
+
+Verify = Callable[[bytes], bool]
+"""Whether a secret is the one that was hashed. Blocking."""
+
+
+class BadHash(ValueError):
+    """What is stored is no hash that can be checked; the message says why and never what."""
+
+
+def hashed(secret: str, *, memory_kib: int = MEMORY_KIB) -> str:
+    """An argon2id hash of the secret, with a salt of its own."""
+    return PasswordHasher(ROUNDS, memory_kib, LANES).hash(secret)
+
+
+def argon2id(text: str) -> Verify:
+    """What checks secrets against this hash. Raises BadHash."""
+    try:
+        found = extract_parameters(text)
+    except InvalidHashError:
+        raise BadHash("is no argon2id hash") from None
+    if not text.startswith("$argon2id$"):
+        raise BadHash("must be argon2id")
+    if found.memory_cost > MEMORY_KIB_MAX or found.time_cost > ROUNDS_MAX:
+        raise BadHash(f"asks for more than {MEMORY_KIB_MAX} KiB or {ROUNDS_MAX} rounds")
+    hasher = PasswordHasher()
+
+    def verify(secret: bytes) -> bool:
+        try:
+            return hasher.verify(text, secret)
+        except (Argon2Error, InvalidHashError):
+            return False
+
+    return verify
+
+
+def mosquitto(text: str) -> Verify:
+    """What checks passwords against a hash of mosquitto_passwd. Raises BadHash."""
+    kind, *parts = text.removeprefix("$").split("$")
+    if not text.startswith("$") or (kind, len(parts)) not in (("7", 3), ("6", 2)):
+        raise BadHash("is no hash of mosquitto_passwd: $7$rounds$salt$hash or $6$salt$hash")
+    try:
+        salt, wanted = (base64.b64decode(part, validate=True) for part in parts[-2:])
+    except (binascii.Error, ValueError):
+        raise BadHash("salt or hash is not base64") from None
+    if not salt or len(wanted) != hashlib.sha512().digest_size:
+        raise BadHash("salt or hash has not the length that it should have")
+    rounds = 0
+    if kind == "7":
+        digits = parts[0]
+        if not (digits.isascii() and digits.isdigit() and 0 < int(digits[:9]) <= PBKDF2_ROUNDS_MAX):
+            raise BadHash("the rounds are no number that can be")
+        rounds = int(digits)
+
+    def verify(password: bytes) -> bool:
+        if rounds:
+            found = hashlib.pbkdf2_hmac("sha512", password, salt, rounds)
+        else:
+            found = hashlib.sha512(password + salt).digest()
+        return hmac.compare_digest(found, wanted)
+
+    return verify

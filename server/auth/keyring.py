@@ -1,0 +1,303 @@
+"""All keys of a server: who shows one is checked, those that were right are remembered, files are read again.
+
+A check costs 25 ms (hashes.py), so it is done aside, and what has been found right is remembered under a
+fast hash with a key of this process: what a door asks for each request is one look-up. What is remembered
+names the stored hash that it was checked against, so it counts no more when the file has another.
+
+    unknown name     checked like any other, against somebody's hash: it takes as long as a wrong key
+    wrong key        counted against its address (backoff.py), logged, answered `Refusal`
+    many at once     WAITING_MAX different ones; beyond that the answer is that there is no time
+
+While an address waits because of wrong keys, those of the server's own making that are remembered still pass:
+nobody can have guessed one, and others may be behind the same address. Passwords do not.
+
+Files are read again by `read`, which blocks and changes nothing, and `take`, which puts it in place: a file
+that cannot be read leaves everything as it was.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from ..clock import Clock
+from ..config import Config
+from ..logs import by, shown
+from .aside import Aside
+from .backoff import Backoff
+from .hashes import Verify, argon2id, mosquitto
+from .keys_file import KeysFileError, name_in, new_key, read_keys
+from .mosquitto import EVERYTHING, read_acl, read_passwords
+from .rights import EVERY_SCOPE, Grant, Principal, Rights
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 10_000
+"""Keys that were right and need no check; the one that was checked longest ago makes room."""
+WAITING_MAX = 256
+"""Different keys that are being checked or wait for it: some 3 s of work."""
+KEY_BYTES_MAX = 1_024
+"""A longer key or password is wrong without a check."""
+OWN_NAME = "fasti-server"
+"""What the server's own programs are called. The keys file can have no such key."""
+
+
+class Why(Enum):
+    """Why nobody was let in."""
+
+    WRONG = auto()
+    """Name and key do not belong together."""
+    HELD = auto()
+    """Too many wrong ones have come from this address."""
+    BUSY = auto()
+    """More are being checked than there may be."""
+
+
+class Refusal(NamedTuple):
+    """`wait_s`: seconds after which it may be tried again; 0: whenever."""
+
+    why: Why
+    wait_s: float = 0.0
+
+
+Done = Callable[[Principal | Refusal], None]
+Stamp = tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key or user as the files have it."""
+
+    hash: str
+    grant: Grant
+    is_guessable: bool
+    """A password that a human may have chosen, and no key of the server's making."""
+
+    @property
+    def verify(self) -> Verify:
+        return mosquitto(self.hash) if self.is_guessable else argon2id(self.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the files say."""
+
+    entries: dict[str, Entry]
+    anonymous: Grant
+    stamps: tuple[Stamp, ...]
+
+
+class Keyring:
+    """Every key, and who has shown one."""
+
+    def __init__(self, config: Config, clock: Clock, aside: Aside) -> None:
+        """Raises KeysFileError if a file cannot be used."""
+        self._paths = tuple(
+            Path(text) if text else None
+            for text in (config.auth.keys_file, config.mqtt.password_file, config.mqtt.acl_file)
+        )
+        self._clock = clock
+        self._aside = aside
+        self._salt = secrets.token_bytes(32)
+        self._backoff = Backoff(clock.mono)
+        self._entries: dict[str, Entry] = {}
+        self._names: list[str] = []
+        self._principals: dict[str, Principal] = {}
+        self.anonymous = Principal("", EVERYTHING, clock.mono)
+        """Who has shown nothing, where that is allowed."""
+        self._right: dict[bytes, tuple[str, str]] = {}
+        """Keyed hash of name and key -> the name, and the stored hash that it was checked against."""
+        self._underway: dict[bytes, list[tuple[Done, str]]] = {}
+        self._stamps: tuple[Stamp, ...] = ()
+        self._own_key = new_key(OWN_NAME)
+        self._own = Principal(OWN_NAME, Grant(EVERY_SCOPE), clock.mono)
+        self.refused = 0
+        """Wrong keys since the start."""
+        self.take(self.read())
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there are keys, which HTTP asks for."""
+        return self._paths[0] is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no file says anything of anybody."""
+        return not any(self._paths)
+
+    def own_key(self) -> str:
+        """What programs that the server starts show; it counts until the server stops."""
+        return self._own_key if self.has_keys else ""
+
+    # -- who is it
+
+    def recall(self, name: str, key: bytes) -> Principal | None:
+        """Whose key it is, if that has been found out before; not for passwords."""
+        found = self._right.get(self._digest(name, key))
+        if found is None:
+            return None
+        entry = self._entries.get(found[0])
+        if entry is None or entry.hash != found[1] or entry.is_guessable:
+            return None
+        return self._used(found[0])
+
+    def check(self, name: str, key: bytes, address: str, done: Done) -> None:
+        """Find out whose key it is; `done` is called at once, or on the loop when it is known."""
+        known = self.recall(name, key)
+        if known is not None:
+            done(known)
+            return
+        if len(key) == len(self._own_key) and secrets.compare_digest(key, self._own_key.encode()):
+            done(self._own)
+            return
+        wait_s = self._backoff.wait_s(address)
+        if wait_s:
+            done(Refusal(Why.HELD, wait_s))
+            return
+        digest = self._digest(name, key)
+        found = self._right.get(digest)
+        entry = self._entries.get(name)
+        if found is not None and entry is not None and entry.hash == found[1]:
+            done(self._used(name))
+            return
+        waiting = self._underway.get(digest)
+        if waiting is not None:
+            waiting.append((done, address))
+        elif len(self._underway) >= WAITING_MAX:
+            done(Refusal(Why.BUSY, 1.0))
+        elif len(key) > KEY_BYTES_MAX or not self._entries:
+            self._refuse(name, [(done, address)])
+        else:
+            self._underway[digest] = [(done, address)]
+            self._verify(name, key, digest, entry)
+
+    def _verify(self, name: str, key: bytes, digest: bytes, entry: Entry | None) -> None:
+        verify = (entry or self._somebody(name)).verify
+        self._aside(lambda: verify(key), lambda is_right: self._verified(name, digest, entry, is_right))
+
+    def _verified(self, name: str, digest: bytes, entry: Entry | None, is_right: bool | None) -> None:
+        waiting = self._underway.pop(digest)
+        if is_right is None:
+            log.error("a key could not be checked")
+            for done, _ in waiting:
+                done(Refusal(Why.BUSY, 1.0))
+            return
+        now = self._entries.get(name)
+        if not is_right or entry is None or now is None or now.hash != entry.hash:
+            self._refuse(name, waiting)
+            return
+        if len(self._right) >= REMEMBERED:
+            del self._right[next(iter(self._right))]
+        self._right[digest] = (name, entry.hash)
+        for done, _ in waiting:
+            done(self._used(name))
+
+    def _refuse(self, name: str, waiting: list[tuple[Done, str]]) -> None:
+        for done, address in waiting:
+            self.refused += 1
+            self._backoff.failed(address)
+            log.warning("a wrong key for %s from %s", shown(name) or "nobody", address, extra=by(address))
+            done(Refusal(Why.WRONG))
+
+    def _somebody(self, name: str) -> Entry:
+        """Whose hash an unknown name is checked against: always the same one's."""
+        at = int.from_bytes(self._digest(name, b"")[:8], "big") % len(self._names)
+        return self._entries[self._names[at]]
+
+    def _used(self, name: str) -> Principal:
+        principal = self._principals[name]
+        principal.last_used_ms = self._clock.wall_ms()
+        return principal
+
+    def _digest(self, name: str, key: bytes) -> bytes:
+        text = name.encode()
+        return blake2b(b"%d:%b%b" % (len(text), text, key), key=self._salt, digest_size=32).digest()
+
+    # -- rights of who is away
+
+    def rights_of(self, name: str, client_id: str) -> Rights | None:
+        """What a client may, by the name of the key that it has shown; "": none. None: everything."""
+        if self.is_open:
+            return None
+        if not name:
+            return Rights(self.anonymous, client_id)
+        principal = self._principals.get(name)
+        if principal is None:
+            principal = Principal(name, EVERYTHING, self._clock.mono)
+            principal.revoke()
+        return Rights(principal, client_id)
+
+    def used(self) -> dict[str, int]:
+        """Name -> when its key was last used, wall ms; only those that were."""
+        return {name: p.last_used_ms for name, p in self._principals.items() if p.last_used_ms}
+
+    def __iter__(self) -> Iterator[Principal]:
+        return iter(self._principals.values())
+
+    # -- files
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a file is another than the one that was read. A few system calls."""
+        return self._stamps != tuple(map(_stamp, self._paths))
+
+    def read(self) -> Read:
+        """What the files say now; changes nothing, may take a second, in any thread. Raises KeysFileError."""
+        keys_path, password_path, acl_path = self._paths
+        stamps = tuple(map(_stamp, self._paths))
+        entries: dict[str, Entry] = {}
+        if keys_path is not None:
+            for key in read_keys(keys_path):
+                if key.name == OWN_NAME:
+                    raise KeysFileError(keys_path, key.line, f"{OWN_NAME} is the server itself", "name")
+                if key.revoked is None:
+                    entries[key.name] = Entry(key.hash, key.grant, is_guessable=False)
+        acl = None if acl_path is None else read_acl(acl_path)
+        if password_path is not None:
+            for user, stored in read_passwords(password_path).items():
+                if user in entries:
+                    raise KeysFileError(password_path, 0, f"{shown(user)} is in auth.keys_file too", "user")
+                grant = EVERYTHING if acl is None else acl.grant(user)
+                entries[user] = Entry(stored, grant, is_guessable=True)
+        return Read(entries, EVERYTHING if acl is None else acl.grant(""), stamps)
+
+    def take(self, read: Read) -> None:
+        """Put in place what was read: rules are replaced, keys that are gone or others now are revoked."""
+        before, self._entries, self._stamps = self._entries, read.entries, read.stamps
+        self._names = list(read.entries)
+        for name, principal in list(self._principals.items()):
+            entry = read.entries.get(name)
+            if entry is None or entry.hash != before[name].hash:
+                principal.revoke()
+                del self._principals[name]
+            else:
+                principal.replace(entry.grant)
+        for name, entry in read.entries.items():
+            if name not in self._principals:
+                self._principals[name] = Principal(name, entry.grant, self._clock.mono)
+        self.anonymous.replace(read.anonymous)
+
+    def seen(self, read_stamps: tuple[Stamp, ...]) -> None:
+        """The files are as bad as they were: said once, not every time that somebody looks."""
+        self._stamps = read_stamps
+
+    def stamps(self) -> tuple[Stamp, ...]:
+        """What the files are, to be told apart from what they will be."""
+        return tuple(map(_stamp, self._paths))
+
+
+def split_shown(key: str) -> tuple[str, bytes]:
+    """Name and key of what HTTP was shown; a name that nobody has if it has not that form."""
+    return name_in(key.encode()), key.encode()
+
+
+def _stamp(path: Path | None) -> Stamp:
+    try:
+        found = None if path is None else path.stat()
+    except OSError:
+        return (0, 0, 0, 0)
+    return None if found is None else (found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode)

@@ -1,0 +1,369 @@
+"""The file of the server's own keys: TOML, one `[[key]]` each, never a key itself.
+
+    [[key]]
+    name = "meter-7"
+    hash = "$argon2id$v=19$m=19456,t=2,p=1$..."
+    scopes = ["schedule"]
+    publish = ["meters/%u/#"]
+    rate = 100
+    created = 2026-11-22T05:00:00Z
+
+`publish`, `subscribe` and `deliver` that are left out are every topic; an empty list is none. A line is
+appended or changed by hand as well as by `keys add` and `keys revoke`, which write the whole file beside it
+and rename: a server that reads meanwhile sees the old one or the new one. A revoked key stays in the file,
+with the time; its name can be given to a new one.
+
+A key as it is shown once names itself, `fasti_{name}_{secret}`, so that one argon2 check finds it. The secret
+has 256 bits: nobody guesses it, however often he may.
+
+Who can read the file knows who there is, and who can write it is everybody: a file that others can read, or
+that the group can write, is refused.
+"""
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from timeline.filters import TopicError, check_filter
+
+from .hashes import BadHash, argon2id, hashed
+from .rights import ADMIN, EVERY_SCOPE, READ, SCHEDULE, SCOPES, Grant, Rules
+
+PREFIX = "fasti_"
+NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+MODE_REFUSED = 0o027
+FILE_BYTES_MAX = 64 << 20
+RATE_MAX = 1_000_000
+_HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]")
+_RULES = ("publish", "subscribe", "deliver")
+_FIELDS = ("name", "hash", "scopes", *_RULES, "rate", "created", "revoked")
+
+
+class KeysFileError(ValueError):
+    """A file of keys, passwords or rules that cannot be used. `line` from 1; 0: the file itself."""
+
+    def __init__(self, path: Path, line: int, detail: str, field: str = "") -> None:
+        where = f"{path}:{line}" if line else str(path)
+        super().__init__(f"{where}: {field}: {detail}" if field else f"{where}: {detail}")
+        self.path = path
+        self.line = line
+        self.field = field
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One key of the file."""
+
+    name: str
+    hash: str
+    grant: Grant
+    created: datetime | None
+    revoked: datetime | None
+    line: int
+    """Where it begins."""
+
+
+def split_key(key: str) -> tuple[str, str] | None:
+    """Name and secret of a key as it is shown; None if it has not that form."""
+    name, _, secret = key.removeprefix(PREFIX).rpartition("_")
+    return (name, secret) if key.startswith(PREFIX) and NAME.fullmatch(name) and secret else None
+
+
+def name_in(key: bytes) -> str:
+    """The name that a key names itself; empty if it has not that form."""
+    found = split_key(key.decode(errors="replace"))
+    return "" if found is None else found[0]
+
+
+def new_key(name: str) -> str:
+    """A key that nobody has yet."""
+    return f"{PREFIX}{name}_{secrets.token_hex(32)}"
+
+
+def secured_text(path: Path, refused: int = MODE_REFUSED) -> str:
+    """What is in a file that only those read whom it concerns. Raises KeysFileError."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            if mode & refused:
+                raise KeysFileError(path, 0, f"has mode {mode:04o}, others can read or change it: chmod 600")
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise KeysFileError(path, 0, f"cannot be read: {error.strerror}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise KeysFileError(path, 0, f"has more than {FILE_BYTES_MAX} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise KeysFileError(path, data.count(b"\n", 0, error.start) + 1, "is not UTF-8") from None
+
+
+def read_keys(path: Path) -> list[StoredKey]:
+    """Every key of the file, revoked ones too. Raises KeysFileError naming line and field."""
+    return _parsed(path, secured_text(path))
+
+
+def add_key(path: Path, name: str, grant: Grant) -> str:
+    """Append a key, and make the file if there is none; the key, which is kept nowhere.
+
+    Raises KeysFileError.
+    """
+    if not NAME.fullmatch(name):
+        raise KeysFileError(path, 0, "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'", "name")
+    key = new_key(name)
+    with _locked(path) as real:
+        text = secured_text(real) if real.exists() else ""
+        for known in _parsed(real, text):
+            if known.name == name and known.revoked is None:
+                raise KeysFileError(real, known.line, f"{name} is there already", "name")
+        block = _block(name, hashed(key), grant)
+        _replace(real, f"{text}\n{block}" if text.strip() else block)
+    return key
+
+
+def revoke_key(path: Path, name: str) -> None:
+    """Mark the key of that name as revoked, now. Raises KeysFileError."""
+    with _locked(path) as real:
+        text = secured_text(real)
+        keys = _parsed(real, text)
+        index = next((i for i, key in enumerate(keys) if key.name == name and key.revoked is None), None)
+        if index is None:
+            raise KeysFileError(real, 0, f"has no key {name}")
+        lines = text.split("\n")
+        lines.insert(keys[index].line, f"revoked = {_now()}")
+        changed = "\n".join(lines)
+        again = _parsed(real, changed)
+        if [key.name for key in again if key.revoked is None] != [
+            key.name for key in keys if key.revoked is None and key.name != name
+        ]:
+            raise KeysFileError(real, keys[index].line, "cannot be changed here: add `revoked` by hand")
+        _replace(real, changed)
+
+
+def _parsed(path: Path, text: str) -> list[StoredKey]:
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise KeysFileError(
+            path, int(line[1]) if line else text.count("\n") + 1, f"is not TOML: {error}"
+        ) from None
+    places = _Places(text)
+    for name in tree:
+        if name != "key":
+            raise KeysFileError(path, places.of_word(name), "is no [[key]]", name)
+    tables = tree.get("key", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise KeysFileError(path, 1, "must be written as [[key]]", "key")
+    keys = [_Reading(path, places, index, table).key() for index, table in enumerate(tables)]
+    live: dict[str, int] = {}
+    for key in keys:
+        if key.revoked is None:
+            if key.name in live:
+                raise KeysFileError(path, key.line, f"{key.name} stands at line {live[key.name]} too", "name")
+            live[key.name] = key.line
+    return keys
+
+
+class _Places:
+    """Which line what stands on, for people: found by the look of the lines."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.split("\n")
+        self._headers = [number for number, line in enumerate(self._lines, 1) if _HEADER.match(line)]
+
+    def header(self, index: int) -> int:
+        """The line of the key `index`; 1 if it cannot be told."""
+        return self._headers[index] if index < len(self._headers) else 1
+
+    def field(self, index: int, field: str) -> int:
+        """The line of a field of a key; that of the key if it has none."""
+        first = self.header(index)
+        end = self._headers[index + 1] - 1 if index + 1 < len(self._headers) else len(self._lines)
+        return self.of_word(field, first, end) or first
+
+    def of_word(self, word: str, first: int = 0, end: int | None = None) -> int:
+        starts = re.compile(rf"\s*\[*\s*[\"']?{re.escape(word)}\b")
+        lines = enumerate(self._lines[first:end], first + 1)
+        return next((number for number, line in lines if starts.match(line)), 0)
+
+
+class _Reading:
+    """One table of the file being read."""
+
+    def __init__(self, path: Path, places: _Places, index: int, table: dict[str, Any]) -> None:
+        self._path = path
+        self._places = places
+        self._index = index
+        self._table = table
+
+    def key(self) -> StoredKey:
+        for field in self._table:
+            if field not in _FIELDS:
+                raise self._fault(field, f"is not known; there are {', '.join(_FIELDS)}")
+        name = self._text("name")
+        if not NAME.fullmatch(name):
+            raise self._fault("name", "has 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+        hash_text = self._text("hash")
+        try:
+            argon2id(hash_text)
+        except BadHash as error:
+            raise self._fault("hash", str(error)) from None
+        grant = Grant(
+            self._scopes(),
+            self._rules("publish"),
+            self._rules("subscribe"),
+            self._rules("deliver"),
+            self._rate(),
+        )
+        line = self._places.header(self._index)
+        return StoredKey(name, hash_text, grant, self._time("created"), self._time("revoked"), line)
+
+    def _text(self, field: str) -> str:
+        value = self._table.get(field)
+        if not isinstance(value, str):
+            raise self._fault(field, "text is expected" if field in self._table else "is missing")
+        return value
+
+    def _texts(self, field: str) -> list[str]:
+        value = self._table[field]
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._fault(field, "a list of texts is expected")
+        return value
+
+    def _scopes(self) -> frozenset[str]:
+        if "scopes" not in self._table:
+            raise self._fault("scopes", "is missing")
+        try:
+            return scopes_of(self._texts("scopes"))
+        except ValueError as error:
+            raise self._fault("scopes", str(error)) from None
+
+    def _rules(self, field: str) -> Rules:
+        if field not in self._table:
+            return Rules()
+        try:
+            return rules_of(self._texts(field))
+        except TopicError as error:
+            raise self._fault(field, str(error)) from None
+
+    def _rate(self) -> int:
+        value = self._table.get("rate", 0)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= RATE_MAX:
+            raise self._fault("rate", f"must be a whole number of messages a second, at most {RATE_MAX}")
+        return value
+
+    def _time(self, field: str) -> datetime | None:
+        value = self._table.get(field)
+        if value is None:
+            return None
+        if not isinstance(value, datetime) or value.tzinfo is None:
+            raise self._fault(field, "a time with its offset is expected: 2026-11-22T05:00:00Z")
+        return value
+
+    def _fault(self, field: str, detail: str) -> KeysFileError:
+        return KeysFileError(self._path, self._places.field(self._index, field), detail, field)
+
+
+def scopes_of(names: list[str]) -> frozenset[str]:
+    """The scopes of these names; admin has the others in it. Raises ValueError."""
+    for name in names:
+        if name not in SCOPES:
+            raise ValueError(f"there are {', '.join(SCOPES)}, not {name[:40]!r}")
+    if not names:
+        raise ValueError(f"must name one of {', '.join(SCOPES)}")
+    return EVERY_SCOPE if ADMIN in names else frozenset(names)
+
+
+def rules_of(filters: list[str]) -> Rules:
+    """The rules of these filters. Raises TopicError."""
+    for text in filters:
+        check_filter(text)
+    return Rules(tuple(filters))
+
+
+def _block(name: str, hash_text: str, grant: Grant) -> str:
+    scopes = [ADMIN] if ADMIN in grant.scopes else [one for one in (SCHEDULE, READ) if one in grant.scopes]
+    lines = ["[[key]]", f"name = {_toml(name)}", f"hash = {_toml(hash_text)}", f"scopes = {_toml(scopes)}"]
+    for field in _RULES:
+        rules: Rules = getattr(grant, field)
+        if rules.allow is not None:
+            lines.append(f"{field} = {_toml(list(rules.allow))}")
+    if grant.rate:
+        lines.append(f"rate = {grant.rate}")
+    lines.append(f"created = {_now()}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    """Text and lists of texts are written in TOML as in JSON, but for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """The file itself, behind links, while nobody else adds or revokes. Raises KeysFileError."""
+    real = path.resolve()
+    try:
+        folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise KeysFileError(path, 0, f"its directory cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield real
+    finally:
+        os.close(folder)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write it beside the file, sync, rename; whoever the file belongs to keeps it. Raises KeysFileError."""
+    _parsed(path, text)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                _keep_owner(path, file.fileno())
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise KeysFileError(path, 0, f"cannot be written: {error.strerror}") from None
+
+
+def _keep_owner(path: Path, handle: int) -> None:
+    """A server that does not run as who adds a key has to read the file afterwards."""
+    try:
+        was = path.stat()
+    except FileNotFoundError:
+        return
+    with suppress(PermissionError):
+        os.fchown(handle, was.st_uid, was.st_gid)
+        os.fchmod(handle, was.st_mode & 0o777 & ~MODE_REFUSED)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,135 @@
+"""What a mosquitto has been told, its password file and its ACL file: it can be replaced in place.
+
+    password_file   bob:$7$101$salt$hash             one user a line
+    acl_file        topic read $SYS/#                who has shown no name
+                    user bob
+                    topic readwrite bob/#            bob
+                    topic deny bob/secret
+                    pattern write meters/%u/%c/#     everybody, with his name and client id put in
+
+Read as mosquitto reads them: `readwrite` where nothing is said, a denial before all that allows, a `#` at the
+beginning of a line for a remark. Its ACL has no word for subscribing: whoever may come in may subscribe to
+anything, and is sent what he may read.
+
+Without an ACL file everybody may publish and be sent everything. A user of the password file has the scopes
+schedule and read, and no key for HTTP.
+
+Source: mosquitto.conf(5), mosquitto_passwd(1), checked against files of mosquitto 2.0.11.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from timeline.filters import TopicError, check_filter
+
+from .hashes import BadHash, mosquitto
+from .keys_file import KeysFileError, secured_text
+from .rights import EVERY, READ, SCHEDULE, Grant, Rules
+
+SCOPES = frozenset((SCHEDULE, READ))
+_ACCESS = ("read", "write", "readwrite", "deny")
+_CHANGED_BY_OTHERS = 0o002
+"""Mode that is refused: a password file that all can read is usual, one that all can write is not."""
+
+
+@dataclass(slots=True)
+class Acl:
+    """Lines of one user, or of one kind."""
+
+    read: list[str] = field(default_factory=list)
+    write: list[str] = field(default_factory=list)
+    deny: list[str] = field(default_factory=list)
+
+    def add(self, access: str, topic_filter: str) -> None:
+        if access == "deny":
+            self.deny.append(topic_filter)
+        if access.startswith("read"):
+            self.read.append(topic_filter)
+        if access.endswith("write"):
+            self.write.append(topic_filter)
+
+
+class AclFile:
+    """What is allowed to whom."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, Acl] = {"": Acl()}
+        self._patterns = Acl()
+
+    def of(self, user: str) -> Acl:
+        """The lines of a user, made if there are none; "" is who has shown no name."""
+        return self._users.setdefault(user, Acl())
+
+    @property
+    def patterns(self) -> Acl:
+        return self._patterns
+
+    def grant(self, user: str) -> Grant:
+        """What that user may do; "": who has shown no name."""
+        own, all_s = self._users.get(user, Acl()), self._patterns
+        deny = tuple(map(_literal, own.deny)) + tuple(all_s.deny)
+        read = tuple(map(_literal, own.read)) + tuple(all_s.read)
+        write = tuple(map(_literal, own.write)) + tuple(all_s.write)
+        return Grant(SCOPES, Rules(write, deny), EVERY, Rules(read, deny))
+
+
+EVERYTHING = Grant(SCOPES)
+"""Without an ACL file."""
+
+
+def read_passwords(path: Path) -> dict[str, str]:
+    """User -> hash. Raises KeysFileError naming the line."""
+    users: dict[str, str] = {}
+    for line, text in _lines(path):
+        user, colon, stored = text.partition(":")
+        if not user or not colon:
+            raise KeysFileError(path, line, "user:hash is expected")
+        if user in users:
+            raise KeysFileError(path, line, "the user stands here twice", "user")
+        try:
+            mosquitto(stored.strip())
+        except BadHash as error:
+            raise KeysFileError(path, line, str(error), "hash") from None
+        users[user] = stored.strip()
+    return users
+
+
+def read_acl(path: Path) -> AclFile:
+    """Raises KeysFileError naming the line."""
+    acl = AclFile()
+    current = acl.of("")
+    for line, text in _lines(path):
+        word, _, rest = text.partition(" ")
+        rest = rest.strip()
+        if word not in ("user", "topic", "pattern"):
+            raise KeysFileError(path, line, "a line begins with user, topic or pattern")
+        if not rest:
+            raise KeysFileError(path, line, "is not complete", word)
+        if word == "user":
+            current = acl.of(rest)
+            continue
+        access, topic_filter = _access(rest)
+        try:
+            check_filter(topic_filter)
+        except TopicError as error:
+            raise KeysFileError(path, line, str(error), word) from None
+        (current if word == "topic" else acl.patterns).add(access, topic_filter)
+    return acl
+
+
+def _access(rest: str) -> tuple[str, str]:
+    first, space, topic_filter = rest.partition(" ")
+    if space and first in _ACCESS:
+        return first, topic_filter.strip()
+    return "readwrite", rest
+
+
+def _literal(topic_filter: str) -> str:
+    """A `topic` line knows no %c and %u: they stand for themselves."""
+    return topic_filter.replace("%", "%%")
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    text = secured_text(path, _CHANGED_BY_OTHERS)
+    numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
+    return [(number, line) for number, line in numbered if line and not line.startswith("#")]

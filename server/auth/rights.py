@@ -1,0 +1,223 @@
+"""Principals: who somebody is, and which topics they may publish to, subscribe to and be sent.
+
+A rule is a topic filter that may hold `%c` (the client id), `%u` (the principal's name) and `%%` (a `%`):
+
+    publish   meters/%u/#      the key `meter-7` publishes to meters/meter-7/power, and to no other's
+    deliver   orders/+/state   of what it subscribes to, it is sent these only
+
+A value that holds `/`, `+` or `#`, or begins with `$`, would widen the rule that it is put into: such a rule
+allows nothing. So does one with `%c` where there is no client, over HTTP. What is denied comes before what is
+allowed.
+
+Three questions, as three things are done: `may_publish` a topic, `may_subscribe` to a filter (all that it can
+match has to be allowed), `may_receive` a topic, which is asked when a message is on its way and not when it
+was subscribed to: a rule that is made later holds for what is retained, delayed or replayed too.
+
+A principal lives as long as its key, and its `grant` is replaced when the file says something else; `Rights`
+are its rules for one client, with the answers remembered until then.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timeline.filters import covers, matcher
+
+from .bucket import Bucket
+
+SCHEDULE, READ, ADMIN = "schedule", "read", "admin"
+SCOPES = (SCHEDULE, READ, ADMIN)
+EVERY_SCOPE = frozenset(SCOPES)
+REMEMBERED = 32
+"""Topics that one client publishes to whose answers are remembered; at the bound all are forgotten. What it
+is sent is remembered by who asks (server/delivery/router.py)."""
+REMEMBERED_BYTES = 4 << 10
+"""Of these topics; a longer one is not remembered."""
+_MARK = re.compile("%[cu%]")
+_WIDENING = frozenset("/+#\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What `allow` matches but for what `deny` does; `allow` None: every topic, the server's own too."""
+
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+
+    @property
+    def is_every(self) -> bool:
+        """Whether nothing is left out."""
+        return self.allow is None and not self.deny
+
+
+EVERY = Rules()
+NOTHING = Rules(())
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a key may do. `rate`: messages a second, 0: any number."""
+
+    scopes: frozenset[str] = EVERY_SCOPE
+    publish: Rules = EVERY
+    subscribe: Rules = EVERY
+    deliver: Rules = EVERY
+    rate: int = 0
+
+
+NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
+
+
+class Principal:
+    """Somebody who has shown a key, or anybody. Only the keyring changes it."""
+
+    __slots__ = ("bucket", "grant", "here", "is_live", "last_used_ms", "name")
+
+    def __init__(self, name: str, grant: Grant, mono: Callable[[], float]) -> None:
+        """`name`: empty for who has shown nothing. `mono`: seconds that elapse."""
+        self.name = name
+        self.grant = grant
+        self.is_live = True
+        """False: the key has been revoked or changed; it may nothing any more."""
+        self.last_used_ms = 0
+        self.bucket = Bucket(grant.rate, mono)
+        self.here = Rights(self, "")
+        """Its rights where there is no client id."""
+
+    def replace(self, grant: Grant) -> None:
+        """The file says something else of it now."""
+        if grant != self.grant:
+            self.grant = grant
+            self.bucket.resize(grant.rate)
+
+    def revoke(self) -> None:
+        """The key counts no more."""
+        self.is_live = False
+        self.replace(NO_GRANT)
+
+    def has(self, scope: str) -> bool:
+        return scope in self.grant.scopes
+
+
+class Rights:
+    """What a principal may do as one client."""
+
+    __slots__ = ("_client_id", "_deliver", "_grant", "_publish", "_subscribe", "principal")
+
+    def __init__(self, principal: Principal, client_id: str) -> None:
+        """`client_id`: empty where there is none."""
+        self.principal = principal
+        self._client_id = client_id
+        self._grant: Grant | None = None
+        self._publish = self._deliver = _Answers(NOTHING)
+        self._subscribe = NOTHING
+
+    @property
+    def name(self) -> str:
+        return self.principal.name
+
+    @property
+    def is_live(self) -> bool:
+        return self.principal.is_live
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it may look at every message."""
+        grant = self.principal.grant
+        return (grant.publish.is_every and SCHEDULE in grant.scopes) or (
+            grant.deliver.is_every and READ in grant.scopes
+        )
+
+    def may_publish(self, topic: bytes) -> bool:
+        """Whether it may send to the topic, now or later, and call back what it has sent there."""
+        if self._grant is not self.principal.grant:
+            self._learn()
+        return self._publish.of(topic)
+
+    def may_receive(self, topic: bytes) -> bool:
+        """Whether it may be sent what is published to the topic."""
+        if self._grant is not self.principal.grant:
+            self._learn()
+        return self._deliver.match(topic)
+
+    def may_see(self, topic: bytes) -> bool:
+        """Whether it may look at messages to the topic: what it may send there, or be sent."""
+        return self.may_receive(topic) or self.may_publish(topic)
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        """Whether all that the filter, without `$share/group/`, can match may be subscribed to."""
+        if self._grant is not self.principal.grant:
+            self._learn()
+        rules = self._subscribe
+        if any(covers(denied, topic_filter) for denied in rules.deny):
+            return False
+        return rules.allow is None or any(_admits(allowed, topic_filter) for allowed in rules.allow)
+
+    def _learn(self) -> None:
+        grant = self.principal.grant
+        self._grant = grant
+        self._publish = _Answers(self._bound(grant.publish) if SCHEDULE in grant.scopes else NOTHING)
+        self._deliver = _Answers(self._bound(grant.deliver) if READ in grant.scopes else NOTHING)
+        self._subscribe = self._bound(grant.subscribe) if READ in grant.scopes else NOTHING
+
+    def _bound(self, rules: Rules) -> Rules:
+        """The rules with client id and name put in. Of a denial that cannot be said everything is denied."""
+        allow = rules.allow
+        if allow is not None:
+            allow = tuple(text for text in map(self._filled, allow) if text is not None)
+        deny = tuple(text for text in map(self._filled, rules.deny) if text is not None)
+        return Rules(allow, deny) if len(deny) == len(rules.deny) else NOTHING
+
+    def _filled(self, text: str) -> str | None:
+        """In one pass, so that a value which holds a mark itself says nothing."""
+        values = {"%c": self._client_id, "%u": self.principal.name, "%%": "%"}
+        if not all(mark == "%%" or _is_level(values[mark]) for mark in _MARK.findall(text)):
+            return None
+        return _MARK.sub(lambda found: values[found[0]], text)
+
+
+class _Answers:
+    """Topic -> whether the rules allow it; `of` remembers."""
+
+    __slots__ = ("_allow", "_bytes", "_deny", "_known")
+
+    def __init__(self, rules: Rules) -> None:
+        self._allow = None if rules.allow is None else [matcher(text) for text in rules.allow]
+        self._deny = [matcher(text) for text in rules.deny]
+        self._known: dict[bytes, bool] = {}
+        self._bytes = 0
+
+    def of(self, topic: bytes) -> bool:
+        if self._allow is None and not self._deny:
+            return True
+        answer = self._known.get(topic)
+        if answer is None:
+            answer = self.match(topic)
+            if len(topic) > REMEMBERED_BYTES:
+                return answer
+            self._bytes += len(topic)
+            if len(self._known) >= REMEMBERED or self._bytes > REMEMBERED_BYTES:
+                self._known.clear()
+                self._bytes = len(topic)
+            self._known[topic] = answer
+        return answer
+
+    def match(self, topic: bytes) -> bool:
+        if self._allow is None and not self._deny:
+            return True
+        text = topic.decode()
+        if any(fits(text) for fits in self._deny):
+            return False
+        return self._allow is None or any(fits(text) for fits in self._allow)
+
+
+def _is_level(value: str) -> bool:
+    """Whether a value is one level of a topic, and nothing more."""
+    return bool(value) and not value.startswith("$") and _WIDENING.isdisjoint(value)
+
+
+def _admits(allowed: str, topic_filter: str) -> bool:
+    """Whether everything that the filter can match is matched by `allowed`; `#` does not match `$SYS`."""
+    if topic_filter.startswith("$") and allowed[0] in "+#":
+        return False
+    return covers(allowed, topic_filter)

@@ -1,0 +1,143 @@
+"""The key of a request: whose it is, whether its scope lets it through, what its rules let it see and send.
+
+    Authorization: Bearer fasti_meter-7_5f0c...
+
+    no key, or not a key           401 with WWW-Authenticate         the scope does not do     403
+    wrong ones before, or too      429 with Retry-After              a topic to send to that
+    many being checked                                               the rules do not allow    403
+
+A message that a key may not see is not there for it: 404, in no list, not counted. It may see what it may
+send to, or be sent; it may call back and move what it may send to. Without keys nothing is asked and nothing
+is looked at: `rights_of` is None.
+
+Whose key it is follows from the key, which is remembered by then in all but its first request. `livez` and
+`readyz` ask for none.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from ..auth.keyring import Keyring, Refusal, Why, split_shown
+from ..auth.rights import Principal, Rights
+from .answers import Handler
+from .calls import ANY, OPEN, SCHEDULE, call_of
+from .problems import Problem
+
+__all__ = ["Access", "Rights", "Sees", "changes", "charge", "check_send", "not_to_send", "rights_of", "sees"]
+RIGHTS = web.RequestKey("rights", Rights)
+CHALLENGE = 'Bearer realm="fasti"'
+SCHEME = "bearer"
+
+Sees = Callable[[bytes], bool]
+"""Whether a message to this topic is there for who asks."""
+
+
+class Access:
+    """Asks for keys, if there are any."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+        self.is_open = not keyring.has_keys
+        """Nobody is asked."""
+
+    def recall(self, authorization: str) -> Rights | None:
+        """Of who may schedule, by a key that is known already; None: it has to be looked at more closely."""
+        key = _key_in(authorization)
+        if key is None:
+            return None
+        principal = self._keyring.recall(*split_shown(key))
+        return principal.here if principal is not None and principal.has(SCHEDULE) else None
+
+    def middleware(self) -> Middleware:
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if self.is_open:
+                return await handler(request)
+            call = call_of(request.match_info.handler)
+            scope = ANY if call is None else call.scope
+            if scope != OPEN:
+                principal = await self._whose(request)
+                if scope != ANY and not principal.has(scope):
+                    raise Problem("forbidden", f"the key {principal.name} has not the scope {scope}")
+                request[RIGHTS] = principal.here
+            return await handler(request)
+
+        return guarded
+
+    async def _whose(self, request: web.Request) -> Principal:
+        """Raises Problem."""
+        shown = request.headers.getall("Authorization", ())
+        if not shown:
+            raise _unauthorized("a key is needed: Authorization: Bearer <key>")
+        key = _key_in(shown[0]) if len(shown) == 1 else None
+        if key is None:
+            raise _unauthorized("Authorization is not `Bearer <key>`", ', error="invalid_request"')
+        found: asyncio.Future[Principal | Refusal] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Principal | Refusal) -> None:
+            if not found.done():
+                found.set_result(answer)
+
+        self._keyring.check(*split_shown(key), request.remote or "?", done)
+        answer = await found
+        if isinstance(answer, Principal):
+            return answer
+        if answer.why is Why.WRONG:
+            raise _unauthorized("the key is not one of this server's", ', error="invalid_token"')
+        why = "too many wrong keys" if answer.why is Why.HELD else "too many keys are being checked"
+        raise over_quota(why, answer.wait_s)
+
+
+def rights_of(request: web.Request) -> Rights | None:
+    """What who sent the request may; None: everything, nobody is asked for keys."""
+    return request.get(RIGHTS)
+
+
+def sees(request: web.Request) -> Sees | None:
+    """Which messages are there for who sent the request; None: all."""
+    rights = rights_of(request)
+    return None if rights is None or rights.sees_all else rights.may_see
+
+
+def changes(request: web.Request) -> Sees | None:
+    """Which messages who sent the request may cancel and move; None: all."""
+    rights = rights_of(request)
+    return None if rights is None else rights.may_publish
+
+
+def check_send(rights: Rights | None, topic: bytes) -> None:
+    """Raise Problem unless messages may be sent to the topic."""
+    if rights is not None and not rights.may_publish(topic):
+        raise not_to_send(rights)
+
+
+def not_to_send(rights: Rights, **extra: Any) -> Problem:
+    return Problem("forbidden", f"the key {rights.name} may not send to this topic", **extra)
+
+
+def charge(rights: Rights | None, count: int) -> None:
+    """Take so many messages from the key's rate. Raises Problem."""
+    if rights is not None:
+        wait_s = rights.principal.bucket.take(count)
+        if wait_s:
+            raise over_quota(f"the key {rights.name} sends more than it may in a second", wait_s)
+
+
+def over_quota(why: str, wait_s: float) -> Problem:
+    """`wait_s`: after so long it may be tried again."""
+    return Problem("over-quota", why, headers={"Retry-After": str(max(1, ceil(wait_s)))})
+
+
+def _key_in(authorization: str) -> str | None:
+    scheme, _, key = authorization.partition(" ")
+    key = key.strip(" ")
+    return key if scheme.lower() == SCHEME and key.isascii() and key and " " not in key else None
+
+
+def _unauthorized(detail: str, more: str = "") -> Problem:
+    return Problem("unauthorized", detail, headers={"WWW-Authenticate": CHALLENGE + more})

@@ -1,0 +1,291 @@
+"""Who shows a key: checked once, remembered, refused in constant cost, read again when the file changes."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server.auth.aside import Threads
+from server.auth.backoff import ADDRESSES_MAX, FREE, HOLD_S_MAX, Backoff, network_of
+from server.auth.keyring import OWN_NAME, REMEMBERED, WAITING_MAX, Keyring, Refusal, Why
+from server.auth.keys_file import KeysFileError
+from server.auth.last_use import read_last_use, write_last_use
+from server.auth.rights import Principal
+from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown
+
+WRONG = Refusal(Why.WRONG)
+
+
+class Checks:
+    """An `Aside` that keeps what it is given until it is told to do it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], bool], Callable[[bool | None], None]]] = []
+        self.count = 0
+
+    def __call__(self, work: Callable[[], bool], done: Callable[[bool | None], None]) -> None:
+        self.waiting.append((work, done))
+        self.count += 1
+
+    def run(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for work, done in waiting:
+            done(work())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeysFile:
+    return KeysFile(tmp_path / "keys.toml")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def checks() -> Checks:
+    return Checks()
+
+
+def again(keyring: Keyring) -> None:
+    keyring.take(keyring.read())
+
+
+def named(answer: Principal | Refusal | None) -> str:
+    assert isinstance(answer, Principal), answer
+    return answer.name
+
+
+def test_a_right_key_is_let_in_and_a_wrong_one_is_not(file: KeysFile, clock: Clock) -> None:
+    a, b = file.add("a"), file.add("b")
+    keyring = ring(file.path, clock)
+    assert named(shown(keyring, "a", a)) == "a"
+    assert shown(keyring, "a", b) == WRONG
+    assert shown(keyring, "b", a) == WRONG
+    assert shown(keyring, "c", a) == WRONG
+    assert shown(keyring, "", "") == WRONG
+    assert shown(keyring, "a", "x" * 2_000, "other") == WRONG
+    assert keyring.refused == 5
+    assert keyring.has_keys
+    assert not keyring.is_open
+
+
+def test_who_was_right_is_not_checked_again(file: KeysFile, clock: Clock, checks: Checks) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock, checks)
+    assert keyring.recall("a", a.encode()) is None
+    answers: list[Principal | Refusal] = []
+    for _ in range(3):
+        keyring.check("a", a.encode(), "x", answers.append)
+    checks.run()
+    assert [named(answer) for answer in answers] == ["a"] * 3
+    assert named(keyring.recall("a", a.encode())) == "a"
+    keyring.check("a", a.encode(), "x", answers.append)
+    assert len(answers) == 4
+    assert checks.count == 1
+
+
+def test_an_unknown_name_costs_the_check_that_a_wrong_key_costs(
+    file: KeysFile, clock: Clock, checks: Checks
+) -> None:
+    file.add("a")
+    keyring = ring(file.path, clock, checks)
+    answers: list[Principal | Refusal] = []
+    for name in ("a", "nobody", ""):
+        keyring.check(name, b"fasti_x_y", "x", answers.append)
+    assert answers == []
+    assert checks.count == 3
+    checks.run()
+    assert answers == [WRONG] * 3
+
+
+def test_an_unknown_name_is_not_let_in_with_the_key_that_it_is_checked_against(
+    file: KeysFile, clock: Clock
+) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock)
+    assert shown(keyring, "nobody", a) == WRONG
+    assert keyring.recall("nobody", a.encode()) is None
+
+
+def test_no_more_are_checked_at_a_time_than_there_may_be(
+    file: KeysFile, clock: Clock, checks: Checks
+) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock, checks)
+    answers: list[Principal | Refusal] = []
+    for number in range(WAITING_MAX):
+        keyring.check("a", b"%d" % number, f"10.0.{number}", lambda answer: None)
+    keyring.check("a", a.encode(), "x", answers.append)
+    assert answers == [Refusal(Why.BUSY, 1.0)]
+    checks.run()
+    keyring.check("a", a.encode(), "x", answers.append)
+    checks.run()
+    assert named(answers[-1]) == "a"
+
+
+def test_what_is_remembered_is_bounded(file: KeysFile, clock: Clock) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock)
+    keyring._right = {b"%d" % number: ("a", "") for number in range(REMEMBERED)}
+    shown(keyring, "a", a)
+    assert len(keyring._right) == REMEMBERED
+    assert named(keyring.recall("a", a.encode())) == "a"
+
+
+def test_a_check_that_fails_lets_nobody_in(file: KeysFile, clock: Clock) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock, lambda work, done: done(None))
+    assert shown(keyring, "a", a) == Refusal(Why.BUSY, 1.0)
+    assert keyring.recall("a", a.encode()) is None
+
+
+def test_a_key_that_is_revoked_while_it_is_checked_is_not_let_in(
+    file: KeysFile, clock: Clock, checks: Checks
+) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock, checks)
+    answers: list[Principal | Refusal] = []
+    keyring.check("a", a.encode(), "x", answers.append)
+    file.revoke("a")
+    again(keyring)
+    checks.run()
+    assert answers == [WRONG]
+
+
+def test_when_the_file_changes_keys_come_go_and_change(file: KeysFile, clock: Clock) -> None:
+    a, b, c = file.add("a"), file.add("b"), file.add("c")
+    keyring = ring(file.path, clock)
+    first, second, third = (shown(keyring, name, key) for name, key in (("a", a), ("b", b), ("c", c)))
+    assert isinstance(first, Principal)
+    assert isinstance(second, Principal)
+    assert isinstance(third, Principal)
+    assert not keyring.is_changed
+    file.revoke("a")
+    file.change("b", '["schedule", "read"]', '["read"]')
+    fresh = file.add("c")
+    assert keyring.is_changed
+    again(keyring)
+    assert not keyring.is_changed
+    assert (first.is_live, second.is_live, third.is_live) == (False, True, False)
+    assert not second.has("schedule")
+    assert keyring.recall("a", a.encode()) is None
+    assert shown(keyring, "a", a) == WRONG
+    assert shown(keyring, "c", c) == WRONG
+    assert keyring.recall("b", b.encode()) is second
+    assert named(shown(keyring, "c", fresh)) == "c"
+    assert keyring.rights_of("b", "x").principal is second
+    assert keyring.rights_of("a", "x").is_live is False
+    assert keyring.rights_of("", "x").principal is keyring.anonymous
+
+
+def test_a_bad_file_leaves_everything_as_it_was(file: KeysFile, clock: Clock) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock)
+    file.write("[[key]]\nname = 3\n")
+    stamps = keyring.stamps()
+    with pytest.raises(KeysFileError, match=":2: name: text is expected"):
+        keyring.read()
+    assert named(shown(keyring, "a", a)) == "a"
+    keyring.seen(stamps)
+    assert not keyring.is_changed
+    file.path.unlink()
+    assert keyring.is_changed
+    with pytest.raises(KeysFileError, match="cannot be read"):
+        keyring.read()
+    with pytest.raises(KeysFileError):
+        ring(file.path, clock)
+
+
+def test_the_server_has_a_key_of_its_own(file: KeysFile, clock: Clock) -> None:
+    file.add("a")
+    keyring = ring(file.path, clock)
+    own = shown(keyring, OWN_NAME, keyring.own_key())
+    assert isinstance(own, Principal)
+    assert own.has("admin")
+    assert shown(keyring, OWN_NAME, keyring.own_key()[:-1] + "x") == WRONG
+    assert ring(file.path, clock).own_key() != keyring.own_key()
+    assert ring(None, clock).own_key() == ""
+    file.add(OWN_NAME)
+    with pytest.raises(KeysFileError, match="is the server itself"):
+        keyring.read()
+
+
+def test_an_address_with_wrong_keys_waits(file: KeysFile, clock: Clock, checks: Checks) -> None:
+    a = file.add("a")
+    b = file.add("b")
+    keyring = ring(file.path, clock)
+    shown(keyring, "a", a)
+    for number in range(FREE + 1):
+        assert shown(keyring, "a", f"wrong {number}") == WRONG
+    assert shown(keyring, "b", b) == Refusal(Why.HELD, 1.0)
+    assert named(shown(keyring, "a", a)) == "a"  # known, and nobody has guessed it
+    assert named(shown(keyring, "b", b, "10.0.0.2")) == "b"
+    clock.mono_s = 1.0
+    assert shown(keyring, "a", "wrong again") == WRONG
+    assert shown(keyring, "a", "wrong again") == Refusal(Why.HELD, 2.0)
+
+
+def test_the_wait_doubles_up_to_a_bound_and_is_forgotten() -> None:
+    clock = Clock()
+    backoff = Backoff(clock.mono)
+    waits = []
+    for _ in range(FREE + 10):
+        backoff.failed("x")
+        waits.append(backoff.wait_s("x"))
+        clock.mono_s += waits[-1]
+    assert waits[: FREE + 3] == [0.0] * FREE + [1.0, 2.0, 4.0]
+    assert waits[-1] == HOLD_S_MAX
+    clock.mono_s += 601
+    backoff.failed("x")
+    assert backoff.wait_s("x") == 0.0
+
+
+def test_addresses_are_bounded_and_ipv6_counts_by_its_network() -> None:
+    backoff = Backoff(Clock().mono)
+    for number in range(ADDRESSES_MAX + 5):
+        backoff.failed(f"host{number}")
+    assert len(backoff) == ADDRESSES_MAX
+    assert (
+        network_of("2001:db8:1:2:3::4") == network_of("2001:db8:1:2:ffff::") != network_of("2001:db8:1:3::")
+    )
+    assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert network_of("?:?") == "?:?"
+
+
+def test_when_a_key_was_used_is_known_and_written(file: KeysFile, clock: Clock, tmp_path: Path) -> None:
+    a = file.add("a")
+    file.add("b")
+    keyring = ring(file.path, clock)
+    assert keyring.used() == {}
+    shown(keyring, "a", a)
+    clock.now_ms += 5
+    keyring.recall("a", a.encode())
+    assert keyring.used() == {"a": NOW_MS + 5}
+    write_last_use(tmp_path, {"z": 3, "a": NOW_MS + 9})
+    write_last_use(tmp_path, keyring.used())
+    assert read_last_use(tmp_path) == {"z": 3, "a": NOW_MS + 9}
+    (tmp_path / "keys-used.json").write_text("[")
+    assert read_last_use(tmp_path) == {}
+
+
+async def test_checks_are_done_in_threads_and_answered_on_the_loop(file: KeysFile, clock: Clock) -> None:
+    a = file.add("a")
+    threads = Threads()
+    keyring = ring(file.path, clock, threads)
+    answered: asyncio.Future[Principal | Refusal] = asyncio.get_running_loop().create_future()
+    where: list[int] = []
+
+    def done(answer: Principal | Refusal) -> None:
+        where.append(threading.get_ident())
+        answered.set_result(answer)
+
+    keyring.check("a", a.encode(), "x", done)
+    assert not answered.done()
+    assert named(await answered) == "a"
+    assert where == [threading.get_ident()]
+    threads.stop()

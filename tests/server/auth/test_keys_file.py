@@ -1,0 +1,180 @@
+"""The keys file: what is written is read, what is wrong is told by line and field."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from server.__main__ import main
+from server.auth import commands
+from server.auth.hashes import argon2id
+from server.auth.keys_file import KeysFileError, add_key, read_keys, revoke_key, split_key
+from server.auth.last_use import write_last_use
+from server.auth.rights import ADMIN, EVERY_SCOPE, READ, SCHEDULE, Grant, Rules
+
+HASH = "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$KW266AuAfNzqrUSudBtQbxTbCVkmexg7EY+bJCKbx8s"
+GOOD = f'[[key]]\nname = "a"\nhash = "{HASH}"\nscopes = ["read"]\n'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.toml"
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_what_is_added_is_read_and_its_key_is_right(path: Path) -> None:
+    grant = Grant(
+        frozenset((SCHEDULE, READ)),
+        publish=Rules(("meters/%u/#", "a/ü\x7f\u2028b")),
+        deliver=Rules(()),
+        rate=7,
+    )
+    key = add_key(path, "meter-7", grant)
+    add_key(path, "ops", Grant())
+    first, second = read_keys(path)
+    assert (first.name, first.grant, first.revoked) == ("meter-7", grant, None)
+    assert second.grant == Grant(EVERY_SCOPE)
+    assert argon2id(first.hash)(key.encode())
+    assert not argon2id(first.hash)(key[:-1].encode())
+    assert not argon2id(second.hash)(key.encode())
+    assert key not in path.read_text()
+    assert key.rpartition("_")[2] not in path.read_text()
+    assert split_key(key) == ("meter-7", key.rpartition("_")[2])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [found.name for found in path.parent.iterdir()] == ["keys.toml"]
+
+
+def test_remarks_and_what_stands_around_a_key_stay_when_it_is_revoked(path: Path) -> None:
+    add_key(path, "a", Grant())
+    path.write_text("# ours\n" + path.read_text() + "# of bob\n")
+    add_key(path, "b", Grant())
+    revoke_key(path, "a")
+    text = path.read_text()
+    assert text.startswith("# ours\n[[key]]\nrevoked = ")
+    assert "# of bob\n" in text
+    assert [(key.name, key.revoked is None) for key in read_keys(path)] == [("a", False), ("b", True)]
+    with pytest.raises(KeysFileError, match="has no key a"):
+        revoke_key(path, "a")
+    add_key(path, "a", Grant())
+    assert [key.name for key in read_keys(path) if key.revoked is None] == ["b", "a"]
+
+
+def test_a_name_is_given_once(path: Path) -> None:
+    add_key(path, "a", Grant())
+    before = path.read_text()
+    with pytest.raises(KeysFileError, match="a is there already"):
+        add_key(path, "a", Grant())
+    with pytest.raises(KeysFileError, match="1 to 128"):
+        add_key(path, "a b", Grant())
+    assert path.read_text() == before
+
+
+def test_a_link_to_the_file_stays_one(path: Path) -> None:
+    link = path.with_name("link.toml")
+    link.symlink_to(path.name)
+    add_key(path, "a", Grant())
+    add_key(link, "b", Grant())
+    assert link.is_symlink()
+    assert [key.name for key in read_keys(path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o620, 0o644, 0o777])
+def test_a_file_that_others_can_read_is_refused(path: Path, mode: int) -> None:
+    with pytest.raises(KeysFileError, match="chmod 600"):
+        read_keys(written(path, GOOD, mode))
+    assert read_keys(written(path, GOOD, 0o640))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "field", "detail"),
+    [
+        (f"{GOOD}\n[[key]]\nname = \n", 7, "", "is not TOML"),
+        (f"{GOOD}\n[[key]", 6, "", "is not TOML"),
+        (f"other = 1\n{GOOD}", 1, "other", "is no"),
+        ("key = 3\n", 1, "key", "[[key]]"),
+        (f"{GOOD}{GOOD}", 5, "name", "line 1 too"),
+        (f"{GOOD}color = 3\n", 5, "color", "is not known"),
+        (GOOD.replace('"a"', "3"), 2, "name", "text is expected"),
+        (GOOD.replace('"a"', '"a b"'), 2, "name", "1 to 128"),
+        (GOOD.replace(HASH, "secret"), 3, "hash", "is no argon2id hash"),
+        (GOOD.replace("argon2id", "argon2i"), 3, "hash", "must be argon2id"),
+        (GOOD.replace("m=8", "m=99999999"), 3, "hash", "asks for more"),
+        (GOOD.replace('["read"]', '"read"'), 4, "scopes", "a list"),
+        (GOOD.replace('["read"]', "[]"), 4, "scopes", "must name one"),
+        (GOOD.replace('["read"]', '["write"]'), 4, "scopes", "not 'write'"),
+        (f'{GOOD}publish = ["a/#/b"]\n', 5, "publish", "last level"),
+        (f"{GOOD}deliver = [1]\n", 5, "deliver", "a list"),
+        (f"{GOOD}rate = -1\n", 5, "rate", "whole number"),
+        (f"{GOOD}rate = true\n", 5, "rate", "whole number"),
+        (f'{GOOD}created = "today"\n', 5, "created", "a time"),
+        (f"{GOOD}revoked = 2026-11-22\n", 5, "revoked", "a time"),
+        (f'{GOOD}\n[[key]]\nhash = "{HASH}"\n', 6, "name", "is missing"),
+        (f'{GOOD}\n[[key]]\nname = "b"\nhash = "{HASH}"\n', 6, "scopes", "is missing"),
+    ],
+)
+def test_what_is_wrong_is_told_by_line_and_field(
+    path: Path, text: str, line: int, field: str, detail: str
+) -> None:
+    with pytest.raises(KeysFileError) as raised:
+        read_keys(written(path, text))
+    error = raised.value
+    assert (error.line, error.field) == (line, field)
+    assert detail in str(error)
+    assert str(error).startswith(f"{path}:{line}:")
+    assert HASH not in str(error)
+
+
+def test_a_file_that_is_not_there_or_not_text_is_told(path: Path) -> None:
+    with pytest.raises(KeysFileError, match="cannot be read: No such file"):
+        read_keys(path)
+    path.write_bytes(GOOD.encode() + b"\n# \xff")
+    path.chmod(0o600)
+    with pytest.raises(KeysFileError, match=":6: is not UTF-8"):
+        read_keys(path)
+
+
+def test_a_key_that_cannot_be_found_in_the_text_is_not_revoked_elsewhere(path: Path) -> None:
+    inline = f'key = [\n{{name = "a", hash = "{HASH}", scopes = ["read"]}},\n]\n'
+    written(path, inline)
+    with pytest.raises(KeysFileError):
+        revoke_key(path, "a")
+    assert path.read_text() == inline
+
+
+def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    where = ["--file", str(path), "--data", str(tmp_path)]
+    assert main(["keys", "add", "ci", "--scope", "schedule", "--publish", "ci/#", "--rate", "5", *where]) == 0
+    key = capsys.readouterr().out.strip()
+    assert argon2id(read_keys(path)[0].hash)(key.encode())
+    assert main(["keys", "add", "ops", "--scope", "admin", *where]) == 0
+    write_last_use(tmp_path, {"ci": 1_795_248_000_000})
+    assert main(["keys", "revoke", "ops", *where]) == 0
+    capsys.readouterr()
+    assert main(["keys", "ls", *where]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:3] == ["ci", "schedule", "5"]
+    assert "2026-11-21 08:00" in lines[1]
+    assert lines[1].endswith("publish=ci/#")
+    assert lines[2].startswith("ops")
+    assert " revoked 20" in lines[2]
+    assert main(["keys", "revoke", "nobody", *where]) == 2
+    assert "has no key nobody" in capsys.readouterr().err
+    assert main(["keys", "add", "b", "--scope", "write", *where]) == 2
+    assert main(["keys", "add", "b", "--scope", "read", "--deliver", "a#", *where]) == 2
+    assert main(["keys", "add", "b", "--scope", "read", "--rate", "-1", *where]) == 2
+    assert len(read_keys(path)) == 2
+    assert main(["keys", "ls"]) == 2
+    assert "--file" in capsys.readouterr().err
+
+
+def test_admin_has_the_other_scopes_in_it(path: Path) -> None:
+    commands.add(path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, rate=0)
+    (key,) = read_keys(path)
+    assert key.grant.scopes == {ADMIN, READ, SCHEDULE}
+    assert key.grant.subscribe == Rules(())
+    assert 'scopes = ["admin"]' in path.read_text()

@@ -1,0 +1,522 @@
+"""Keys over MQTT: who comes in, what rules let through, also those that are made later, and what ends."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.auth.backoff import FREE
+from server.auth.keyring import Keyring
+from server.codec import wire
+from server.codec.encode import encode
+from server.codec.packets import Ack, Connect, Publish, Subscribe, SubscribeOptions, Will
+from server.mqtt.door import Door
+from tests.support.keys import KeysFile, with_keys
+from tests.support.rig import Peer, Rig, config, props
+from timeline.filters import matches
+
+HASH = (
+    "$6$i9Jt32tYegzNkwSK$QS3iPoD+vTH+XaoCByGUtFnBsf37+/hyXreCViGyZOCagOg0+IhiRNI2g+"
+    "GnZf6IPzOU20d7aadUf9uCIILAQA=="
+)
+"""Of the password x."""
+
+
+class Keyed(Rig):
+    """A rig that asks for keys. `add` makes one, `come` connects with it."""
+
+    def __init__(self, folder: Path, **keys: Any) -> None:
+        self.file = KeysFile(folder / "keys.toml")
+        self.keys = {"ops": self.file.add("ops", "admin")}
+        mqtt = {
+            name: keys.pop(name) for name in ("allow_anonymous", "password_file", "acl_file") if name in keys
+        }
+        super().__init__(with_keys(config(**keys), self.file.path, **mqtt))
+
+    def add(self, name: str, *scopes: str, **fields: Any) -> None:
+        self.keys[name] = self.file.add(name, *scopes, **fields)
+        self.read_keys()
+
+    def change(self, name: str, before: str, after: str) -> None:
+        self.file.change(name, before, after)
+        self.read_keys()
+
+    def revoke(self, name: str) -> None:
+        self.file.revoke(name)
+        self.read_keys()
+
+    def come(self, name: str, client_id: str = "", level: int = 5, **options: Any) -> Peer:
+        return self.connected(client_id or name, level, username=name, key=self.keys[name], **options)
+
+    def stay(self, name: str, client_id: str = "", **options: Any) -> Peer:
+        return self.lasting(client_id or name, 5, username=name, key=self.keys[name], **options)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Keyed:
+    return Keyed(tmp_path)
+
+
+def test_who_has_a_key_comes_in(rig: Keyed) -> None:
+    rig.add("a")
+    for level, wrong, nothing in ((5, 0x86, 0x87), (4, 4, 5), (3, 4, 5)):
+        rig.come("a", level=level)
+        for name, key in (("a", "x"), ("b", rig.keys["a"]), ("ops", rig.keys["a"]), ("", rig.keys["a"])):
+            peer = rig.peer(level)
+            assert peer.connect("c", username=name, key=key).reason == wrong
+            assert peer.is_closed
+        assert rig.peer(level).connect("c", username="a").reason == wrong
+        assert rig.peer(level).connect("c").reason == nothing
+        rig.clock.now_ms += 10_000_000
+
+
+def test_a_key_names_itself(rig: Keyed) -> None:
+    """What the SDK has is the key alone."""
+    rig.add("a", publish=["a/%u"])
+    for name in ("key", None):
+        peer = rig.connected("c", username=name, key=rig.keys["a"])
+        assert peer.publish1("a/a").reason == 0x10
+    for key in ("fasti_a_x", "fasti_key_x", "x", rig.keys["a"] + "0"):
+        assert rig.peer().connect("c", username="key", key=key).reason == 0x86
+
+
+def test_where_there_are_no_keys_names_are_not_looked_at() -> None:
+    rig = Rig()
+    assert rig.peer().connect("c", username="anybody", key="anything").reason == 0
+
+
+def test_who_shows_nothing_comes_in_where_he_may(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path, allow_anonymous=True)
+    peer = rig.connected("c")
+    assert peer.publish1("a").reason == 0x10
+    assert peer.subscribe("#") == (2,)
+    assert rig.peer().connect("d", username="ops", key="x").reason == 0x86
+
+
+def test_after_too_many_wrong_keys_nothing_is_looked_at(rig: Keyed) -> None:
+    rig.add("late")
+    rig.come("ops", "before")
+    for number in range(FREE + 1):
+        assert rig.peer().connect("c", username="ops", key=f"{number}").reason == 0x86
+    assert rig.peer(5).connect("c", username="late", key=rig.keys["late"]).reason == 0x9F
+    assert rig.peer(4).connect("c", username="late", key=rig.keys["late"]).reason == 3
+    rig.come("ops", "known")
+    rig.clock.now_ms += 1_000
+    rig.come("late")
+
+
+class Slow:
+    """A rig whose keys are checked when it is told."""
+
+    def __init__(self, rig: Keyed) -> None:
+        self.rig = rig
+        self.waiting: list[tuple[Callable[[], bool], Callable[[bool | None], None]]] = []
+        rig.stepper.keyring = Keyring(
+            rig.core.config, rig.clock, lambda work, done: self.waiting.append((work, done))
+        )
+
+    def check(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for work, done in waiting:
+            done(work())
+        self.rig.pump()
+
+
+def test_what_comes_while_a_key_is_checked_waits(rig: Keyed) -> None:
+    slow = Slow(rig)
+    peer = rig.peer()
+    hello = Connect(5, "c", username="ops", password=rig.keys["ops"].encode())
+    peer.send_bytes(encode(hello, 5) + encode(Publish(b"t", b"x", 1, packet_id=7), 5))
+    assert peer.inbox == []
+    assert peer.connection.is_waiting
+    slow.check()
+    assert [type(packet).__name__ for packet in peer.inbox] == ["Connack", "Ack"]
+
+
+@pytest.mark.parametrize("key", ["right", "wrong"])
+def test_who_goes_while_its_key_is_checked_leaves_nothing(rig: Keyed, key: str) -> None:
+    slow = Slow(rig)
+    peer = rig.peer()
+    peer.connect("c", username="ops", key=rig.keys["ops"] if key == "right" else "x", pump=False)
+    peer.drop()
+    slow.check()
+    assert rig.core.sessions.get("c") is None
+    assert rig.core.broker.traffic.connects == 0
+
+
+def test_a_publish_goes_to_the_topics_of_the_rules(rig: Keyed) -> None:
+    rig.add("a", publish=["in/%u/%c/#"])
+    ops = rig.come("ops")
+    ops.subscribe("#")
+    peer = rig.come("a", "c1")
+    assert peer.publish1("in/a/c1/x").reason == 0
+    assert peer.publish1("in/a/c2/x").reason == 0x87
+    assert peer.publish1("$delayed/5/in/a/c1/x").reason == 0
+    assert peer.publish1("$delayed/5/other").reason == 0x87
+    denied = peer.publish("other", "x", 2)
+    assert peer.take_ack(wire.PUBREC, denied).reason == 0x87
+    peer.publish2("in/a/c1/y")
+    peer.publish("other", "x", 0)
+    assert not peer.is_closed
+    assert [packet.topic for packet in _all(ops)] == [b"in/a/c1/x", b"in/a/c1/y"]
+    old = rig.come("a", "c1", level=4)
+    old.publish("other", "x", 1)
+    assert old.is_closed
+
+
+def test_a_publish_needs_the_scope(rig: Keyed) -> None:
+    rig.add("reads", "read")
+    rig.add("writes", "schedule")
+    assert rig.come("reads").publish1("t").reason == 0x87
+    writer = rig.come("writes")
+    assert writer.publish1("t").reason == 0x10
+    assert writer.subscribe("t") == (0x87,)
+    assert rig.come("reads").subscribe("t") == (2,)
+
+
+def test_a_rate_is_kept(rig: Keyed) -> None:
+    rig.add("slow", rate=2)
+    peer = rig.come("slow")
+    assert [peer.publish1("t").reason for _ in range(3)] == [0x10, 0x10, 0x97]
+    rig.clock.now_ms += 1_000
+    assert peer.publish1("t").reason == 0x10
+
+
+def test_a_subscription_lies_within_the_rules(rig: Keyed) -> None:
+    rig.add("a", subscribe=["a/#", "u/%u/+"])
+    peer = rig.come("a")
+    wanted = ("a/+/x", "a/#", "u/a/+", "u/a/#", "u/b/+", "#", "$share/g/a/b", "$share/g/b")
+    assert peer.subscribe(*wanted) == (2, 2, 2, 0x87, 0x87, 0x87, 2, 0x87)
+    assert rig.come("a", level=4).subscribe("a", "b") == (2, 0x80)
+
+
+def _all(peer: Peer) -> list[Publish]:
+    """Every delivery, each taken through to its end."""
+    found = []
+    while peer.inbox:
+        packet = peer.inbox.pop(0)
+        if isinstance(packet, Publish):
+            found.append(packet)
+            if packet.qos:
+                peer.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
+        elif packet.kind == wire.PUBREL:  # type: ignore[union-attr]
+            peer.ack(wire.PUBCOMP, packet.packet_id)  # type: ignore[union-attr]
+    return found
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_of_what_it_subscribes_to_a_client_is_sent_what_it_may_have(rig: Keyed, qos: int) -> None:
+    rig.add("a", deliver=["a/#", "c/%c"])
+    ops, peer = rig.come("ops"), rig.come("a", "c1")
+    peer.subscribe("#", qos=qos)
+    other = rig.come("a", "c2")
+    other.subscribe("#", qos=qos)
+    for topic in ("a/1", "b/1", "c/c1", "c/c2", "a/1", "b/1"):
+        ops.publish(topic, qos=qos)
+    assert [packet.topic for packet in _all(peer)] == [b"a/1", b"c/c1", b"a/1"]
+    assert [packet.topic for packet in _all(other)] == [b"a/1", b"c/c2", b"a/1"]
+
+
+def _publish_to_b(rig: Keyed, kind: str) -> None:
+    """Two messages, to a and to b, that come to whoever subscribes later, or was away."""
+    ops = rig.come("ops")
+    for topic in ("a", "b"):
+        if kind == "delayed":
+            ops.publish1(f"$delayed/60/{topic}")
+        else:
+            ops.publish1(topic, retain=kind == "retained")
+
+
+@pytest.mark.parametrize("how", ["read again", "crash"])
+@pytest.mark.parametrize("kind", ["retained", "delayed", "missed"])
+def test_nothing_slips_past_a_rule_that_is_made_later(rig: Keyed, kind: str, how: str) -> None:
+    rig.add("a", deliver=["a", "b"])
+    peer = rig.stay("a")
+    if kind != "retained":
+        peer.subscribe("#", qos=1)
+    if kind == "missed":
+        peer.drop()
+    _publish_to_b(rig, kind)
+    rig.change("a", '"b"', '"c"')
+    if how == "crash":
+        rig.crash()
+        rig.pump()
+    if kind == "missed" or how == "crash":
+        peer = rig.stay("a")
+    if kind == "retained":
+        peer.subscribe("#", qos=1)
+    rig.pass_ms(61_000)
+    assert [packet.topic for packet in _all(peer)] == [b"a"]
+
+
+def test_what_is_replayed_is_what_it_may_have(rig: Keyed) -> None:
+    rig.add("a", deliver=["a"])
+    rig.stay("ops", "keeps").subscribe("#", qos=1)
+    ops = rig.come("ops")
+    for topic in ("a", "b", "a"):
+        ops.publish1(topic)
+    rig.pass_ms(1_000)
+    peer = rig.come("a")
+    peer.subscribe("#", qos=1, user_properties=(("replay-from", "PT1H"),))
+    assert [packet.topic for packet in _all(peer)] == [b"a", b"a"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_in_flight_is_not_sent_again(rig: Keyed, qos: int) -> None:
+    rig.add("a", deliver=["a", "b"])
+    peer = rig.stay("a")
+    peer.subscribe("#", qos=qos)
+    ops = rig.come("ops")
+    for topic in ("a", "b"):
+        ops.publish(topic, qos=qos)
+    assert len(peer.publishes()) == 2
+    peer.drop()
+    rig.change("a", '"b"', '"c"')
+    again = rig.stay("a")
+    assert [packet.topic for packet in _all(again)] == [b"a"]
+    ops.publish("a", "new", qos)
+    assert [packet.payload for packet in _all(again)] == [b"new"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_shared_message_goes_to_a_member_that_may_have_it(rig: Keyed, qos: int) -> None:
+    rig.add("a", deliver=["a"])
+    rig.add("b", deliver=["b"])
+    one, two, ops = rig.come("a"), rig.come("b"), rig.come("ops")
+    for peer in (one, two):
+        peer.subscribe("$share/g/#", qos=qos)
+    for topic in ("a", "b", "c", "a", "b", "c"):
+        ops.publish(topic, qos=qos)
+    assert [packet.topic for packet in _all(one)] == [b"a", b"a"]
+    assert [packet.topic for packet in _all(two)] == [b"b", b"b"]
+    rig.change("b", 'deliver = ["b"]', 'deliver = ["c"]')
+    ops.publish("b", qos=qos)
+    ops.publish("c", qos=qos)
+    assert [packet.topic for packet in _all(two)] == [b"c"]
+    assert one.publishes() == []
+
+
+def test_what_a_member_leaves_goes_to_nobody_who_may_not_have_it(rig: Keyed) -> None:
+    rig.add("a", deliver=["a", "both"])
+    rig.add("b", deliver=["b", "both"])
+    one, ops = rig.come("a"), rig.come("ops")
+    one.subscribe("$share/g/#", qos=1)
+    ops.publish1("a")
+    ops.publish1("both")
+    assert len(one.publishes()) == 2
+    two = rig.come("b")
+    two.subscribe("$share/g/#", qos=1)
+    one.drop()
+    assert [packet.topic for packet in _all(two)] == [b"both"]
+    ops.publish1("b")
+    assert [packet.topic for packet in _all(two)] == [b"b"]
+
+
+def _will(topic: str, delay: int = 0) -> Will:
+    return Will(topic.encode(), b"gone", 1, False, props(will_delay=delay) if delay else None)
+
+
+@pytest.mark.parametrize(("level", "reason"), [(5, 0x87), (4, 5)])
+def test_a_will_has_to_be_one_that_the_key_may_send(rig: Keyed, level: int, reason: int) -> None:
+    rig.add("a", publish=["a"])
+    peer = rig.peer(level)
+    assert peer.connect("c", username="a", key=rig.keys["a"], will=_will("b")).reason == reason
+    rig.come("a", "c", level, will=_will("a"))
+
+
+@pytest.mark.parametrize("change", ["none", "rule", "revoked"])
+@pytest.mark.parametrize("how", ["dropped", "crash"])
+def test_a_will_comes_out_if_the_key_may_send_it_then(rig: Keyed, how: str, change: str) -> None:
+    rig.add("a", publish=["w"])
+    rig.stay("ops", "sees").subscribe("w", qos=1)
+    peer = rig.stay("a", will=_will("w"))
+    if change == "rule":
+        rig.change("a", '"w"', '"x"')
+    if how == "crash":
+        if change == "revoked":
+            rig.file.revoke("a")
+        rig.crash()
+        rig.pump()
+    else:
+        if change == "revoked":
+            rig.revoke("a")
+        peer.drop()
+    seen = (
+        rig.stay("ops", "sees")
+        if how == "crash"
+        else next(p for p in rig.peers if p.connection.client_id == "sees")
+    )
+    assert [packet.payload for packet in _all(seen)] == ([b"gone"] if change == "none" else [])
+
+
+@pytest.mark.parametrize(("level", "reason"), [(5, 0x87), (4, None)])
+def test_a_revoked_key_ends_its_connections(rig: Keyed, level: int, reason: int | None) -> None:
+    rig.add("a")
+    peer, other = rig.come("a", "c1", level), rig.come("ops")
+    rig.revoke("a")
+    assert peer.is_closed
+    assert peer.gone_with == reason
+    assert other.publish1("t").reason == 0x10
+    assert rig.peer(5).connect("c1", username="a", key=rig.keys["a"]).reason == 0x86
+
+
+def test_a_session_of_a_revoked_key_gets_nothing_more(rig: Keyed) -> None:
+    rig.add("a")
+    rig.stay("a").subscribe("t", qos=1)
+    rig.revoke("a")
+    assert rig.come("ops").publish1("t").reason == 0x10
+
+
+def test_a_key_that_is_changed_for_another_keeps_its_sessions(rig: Keyed) -> None:
+    rig.add("a")
+    peer = rig.stay("a")
+    peer.subscribe("t", qos=1)
+    rig.add("a")
+    assert peer.is_closed
+    assert rig.come("ops").publish1("t").reason == 0
+    assert [packet.topic for packet in _all(rig.stay("a"))] == [b"t"]
+
+
+@pytest.mark.parametrize("how", ["here", "away", "crash"])
+def test_a_session_is_its_key_s_own(rig: Keyed, how: str) -> None:
+    rig.add("a")
+    rig.add("b")
+    peer = rig.stay("a", "c1")
+    if how == "away":
+        peer.drop()
+    if how == "crash":
+        rig.crash()
+        rig.pump()
+    for clean in (True, False):
+        assert rig.peer().connect("c1", username="b", key=rig.keys["b"], clean=clean).reason == 0x85
+    assert rig.peer(4).connect("c1", username="b", key=rig.keys["b"]).reason == 2
+    assert peer.is_closed is (how != "here")
+    assert rig.stay("a", "c1")
+    rig.revoke("a")
+    rig.come("b", "c1")
+
+
+def test_idempotency_keys_are_each_user_s_own(rig: Keyed) -> None:
+    rig.add("a")
+    ids = []
+    for name in ("a", "ops", "a"):
+        users = (("idempotency-key", "k"), ("deliver-in", "60s"))
+        ack = rig.come(name).publish1("t", user_properties=users)
+        assert ack.reason == 0
+        assert ack.properties is not None
+        ids.append(ack.properties.user("fasti-id"))
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_users_of_a_mosquitto(tmp_path: Path) -> None:
+    passwords, acl = tmp_path / "passwords", tmp_path / "acl"
+    passwords.write_text(f"old:{HASH}\n")
+    acl.write_text("topic read news\nuser old\ntopic readwrite old/#\ntopic deny old/secret\n")
+    rig = Keyed(tmp_path, password_file=str(passwords), acl_file=str(acl), allow_anonymous=True)
+    ops = rig.come("ops")
+    assert rig.peer(4).connect("c", username="old", key="y").reason == 4
+    old, nobody = rig.connected("c", username="old", key="x"), rig.connected("n")
+    for peer in (old, nobody):
+        assert peer.subscribe("#", qos=0) == (0,)
+    for topic in ("news", "old/1", "old/secret", "else"):
+        ops.publish(topic)
+    assert [packet.topic for packet in _all(old)] == [b"old/1"]
+    assert [packet.topic for packet in _all(nobody)] == [b"news"]
+    assert old.publish1("old/secret").reason == 0x87
+    assert nobody.publish1("news").reason == 0x87
+
+
+def test_a_door_without_a_keyring_asks_for_nothing() -> None:
+    answers: list[object] = []
+    packet = Connect(5, "c", username="a", password=b"b")
+    Door(None, lets_anybody=True).ask(
+        packet, "c", "x", lambda rights, reason: answers.append((rights, reason))
+    )
+    assert answers == [(None, None)]
+
+
+TOPICS = ("a", "b", "c", "a/1", "b/1")
+RULES = (["a"], ["b", "b/#"], ["#"], [], ["+/1"], ["a/#", "c"])
+
+
+def _is_allowed(rules: list[str], topic: bytes) -> bool:
+    return any(matches(rule, topic.decode()) for rule in rules)
+
+
+class Walk:
+    """Whatever happens: nothing arrives that the rules of that moment do not allow."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.rig = Keyed(folder)
+        self.rules = RULES[0]
+        self.rig.add("a", deliver=self.rules)
+        self.rig.add("b", deliver=["#"])
+        self.peers: dict[str, Peer] = {}
+        self.arrived = 0
+
+    def run(self, steps: int) -> int:
+        """How many deliveries there were."""
+        for _ in range(steps):
+            often = (self.publish, self.publish, self.publish, self.connect, self.subscribe)
+            self.chance.choice((*often, self.change, self.drop, self.pass_time))()
+            self.look()
+        return self.arrived
+
+    def look(self) -> None:
+        """Everything that has come, and what comes because it is acked; some of it stays in flight."""
+        for name, peer in self.peers.items():
+            is_acked = self.chance.random() < 0.6
+            while peer.inbox:
+                packet = peer.inbox.pop(0)
+                if isinstance(packet, Publish):
+                    self.arrived += name != "b"
+                    assert name == "b" or _is_allowed(self.rules, packet.topic), (packet.topic, self.rules)
+                    if packet.qos and is_acked:
+                        peer.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
+                elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:
+                    peer.ack(wire.PUBCOMP, packet.packet_id)
+
+    def publish(self) -> None:
+        topic = self.chance.choice(TOPICS)
+        if self.chance.random() < 0.2:
+            topic = f"$delayed/{self.chance.randrange(1, 5)}/{topic}"
+        ops = self.rig.come("ops")
+        ops.publish(topic, qos=self.chance.randrange(3), retain=self.chance.random() < 0.4)
+        ops.disconnect()
+
+    def change(self) -> None:
+        before, self.rules = self.rules, self.chance.choice(RULES)
+        self.rig.change("a", _toml(before), _toml(self.rules))
+
+    def connect(self) -> None:
+        name, key = self.chance.choice((("c1", "a"), ("c2", "a"), ("b", "b")))
+        peer = self.peers.pop(name, None)
+        if peer is not None:
+            peer.drop()
+        self.peers[name] = self.rig.stay(key, name)
+
+    def drop(self) -> None:
+        if self.peers:
+            self.peers.pop(self.chance.choice(sorted(self.peers))).drop()
+
+    def subscribe(self) -> None:
+        if self.peers:
+            peer = self.peers[self.chance.choice(sorted(self.peers))]
+            text = self.chance.choice(("#", "a/#", "+/1", "$share/g/#"))
+            qos = self.chance.randrange(3)
+            peer.send(Subscribe(peer.next_id(), ((text, SubscribeOptions(qos, False, False, 0)),)))
+
+    def pass_time(self) -> None:
+        self.rig.pass_ms(2_000)
+
+
+def _toml(rules: list[str]) -> str:
+    return f"deliver = {rules}".replace("'", '"')
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_slips_past_the_rules_whatever_happens(tmp_path: Path, seed: int) -> None:
+    assert Walk(tmp_path, seed).run(200) > 5

@@ -1,0 +1,388 @@
+"""Keys over HTTP: who is let in, what scopes and rules let through, what a quota and a revoked key say."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.auth import keyring
+from server.clock import SimulatedClock
+from server.config import Config
+from server.http import access
+from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
+from server.http.front import Front
+from server.http.openapi import document_of
+from server.http.routes import export
+from tests.support.keys import KeysFile, with_keys
+from timeline.session import Subscription
+
+from ..conftest import NDJSON, FakeLink, Fronted, Running, running
+from .test_openapi import calls_of, routes_of
+
+
+class Keyed:
+    """A server that asks for keys, and its file."""
+
+    def __init__(self, server: Running, file: KeysFile) -> None:
+        self.server = server
+        self.file = file
+        self.keys: dict[str, str] = {}
+
+    def add(self, name: str, *scopes: str, **fields: object) -> str:
+        self.keys[name] = self.file.add(name, *scopes, **fields)
+        self.take()
+        return name
+
+    def take(self) -> None:
+        ring = self.server.app.keyring
+        ring.take(ring.read())
+
+    async def call(self, name: str, method: str, path: str, body: object = None, **more: Any) -> Any:
+        shown = {"Authorization": f"Bearer {self.keys[name]}"}
+        return await self.server.call(method, path, body, **{**shown, **more})
+
+    async def body(self, name: str, method: str, path: str, body: object = None, **more: Any) -> Any:
+        return (await self.call(name, method, path, body, **more)).body
+
+    async def schedule(self, name: str, topic: str, **members: object) -> str:
+        body = {"topic": topic, "payload": "x", "deliver_in": 3_600, **members}
+        made = await self.body(name, "POST", "/v1/messages", body, status=201)
+        return str(made["id"])
+
+    async def topics(self, name: str, query: str = "") -> list[str]:
+        page = await self.body(name, "GET", f"/v1/messages?state=all{query}")
+        return [message["topic"] for message in page["messages"]]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeysFile:
+    return KeysFile(tmp_path / "keys.toml")
+
+
+@pytest.fixture
+async def keyed(
+    tmp_path: Path, file: KeysFile, config: Config, clock: SimulatedClock
+) -> AsyncIterator[Keyed]:
+    async with running(tmp_path / "data", with_keys(config, file.path), clock) as made:
+        one = Keyed(made, file)
+        one.add("ops", "admin")
+        yield one
+
+
+def test_the_scopes_of_calls_are_those_that_there_are() -> None:
+    assert {OPEN, ANY}.isdisjoint((READ, SCHEDULE, ADMIN))
+
+
+async def test_every_call_but_the_probes_wants_a_key_and_its_scope(keyed: Keyed) -> None:
+    for scope in (READ, SCHEDULE):
+        keyed.add(scope, scope)
+    opened = set()
+    for method, path, call in calls_of(keyed.server):
+        verb = method.upper()
+        if call.scope == OPEN:
+            opened.add(path)
+            await keyed.server.call(verb, path)
+            continue
+        answer = await keyed.server.call(verb, path, status=401)
+        assert answer.slug == "unauthorized"
+        assert answer.headers["WWW-Authenticate"] == 'Bearer realm="fasti"'
+        for name in (READ, SCHEDULE):
+            shown = {"Authorization": f"Bearer {keyed.keys[name]}"}
+            async with keyed.server.http.request(verb, path, headers=shown) as response:
+                is_let = call.scope in (ANY, name)
+                assert (response.status != 403) is is_let, (verb, path, response.status)
+    assert opened == {"/livez", "/readyz"}
+    for verb, path in (("GET", "/nothing"), ("OPTIONS", "/v1/messages"), ("PUT", "/v1/messages")):
+        await keyed.server.call(verb, path, status=401)
+    await keyed.call("read", "GET", "/nothing", status=404)
+
+
+async def test_what_needs_which_scope(keyed: Keyed) -> None:
+    wanted = {path: call.scope for method, path, call in routes_of(keyed.server) if call and method == "get"}
+    assert {path for path, scope in wanted.items() if scope == ANY} == {"/v1/info", "/openapi.json", "/docs"}
+    for path in ("/v1/schedules", "/v1/jobs", "/v1/slices"):
+        assert wanted[path] == ADMIN
+    for path in ("/v1/messages", "/v1/messages:export", "/metrics", "/v1/timeline/density"):
+        assert wanted[path] == READ
+    posts = {path: call.scope for method, path, call in routes_of(keyed.server) if call and method == "post"}
+    assert posts["/v1/backups"] == posts["/v1/clock:advance"] == posts["/v1/jobs"] == ADMIN
+    assert posts["/v1/messages"] == posts["/v1/messages:batch"] == posts["/v1/messages:cancel"] == SCHEDULE
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["", "Bearer", "Bearer ", "Basic b3BzOng=", "Bearer a b", "Bearer fasti_ops_x", "Bearer fasti_nobody_x",
+     "Bearer x", "fasti_ops_x", "Bearer ü"],
+)  # fmt: skip
+async def test_what_is_no_key_is_401(keyed: Keyed, shown: str) -> None:
+    answer = await keyed.server.call("GET", "/v1/info", status=401, Authorization=shown)
+    assert answer.slug == "unauthorized"
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer ")
+    assert keyed.keys["ops"] not in json.dumps(answer.body)
+
+
+async def test_a_key_under_the_name_of_another_is_401(keyed: Keyed) -> None:
+    keyed.add("a")
+    for key in (keyed.keys["ops"].replace("ops", "a"), keyed.keys["ops"] + "0", keyed.keys["ops"].upper()):
+        await keyed.server.call("GET", "/v1/info", status=401, Authorization=f"Bearer {key}")
+    await keyed.server.call("GET", "/v1/info", Authorization=f"bearer {keyed.keys['ops']}")
+
+
+async def test_two_keys_in_one_request_are_none(keyed: Keyed) -> None:
+    key = f"Bearer {keyed.keys['ops']}"
+    headers = [("Authorization", key), ("Authorization", key)]
+    async with keyed.server.http.get("/v1/info", headers=headers) as response:
+        assert response.status == 400
+
+
+async def test_an_address_with_wrong_keys_is_told_to_wait(keyed: Keyed) -> None:
+    keyed.add("late")
+    await keyed.call("ops", "GET", "/v1/info")
+    for _ in range(6):
+        await keyed.server.call("GET", "/v1/info", status=401, Authorization="Bearer fasti_ops_x")
+    answer = await keyed.call("late", "GET", "/v1/info", status=429)
+    assert answer.slug == "over-quota"
+    assert int(answer.headers["Retry-After"]) >= 1
+    await keyed.call("ops", "GET", "/v1/info")
+
+
+async def test_no_more_keys_are_checked_at_a_time_than_there_may_be(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyed.add("late")
+    monkeypatch.setattr(keyring, "WAITING_MAX", 0)
+    answer = await keyed.call("late", "GET", "/v1/info", status=429)
+    assert answer.headers["Retry-After"] == "1"
+
+
+async def test_a_key_sends_to_the_topics_of_its_rules(keyed: Keyed) -> None:
+    keyed.add("a", publish=["a/%u/#"])
+    await keyed.schedule("a", "a/a/1")
+    body = {"topic": "a/b/1", "payload": "x"}
+    for _ in range(2):  # at aiohttp's, then at the front
+        answer = await keyed.call("a", "POST", "/v1/messages", body, status=403)
+        assert answer.slug == "forbidden"
+    lines = b"\n".join(json.dumps({"topic": t, "payload": "x"}).encode() for t in ("a/a/2", "b", "a/a/3"))
+    answer = await keyed.call("a", "POST", "/v1/messages:batch", lines, status=403, Content_Type=NDJSON)
+    assert answer.body["errors"][0] | {"detail": ""} == {"line": 2, "field": "topic", "detail": ""}
+    each = await keyed.body("a", "POST", "/v1/messages:batch?each=true", lines, Content_Type=NDJSON)
+    first, second, third = each["results"]
+    assert "id" in first
+    assert second["problem"]["type"] == "/problems/forbidden"
+    assert "id" in third
+    assert sorted(await keyed.topics("ops")) == ["a/a/1", "a/a/2", "a/a/3"]
+
+
+async def test_a_schedule_sends_to_the_topics_of_the_rules(keyed: Keyed) -> None:
+    keyed.add("boss", "admin", publish=["a/#"])
+    for topic, status in (("a/1", 201), ("b/1", 403)):
+        body = {"every": "PT1H", "topic": topic, "payload": "x"}
+        await keyed.call("boss", "PUT", f"/v1/schedules/of-{topic[0]}", body, status=status)
+
+
+async def test_what_a_key_may_not_see_is_not_there(keyed: Keyed) -> None:
+    keyed.add("a", publish=["a/#"], deliver=["seen/#"])
+    own = await keyed.schedule("ops", "a/1")
+    seen = await keyed.schedule("ops", "seen/1")
+    other = await keyed.schedule("ops", "b/1")
+    gone = await keyed.schedule("ops", "b/gone")
+    await keyed.call("ops", "DELETE", f"/v1/messages/{gone}", status=204)
+    assert sorted(await keyed.topics("a")) == ["a/1", "seen/1"]
+    assert await keyed.topics("a", "&topic=b/%23") == []
+    assert (await keyed.body("a", "GET", "/v1/messages?count=true"))["count"] == 2
+    assert (await keyed.body("ops", "GET", "/v1/messages?count=true"))["count"] == 3
+    shown = {"Authorization": f"Bearer {keyed.keys['a']}"}
+    async with keyed.server.http.get("/v1/messages:export", headers=shown) as response:
+        exported = await response.text()
+    assert sorted(json.loads(line)["topic"] for line in exported.splitlines()) == ["a/1", "seen/1"]
+    assert (await keyed.body("a", "GET", "/v1/timeline/density?bucket=PT1H"))["total"] == 2
+    assert (await keyed.body("ops", "GET", "/v1/timeline/density?bucket=PT1H"))["total"] == 3
+    for name in (own, seen):
+        await keyed.call("a", "GET", f"/v1/messages/{name}")
+        await keyed.call("a", "GET", f"/v1/messages/{name}/explain")
+    for name in (other, gone, "0" * 32):
+        for method, path in (("GET", ""), ("GET", "/explain"), ("DELETE", ""), ("PATCH", "")):
+            body = {"deliver_in": 60} if method == "PATCH" else None
+            answer = await keyed.call("a", method, f"/v1/messages/{name}{path}", body, status=404)
+            assert answer.slug == "not-found"
+    assert (await keyed.body("ops", "GET", f"/v1/messages/{other}"))["state"] == "pending"
+
+
+async def test_a_key_changes_what_it_may_send_to(keyed: Keyed) -> None:
+    keyed.add("a", publish=["a/#"], deliver=["#"])
+    own, twice, other = [await keyed.schedule("ops", topic) for topic in ("a/1", "a/2", "b/1")]
+    for method, body in (("DELETE", None), ("PATCH", {"deliver_in": 60})):
+        answer = await keyed.call("a", method, f"/v1/messages/{other}", body, status=403)
+        assert answer.slug == "forbidden"
+    await keyed.call("a", "PATCH", f"/v1/messages/{own}", {"deliver_in": 7_200})
+    for _ in range(2):
+        await keyed.call("a", "DELETE", f"/v1/messages/{own}", status=204)
+    every = {"filter": {"topic": "#"}}
+    moved = await keyed.body("a", "POST", "/v1/messages:reschedule", {**every, "shift": 60})
+    assert (moved["matched"], moved["changed"]) == (1, 1)
+    cancelled = await keyed.body("a", "POST", "/v1/messages:cancel", every)
+    assert (cancelled["matched"], cancelled["changed"]) == (1, 1)
+    states = [
+        (await keyed.body("ops", "GET", f"/v1/messages/{name}"))["state"] for name in (own, twice, other)
+    ]
+    assert states == ["cancelled", "cancelled", "pending"]
+
+
+async def test_idempotency_keys_are_each_key_s_own(keyed: Keyed) -> None:
+    keyed.add("a")
+    keyed.add("b")
+    body = {"topic": "t", "payload": "x", "deliver_in": 60}
+    made = {}
+    for name in ("a", "b", "a", "b"):
+        status = 200 if name in made else 201
+        answer = await keyed.body(name, "POST", "/v1/messages", body, status=status, Idempotency_Key="k")
+        assert made.setdefault(name, answer["id"]) == answer["id"]
+    assert made["a"] != made["b"]
+    item = json.dumps({**body, "key": "k2"}).encode()
+    for name in ("a", "b"):
+        for _ in range(2):
+            each = await keyed.body(name, "POST", "/v1/messages:batch", item, status=201, Content_Type=NDJSON)
+            made[name] = made.get(f"{name}2", each["ids"])
+            assert made.setdefault(f"{name}2", each["ids"]) == each["ids"]
+    assert made["a2"] != made["b2"]
+
+
+async def test_a_rate_is_kept_and_says_when(keyed: Keyed) -> None:
+    keyed.add("slow", rate=1)
+    body = {"topic": "t", "payload": "x"}
+    await keyed.call("slow", "POST", "/v1/messages:batch", [body] * 100, status=201)
+    answer = await keyed.call("slow", "POST", "/v1/messages", body, status=429)
+    assert answer.slug == "over-quota"
+    assert 60 < int(answer.headers["Retry-After"]) <= 100
+    for query in ("", "?each=true"):
+        await keyed.call("slow", "POST", f"/v1/messages:batch{query}", [body], status=429)
+    await keyed.schedule("ops", "t")
+    assert (await keyed.body("slow", "GET", "/v1/messages?state=all&count=true"))["count"] == 101
+
+
+async def test_a_key_that_is_revoked_or_changed_counts_at_once(keyed: Keyed) -> None:
+    keyed.add("a")
+    await keyed.schedule("a", "t")
+    await keyed.schedule("a", "t")
+    keyed.file.change("a", '["schedule", "read"]', '["read"]')
+    keyed.take()
+    await keyed.call("a", "POST", "/v1/messages", {"topic": "t", "payload": "x"}, status=403)
+    await keyed.call("a", "GET", "/v1/messages")
+    keyed.file.revoke("a")
+    keyed.take()
+    await keyed.call("a", "GET", "/v1/messages", status=401)
+    await keyed.call("a", "POST", "/v1/messages", {"topic": "t", "payload": "x"}, status=401)
+
+
+async def test_an_export_ends_when_its_key_is_revoked(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.http.routes.export.STEP_ROWS", 1)
+    keyed.add("a")
+    for _ in range(3):
+        await keyed.schedule("ops", "t")
+    shown = {"Authorization": f"Bearer {keyed.keys['a']}"}
+    step = export.Reading.step
+
+    def revoking(self: export.Reading) -> list[bytes]:
+        keyed.file._blocks.pop("a", None)
+        keyed.file.write()
+        keyed.take()
+        return step(self)
+
+    monkeypatch.setattr(export.Reading, "step", revoking)
+    with pytest.raises(Exception, match=r"payload|disconnected|closed|Transfer"):
+        async with keyed.server.http.get("/v1/messages:export", headers=shown) as response:
+            await response.read()
+
+
+async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Keyed) -> None:
+    at = keyed.server.http.server
+    assert isinstance(at, Fronted)
+    keyed.add("a", publish=["t"])
+    body = b'{"topic":"t","payload":"x"}'
+
+    async def posted(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str
+    ) -> tuple[int, bool]:
+        """The status, and whether the front still has the connection."""
+        shown = f"Authorization: Bearer {key}\r\n" if key else ""
+        head = f"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{shown}"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", answer)
+        assert length is not None
+        await reader.readexactly(int(length[1]))
+        return int(answer.split()[1]), any(
+            isinstance(one, Front) and not one.is_handed_over for one in at.desk.connections
+        )
+
+    for key, expected in (
+        (keyed.keys["a"], (201, False)),
+        (keyed.keys["a"], (201, True)),
+        (keyed.keys["ops"], (201, False)),
+        ("", (401, False)),
+        ("fasti_a_x", (401, False)),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", at.front_port)
+        assert await posted(reader, writer, key) == expected
+        writer.close()
+        await writer.wait_closed()
+        while any(isinstance(one, Front) for one in at.desk.connections):
+            await asyncio.sleep(0)
+
+
+async def test_the_description_says_what_a_call_wants(keyed: Keyed) -> None:
+    document = await keyed.body("ops", "GET", "/openapi.json")
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    paths = document["paths"]
+    assert paths["/v1/messages"]["post"]["security"] == [{"key": ["schedule"]}]
+    assert paths["/v1/info"]["get"]["security"] == [{"key": []}]
+    assert paths["/livez"]["get"]["security"] == []
+    assert {"401", "403", "429"} <= paths["/v1/slices"]["get"]["responses"].keys()
+    assert "401" not in paths["/livez"]["get"]["responses"]
+    assert keyed.server.http.app is not None
+    plain = document_of(keyed.server.http.app.router.routes())
+    assert "securitySchemes" not in plain["components"]
+    assert "security" not in plain["paths"]["/v1/messages"]["post"]
+
+
+async def test_the_server_s_own_programs_have_a_key(keyed: Keyed) -> None:
+    own = keyed.server.app.keyring.own_key()
+    await keyed.server.call("GET", "/v1/jobs", Authorization=f"Bearer {own}")
+    assert access.CHALLENGE
+
+
+async def connected(keyed: Keyed, name: str, client_id: str, *filters: str) -> None:
+    """A session whose client has shown the key of that name."""
+    broker, link = keyed.server.app.core.broker, FakeLink()
+    rights = keyed.server.app.keyring.rights_of(name, client_id)
+    subscriber, _ = broker.claim(link, client_id, clean=False, expiry_s=3_600, window=10, rights=rights)
+    assert subscriber is not None
+    for text in filters:
+        broker.subscribe(subscriber, Subscription(text, 1, broker.horizon), None)
+    broker.store(subscriber, lambda durable: None)
+    await keyed.server.app.quiet()
+
+
+async def test_a_key_sees_its_own_sessions(keyed: Keyed) -> None:
+    for name in ("a", "b"):
+        keyed.add(name, "read")
+        await connected(keyed, name, f"{name}1", "t", f"$share/own-{name}/t", "$share/both/t")
+    listed = {}
+    for name in ("a", "ops"):
+        page = await keyed.body(name, "GET", "/v1/sessions")
+        listed[name] = [session["client_id"] for session in page["sessions"]]
+    assert listed["a"] == ["$share/own-a/t", "a1"]
+    assert listed["ops"] == ["$share/both/t", "$share/own-a/t", "$share/own-b/t", "a1", "b1"]
+    for other in ("b1", "%24share%2Fboth%2Ft", "%24share%2Fown-b%2Ft", "nobody"):
+        await keyed.call("a", "GET", f"/v1/sessions/{other}", status=404)
+        await keyed.call("a", "DELETE", f"/v1/sessions/{other}", status=404)
+        await keyed.call("a", "POST", f"/v1/sessions/{other}:replay", {"from": "PT1H"}, status=404)
+    await keyed.call("a", "GET", "/v1/sessions/%24share%2Fown-a%2Ft")
+    await keyed.call("a", "POST", "/v1/sessions/a1:replay", {"from": "PT1H"})
+    await keyed.call("a", "DELETE", "/v1/sessions/a1", status=204)
+    assert (await keyed.body("a", "GET", "/v1/sessions"))["sessions"] == []
+    await keyed.call("ops", "DELETE", "/v1/sessions/b1", status=204)

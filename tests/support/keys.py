@@ -1,0 +1,81 @@
+"""Keys for tests: cheap to check, in a file."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from server.auth.aside import at_once
+from server.auth.backoff import Backoff
+from server.auth.hashes import hashed
+from server.auth.keyring import Keyring, Refusal
+from server.auth.keys_file import new_key
+from server.auth.rights import Principal
+from server.clock import SimulatedClock
+from server.config import Config
+
+NOW_MS = 1_795_248_000_000
+CHEAP_KIB = 8
+
+
+class Clock(SimulatedClock):
+    """Monotonic time stands still too."""
+
+    def __init__(self) -> None:
+        super().__init__(NOW_MS)
+        self.mono_s = 0.0
+
+    def mono(self) -> float:
+        return self.mono_s
+
+
+class KeysFile:
+    """A keys file that a test writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._blocks: dict[str, str] = {}
+        self.write()
+
+    def add(self, name: str, *scopes: str, **fields: Any) -> str:
+        """The key; `scopes` schedule and read if there are none; `fields` as in the file."""
+        key = new_key(name)
+        lines = [f'name = "{name}"', f'hash = "{hashed(key, memory_kib=CHEAP_KIB)}"']
+        lines.append(f"scopes = {list(scopes or ('schedule', 'read'))}".replace("'", '"'))
+        lines += [f"{field} = {value}".replace("'", '"') for field, value in fields.items()]
+        self._blocks[name] = "\n".join(["[[key]]", *lines, ""])
+        self.write()
+        return key
+
+    def change(self, name: str, before: str, after: str) -> None:
+        assert before in self._blocks[name]
+        self._blocks[name] = self._blocks[name].replace(before, after)
+        self.write()
+
+    def revoke(self, name: str) -> None:
+        self._blocks[name] += "revoked = 2026-11-22T00:00:00Z\n"
+        self.write()
+
+    def write(self, text: str | None = None) -> None:
+        self.path.unlink(missing_ok=True)
+        self.path.touch(0o600)
+        self.path.write_text("\n".join(self._blocks.values()) if text is None else text)
+
+
+def with_keys(config: Config, keys: Path | None, **mqtt: Any) -> Config:
+    auth = replace(config.auth, keys_file=str(keys) if keys is not None else "")
+    return replace(config, auth=auth, mqtt=replace(config.mqtt, **mqtt))
+
+
+def ring(keys: Path | None, clock: Clock, aside: Any = at_once, **mqtt: Any) -> Keyring:
+    return Keyring(with_keys(Config(), keys, **mqtt), clock, aside)
+
+
+def shown(keyring: Keyring, name: str, key: str, address: str = "10.0.0.1") -> Principal | Refusal:
+    """The answer, which has come at once."""
+    answers: list[Principal | Refusal] = []
+    keyring.check(name, key.encode(), address, answers.append)
+    (answer,) = answers
+    return answer
+
+
+__all__ = ["NOW_MS", "Backoff", "Clock", "KeysFile", "ring", "shown", "with_keys"]
