@@ -175,6 +175,10 @@ class Keyring:
             self._underway[digest] = [(done, address)]
             self._verify(name, key, digest, entry)
 
+    def named(self, name: str) -> Principal | None:
+        """Whose name it is, for who has been told apart otherwise: by a certificate, say."""
+        return self._used(name) if name in self._entries else None
+
     def _verify(self, name: str, key: bytes, digest: bytes, entry: Entry | None) -> None:
         verify = (entry or self._somebody(name)).verify
         self._aside(lambda: verify(key), lambda is_right: self._verified(name, digest, entry, is_right))

@@ -1,6 +1,7 @@
 """Who comes in by a listener: the user name of a CONNECT is a key's name, its password the key.
 
     a key, no name or `key`    whose it is, as a key of the server's names itself: for who has only that
+    a certificate              whose name it has, if `mqtt.tls_identity_as_username` says so, without a key; else 0x87
     nothing shown              who has no key, where `mqtt.allow_anonymous` lets such in; else 0x87
     name and key               whose they are; 0x86 if they do not belong together
     after too many wrong ones  0x9F, at 3.1.1 "server unavailable"; 0x89 while too many are being checked
@@ -35,13 +36,20 @@ class Door:
         self._keyring = None if keyring is None or keyring.is_open else keyring
         self._lets_anybody = lets_anybody
 
-    def ask(self, packet: Connect, client_id: str, address: str, entered: Entered) -> None:
+    def ask(self, packet: Connect, client_id: str, address: str, identity: str, entered: Entered) -> None:
         """Find out who it is; `entered` is called at once, or on the loop when it is known.
 
         `client_id`: the server's, if the client has none. `address`: where it comes from, without the port.
+        `identity`: who it is by its certificate, whatever CONNECT says; empty: that is not asked.
         """
         keyring = self._keyring
-        if keyring is not None and (packet.username is not None or packet.password is not None):
+        if keyring is not None and identity:
+            principal = keyring.named(identity)
+            if principal is None:
+                entered(None, Reason.NOT_AUTHORIZED)
+            else:
+                entered(Rights(principal, client_id), None)
+        elif keyring is not None and (packet.username is not None or packet.password is not None):
 
             def found(answer: Principal | Refusal) -> None:
                 if isinstance(answer, Refusal):

@@ -302,7 +302,9 @@ class Connection:
         self._outbox.learn(packet.properties or Properties())
         self.keep_alive_s = granted_keep_alive_s(packet, broker.config)
         self.is_opening = True
-        self._door.ask(packet, self.client_id, self._peer.host, partial(self._entered, packet))
+        identity = self._peer.identity if broker.config.mqtt.tls_identity_as_username else ""
+        entered = partial(self._entered, packet)
+        self._door.ask(packet, self.client_id, self._peer.host, identity, entered)
 
     def _entered(self, packet: Connect, rights: Rights | None, reason: Reason | None) -> None:
         """It is known who the client is, or why it is not let in."""

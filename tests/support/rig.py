@@ -67,11 +67,11 @@ def props(**values: Any) -> Properties:
 class Peer:
     """A client at the other end of a connection. `inbox`: what it was sent and has not looked at."""
 
-    def __init__(self, rig: "Rig", level: int) -> None:
+    def __init__(self, rig: "Rig", level: int, identity: str = "") -> None:
         self.rig = rig
         self.level = level
         self.connection = Connection(
-            rig.core.broker, rig.door, peer="10.0.0.1:5", identity="", wake=lambda: None
+            rig.core.broker, rig.door, peer="10.0.0.1:5", identity=identity, wake=lambda: None
         )
         self.decoder = Decoder(1 << 28, level, "client")
         self.inbox: list[Packet] = []
@@ -309,8 +309,8 @@ class Rig:
         self.core.sessions.review()
         self.pump()
 
-    def peer(self, level: int = 5) -> Peer:
-        return Peer(self, level)
+    def peer(self, level: int = 5, identity: str = "") -> Peer:
+        return Peer(self, level, identity)
 
     def connected(self, client_id: str = "", level: int = 5, **options: Any) -> Peer:
         peer = self.peer(level)

@@ -432,9 +432,27 @@ def test_a_door_without_a_keyring_asks_for_nothing() -> None:
     answers: list[object] = []
     packet = Connect(5, "c", username="a", password=b"b")
     Door(None, lets_anybody=True).ask(
-        packet, "c", "x", lambda rights, reason: answers.append((rights, reason))
+        packet, "c", "x", "", lambda rights, reason: answers.append((rights, reason))
     )
     assert answers == [(None, None)]
+
+
+def test_a_certificate_stands_for_the_key_where_it_gives_the_name(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path, tls_identity_as_username=True)
+    rig.add("a", publish=["a/%u"])
+    named = rig.peer(identity="a")
+    assert named.connect("c", username="ops", key="x").reason == 0, "whatever CONNECT says"
+    assert named.publish1("a/a").reason == 0x10
+    assert named.publish1("a/ops").reason == 0x87
+    assert rig.peer(identity="b").connect("d").reason == 0x87
+    assert rig.peer().connect("d").reason == 0x87
+    rig.revoke("a")
+    assert named.gone_with == 0x87
+    assert rig.peer(identity="a").connect("c").reason == 0x87
+
+
+def test_a_certificate_that_gives_no_name_is_none(rig: Keyed) -> None:
+    assert rig.peer(identity="ops").connect("c").reason == 0x87
 
 
 TOPICS = ("a", "b", "c", "a/1", "b/1")
