@@ -1,7 +1,7 @@
 """Who comes in by a listener: the user name of a CONNECT is a key's name, its password the key.
 
     a key, no name or `key`    whose it is, as a key of the server's names itself: for who has only that
-    a certificate              whose name it has, if `mqtt.tls_identity_as_username` says so, without a key; else 0x87
+    a certificate              whose name it has, if `mqtt.tls_identity_as_username` says so; else 0x87
     nothing shown              who has no key, where `mqtt.allow_anonymous` lets such in; else 0x87
     name and key               whose they are; 0x86 if they do not belong together
     after too many wrong ones  0x9F, at 3.1.1 "server unavailable"; 0x89 while too many are being checked
