@@ -14,7 +14,7 @@ nobody can replay) are let through even then, and a group in which nothing was w
 
 When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
 wheel is loaded again from the horizon. While it can only be read, on a full disk, every request is refused
-at once and dispatch goes on.
+at once and dispatch goes on, up to a bound that is marked in place of those in the groups (`mark_ms`).
 
 One request fails alone. What `decide` raises is its answer; Refused and Corrupt come before it has changed
 anything. When it fails half way, or what it made cannot be put into rows, the group that is being composed
@@ -37,7 +37,7 @@ from typing import Any, Protocol
 
 from shards.commit import Commit, GroupCommit, Refused
 from shards.errors import Corrupt, ShardsError, StoreFailed
-from shards.recover import Opened, reopen_timeline, undo_group
+from shards.recover import Opened, read_timeline_again, reopen_store, undo_group
 from shards.state import Journal
 from timeline.position import Position
 from timeline.wheel import Wheel
@@ -259,20 +259,21 @@ class Writer:
             self._retract(group.first_seq, group.last_seq)
         self._open.clear()
         self.broken = error
-        self._opened.horizon.unbounded = True
         self._answer([(size, done, error) for size, done, _ in failed])
         self._refuse_queue()
 
     def recover(self) -> bool:
-        """Try to take the store into use again; False if it still refuses."""
-        if self.broken is None:
-            return True
+        """Try to take the store into use again; False if it still refuses. Blocks."""
+        return self.broken is None or self.reopened(reopen_store(self._opened.store))
+
+    def reopened(self, failure: ShardsError | None) -> bool:
+        """`reopen_store` has been tried while broken, and said this: whether the store is in use again."""
         try:
-            failure = reopen_timeline(self._opened)
+            read_timeline_again(self._opened)
             if failure is None:
                 self._recover_riders()
         except ShardsError as error:
-            log.warning("store cannot be read: %s", error)
+            log.warning("store cannot be read: %s", failure or error)
             return False
         if failure is None or not self._is_reading:
             # What the wheel held, or had cancelled, of a group that failed is as the store has it now.
@@ -286,6 +287,20 @@ class Writer:
         log.info("store is back")
         self._wake()
         return True
+
+    @property
+    def mark_ms(self) -> int | None:
+        """The bound that the store has to mark for dispatch to go on while no group can be written."""
+        return self._opened.horizon.mark_ms if self.broken is not None else None
+
+    def marked(self, bound_ms: int, error: ShardsError | None) -> None:
+        """That has been tried."""
+        if error is None:
+            self._opened.horizon.marked(bound_ms)
+        elif self.broken is not None and not self._opened.horizon.unbounded:
+            log.error("nothing can be written at all, dispatch goes on without a bound: %s", error)
+            self._opened.horizon.unbounded = True
+        self._wake()
 
     def _decide(self, commit: Commit) -> tuple[Answers, bool, bool]:
         """Decide what is queued: the answers, whether they wanted to write, whether all of it is whole."""

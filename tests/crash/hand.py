@@ -76,6 +76,7 @@ class Hand:
         core, reached = self.core, self.reached
         self.clock.mono_s += 0.25
         core.heartbeat()
+        self._mark()
         group = core.writer.compose()
         reached("composed")
         if group is not None:
@@ -101,6 +102,12 @@ class Hand:
         core.held.step()
         if core.writer.broken is not None:
             core.writer.recover()
+
+    def _mark(self) -> None:
+        bound_ms = self.core.writer.mark_ms
+        if bound_ms is not None:
+            self.store.mark(bound_ms)
+            self.core.writer.marked(bound_ms, None)
 
     def settle(self, rounds: int = 2_000) -> None:
         """Rounds until nothing is left to do at this time."""
