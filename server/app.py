@@ -15,6 +15,7 @@ from typing import Any
 
 from shards.commit import GroupCommit
 from shards.errors import ShardsError, StoreFailed
+from shards.recover import reopen_store
 from shards.rocks import RocksStore
 
 from .auth.aside import Threads
@@ -70,6 +71,9 @@ class App:
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._syncs = 0
         self._retry_at = 0.0
+        self._is_reopening = False
+        self._mark_at = 0.0
+        self._is_marking = False
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: list[asyncio.Future[None]] = []
 
@@ -193,9 +197,10 @@ class App:
 
     def _turn(self) -> None:
         core = self.core
-        if core.writer.broken is not None and not self._syncs:
-            self._retry()
         core.heartbeat()
+        if core.writer.broken is not None:
+            self._mark()
+            self._retry()
         group = core.writer.compose()
         if group is not None:
             self._sync(group)
@@ -274,13 +279,49 @@ class App:
 
         future.add_done_callback(synced)
 
+    def _mark(self) -> None:
+        """No group can be written: the bound of dispatch goes to the disk by itself."""
+        assert self._loop is not None
+        bound_ms = self.core.writer.mark_ms
+        if bound_ms is None or self._is_marking or self._clock.mono() < self._mark_at:
+            return
+        self._is_marking = True
+        future = self._loop.run_in_executor(self._sync_thread, self._store.mark, bound_ms)
+
+        def marked(ended: asyncio.Future[None]) -> None:
+            self._is_marking = False
+            error = ended.exception()
+            if error is not None:
+                self._mark_at = self._clock.mono() + RETRY_S
+            if error is not None and not isinstance(error, ShardsError):
+                error = StoreFailed(str(error))
+            self.core.writer.marked(bound_ms, error)
+
+        future.add_done_callback(marked)
+
     def _retry(self) -> None:
         """The store has failed: take it into use again, at once the first time, then now and then.
 
-        Trying takes the longer the more there is to recover; it gets a quarter of the time at most.
+        Trying takes the longer the more there is to recover; it gets a quarter of the time at most. The
+        engine is closed and opened in a thread: on a full disk its closing alone waits for a second.
         """
+        assert self._loop is not None
         started = self._clock.mono()
-        if started >= self._retry_at:
-            self.core.writer.recover()
+        if self._is_reopening or self._syncs or started < self._retry_at:
+            return
+        self._is_reopening = True
+        future = self._loop.run_in_executor(self._sync_thread, reopen_store, self._store)
+
+        def reopened(ended: asyncio.Future[ShardsError | None]) -> None:
+            self._is_reopening = False
+            error = ended.exception()
+            try:
+                self.core.writer.reopened(ended.result() if error is None else StoreFailed(str(error)))
+            except Exception:
+                log.exception("a store that was opened again could not be taken over: the server stops")
+                self._die()
             now = self._clock.mono()
             self._retry_at = now + max(RETRY_S, 3 * (now - started))
+            self.plan()
+
+        future.add_done_callback(reopened)

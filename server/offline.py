@@ -9,7 +9,17 @@ from shards.recover import read_directory, stored_cursor
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import session_of
-from shards.verify import DIRECTORY, Damage, Fault, repair_counts, repair_rows, verify_counts, verify_tables
+from shards.verify import (
+    DIRECTORY,
+    Damage,
+    Fault,
+    adopt_strays,
+    repair_counts,
+    repair_rows,
+    strays,
+    verify_counts,
+    verify_tables,
+)
 from timeline.position import at_of
 
 from .clock import SystemClock
@@ -63,16 +73,19 @@ def verify(path: Path, max_slices: int, *, repair: bool) -> int:
         store.close()
         _say(f"table {', '.join(gone)} cannot be made again: nothing is repaired, restore a backup")
         return 1
-    stored_cursor(store, 0)
-    faults = verify_counts(store, read_directory(store, max_slices))
-    for fault in faults:
+    floor = stored_cursor(store, 0).floor
+    directory = read_directory(store, max_slices)
+    faults = verify_counts(store, directory)
+    lost = strays(store, directory, floor)
+    for fault in (*faults, *lost):
         _say(str(fault))
     if repair:
+        adopt_strays(store, lost)
         _repair(store, damages, faults, max_slices)
     store.close()
-    count = len(damages) + len(faults)
+    count = len(damages) + len(faults) + len(lost)
     _say(f"{count} faults" if count else "nothing wrong")
-    return 0 if not count or repair else 1
+    return 0 if not count or (repair and all(stray.is_known for stray in lost)) else 1
 
 
 def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault], max_slices: int) -> None:

@@ -13,8 +13,9 @@ Two groups at most are being synced at a time. Requests that usually write nothi
 nobody can replay) are let through even then, and a group in which nothing was written is settled at once.
 
 When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
-wheel is loaded again from the horizon. While it can only be read, on a full disk, every request is refused
-at once and dispatch goes on.
+wheel is loaded again from the horizon. While it can only be read, on a full disk, every request that writes
+is refused at once and dispatch goes on, up to a bound that is marked in place of those in the groups
+(`mark_ms`).
 
 One request fails alone. What `decide` raises is its answer; Refused and Corrupt come before it has changed
 anything. When it fails half way, or what it made cannot be put into rows, the group that is being composed
@@ -37,7 +38,7 @@ from typing import Any, Protocol
 
 from shards.commit import Commit, GroupCommit, Refused
 from shards.errors import Corrupt, ShardsError, StoreFailed
-from shards.recover import Opened, reopen_timeline, undo_group
+from shards.recover import Opened, read_timeline_again, reopen_store, undo_group
 from shards.state import Journal
 from timeline.position import Position
 from timeline.wheel import Wheel
@@ -147,7 +148,7 @@ class Writer:
     @property
     def can_compose(self) -> bool:
         """Whether `compose` would find something to do."""
-        if not self._queue or self.broken is not None:
+        if not self._queue:
             return False
         return len(self._open) < OPEN_GROUPS or not self._queue[0][2]
 
@@ -220,10 +221,10 @@ class Writer:
     def compose(self) -> GroupCommit | None:
         """Decide what is queued and write it as one group; None when nothing needs a sync.
 
-        While enough groups are being synced only requests that should write nothing are let through.
+        While enough groups are being synced, or the store is broken, only requests that should write nothing
+        are let through.
         """
         if not self.can_compose:
-            self._refuse_queue()
             return None
         self._open_group.begin(self._clock.wall_ms())
         answers, writes, is_whole = self._decide(self._opened.commit)
@@ -259,20 +260,21 @@ class Writer:
             self._retract(group.first_seq, group.last_seq)
         self._open.clear()
         self.broken = error
-        self._opened.horizon.unbounded = True
         self._answer([(size, done, error) for size, done, _ in failed])
         self._refuse_queue()
 
     def recover(self) -> bool:
-        """Try to take the store into use again; False if it still refuses."""
-        if self.broken is None:
-            return True
+        """Try to take the store into use again; False if it still refuses. Blocks."""
+        return self.broken is None or self.reopened(reopen_store(self._opened.store))
+
+    def reopened(self, failure: ShardsError | None) -> bool:
+        """`reopen_store` has been tried while broken, and said this: whether the store is in use again."""
         try:
-            failure = reopen_timeline(self._opened)
+            read_timeline_again(self._opened)
             if failure is None:
                 self._recover_riders()
         except ShardsError as error:
-            log.warning("store cannot be read: %s", error)
+            log.warning("store cannot be read: %s", failure or error)
             return False
         if failure is None or not self._is_reading:
             # What the wheel held, or had cancelled, of a group that failed is as the store has it now.
@@ -286,6 +288,20 @@ class Writer:
         log.info("store is back")
         self._wake()
         return True
+
+    @property
+    def mark_ms(self) -> int | None:
+        """The bound that the store has to mark for dispatch to go on while no group can be written."""
+        return self._opened.horizon.mark_ms if self.broken is not None else None
+
+    def marked(self, bound_ms: int, error: ShardsError | None) -> None:
+        """That has been tried."""
+        if error is None:
+            self._opened.horizon.marked(bound_ms)
+        elif self.broken is not None and not self._opened.horizon.unbounded:
+            log.error("nothing can be written at all, dispatch goes on without a bound: %s", error)
+            self._opened.horizon.unbounded = True
+        self._wake()
 
     def _decide(self, commit: Commit) -> tuple[Answers, bool, bool]:
         """Decide what is queued: the answers, whether they wanted to write, whether all of it is whole."""
@@ -382,10 +398,11 @@ class Writer:
         return GroupCommit(first_seq=self._open_group.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
-        if self.broken is None:
-            return
-        queue, self._queue, self._queued = self._queue, deque(), 0
-        self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in queue])
+        """Those that write; the others can be decided all the same."""
+        refused = [one for one in self._queue if one[2]]
+        self._queue = deque(one for one in self._queue if not one[2])
+        self._queued -= sum(cost for cost, *_ in refused)
+        self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in refused])
 
     def _answer(self, answers: Answers) -> None:
         """Give each its answer; its bytes are free by then, as an answer may make the client go on."""

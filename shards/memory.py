@@ -55,8 +55,10 @@ class MemoryStore:
         self.durable = 0
         self.fail_writes = False
         self.fail_flushes = False
+        self.fail_marks = False
         self.survivors = 0
         """How many of the batches that were not durable a `reopen` keeps."""
+        self._marked_ms = 0
         self._tables = _empty()
 
     def batch(self) -> MemoryBatch:
@@ -108,6 +110,14 @@ class MemoryStore:
         self._apply(batch)
         for file in files:
             file.unlink()
+
+    def mark(self, bound_ms: int) -> None:
+        if self.fail_marks:
+            raise StoreFailed("the memory store was told to fail its marks")
+        self._marked_ms = bound_ms
+
+    def marked_ms(self) -> int:
+        return self._marked_ms
 
     def reopen(self) -> None:
         self.crash(self.survivors)

@@ -7,6 +7,8 @@ messages are still pending). Ten million pending messages open as fast as ten.
 
 from dataclasses import dataclass
 
+import msgspec
+
 from timeline.horizon import Horizon
 from timeline.position import END, START, Position, before
 from timeline.slices import Directory, Shard
@@ -95,21 +97,27 @@ def open_timeline(
     return Opened(store, directory, horizon, reader, open_group, commit, waiting, cut_notes, owed)
 
 
-def reopen_timeline(opened: Opened) -> ShardsError | None:
-    """After a failed write or sync: the store comes back with what was durable.
+def reopen_store(store: Store) -> ShardsError | None:
+    """After a failed write or sync: the store comes back with what was durable. Blocks, up to seconds.
 
-    None, or why it can only be read. Raises StoreFailed or Corrupt if not even that. The horizon, a live
-    thing, stays where it is: nothing that it passed can be lost.
+    None, or why it can only be read, if that. Nothing else may read or write the store meanwhile and expect
+    more than StoreFailed.
     """
-    failure = None
     try:
-        opened.store.reopen()
+        store.reopen()
     except ShardsError as error:
-        failure = error
+        return error
+    return None
+
+
+def read_timeline_again(opened: Opened) -> None:
+    """What was durable, once the store has been opened again. Raises StoreFailed or Corrupt.
+
+    The horizon, a live thing, stays where it is: nothing that it passed can be lost.
+    """
     cursor = _read_again(opened)
     opened.horizon.drop_groups(cursor.bound_ms)
     opened.recount()
-    return failure
 
 
 def undo_group(opened: Opened) -> None:
@@ -153,7 +161,9 @@ def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
     """Where dispatch stood; a new store's timeline begins now. Raises Corrupt if only this row is missing."""
     value = store.get(Table.META, META_CURSOR)
     if value is not None:
-        return cursor_from(value)
+        cursor = cursor_from(value)
+        # On a full disk dispatch goes on by the mark alone.
+        return msgspec.structs.replace(cursor, bound_ms=max(cursor.bound_ms, store.marked_ms()))
     _check_new(store, "where dispatch stood")
     return StoredCursor(before(wall_ms), 0, 0, 0, START)
 

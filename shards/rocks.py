@@ -18,6 +18,7 @@ do (1 to 8 ms).
 """
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -40,6 +41,7 @@ from rocksdict import (
 )
 
 from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
+from .mark import Mark
 from .scan import scan, scan_at_rest
 from .store import Batch, Contents, Table
 from .unreadable import REPAIR_BYTES, Unreadable
@@ -57,6 +59,8 @@ _END = b"\xff" * 64
 _ROTTEN = ("Corruption", "Input/output error", "No such file")
 """How the engine names bytes that are not as they were written, or not there."""
 OPEN_FILES = 256
+ROOM_BYTES = 64 << 10
+"""A disk with less room is not tried."""
 
 
 class RocksBatch:
@@ -93,6 +97,7 @@ class RocksStore:
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path
+        self._mark = Mark(path / "bound")
         self.read_only = read_only
         self.is_damaged = for_repair
         self._for_repair = for_repair
@@ -262,12 +267,22 @@ class RocksStore:
             return False
         return self._db.get_column_family(side).get(_END) is not None
 
+    def mark(self, bound_ms: int) -> None:
+        self._mark.write(bound_ms)
+
+    def marked_ms(self) -> int:
+        return self._mark.read()
+
     def reopen(self) -> None:
-        """While it cannot be written, on a full disk, it is open to be read."""
+        """While it cannot be written, on a full disk, it is open to be read.
+
+        Opening holds the interpreter while the log is read, so it is not tried where it has no chance.
+        """
         reading = self._db if self._is_reading else None
         if reading is None:
             self.close()
         try:
+            self._check_room()
             self._open(read_only=self.read_only)
         except ShardsError:
             if reading is None:
@@ -278,6 +293,17 @@ class RocksStore:
         self._is_reading = False
         if reading is not None:
             reading.close()
+
+    def _check_room(self) -> None:
+        """Opening writes what the log holds into tables: compressed to less than an eighth hardly ever."""
+        try:
+            disk = os.statvfs(self.path)
+            log_bytes = sum(log.stat().st_size for log in self.path.glob("*.log"))
+        except OSError as error:
+            raise StoreFailed(f"{self.path}: {error.strerror}") from error
+        free = disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
+        if free < ROOM_BYTES + log_bytes // 8:
+            raise StoreFailed(f"{self.path}: No space left on device: {free} bytes are free")
 
     def close(self) -> None:
         self._families.clear()
@@ -327,6 +353,7 @@ class RocksStore:
         options = self._options()
         names = set(_families_on_disk(self.path, options))
         if not read_only:
+            self._mark.prepare()
             # What is not there yet is made at opening, all in one go: a sixth of the time of one by one.
             names.update(table.value for table in Table)
         families = dict.fromkeys(names, options)

@@ -103,6 +103,15 @@ class Store(Protocol):
     def ingest(self, table: Table, files: Sequence[Path]) -> None:
         """Take table files in, all or none; they are moved away. Raises StoreFailed."""
 
+    def mark(self, bound_ms: int) -> None:
+        """Note how far dispatch may go while nothing else can be written; durable on return, blocks.
+
+        Takes no room on the disk. Raises StoreFailed.
+        """
+
+    def marked_ms(self) -> int:
+        """What was noted last, 0 if nothing was. Raises Corrupt, StoreFailed."""
+
     def reopen(self) -> None:
         """After a failure: close and open again, with what became durable. Raises StoreFailed."""
 

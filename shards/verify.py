@@ -1,13 +1,14 @@
 """Checks derived data against the message rows that it is made from, and finds rows that cannot be read.
 
-A shard's counts are compared with its rows. What the engine cannot read of any table, and rows that
-cannot be decoded, are found on the way: a stretch is named by its keys, and its messages are counted, since
-the shard says how many there were.
+A shard's counts are compared with its rows. Rows under a prefix that no shard row names are *strays*: nobody
+reads them; but for those of an unfinished job, and those that an expired slice has left. What the engine
+cannot read of any table, and rows that cannot be decoded, are found on the way: a stretch is named by its
+keys, and its messages are counted, since the shard says how many there were.
 
-Repair writes the counts again, and structure 0 to the shards whose structure nobody knows any more. A table
-with an unreadable stretch is made anew from what can be read of it; rows that cannot be decoded are deleted.
-Where the directory itself (`slices`, `shards`, `meta`) is damaged there is nothing to make it from: a backup
-is.
+Repair writes the counts again, a shard row for strays whose slice is known, and structure 0 to the shards
+whose structure nobody knows any more. A table with an unreadable stretch is made anew from what can be read
+of it; rows that cannot be decoded are deleted. Where the directory itself (`slices`, `shards`, `meta`) is
+damaged there is nothing to make it from: a backup is.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +16,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
+from timeline.position import Position
 from timeline.slices import Directory, Shard
 from timeline.structures import ANYTHING
 
 from .errors import Corrupt
-from .keys import MESSAGE_KEY_BYTES, place_of, shard_range, span_range
+from .jobs import DONE, stored_jobs
+from .keys import MESSAGE_KEY_BYTES, place_of, shard_of, shard_range, span_range
 from .record import decode, is_stub
 from .schedules import schedule_of
 from .store import Store, Table
@@ -48,6 +51,21 @@ class Fault:
         if is_.structure != said.structure:
             text += f"; its structure {said.structure} is not known"
         return "\n  ".join((text, *map(str, self.stretches)))
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """Rows of messages that no shard row names."""
+
+    counted: Shard
+    is_known: bool
+    """Whether there is a slice for them."""
+
+    def __str__(self) -> str:
+        text = f"{self.counted.count} rows, {self.counted.live} live, in a shard that has no row"
+        if not self.is_known:
+            text += ", of a slice that has none"
+        return f"slice {self.counted.home.start_ms} shard {self.counted.number}: {text}"
 
 
 @dataclass(slots=True)
@@ -107,6 +125,36 @@ def verify_counts(store: Store, directory: Directory) -> list[Fault]:
         if not is_right or prefix in unreadable:
             faults.append(Fault(shard, counted, tuple(unreadable.of(prefix))))
     return faults
+
+
+def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
+    """Rows in shards that nobody knows: a look between any two shards, and a count where there are any."""
+    known = {shard.prefix for piece in directory for shard in piece.readable()}
+    own = {piece.home for piece in directory}
+    at_work = {child.home for job in stored_jobs(store) for child in job.children if job.state != DONE}
+    unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
+    found: list[Stray] = []
+    start = b""
+    while (key := next(readable(store, Table.MESSAGES, start, ROWS_END), (b"", b""))[0]) != b"":
+        home, number = shard_of(key)
+        shard = Shard(home, number, ANYTHING)
+        span = shard_range(shard.prefix)
+        start = span[1]
+        if shard.prefix not in known and home not in at_work:
+            counted = _count(store, shard, [span], unreadable)
+            if counted.last >= floor:
+                found.append(Stray(counted, home in own))
+    return found
+
+
+def adopt_strays(store: Store, found: list[Stray]) -> None:
+    """Write the shard rows of those whose slice is known; durable on return."""
+    batch = store.batch()
+    for stray in found:
+        if stray.is_known:
+            batch.put(Table.SHARDS, stray.counted.prefix, shard_value(stray.counted))
+    store.write(batch)
+    store.flush()
 
 
 def verify_tables(store: Store) -> list[Damage]:

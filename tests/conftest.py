@@ -1,4 +1,4 @@
-"""How the tests are shared out between the processes of pytest-xdist."""
+"""How the tests are shared out between the processes of pytest-xdist, and what they have counted."""
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -24,3 +24,13 @@ class Groups(LoadScopeScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
     return Groups(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have noted as `counted`, whether they passed or not."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                for name, value in report.user_properties:
+                    if name == "counted":
+                        terminalreporter.write_line(f"{report.nodeid}: {value}")

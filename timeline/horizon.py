@@ -16,7 +16,9 @@ The horizon stops below
     row can be read but may be gone after a crash;
   - the durable *bound*: each group writes T + 2 s, and stored messages are dispatched only below the
     last bound that reached the disk. After a start nobody can know which of the messages below it were
-    sent, so cancels and moves there answer "already dispatched" (`refuse_ms`).
+    sent, so cancels and moves there answer "already dispatched" (`refuse_ms`). While groups cannot be
+    written the bound is *marked* in a place of its own, which takes no room on a full disk; only where
+    that fails too, on a disk that takes nothing at all, is dispatch without a bound.
 
 Example: T = 1,000, seq 7, a group with a put at (1,000, 6) is being synced: the horizon may go to
 (1,000, 5). The sync ends: to (1,000, 7). The clock shows 1,003: to (1,003, 7), if the wheel is loaded
@@ -52,7 +54,8 @@ class Horizon:
         self.refuse_ms = bound_ms
         self.ahead_ms = BOUND_MS
         self.unbounded = False
-        """Set while the store refuses writes: no cancel can be accepted then, so no bound is needed."""
+        """Set while the disk takes nothing, not even a mark. No cancel is accepted then; but if the process
+        is killed and the clock set back, a cancel after the start may win against what was sent."""
         self._open: deque[tuple[Position, int]] = deque()
 
     def observe(self, wall_ms: int) -> None:
@@ -96,6 +99,16 @@ class Horizon:
         """No open group will become durable: the store was reopened and says `stored_bound_ms`."""
         self._open.clear()
         self.bound_ms = self.written_bound_ms = stored_bound_ms
+
+    def marked(self, bound_ms: int) -> None:
+        """The bound is durable without a group."""
+        self.bound_ms = max(self.bound_ms, bound_ms)
+        self.unbounded = False
+
+    @property
+    def mark_ms(self) -> int | None:
+        """The bound to be marked now if groups cannot be written; None while the last one lasts."""
+        return self.clock_ms + self.ahead_ms if self.clock_ms > self.bound_ms - BOUND_MS // 2 else None
 
     @property
     def needs_heartbeat(self) -> bool:

@@ -8,9 +8,15 @@ was answered. Everything that the server promised is checked against that, per s
   - a letter whose cancel was answered 204 never comes, before or after;
   - none comes before its due, by the wall clock that the server shares with us;
   - first deliveries are in position order, as far as positions are known (ids and ETags name them);
-  - what was acked a good while before the server died does not come again.
+  - what was acked a good while before the server died does not come again; at QoS 2 nothing does;
+  - what a start finds of read positions is never behind what a start before has found;
+  - of a recurring schedule there is one message for each time, and a retained message is the last one that
+    was answered, or one that was asked for later.
+
+A fault begins with its kind, by which `counted` counts.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from timeline.position import MessageId, id_position
@@ -19,6 +25,12 @@ SURE_MS = 1_500
 """An ack this long before a kill is on disk: cursors are written every 100 ms, heartbeats every second."""
 SOON_MS = 500
 """An ack this long before the end of its connection has been read."""
+
+
+KINDS = (
+    *("acked lost", "204 delivered", "early", "QoS 2 doubled", "cursors back", "occurrences doubled"),
+    *("halved requests", "retained lost", "out of order", "again after an ack", "strange"),
+)
 
 
 @dataclass
@@ -37,6 +49,8 @@ class Letter:
     is_acked: bool = False
     is_cancel_asked: bool = False
     is_cancelled: bool = False
+    sent_ms: int = 0
+    """When it was asked for, by the wall clock."""
 
 
 @dataclass
@@ -47,6 +61,7 @@ class Arrival:
     """As the delivery says; 0: it does not say."""
     connection: int
     attempt: int
+    qos: int = 1
     acked_ms: int = 0
     is_ack_read: bool = False
     """Its connection went on for a while after the ack."""
@@ -54,9 +69,16 @@ class Arrival:
 
 @dataclass
 class Inbox:
-    """All that one persistent session received, over all of its connections and the server's lives."""
+    """All that one persistent session received, over all of its connections and the server's lives.
+
+    Of what comes at QoS 2 only what is new to the client, who holds packet ids.
+    """
 
     name: str
+    is_lossy: bool = False
+    """At QoS 0: may miss anything."""
+    is_shared: bool = False
+    """Of all members of a group: what one has not acked comes to another."""
     arrivals: list[Arrival] = field(default_factory=list)
     connection: int = 0
 
@@ -75,37 +97,85 @@ class Ledger:
         self.inboxes: dict[str, Inbox] = {}
         self.kills_ms: list[int] = []
         self.faults: list[str] = []
+        self.until_ms = 1 << 62
+        """What was wished for later than this has not come by the end."""
+        self.places: dict[str, tuple[str, int]] = {}
+        """By session, the read position that the last start found."""
+        self.occurrences: Counter[tuple[str, str]] = Counter()
+        """Messages by schedule and due."""
+        self.kept: dict[str, tuple[int, int]] = {}
+        """By topic, the number of the retained message that was answered last, and asked for last."""
+        self.splits = 0
+        """Jobs that were committed."""
+        self.checked = 0
+        """Read positions and retained messages that were compared."""
 
     def letter(self, tag: str, topic: str, due_ms: int, request: str) -> Letter:
         letter = Letter(tag, topic, {due_ms} if due_ms else set(), request)
         self.letters[tag] = letter
         return letter
 
-    def arrived(self, inbox: Inbox, tag: str, at_ms: int, due_ms: int, attempt: int) -> Arrival:
+    def arrived(self, inbox: Inbox, tag: str, at_ms: int, due_ms: int, attempt: int, qos: int = 1) -> Arrival:
         """Note a delivery; what is wrong with it whatever comes later is a fault at once."""
-        arrival = Arrival(tag, at_ms, due_ms, inbox.connection, attempt)
+        arrival = Arrival(tag, at_ms, due_ms, inbox.connection, attempt, qos)
         inbox.arrivals.append(arrival)
         letter = self.letters.get(tag)
         if letter is None:
-            self.faults.append(f"{inbox.name} got {tag!r}, which nobody sent")
+            self.faults.append(f"strange: {inbox.name} got {tag!r}, which nobody sent")
         elif due_ms and at_ms < due_ms:
-            self.faults.append(f"{inbox.name} got {tag} {due_ms - at_ms} ms early")
+            self.faults.append(f"early: {inbox.name} got {tag} {due_ms - at_ms} ms before its due")
         return arrival
 
     def check(self) -> list[str]:
         """All faults."""
         faults = list(self.faults)
         for inbox in self.inboxes.values():
-            faults += self.missing(inbox) + self._wrong(inbox) + self._disorder(inbox) + self._again(inbox)
+            faults += self._wrong(inbox)
+            if not inbox.is_lossy:
+                faults += self.missing(inbox)
+            if not inbox.is_lossy and not inbox.is_shared:
+                faults += self._disorder(inbox) + self._again(inbox)
+        faults += [
+            f"occurrences doubled: {count} messages of schedule {name} for {due}"
+            for (name, due), count in self.occurrences.items()
+            if count > 1
+        ]
         return faults
 
+    def counted(self) -> str:
+        """How many faults of each kind there are, those of which there are none too."""
+        found = Counter(fault.split(":")[0] for fault in self.check())
+        assert set(found) <= set(KINDS), found
+        return ", ".join(f"{kind} {found[kind]}" for kind in KINDS)
+
+    # -- what a start finds
+
+    def place(self, session: str, position: tuple[str, int]) -> None:
+        """The read position of a session after a start, as (time in RFC 3339, seq)."""
+        if position < self.places.get(session, ("", 0)):
+            self.faults.append(f"cursors back: {session} from {self.places[session]} to {position}")
+        self.places[session] = position
+        self.checked += 1
+
+    def retained(self, topic: str, number: int) -> None:
+        """What is retained after a start; 0: nothing."""
+        acked, asked = self.kept.get(topic, (0, 0))
+        if not acked <= number <= asked:
+            self.faults.append(f"retained lost: {number} of {topic}, answered {acked}, asked for {asked}")
+        self.checked += 1
+
+    # -- deliveries
+
     def missing(self, inbox: Inbox) -> list[str]:
-        """What it should have got by now and has not."""
+        """What it should have got, once the last due that was wished for has come, and has not."""
         got = {arrival.tag for arrival in inbox.arrivals if arrival.acked_ms}
         return [
-            f"{inbox.name} never got, or never again until it acked, {letter}"
+            f"acked lost: {inbox.name} never got, or never again until it acked, {letter}"
             for letter in self.letters.values()
-            if letter.is_acked and not letter.is_cancel_asked and letter.tag not in got
+            if letter.is_acked
+            and not letter.is_cancel_asked
+            and max(letter.dues, default=0) <= self.until_ms
+            and letter.tag not in got
         ]
 
     def _wrong(self, inbox: Inbox) -> list[str]:
@@ -115,11 +185,11 @@ class Ledger:
             if letter is None:
                 continue
             if letter.is_cancelled:
-                faults.append(f"{inbox.name} got {letter}, which is cancelled: {arrival}")
+                faults.append(f"204 delivered: {inbox.name} got {letter}: {arrival}")
             if arrival.due_ms and letter.dues and arrival.due_ms not in letter.dues:
-                faults.append(f"{inbox.name} got {letter} with another due: {arrival}")
+                faults.append(f"strange: {inbox.name} got {letter} with another due: {arrival}")
             if letter.dues and arrival.at_ms < min(letter.dues):
-                faults.append(f"{inbox.name} got {letter} before its due: {arrival}")
+                faults.append(f"early: {inbox.name} got {letter}: {arrival}")
         return faults
 
     def _disorder(self, inbox: Inbox) -> list[str]:
@@ -133,7 +203,7 @@ class Ledger:
             seen.add(arrival.tag)
             place = id_position(MessageId(int(letter.row, 16)))
             if place < last:
-                faults.append(f"{inbox.name} got {letter} after {before}")
+                faults.append(f"out of order: {inbox.name} got {letter} after {before}")
             last, before = place, arrival.tag
         return faults
 
@@ -143,14 +213,16 @@ class Ledger:
         done: dict[str, Arrival] = {}
         for arrival in inbox.arrivals:
             former = done.get(arrival.tag)
-            if (
+            if former is not None and arrival.qos == 2:
+                faults.append(f"QoS 2 doubled: {inbox.name} got {arrival.tag} twice: {former}, {arrival}")
+            elif (
                 former is not None
                 and former.connection != arrival.connection
                 and self._is_sure(former, arrival)
             ):
-                faults.append(f"{inbox.name} got {arrival.tag} again: {former}, {arrival}")
-            if former is not None and former.connection == arrival.connection:
-                faults.append(f"{inbox.name} got {arrival.tag} twice on one connection: {former}, {arrival}")
+                faults.append(f"again after an ack: {inbox.name} got {arrival.tag}: {former}, {arrival}")
+            elif former is not None and former.connection == arrival.connection:
+                faults.append(f"again after an ack: {inbox.name}, on one connection: {former}, {arrival}")
             if former is None or arrival.acked_ms:
                 done[arrival.tag] = arrival
         return faults
@@ -166,7 +238,11 @@ class Ledger:
     def summary(self) -> str:
         """What there was to check."""
         letters = self.letters.values()
+        fired = len(self.occurrences)
         parts = [
+            f"{self.splits} splits",
+            f"{fired} occurrences",
+            f"{self.checked} read positions and retained messages after a start",
             f"{sum(x.is_acked for x in letters)} of {len(letters)} accepted",
             f"{sum(x.is_cancelled for x in letters)} cancelled",
             f"{sum(x.is_acked and x.row not in ('', x.id) for x in letters)} moved",

@@ -6,7 +6,7 @@ clock reaches its due, however often it is set back before.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,14 +34,20 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 class Bench:
     """A server, one subscriber, and what it got and when."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, reached: Callable[["Bench"], None] = lambda bench: None) -> None:
+        """`reached`: called between any two steps of the server."""
+        self._reached = reached
         self.clock = HandClock(START_MS)
-        self.hand = Hand(store, self.clock, reached=lambda point: None)
+        self.hand = Hand(store, self.clock, reached=lambda point: reached(self))
         self.shown_ms = START_MS
         """The highest time that the clock has shown."""
         self._shown: dict[str, int] = {}
         """By message that is to come: the same since it was asked for."""
         self.got: list[str] = []
+        self.places: list[int] = []
+        """Positions of what it got."""
+        self._before: set[str] = set()
+        """What it had got before the last kill: may come again."""
         self.accepted: dict[str, tuple[int, MessageId]] = {}
         self._unacked: list[int] = []
         self._subscriber = self.hand.connect("all", self._taken, "#")
@@ -56,11 +62,30 @@ class Bench:
         assert tag in self.accepted
 
     def jump(self, by_ms: int) -> None:
+        self.step(by_ms)
+        self.rest()
+
+    def step(self, by_ms: int) -> None:
+        """The clock jumps, and the server does not look yet."""
         self.clock.now_ms += by_ms
         self.shown_ms = max(self.shown_ms, self.clock.now_ms)
         for tag, shown_ms in self._shown.items():
             self._shown[tag] = max(shown_ms, self.clock.now_ms)
+
+    def kill(self, store: MemoryStore, by_ms: int) -> None:
+        """Nothing that is not durable is left; a start when the clock shows so much more or less."""
+        store.crash(0)
+        self.step(by_ms)
+        self._before = set(self.got)
+        self._unacked.clear()
+        self.hand = Hand(store, self.clock, reached=lambda point: self._reached(self))
+        self._subscriber = self.hand.connect("all", self._taken)
+
+    def cancel(self, tag: str) -> str:
+        answers: list[str] = []
+        self.hand.cancel(self.accepted[tag][1], lambda answer: answers.append(answer.outcome.value))
         self.rest()
+        return answers[0]
 
     def rest(self) -> None:
         self.hand.rest()
@@ -79,7 +104,11 @@ class Bench:
     def _taken(self, message: Message, qos: int, packet_id: int, attempt: int) -> None:
         tag = message.record.payload.decode()
         due_ms = message.record.due_ms
+        if tag in self._before:
+            self._unacked.append(packet_id)
+            return
         shown_ms = self._shown.pop(tag)
+        self.places.append(message.position)
         assert due_ms <= shown_ms, f"{tag} came {due_ms - shown_ms} ms before the clock showed its due"
         self.got.append(tag)
         self._unacked.append(packet_id)
@@ -191,3 +220,71 @@ def test_random_jumps(store: Store) -> None:
     bench.jump(SECOND + 1)
     assert bench.pending() == []
     assert bench.hand.core.opened.pending == 0
+
+
+def test_two_milliseconds_back_and_forth_between_any_two_steps(store: Store) -> None:
+    """Also between the deciding of a request and its sync, and between two groups."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    bench = Bench(store, lambda bench: bench.step(chance.choice((-2, -2, 0, 2, 2, 3))))
+    for index in range(80):
+        bench.put(str(index), bench.clock.now_ms + chance.choice((-1, 0, 1, 2, 3, 5)))
+    bench.jump(SECOND)
+    bench.jump(SECOND)
+    assert bench.pending() == []
+    assert bench.places == sorted(bench.places)
+    assert bench.hand.core.opened.held == 0, "steps as small are waited out"
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.9, 1.1, 10.0])
+def test_a_clock_that_runs_fast_or_slow(store: Store, rate: float) -> None:
+    """Wall time is what counts, however much monotonic time passes beside it."""
+    bench = Bench(store)
+    for index in range(20):
+        bench.put(str(index), START_MS + 500 * (index + 1))
+    while bench.clock.now_ms < START_MS + 10_500:
+        bench.step(int(250 * rate))
+        bench.hand.round()  # 250 ms of monotonic time
+        bench.rest()
+        due = sum(due_ms <= bench.clock.now_ms for due_ms, _ in bench.accepted.values())
+        assert bench.got == [str(index) for index in range(due)]
+    assert bench.pending() == []
+
+
+def test_a_clock_that_stands_still(store: Store) -> None:
+    """What is due goes out, what is not does not; nothing waits for the clock but that."""
+    bench = Bench(store)
+    bench.put("later", START_MS + 1)
+    for index in range(50):
+        bench.put(str(index), START_MS - index % 2)
+        bench.hand.round()
+    assert bench.got == [str(index) for index in range(50)]
+    assert bench.places == sorted(bench.places)
+    bench.put("gone", START_MS + 2)
+    assert bench.cancel("gone") == "done"
+    assert bench.cancel("7") == "already-dispatched"
+    bench.jump(1)
+    assert bench.got[50:] == ["later"]
+    bench.jump(DAY)
+    assert bench.got[50:] == ["later"]
+
+
+@pytest.mark.parametrize("by_ms", [-DAY, -MINUTE, -SECOND, -2, 0, 2, MINUTE, DAY])
+def test_killed_and_started_when_the_clock_was_set(by_ms: int) -> None:
+    """Wherever it stands then: what may have been sent cannot be taken back, all else can, and all comes."""
+    store = MemoryStore()
+    bench = Bench(store)
+    for index in range(10):
+        bench.put(str(index), START_MS + 500 * (index + 1))
+    bench.put("far", START_MS + 3 * DAY)
+    bench.put("taken back", START_MS + 3 * DAY)
+    bench.jump(2_500)
+    assert bench.got == ["0", "1", "2", "3", "4"]
+    bench.kill(store, by_ms)
+    for tag in bench.got[:5]:
+        assert bench.cancel(tag) == "already-dispatched"
+    assert bench.cancel("taken back") == "done"
+    bench.put("new", bench.clock.now_ms + 100)
+    bench.jump(3 * DAY + max(0, -by_ms))
+    assert sorted(bench.got) == sorted([*map(str, range(10)), "far", "new"])

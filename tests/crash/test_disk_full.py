@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from server.times import format_ms
+from server.times import format_ms, parse_deliver_at
+from shards.mark import Mark
 from tests.support.http import Answer, Http, http
-from tests.support.mqtt import Peer, dial, payloads, wall_ms
+from tests.support.mqtt import Peer, dial, payloads, user, wall_ms
 from tests.support.server import ServerProcess, run, serving
 
 SIZE = "16m"
@@ -73,6 +74,10 @@ async def test_disk_full(small_disk: Path) -> None:
         # Dispatch goes on: what was in RAM arrives, in time, while no write is taken.
         got = await reader.take_many(60)
         assert payloads(got) == soon
+        last_ms = parse_deliver_at(user(got[-1], "fasti-due") or "")
+        assert Mark(data / "bound").read() > last_ms, (
+            "sent, and nothing on the disk says that it may have been"
+        )
         assert (await calls.call("GET", "/readyz")).status == 503
         assert (await calls.call("DELETE", f"/v1/messages/{acked[0]}")).status == 503
         assert (await calls.call("PATCH", f"/v1/messages/{acked[1]}", {"deliver_in": "2h"})).status == 503
@@ -146,10 +151,10 @@ async def _reader(server: ServerProcess) -> Peer:
 
 
 async def _due_soon(calls: Http, count: int) -> list[str]:
-    """Messages due in a second and more, 10 ms apart."""
+    """Messages due in a second and more, 50 ms apart: the last ones beyond what a group can have allowed."""
     start_ms = wall_ms() + 1_500
     items: list[dict[str, object]] = [
-        {"topic": f"soon/{n % 3}", "payload": f"s{n}", "deliver_at": format_ms(start_ms + 10 * n)}
+        {"topic": f"soon/{n % 3}", "payload": f"s{n}", "deliver_at": format_ms(start_ms + 50 * n)}
         for n in range(count)
     ]
     assert (await calls.schedule_many(items)).status == 201

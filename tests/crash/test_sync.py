@@ -7,6 +7,8 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from server.app import App
 from server.clock import SystemClock
 from server.config import Config
@@ -19,6 +21,8 @@ from tests.support.stores import FailingStore
 from timeline.position import MessageId, at_of, id_position
 from timeline.session import Subscription
 
+from .hasty import answer_early
+
 
 def _draft(payload: str, due_ms: int) -> Draft:
     return Draft(due_ms, b"a", encode(Record(b"a", payload.encode(), due_ms)))
@@ -28,27 +32,87 @@ def _put(draft: Draft, commit: Commit) -> list[MessageId | Known]:
     return commit.put([draft])
 
 
-async def test_the_answer_and_dispatch_wait_for_the_sync(tmp_path: Path) -> None:
-    store = FailingStore(tmp_path / "data")
-    app = App(Config(), SystemClock(), store, fatal=lambda: None)
-    await app.start()
-    got: list[str] = []
+def _subscribed(app: App, got: list[str]) -> None:
     link = FakeLink(lambda message, *_: got.append(message.record.payload.decode()))
     subscriber, _ = app.core.broker.claim(link, "c", clean=True, expiry_s=0, window=100)
     assert subscriber is not None
     app.core.broker.resume(subscriber)
     app.core.broker.subscribe(subscriber, Subscription("a", 1, app.core.horizon.position), None)
+
+
+async def _overtaken(path: Path) -> list[str]:
+    """What has come out before the sync that it had to wait for."""
+    store = FailingStore(path)
+    app = App(Config(), SystemClock(), store, fatal=lambda: None)
+    await app.start()
+    got: list[str] = []
+    _subscribed(app, got)
     soon_ms = wall_ms() + 100
     await app.ask(lambda commit: commit.put([_draft("soon", soon_ms)]))
     store.gate.clear()
     asked = asyncio.create_task(app.ask(lambda commit: commit.put([_draft("now", 0)])))
     await asyncio.sleep(0.3)
-    assert not asked.done(), "answered before the sync"
-    assert got == [], "dispatch has overtaken what is not durable"
+    early = (["answer"] if asked.done() else []) + got
     store.gate.set()
     (name,) = await asyncio.wait_for(asked, 60)
     await app.quiet()
     assert got == (["now", "soon"] if at_of(id_position(name)) < soon_ms else ["soon", "now"])
+    await app.stop()
+    return early
+
+
+async def test_the_answer_and_dispatch_wait_for_the_sync(tmp_path: Path) -> None:
+    assert await _overtaken(tmp_path / "data") == []
+
+
+async def test_an_answer_before_the_sync_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof that the test above can fail."""
+    answer_early(monkeypatch)
+    assert "answer" in await _overtaken(tmp_path / "data")
+
+
+async def test_a_slow_sync_holds_nobody_up_who_does_not_wait_for_it(tmp_path: Path) -> None:
+    """A disk that takes a second for a sync: what is due goes out meanwhile."""
+    store = FailingStore(tmp_path / "data")
+    app = App(Config(), SystemClock(), store, fatal=lambda: None)
+    await app.start()
+    got: list[str] = []
+    _subscribed(app, got)
+    await app.ask(lambda commit: commit.put([_draft("soon", wall_ms() + 100)]))
+    store.gate.clear()
+    asked = asyncio.create_task(app.ask(lambda commit: commit.put([_draft("later", wall_ms() + 3_600_000)])))
+    async with asyncio.timeout(8):
+        while not got:
+            await asyncio.sleep(0.01)
+    assert not asked.done()
+    store.gate.set()
+    await asked
+    await app.stop()
+
+
+async def test_a_store_that_is_long_in_opening_again_does_not_stop_the_loop(tmp_path: Path) -> None:
+    """The engine waits for a second when it is closed on a full disk; messages in RAM go out meanwhile."""
+    store = FailingStore(tmp_path / "data")
+    app = App(Config(), SystemClock(), store, fatal=lambda: None)
+    await app.start()
+    got: list[str] = []
+    _subscribed(app, got)
+    await app.ask(lambda commit: commit.put([_draft("soon", wall_ms() + 400)]))
+    store.is_failing = True
+    store.gate_of_opening.clear()
+    with pytest.raises(StoreFailed):
+        await app.ask(lambda commit: commit.put([_draft("later", wall_ms() + 3_600_000)]))
+    async with asyncio.timeout(8):
+        while not store.is_opening or not got:
+            await asyncio.sleep(0.01)
+    assert app.core.writer.broken is not None
+    with pytest.raises(StoreFailed):
+        await app.ask(lambda commit: commit.put([_draft("later", wall_ms() + 3_600_000)]))
+    store.is_failing = False
+    store.gate_of_opening.set()
+    async with asyncio.timeout(60):
+        while app.core.writer.broken is not None:
+            await asyncio.sleep(0.02)
     await app.stop()
 
 

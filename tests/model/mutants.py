@@ -20,6 +20,7 @@ from server.writer import Writer
 from shards.commit import Commit
 from shards.cuts import Notes
 from shards.group_commit import GroupCommit
+from shards.memory import MemoryStore
 from shards.open_group import OpenGroup
 from shards.tables import StoredCursor, cursor_value
 from timeline.horizon import Horizon
@@ -100,6 +101,11 @@ def cursors_without_the_horizon(patch: pytest.MonkeyPatch) -> None:
 def cancels_against_the_horizon(patch: pytest.MonkeyPatch) -> None:
     """A cancel wins until the horizon has passed the message."""
     patch.setattr(Horizon, "undecided", lambda self, place: place > self.position)
+
+
+def nothing_is_marked(patch: pytest.MonkeyPatch) -> None:
+    """While the store takes no writes dispatch needs no bound."""
+    patch.setattr(MemoryStore, "mark", lambda self, bound_ms: None)
 
 
 def no_bound(patch: pytest.MonkeyPatch) -> None:
@@ -291,6 +297,7 @@ MUTANTS: tuple[Mutant, ...] = (
     cursors_without_the_horizon,
     cancels_against_the_horizon,
     no_bound,
+    nothing_is_marked,
     no_refusal_after_a_start,
     loaded_beyond_the_run,
     into_the_wheel_when_written,

@@ -138,7 +138,7 @@ class Oracle:
         self.delivered: set[str] = set()
         self.delivered_ids: set[int] = set()
         self.excused: set[str] = set()
-        """Sent while the store took no writes: no bound could be kept for them."""
+        """Sent while the store took nothing, not even a mark: there was no bound for them."""
         self.clock_ms = wall_ms
         """The highest time that this process has seen."""
         self.refuse_ms = 0

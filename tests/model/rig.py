@@ -432,10 +432,21 @@ class Rig:
         self.oracle.cut()
         self.oracle.floor_ms = at_of(self.core.directory.floor)
 
+    def mark(self, *, is_refused: bool = False) -> None:
+        """No group can be written: the bound is marked, unless the disk takes not even that."""
+        writer = self.core.writer
+        bound_ms = writer.mark_ms
+        if bound_ms is None:
+            return
+        self.store.fail_marks = is_refused
+        try:
+            self.store.mark(bound_ms)
+            writer.marked(bound_ms, None)
+        except StoreFailed as error:
+            writer.marked(bound_ms, error)
+
     def kill(self, survivors: int, wall_by_ms: int) -> None:
         """kill -9, and a start on what is left, with the wall clock anywhere."""
-        if self.core.writer.broken is not None:
-            self.oracle.excused |= self.oracle.delivered
         undurable = len(self.store.log) - self.store.durable
         self.store.durable = len(self.store.log) - max(0, undurable - survivors)
         self.oracle.synced()
@@ -457,7 +468,7 @@ class Rig:
         oracle.written(False)
         oracle.clock_ms = max(self.clock.now_ms, at_of(core.horizon.position))
         oracle.observe(self.clock.now_ms)
-        oracle.refuse_ms = oracle.bound_ms
+        oracle.refuse_ms = max(oracle.bound_ms, self.store.marked_ms())
         oracle.floor_ms = at_of(core.directory.floor)
         self._restore_watches(core)
         self._check_whole()
@@ -497,7 +508,7 @@ class Rig:
     # -- what has to hold
 
     def delivered(self, client: Client, message: Message, qos: int, packet_id: int, attempt: int) -> None:
-        if self.core.writer.broken is not None:
+        if self.core.horizon.unbounded:
             self.oracle.excused.add(text_of(message.record.payload))
         self.oracle.delivery(client, message, qos, packet_id, attempt)
 
@@ -514,8 +525,8 @@ class Rig:
             horizon.position <= max(self.free, Position(before(self.oracle.clock_ms) | horizon.seq)),
             "the horizon is beyond the clock",
         )
-        if core.writer.broken is None:
-            bound = before(self.oracle.bound_ms)
+        if not horizon.unbounded:
+            bound = before(max(self.oracle.bound_ms, self.store.marked_ms()))
             need(horizon.position <= max(self.free, bound), "the horizon is beyond the durable bound")
         else:
             self.free = horizon.position

@@ -187,6 +187,46 @@ def test_a_store_that_can_only_be_read_is_read(monkeypatch: pytest.MonkeyPatch) 
     assert writer.broken is None
 
 
+def broken_and_late(*, is_markable: bool) -> Rig:
+    """The store takes no groups, and a message becomes due long after."""
+    rig = ready(("p0", "#"))
+    rig.put([(60_000, "a/1")])
+    deliver(rig)
+    rig.put([(60_000, "a/2")])
+    rig.fail_write()
+    rig.recover(0, is_refused=True)
+    assert rig.core.writer.broken is not None
+    rig.tick(60_000)
+    rig.core.heartbeat()
+    rig.dispatch(8)
+    assert rig.oracle.delivered == set(), "beyond the bound, which no group has moved"
+    rig.mark(is_refused=not is_markable)
+    rig.load(8)
+    rig.dispatch(8)
+    assert rig.oracle.delivered == {"m1"}
+    return rig
+
+
+def test_what_was_sent_on_a_full_disk_cannot_be_cancelled_after_a_kill() -> None:
+    """Also if the clock is set back: nothing in the rows says that it was sent, the mark does."""
+    rig = broken_and_late(is_markable=True)
+    rig.kill(0, -50_000)
+    rig.cancel(0)
+    group(rig)
+    assert rig.oracle.letters["m1"].is_acked
+    assert not rig.oracle.letters["m1"].is_cancelled
+    rig.drain()
+
+
+def test_a_disk_that_takes_not_even_a_mark() -> None:
+    """Dispatch goes on without a bound until there is one again."""
+    rig = broken_and_late(is_markable=False)
+    assert rig.core.horizon.unbounded
+    rig.mark()
+    assert not rig.core.horizon.unbounded
+    rig.drain()
+
+
 def test_a_walk_is_the_same_twice() -> None:
     """A seed names a run."""
     one, two = walk(12), walk(12)

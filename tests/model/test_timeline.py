@@ -187,6 +187,10 @@ class Machine(RuleBasedStateMachine):
         if survivors:
             self.rig.recover(survivors - 1)
 
+    @rule(is_refused=st.booleans())
+    def mark(self, is_refused: bool) -> None:
+        self.rig.mark(is_refused=is_refused)
+
     @rule(survivors=st.integers(0, 3), wall_by_ms=st.sampled_from((0, 5, -20, -20_000, 60_000, DAY_MS)))
     def kill(self, survivors: int, wall_by_ms: int) -> None:
         self.rig.kill(survivors, wall_by_ms)

@@ -66,6 +66,27 @@ def _cancel_and_pass(rig: Rig, r: Random) -> None:
     rig.dispatch(4)
 
 
+def _fail_and_pass(rig: Rig, r: Random) -> None:
+    """The store fails while messages become due; a process that starts earlier is asked to take one back."""
+    rig.put([(r.choice((3_000, 4_000, 20_000)), r.choice(TOPICS))])
+    for _ in range(3):
+        rig.compose()
+        rig.settle()
+    rig.put([(_delay(r), r.choice(TOPICS))])
+    rig.fail_write()
+    rig.recover(0, is_refused=True)
+    for _ in range(3):
+        rig.tick(r.choice((2_500, 5_000, 20_000)))
+        rig.heartbeat()
+        rig.mark()
+        rig.load(4)
+        rig.dispatch(4)
+        rig.replay()
+    rig.kill(r.randrange(3), -r.choice((0, 5_000, 20_000, 60_000, DAY_MS)))
+    rig.cancel(0)
+    rig.compose()
+
+
 def _split_far(rig: Rig, r: Random) -> None:
     """Several messages in one far slice, which is cut."""
     rig.put([(r.choice((3 * DAY_MS, 1_000_000)) + r.randrange(40), r.choice(TOPICS)) for _ in range(5)])
@@ -106,6 +127,8 @@ STEPS: dict[str, tuple[float, Step]] = {
     "room": (2, lambda rig, r: rig.room(r.choice(CLIENTS), r.choice((0, 1, 2, None)))),
     "fail_write": (0.4, lambda rig, r: rig.fail_write()),
     "fail_sync": (0.8, lambda rig, r: rig.fail_sync()),
+    "mark": (2, lambda rig, r: rig.mark(is_refused=r.random() < 0.05)),
+    "fail_and_pass": (0.4, _fail_and_pass),
     "recover": (2, lambda rig, r: rig.recover(r.randrange(3), is_refused=r.random() < 0.2)),
     "split": (3, lambda rig, r: rig.split(r.randrange(5), r)),
     "split_far": (0.7, _split_far),

@@ -5,7 +5,7 @@ import pytest
 from shards.errors import WrongFormat
 from shards.expiry import expire
 from shards.memory import MemoryStore
-from shards.recover import count_pending, reopen_timeline, stored_cursor
+from shards.recover import count_pending, read_timeline_again, reopen_store, stored_cursor
 from shards.store import Table
 from shards.verify import verify_counts
 from timeline.position import at_of, before, id_position, position
@@ -83,7 +83,8 @@ def test_after_a_failed_sync_only_what_survived_counts() -> None:
         commit.open_group.seal()
     assert opened.pending == 3
     store.survivors = 1
-    assert reopen_timeline(opened) is None
+    assert reopen_store(store) is None
+    read_timeline_again(opened)
     assert opened.directory is directory
     assert opened.horizon is horizon
     assert texts(opened) == ["durable", "survives"]
@@ -107,7 +108,8 @@ def test_after_a_failed_expiry_the_floor_is_where_it_was() -> None:
     expire(commit, [piece])
     commit.open_group.seal()
     assert opened.directory.floor == before(piece.end_ms)
-    reopen_timeline(opened)
+    assert reopen_store(store) is None
+    read_timeline_again(opened)
     assert opened.directory.floor == 0
     assert opened.reader.find(message) is not None
 

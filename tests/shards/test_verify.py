@@ -6,7 +6,8 @@ from shards import keys
 from shards.memory import MemoryStore
 from shards.recover import read_directory
 from shards.store import Table
-from shards.verify import repair_counts, verify_counts
+from shards.verify import adopt_strays, repair_counts, strays, verify_counts
+from timeline.position import START, before
 from timeline.slices import Shard
 
 from .timelines import NOW, QUARTER, draft, group, open_at, put, sync
@@ -59,3 +60,45 @@ def test_an_empty_shard_is_in_order() -> None:
     piece = next(iter(directory))
     piece.adopt(Shard(piece.home, 9))
     assert verify_counts(store, directory) == []
+
+
+def test_rows_without_a_shard_row_are_found_and_adopted() -> None:
+    store = filled()
+    directory = read_directory(store, 100)
+    shard = list(directory)[1].shards[0]
+    batch = store.batch()
+    batch.delete(Table.SHARDS, shard.prefix)
+    store.write(batch)
+    assert verify_counts(store, read_directory(store, 100)) == [], "counts do not tell"
+    (stray,) = strays(store, read_directory(store, 100), START)
+    assert (stray.counted.count, stray.counted.live) == (shard.count, shard.live)
+    assert str(shard.home.start_ms) in str(stray)
+    adopt_strays(store, [stray])
+    assert store.durable == len(store.log)
+    again = read_directory(store, 100)
+    assert strays(store, again, START) == []
+    assert verify_counts(store, again) == []
+    assert list(again)[1].shards[0].count == shard.count
+
+
+def test_rows_of_a_lost_slice_are_named_and_left_alone() -> None:
+    store = filled()
+    piece = list(read_directory(store, 100))[1]
+    batch = store.batch()
+    batch.delete(Table.SLICES, keys.slice_key(piece.home))
+    store.write(batch)
+    (stray,) = strays(store, read_directory(store, 100), START)
+    assert not stray.is_known
+    adopt_strays(store, [stray])
+    assert len(strays(store, read_directory(store, 100), START)) == 1
+
+
+def test_what_an_expired_slice_has_left_is_no_stray() -> None:
+    store = filled()
+    piece = next(iter(read_directory(store, 100)))
+    batch = store.batch()
+    batch.delete(Table.SLICES, keys.slice_key(piece.home))
+    batch.delete(Table.SHARDS, piece.shards[0].prefix)
+    store.write(batch)
+    assert len(strays(store, read_directory(store, 100), START)) == 1
+    assert strays(store, read_directory(store, 100), before(piece.end_ms)) == []

@@ -139,9 +139,23 @@ class Stepper:
     def release(self) -> None:
         self.core.held.step()
 
+    def mark(self) -> None:
+        """While no group can be written the bound of dispatch goes to the disk by itself."""
+        writer = self.core.writer
+        bound_ms = writer.mark_ms
+        if bound_ms is None:
+            return
+        error = None
+        try:
+            self._store.mark(bound_ms)
+        except StoreFailed as failed:
+            error = failed
+        writer.marked(bound_ms, error)
+
     def turn(self) -> bool:
         """All that a round does beside the writer. Whether anything moved."""
         self.heartbeat()
+        self.mark()
         moved = any([self.dispatch(), self.load(), self.replay()])
         self.release()
         return moved
@@ -151,6 +165,7 @@ class Stepper:
     def round(self) -> None:
         """One turn of the server's loop."""
         self.heartbeat()
+        self.mark()
         self.compose()
         if self._unsynced:
             # The sync runs in a thread: dispatch and replay go on meanwhile.

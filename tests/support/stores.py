@@ -19,6 +19,11 @@ class FailingStore(RocksStore):
         self.gate = threading.Event()
         """While it is cleared syncs wait, ten seconds at most."""
         self.gate.set()
+        self.gate_of_opening = threading.Event()
+        """While it is cleared a re-opening waits, ten seconds at most."""
+        self.gate_of_opening.set()
+        self.is_opening = False
+        """A re-opening has begun."""
         super().__init__(path)
 
     def write(self, batch: Batch) -> None:
@@ -35,6 +40,8 @@ class FailingStore(RocksStore):
         super().flush()
 
     def reopen(self) -> None:
+        self.is_opening = True
+        assert self.gate_of_opening.wait(10), "the loop stands still, or the test does"
         self._check()
         super().reopen()
 

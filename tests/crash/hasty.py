@@ -1,0 +1,28 @@
+"""A server that answers before the sync: what the tests of acks have to catch.
+
+python -m tests.crash.hasty --data DATA ...
+"""
+
+import sys
+
+import pytest
+
+from server.__main__ import main
+from server.app import App
+from shards.commit import GroupCommit
+
+
+def answer_early(patch: pytest.MonkeyPatch) -> None:
+    """Every group is settled as soon as it is written; its sync follows."""
+
+    def hasty(self: App, group: GroupCommit) -> None:
+        assert self._loop is not None
+        self.core.writer.settle()
+        self._loop.run_in_executor(self._sync_thread, self._store.flush)
+
+    patch.setattr(App, "_sync", hasty)
+
+
+if __name__ == "__main__":
+    answer_early(pytest.MonkeyPatch())
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""The bound of dispatch that can be written when nothing else can."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from shards.errors import Corrupt, StoreFailed
+from shards.mark import Mark
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Mark:
+    made = Mark(tmp_path / "bound")
+    made.prepare()
+    return made
+
+
+def test_it_keeps_what_was_written_last(mark: Mark) -> None:
+    assert mark.read() == 0
+    for ms in (1, 1_800_000_000_000):
+        mark.write(ms)
+        mark.prepare()
+        assert Mark(mark.path).read() == ms
+
+
+def test_without_a_file_there_is_none(tmp_path: Path) -> None:
+    mark = Mark(tmp_path / "bound")
+    assert mark.read() == 0
+    with pytest.raises(StoreFailed, match="bound"):
+        mark.write(5)
+
+
+def test_it_takes_no_room(mark: Mark) -> None:
+    size, blocks = mark.path.stat().st_size, mark.path.stat().st_blocks
+    mark.write(1_800_000_000_000)
+    assert (mark.path.stat().st_size, mark.path.stat().st_blocks) == (size, blocks)
+
+
+@pytest.mark.parametrize("at", [0, 7, 9, 4_096, 4_103, 4_105])
+def test_one_rotten_copy_leaves_the_other(mark: Mark, at: int) -> None:
+    mark.write(5_000)
+    raw = bytearray(mark.path.read_bytes())
+    raw[at] ^= 0x40
+    mark.path.write_bytes(raw)
+    assert mark.read() == 5_000
+
+
+@pytest.mark.parametrize("left", [0, 5, 11])
+def test_two_rotten_copies_are_refused_by_name(mark: Mark, left: int) -> None:
+    mark.write(5_000)
+    mark.path.write_bytes(mark.path.read_bytes()[:left])
+    with pytest.raises(Corrupt, match=str(mark.path)):
+        mark.read()
+
+
+def test_a_torn_write_leaves_one_of_the_two(mark: Mark) -> None:
+    mark.write(5_000)
+    before = mark.path.read_bytes()
+    mark.write(9_000)
+    after = mark.path.read_bytes()
+    for cut in range(0, len(after), 4_096):
+        mark.path.write_bytes(after[:cut] + before[cut:])
+        assert mark.read() in (5_000, 9_000)
+
+
+def test_a_write_that_fails_says_where(mark: Mark) -> None:
+    """Here, by a limit on the size of files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(StoreFailed, match="bound"):
+            mark.write(7)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
