@@ -18,6 +18,7 @@ from pathlib import Path
 
 from shards.errors import ShardsError, StoreLocked
 
+from .bounds import told
 from .config import Config, ConfigError, load, table
 from .logs import configure_logging
 from .offline import inspect, retime, verify
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     if options.check:
-        print("\n".join(table(config, origins)))  # noqa: T201
+        print("\n".join([*table(config, origins), "", "RAM that these bounds allow:", *told(config)]))  # noqa: T201
         return 0
     configure_logging(options.log)
     try:
@@ -71,7 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mqtt", default=None, metavar="HOST:PORT", help="mqtt.listen; port 0: any")
     parser.add_argument("--clock", choices=("system", "simulated"), default="system")
     parser.add_argument("--log", choices=("text", "json"), default="text")
-    parser.add_argument("--check", action="store_true", help="show every setting and its origin, and exit")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="show every setting, its origin and the sum of the bounds, and exit",
+    )
     parser.set_defaults(repair=False)
     commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime}")
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from aiohttp import web
 from shards.rocks import RocksStore
 
 from .app import App
+from .bounds import told_short
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
@@ -25,11 +27,14 @@ from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
 
+log = logging.getLogger(__name__)
+
 STOP_S = 5.0
 
 
 def serve(config: Config, *, is_simulated: bool) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Raises what opening the store raises."""
+    log.info("%s", told_short(config))
     allow_open_files(config.limits.connections)
     store = RocksStore(Path(config.store.dir))
     wall_ms = SystemClock().wall_ms()

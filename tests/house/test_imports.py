@@ -193,7 +193,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("loader", "mending", "held"),
     ("codec", "delivery", "schedules", "jobs"),
     ("mqtt", "http"),
-    ("core",),
+    ("core", "bounds"),
     ("figures",),
     ("housekeeping",),
     ("simulation",),
