@@ -7,7 +7,7 @@
     python -m server retime --data DIR
 
 Exit codes: 0 ended in order, 1 the data is damaged or the server could not go on, 2 wrong usage,
-configuration or a data directory in use.
+configuration, a data directory in use or of another format.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shards.errors import ShardsError, StoreLocked
+from shards.errors import ShardsError, StoreLocked, WrongFormat
 
 from .bounds import told
 from .config import Config, ConfigError, load, table
@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging(options.log)
     try:
         return _run(options, config)
+    except WrongFormat as error:
+        print(f"fasti-server: {config.store.dir}: {error}; see docs/upgrade.md", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
     except StoreLocked as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE

@@ -11,6 +11,7 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from shards.recover import format_of
 from shards.rocks import RocksStore
 
 from .app import App
@@ -37,6 +38,7 @@ def serve(config: Config, *, is_simulated: bool) -> int:
     log.info("%s", told_short(config))
     allow_open_files(config.limits.connections)
     store = RocksStore(Path(config.store.dir))
+    format_of(store)  # before anything is written
     wall_ms = SystemClock().wall_ms()
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
     retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version())
