@@ -7,6 +7,7 @@ lines of the rooms and calls of everything else. More of them than the target al
 failure like any other: a loop that grows with the square of its input shows early, on any machine.
 """
 
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,11 +20,17 @@ ROOT = Path(__file__).parents[2]
 ROOMS = tuple(f"{ROOT / room}/" for room in ("server", "shards", "timeline"))
 KEPT_MAX = 4_096
 """Bytes of one input."""
+HANGS_S = 60
+"""What takes so long is taken for hanging: an expression that goes back and forth makes no steps."""
 NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF)
 
 
 class TooManySteps(BaseException):
     """Not an Exception: nothing on the way may take it for its own."""
+
+
+def _too_long(number: int, frame: FrameType | None) -> None:
+    raise TooManySteps(f"not done in {HANGS_S} s, in one step")
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,15 @@ class Trace:
         self._max = steps_max
 
     def run(self, check: Callable[[bytes], object], data: bytes) -> None:
-        before = sys.gettrace()
+        before, handler = sys.gettrace(), signal.signal(signal.SIGALRM, _too_long)
+        signal.alarm(HANGS_S)
         sys.settrace(self._call)
         try:
             check(data)
         finally:
             sys.settrace(before)
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, handler)
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         self._step()
