@@ -43,7 +43,7 @@ test: style types
 # What takes too long for every change: all kill points, many lives; ten minutes of each reader of bytes.
 soak: .venv/tested
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model
-	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
 
 bench: .venv/tested .venv/spark
 	$(BIN)/python -m tests.bench
