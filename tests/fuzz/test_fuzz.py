@@ -44,6 +44,8 @@ def test_it_gives_a_value_or_a_typed_error(target: Target) -> None:
     if os.environ.get("FASTI_KEEP"):
         CORPUS.mkdir(exist_ok=True)
         found = [data for data in run.corpus if data not in target.seeds and data]
+        if not found:
+            return
         file_of(target).write_text("".join(f"{data.hex()}\n" for data in sorted(found)))
 
 
