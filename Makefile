@@ -1,8 +1,8 @@
-# Few words: install run demo spark test style types soak bench
+# Few words: install run demo spark test style types soak bench lock audit
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo spark test style types soak bench clean
+.PHONY: install run demo spark test style types soak bench lock audit clean
 
 install: .venv/installed
 
@@ -40,13 +40,26 @@ types: .venv/tested .venv/spark
 test: style types
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
-# What takes too long for every change: all kill points, many lives.
+# What takes too long for every change: all kill points, many lives; ten minutes of each reader of bytes.
 soak: .venv/tested
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
 
 bench: .venv/tested .venv/spark
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.hostile
+
+# What the server runs with, each version exact and by hash. What is locked stays; LOCK=--upgrade for what is new.
+lock:
+	test -x build/lock/bin/pip-compile || { $(PYTHON) -m venv build/lock && \
+	    build/lock/bin/pip install --quiet --disable-pip-version-check 'pip-tools>=7.6,<8'; }
+	build/lock/bin/pip-compile --quiet $(LOCK) --generate-hashes --strip-extras --annotation-style line --no-header \
+	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+	    --output-file requirements.lock pyproject.toml
+
+# Known vulnerabilities of that; says so where nobody can be asked.
+audit:
+	.ci/audit
 
 clean:
 	rm -rf .venv build *.egg-info sdk/*.egg-info

@@ -27,6 +27,7 @@
     http/            the calls, and what they read and answer
 
     core.py          the parts, built and connected, without a loop, a thread or a socket
+    bounds.py        the RAM that the configured bounds allow, as a sum
     figures.py       what the server says of itself: /metrics and $SYS/#
     housekeeping.py  what has to be done now and then
     simulation.py    walks of a simulated clock

@@ -8,7 +8,7 @@
     python -m server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
 
 Exit codes: 0 ended in order, 1 the data is damaged or the server could not go on, 2 wrong usage,
-configuration or a data directory in use.
+configuration, a data directory in use or of another format.
 """
 
 import argparse
@@ -17,12 +17,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shards.errors import ShardsError, StoreLocked
+from shards.errors import ShardsError, StoreLocked, WrongFormat
 
 from .auth import commands as keys
 from .auth.aside import at_once
 from .auth.keyring import Keyring
 from .auth.keys_file import KeysFileError
+from .bounds import told
 from .clock import SystemClock
 from .config import Config, ConfigError, load, table
 from .logs import configure_logging
@@ -49,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging(options.log)
     try:
         return _run(options, config)
+    except WrongFormat as error:
+        print(f"fasti-server: {config.store.dir}: {error}; see docs/upgrade.md", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
     except (ConfigError, StoreLocked, KeysFileError) as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -70,7 +74,7 @@ def _run(options: argparse.Namespace, config: Config) -> int:
 
 def _check(config: Config, origins: Mapping[str, str]) -> int:
     """Every setting with its origin; the files of certificates and keys are looked at too."""
-    print("\n".join(table(config, origins)))  # noqa: T201
+    print("\n".join([*table(config, origins), "", "RAM that these bounds allow:", *told(config)]))  # noqa: T201
     try:
         http_certificates(config), mqtt_certificates(config)
         Keyring(config, SystemClock(), at_once)
@@ -121,7 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mqtt", default=None, metavar="HOST:PORT", help="mqtt.listen; port 0: any")
     parser.add_argument("--clock", choices=("system", "simulated"), default="system")
     parser.add_argument("--log", choices=("text", "json"), default="text")
-    parser.add_argument("--check", action="store_true", help="show every setting and its origin, and exit")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="show every setting, its origin and the sum of the bounds, and exit",
+    )
     parser.set_defaults(repair=False)
     commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime,keys}")
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)

@@ -117,6 +117,12 @@ class Store:
     """[store]"""
 
     dir: str = _key(NAME, "data")
+    backups: str = _key(TEXT, "")
+
+    @property
+    def backups_dir(self) -> Path:
+        """Where backups may be made."""
+        return Path(self.backups) if self.backups else Path(self.dir).absolute().parent / "backups"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """Commands on a stopped server's data: look, check, repair."""
 
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from shards import keys
-from shards.errors import StoreFailed
-from shards.recover import read_directory, stored_cursor
+from shards.errors import Corrupt, StoreFailed, WrongFormat
+from shards.recover import format_of, read_directory, stored_cursor
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import session_of
@@ -128,7 +129,14 @@ def retime(path: Path, config: Config) -> int:
 def _open_existing(path: Path, *, for_repair: bool = False) -> RocksStore:
     if not (path / "CURRENT").exists():
         raise StoreFailed(f"{path} holds no data")
-    return RocksStore(path, for_repair=for_repair)
+    store = RocksStore(path, for_repair=for_repair)
+    try:
+        with suppress(Corrupt):  # what cannot be read is found by the command
+            format_of(store)
+    except WrongFormat:
+        store.close()
+        raise
+    return store
 
 
 def _say(line: str) -> None:

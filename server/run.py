@@ -9,11 +9,13 @@ from pathlib import Path
 import uvloop
 from aiohttp import web
 
+from shards.recover import format_of
 from shards.rocks import RocksStore
 
 from .accepting import Acceptor
 from .app import App
 from .auth.watch import Watch
+from .bounds import told_short
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
@@ -29,6 +31,7 @@ from .tls import Certificates, http_certificates, mqtt_certificates
 
 log = logging.getLogger(__name__)
 
+
 STOP_S = 5.0
 FILES_INTERVAL_S = 5
 INSIDE = Address("127.0.0.1", 0)
@@ -40,8 +43,10 @@ HANDLERS_S = 0.5
 def serve(config: Config, *, is_simulated: bool) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Raises ConfigError, and what opening the store raises."""
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
+    log.info("%s", told_short(config))
     allow_open_files(config.limits.connections + config.http.connections)
     store = RocksStore(Path(config.store.dir))
+    format_of(store)  # before anything is written
     wall_ms = SystemClock().wall_ms()
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
     retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version())

@@ -75,7 +75,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
         SessionRoutes(ask, clock, timeline, core.sessions, core.router, core.broker),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),
-        Backups(store.checkpoint, app.workers),
+        Backups(store.checkpoint, app.workers, config.store),
         Info(
             clock,
             writer,

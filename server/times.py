@@ -41,7 +41,9 @@ _INSTANT = re.compile(
     r"([Zz]|[+-]\d\d:\d\d)?(?:\[([^\[\]]*)\])?",
     re.ASCII,
 )
-_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", re.ASCII)
+_ZONE = re.compile(r"[A-Za-z0-9_+-]{1,64}(?:/[A-Za-z0-9_+-]{1,64}){0,3}", re.ASCII)
+"""Names of zones have three parts at most, and `posix/` before it. The library goes a folder, or a package,
+deeper for each, as many as there are."""
 _NUMBER = r"\d{1,15}(?:[.,]\d{1,9})?"
 _SECONDS = re.compile(r"\d{1,15}(?:\.\d{1,9})?", re.ASCII)
 _SHORT = re.compile(
@@ -127,14 +129,14 @@ def _offset_s(local: datetime, offset: str | None, zone: str | None) -> int:
                 "local time without an offset or a zone: end it with Z, +02:00 or [Europe/Bucharest]"
             )
         return _numeric_s(offset)
-    there = local.replace(tzinfo=_zone(zone)).utcoffset() or timedelta()
+    there = local.replace(tzinfo=zone_of(zone)).utcoffset() or timedelta()
     zone_s = there.days * 86_400 + there.seconds
     if offset is None:
         return zone_s
     if offset in "Zz":
         return 0
     given_s = _numeric_s(offset)
-    later = local.replace(tzinfo=_zone(zone), fold=1).utcoffset() or timedelta()
+    later = local.replace(tzinfo=zone_of(zone), fold=1).utcoffset() or timedelta()
     if given_s not in (zone_s, later.days * 86_400 + later.seconds):
         raise TimeError(f"the offset {offset} is not the one of {zone} at that time")
     return given_s
@@ -149,7 +151,8 @@ def _numeric_s(offset: str) -> int:
     return (hours * 3_600 + minutes * 60) * (-1 if offset[0] == "-" else 1)
 
 
-def _zone(name: str) -> ZoneInfo:
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of this name. Raises TimeError."""
     if _ZONE.fullmatch(name):
         try:
             return ZoneInfo(name)

@@ -26,6 +26,8 @@ from .jobs import PieceRow, SourceRow
 from .store import Store
 
 PLACE_DIGITS = 24
+NAME_BYTES_MAX = 255
+"""Of a file, as file systems have it."""
 NUMBER_MAX = (1 << 48) - 1
 """Of rows and of bytes: sums of them fit in the rows of `shards`."""
 
@@ -77,7 +79,7 @@ def manifest_faults(
     for file in files:
         child = by_start.get(file.slice)
         for check, detail in _file_faults(file, child, numbers, names):
-            faults.append(Fault(file.name, check, detail))
+            faults.append(Fault(file.name[:NAME_BYTES_MAX], check, detail))
         names.add(file.name)
     if faults:
         return faults
@@ -89,6 +91,9 @@ def _file_faults(
 ) -> Iterable[tuple[str, str]]:
     if not file.name or file.name in (".", "..") or "/" in file.name or "\0" in file.name:
         yield "name", "is not a plain file name"
+        return
+    if len(file.name.encode()) > NAME_BYTES_MAX:
+        yield "name", f"has more than {NAME_BYTES_MAX} bytes"
         return
     if file.name in names:
         yield "name", "is listed twice"

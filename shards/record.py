@@ -45,11 +45,17 @@ STUB: Final = CANCELLED | MOVED
 STUB_BYTE: Final = STUB >> 8
 """The same in the first byte of the flags, the second of a value."""
 
-_PLAIN: Final = QOS_MASK | RETAIN | DROP_LATE | ENCODING_MASK
-"""Flags of a value without optional fields."""
-
 ENCODINGS: Final = ("text", "base64", "json")
 """How the payload came in over HTTP, so that it can be given back the same way."""
+
+_BARE: Final = QOS_MASK | RETAIN | DROP_LATE | ENCODING_MASK
+_PLAIN: Final = frozenset(
+    qos | rest | encoding << ENCODING_SHIFT
+    for qos in (0, 1, 2)
+    for rest in (0, RETAIN, DROP_LATE, RETAIN | DROP_LATE)
+    for encoding in range(len(ENCODINGS))
+)
+"""Flags of a value without optional fields, as there can be."""
 
 _HEAD = Struct(">BHHQ")
 _WHEN = Struct(">Q")
@@ -142,12 +148,12 @@ def encode_fresh(
 
 
 def decode(value: bytes) -> Record:
-    """Read a stored message. Raises Corrupt for a version or a length that cannot be."""
+    """Read a stored message. Raises Corrupt for a version, a flag or a length that cannot be."""
     try:
         version, flags, topic_length, due_ms = _HEAD.unpack_from(value)
         if version != VERSION:
             raise Corrupt(f"record version {version}, this program reads {VERSION}")
-        if flags & ~_PLAIN:
+        if flags not in _PLAIN:
             return _decode_optional(value, flags, topic_length, due_ms)
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
@@ -166,6 +172,8 @@ def decode(value: bytes) -> Record:
 
 
 def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -> Record:
+    if flags & _BARE not in _PLAIN:
+        raise Corrupt(f"record of {len(value)} bytes has flags 0x{flags:04x}, which cannot be")
     at = _SIZE
     expires_ms = message_id = when_ms = 0
     key = publisher = properties = zone = schedule = b""
@@ -224,7 +232,7 @@ def topic_of(value: bytes) -> bytes:
     try:
         _, flags, length, _ = _HEAD.unpack_from(value)
         at = _SIZE
-        if flags & ~_PLAIN:
+        if flags & ~_BARE:
             at += 8 * bool(flags & EXPIRES) + 16 * bool(flags & HAS_ID) + 16 * bool(flags & HAS_KEY)
             if flags & PUBLISHER:
                 at += 1 + value[at]
@@ -242,7 +250,11 @@ def topic_of(value: bytes) -> bytes:
 
 
 def names_of(value: bytes) -> tuple[bytes, bytes]:
-    """Id and key hash of a stored value, each empty if it has none: what `moved` and `dedupe` know it by."""
+    """Id and key hash of a stored value, each empty if it has none: what `moved` and `dedupe` know it by.
+
+    Raises Corrupt."""
+    if len(value) < _SIZE:
+        raise Corrupt(f"record of {len(value)} bytes")
     if not value[2] & (HAS_ID | HAS_KEY):
         return b"", b""
     at = _SIZE + 8 * bool(value[2] & EXPIRES)
@@ -253,8 +265,11 @@ def names_of(value: bytes) -> tuple[bytes, bytes]:
 
 
 def schedule_name(record: Record) -> str | None:
-    """The recurring schedule that wrote the message; None: none did."""
-    return record.schedule.decode() or None
+    """The recurring schedule that wrote the message; None: none did. Raises Corrupt."""
+    try:
+        return record.schedule.decode() or None
+    except UnicodeDecodeError as error:
+        raise Corrupt(f"{record.schedule!r} is no name of a schedule") from error
 
 
 def due_of(value: bytes) -> int:
@@ -283,7 +298,7 @@ def is_stub(value: bytes) -> bool:
 
 def is_moved(value: bytes) -> bool:
     """Whether a stored value is what a move left: the message stands elsewhere, whole."""
-    return bool(value[1] << 8 & MOVED)
+    return is_stub(value) and bool(value[1] << 8 & MOVED)
 
 
 def stub(record: Record, kind: int, when_ms: int) -> bytes:
@@ -293,7 +308,7 @@ def stub(record: Record, kind: int, when_ms: int) -> bytes:
 
 def has_zone(value: bytes) -> bool:
     """Whether a stored message was asked for as a local wall time."""
-    return bool(value[1] & ZONE >> 8)
+    return len(value) >= _SIZE and bool(value[1] & ZONE >> 8)
 
 
 def with_id(value: bytes, message_id: int, due_ms: int, zone: bytes | None = None) -> bytes:

@@ -79,7 +79,8 @@ def open_timeline(
     store: Store, *, wall_ms: int, node: int, max_slices: int, max_structures: int, caps: Caps
 ) -> Opened:
     """Open a store's timeline at wall time `wall_ms`. Raises WrongFormat, Corrupt, StoreFailed."""
-    _check_format(store)
+    if format_of(store) is None:
+        _begin_format(store)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
     directory.floor = cursor.floor
@@ -226,14 +227,22 @@ def count_held(reader: Reader) -> int:
     return sum(1 for _ in reader.held())
 
 
-def _check_format(store: Store) -> None:
+def format_of(store: Store) -> int | None:
+    """The format of a store, which is this program's; None: it has none yet.
+
+    Asked before anything else is read or written. Raises WrongFormat, Corrupt, StoreFailed.
+    """
     value = store.get(Table.META, META_FORMAT)
     if value is None:
-        _check_new(store, "the format")
-        batch = store.batch()
-        batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_VERSION)
-        store.write(batch)
-    elif value != b"%d" % FORMAT_VERSION:
-        raise WrongFormat(
-            f"the data has format {value.decode('ascii', 'replace')}, this program reads {FORMAT_VERSION}"
-        )
+        return None
+    if value != b"%d" % FORMAT_VERSION:
+        found = value[:20].decode("ascii", "replace")
+        raise WrongFormat(f"the data has format {found}, this program reads format {FORMAT_VERSION}")
+    return FORMAT_VERSION
+
+
+def _begin_format(store: Store) -> None:
+    _check_new(store, "the format")
+    batch = store.batch()
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_VERSION)
+    store.write(batch)

@@ -133,7 +133,7 @@ def decoded(decoder: "msgspec.msgpack.Decoder[Row]", value: bytes) -> Row:
     """A row in MessagePack. Raises Corrupt."""
     try:
         return decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"row of {len(value)} bytes: {error}") from error
 
 

@@ -26,10 +26,9 @@ class Tail(Generic[Item]):
         self._places: list[Position] = []
         self._items: list[Item] = []
         self._sizes: list[int] = []
-        self._first = 0
 
     def __len__(self) -> int:
-        return len(self._places) - self._first
+        return len(self._places)
 
     def covers(self, read: Position) -> bool:
         """Whether a session that has read up to `read` finds all it has not read here."""
@@ -41,25 +40,25 @@ class Tail(Generic[Item]):
         self._items.append(item)
         self._sizes.append(size)
         self.bytes += size
-        if self.bytes > self.max_bytes or len(self._places) - self._first > self.max_entries:
+        if self.bytes > self.max_bytes or len(self._places) > self.max_entries:
             self._drop_oldest()
 
     def after(self, read: Position, limit: int) -> list[tuple[Position, Item]]:
         """The next messages behind `read`, at most `limit`."""
-        low = max(self._first, bisect_right(self._places, read))
+        low = bisect_right(self._places, read)
         high = low + limit
         return list(zip(self._places[low:high], self._items[low:high], strict=True))
 
     def _drop_oldest(self) -> None:
-        """Drop what is over the bound and an eighth more, so that it is not done for each message."""
-        first, sizes = self._first, self._sizes
+        """Drop what is over the bound and an eighth more, so that it is not done for each message.
+
+        They are let go of at once: what lay here until it is worth moving the rest would be over the bound.
+        """
+        sizes, dropped = self._sizes, 0
         keep_bytes, keep_entries = self.max_bytes * 7 // 8, self.max_entries * 7 // 8
-        count = len(self._places)
-        while first < count and (self.bytes > keep_bytes or count - first > keep_entries):
-            self.bytes -= sizes[first]
-            first += 1
-        self.floor = self._places[first - 1]
-        if first * 2 > count:
-            del self._places[:first], self._items[:first], self._sizes[:first]
-            first = 0
-        self._first = first
+        count = len(sizes)
+        while dropped < count and (self.bytes > keep_bytes or count - dropped > keep_entries):
+            self.bytes -= sizes[dropped]
+            dropped += 1
+        self.floor = self._places[dropped - 1]
+        del self._places[:dropped], self._items[:dropped], self._sizes[:dropped]

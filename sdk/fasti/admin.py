@@ -176,7 +176,7 @@ class Server:
     async def backup(self, directory: str) -> str:
         """Have it write a consistent copy of its data into a new directory on its machine; gives its path.
 
-        Raises Refused: the path is not absolute, or something is there.
+        Raises Refused: the path is not below the server's `store.backups`, or something is there.
         """
         answer = await self._transport.call(
             "POST", "/v1/backups", body=dumps({"dir": directory}), repeatable=False, timeout_s=0

@@ -80,8 +80,9 @@ CLOSE_S = 3.0
 
 log = logging.getLogger(__name__)
 
-_HEADERS = re.compile(rb"(?:[A-Za-z0-9-]+:[\x21-\x7e \t]*\r\n)+")
-_HEADER = re.compile(rb"([A-Za-z0-9-]+):[ \t]*([\x21-\x7e \t]*)\r\n")
+# Possessive: nothing is tried a second way, of which a head of empty headers had 2 for each.
+_HEADERS = re.compile(rb"(?:[A-Za-z0-9-]++:[\x21-\x7e \t]*+\r\n)++")
+_HEADER = re.compile(rb"([A-Za-z0-9-]++):[ \t]*+([\x21-\x7e \t]*+)\r\n")
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 _MATTERS = re.compile(
     rb"transfer-|content-(?!type|length)|expect|upgrade|trailer|te$|origin|sec-fetch-site|if-|range|http2-"

@@ -219,3 +219,5 @@ def test_check_shows_where_values_come_from(
     line = next(line for line in lines if line.startswith("limits.sessions "))
     assert "77" in line
     assert "FASTI__LIMITS__SESSIONS" in line or "environment" in line
+    assert lines[-1].startswith("in all ")
+    assert any(line.startswith("in flight x sessions ") and " 77 x 1,024 x " in line for line in lines)

@@ -194,7 +194,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("loader", "mending", "held"),
     ("codec", "delivery", "schedules", "jobs", "auth"),
     ("mqtt", "http"),
-    ("core",),
+    ("core", "bounds"),
     ("figures",),
     ("housekeeping",),
     ("simulation",),

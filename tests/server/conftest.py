@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ class Fronted(TestServer):
 async def running(path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Running]:
     """A server on a data directory; stopped in order at the end."""
     faults: list[str] = []
+    config = replace(config, store=replace(config.store, dir=str(path)))
     app = App(config, clock, FailingStore(path), fatal=lambda: faults.append("the server had to stop"))
     await app.start()
     async with TestClient(Fronted(app)) as http:

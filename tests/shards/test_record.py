@@ -12,7 +12,11 @@ from shards.record import (
     decode,
     encode,
     encode_fresh,
+    has_zone,
+    is_moved,
     is_stub,
+    names_of,
+    schedule_name,
     stub,
     topic_of,
     with_id,
@@ -126,3 +130,25 @@ def test_every_wrong_byte_is_corrupt_or_another_record(record: Record) -> None:
 def test_another_version_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="version 2"):
         decode(b"\x02" + encode(Record(b"a", b"b"))[1:])
+
+
+@pytest.mark.parametrize("record", [Record(b"a", b"x"), FULL])
+@pytest.mark.parametrize("flags", [0x0003, 0x0600])
+def test_a_qos_or_an_encoding_that_cannot_be_is_corrupt(record: Record, flags: int) -> None:
+    value = bytearray(encode(record))
+    value[1] |= flags >> 8
+    value[2] |= flags & 0xFF
+    with pytest.raises(Corrupt, match="cannot be"):
+        decode(bytes(value))
+
+
+def test_what_is_too_short_to_be_a_record_is_said_to_be_so() -> None:
+    for size in range(13):
+        value = b"\xff" * size
+        with pytest.raises(Corrupt, match=f"{size} bytes"):
+            names_of(value)
+        assert not has_zone(value)
+    assert not is_moved(b"")
+    assert not is_moved(b"\x01")
+    with pytest.raises(Corrupt, match="no name"):
+        schedule_name(Record(b"a", b"", schedule=b"\xff"))

@@ -1,9 +1,11 @@
 """Values of the small tables come back as they were."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shards import keys, tables
+from shards.errors import Corrupt
 from timeline.position import END, MessageId, Position
 from timeline.slices import Home, Shard, Slice
 
@@ -59,3 +61,11 @@ def test_sessions_and_cursors() -> None:
     flights = [tables.FlightRow(1, keys.place(END), 2, 1, 4, 8)]
     cursor = tables.CursorRow(keys.place(END), flights, 7, b"a/b")
     assert tables.cursor_row_of(tables.encode_row(cursor)) == cursor
+
+
+def test_a_text_that_is_no_text_is_corrupt() -> None:
+    row = tables.encode_row(tables.SessionRow(60, [tables.SubscriptionRow("abcd", 1, b"p" * 12)]))
+    with pytest.raises(Corrupt, match="row of"):
+        tables.session_of(row.replace(b"abcd", b"ab\xc4d"))
+    with pytest.raises(Corrupt, match="row of"):
+        tables.session_of(b"\x92\x3c" + b"\x91" * 100_000)

@@ -66,4 +66,4 @@ def test_it_stays_small_over_a_long_time() -> None:
     for number in range(20_000):
         tail.append(Position(11 + number), "x", 10)
     assert 50 <= len(tail) <= 100
-    assert len(tail._places) == len(tail._items) == len(tail._sizes) < 400
+    assert len(tail._places) == len(tail._items) == len(tail._sizes) == len(tail)

@@ -28,7 +28,9 @@ def status(context: typer.Context) -> None:
 @app.command()
 def backup(
     context: typer.Context,
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="On the server's machine; absolute, new.")],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="On the server's machine, in its store.backups; new.")
+    ],
 ) -> None:
     """Have the server write a consistent copy of its data, to start a server on."""
 

@@ -2,6 +2,13 @@
 
 It is a checkpoint: files are linked where the new directory is on the store's file system, so it takes a
 moment and next to no room; elsewhere they are copied. The server goes on meanwhile.
+
+A caller does not write wherever the server may: a backup lies below one directory, `store.backups`. What is
+asked for is a path in it, relative or absolute. Links are followed before that is judged; who could put one
+there afterwards has the machine's file system, which is more than a caller has.
+
+    store.backups = "/backups"      tuesday, /backups/tuesday            /backups/tuesday
+                                    ../etc, /etc/x, out/x if `out` is a link to elsewhere: 422
 """
 
 from collections.abc import Callable
@@ -13,6 +20,7 @@ from aiohttp import web
 
 from shards.errors import StoreFailed
 
+from ...config import Store
 from ...jobs.workers import Workers
 from ..answers import json_answer
 from ..calls import ADMIN, Gives, described
@@ -23,7 +31,7 @@ from ..values.bodies import FieldError
 
 
 class BackupWish(msgspec.Struct, forbid_unknown_fields=True):
-    """The body: an absolute path of the server's machine at which there is nothing yet."""
+    """The body: a path below `store.backups`, or relative to it, at which there is nothing yet."""
 
     dir: str
 
@@ -34,10 +42,12 @@ _WISH = msgspec.json.Decoder(BackupWish)
 class Backups:
     """The route."""
 
-    def __init__(self, checkpoint: Callable[[Path], None], workers: Workers) -> None:
+    def __init__(self, checkpoint: Callable[[Path], None], workers: Workers, config: Store) -> None:
         """`checkpoint`: the store's."""
         self._checkpoint = checkpoint
         self._workers = workers
+        self._root = config.backups_dir
+        self._data = Path(config.dir)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/backups", self.create)]
@@ -51,19 +61,39 @@ class Backups:
     )
     async def create(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _WISH)
-        path = Path(wish.dir)
-        if not path.is_absolute() or "\0" in wish.dir:
-            raise FieldError("dir", "must be an absolute path")
         try:
-            await self._workers.in_thread(partial(self._copy, path))
+            path = await self._workers.in_thread(partial(self._copy, wish.dir))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"no backup was made: {error}") from None
         return json_answer({"dir": str(path)}, 201)
 
-    def _copy(self, path: Path) -> None:
-        """Raises FieldError, StoreFailed."""
-        if path.exists():
-            raise FieldError("dir", "exists: a backup needs a new directory")
-        if not path.parent.is_dir():
-            raise FieldError("dir", "cannot be made: the directory above it is not there")
+    def _copy(self, wanted: str) -> Path:
+        """Where the backup is. Raises FieldError, StoreFailed."""
+        try:
+            self._root.mkdir(exist_ok=True)
+            path = self._place(wanted)
+        except (OSError, RuntimeError) as error:  # a name too long, a loop of links
+            why = error.strerror if isinstance(error, OSError) else "a loop of links"
+            raise FieldError("dir", f"cannot be made: {why}") from None
         self._checkpoint(path)
+        return path
+
+    def _place(self, wanted: str) -> Path:
+        """The path without links above its last part. Raises FieldError, OSError, RuntimeError."""
+        root = self._root.resolve(strict=True)
+        path = Path(wanted)
+        if "\0" in wanted or ".." in path.parts or not path.name:
+            raise FieldError("dir", "must be a path without '..' and NUL")
+        above = root / path.parent  # an absolute path replaces the root
+        if not above.is_dir():
+            raise FieldError("dir", "cannot be made: the directory above it is not there")
+        above = above.resolve(strict=True)
+        if not above.is_relative_to(root) or above.is_relative_to(self._data.resolve()):
+            raise FieldError("dir", "must lie in the directory that store.backups names")
+        for name in (path.name, f"{path.name}.tmp"):  # the engine writes under this one first, and clears it
+            try:
+                (above / name).lstat()
+            except FileNotFoundError:
+                continue
+            raise FieldError("dir", f"a backup needs a new directory: {name} exists")
+        return above / path.name

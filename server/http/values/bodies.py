@@ -35,20 +35,27 @@ class UnsupportedMedia(RequestError):
     """A media type that is not understood here."""
 
 
-_MESSAGE = re.compile(
-    r"(?P<detail>.*?)(?: - at `(?:key` in `)?\$(?:\[\d+\])?\.?(?P<field>[^`.\[]*)[^`]*`)?", re.DOTALL
-)
-_NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
+_AT = " - at `"
+"""Before where in the body it is, which ends the sentence."""
+_WHERE = re.compile(r"(?:key` in `)?\$(?:\[\d++\])?\.?([^`.\[]*+)")
+_NAMED = re.compile(r"Object (?:contains unknown|(missing required)) field `")
+NAME_CHARS_MAX = 256
+"""So much of a name that a client made up is said back."""
 
 
 def field_error(error: msgspec.ValidationError) -> FieldError:
-    """What msgspec says about a value of the wrong type, with the field taken out of its sentence."""
-    found = _MESSAGE.fullmatch(str(error))
-    detail, field = (found["detail"], found["field"]) if found else (str(error), "")
-    named = _NAMED.fullmatch(detail)
+    """What msgspec says about a value of the wrong type, with the field taken out of its sentence.
+
+    A name in it may be as long as a body, and look like anything: it is read once, from the end.
+    """
+    text = str(error)
+    named = _NAMED.match(text)
     if named:
-        return FieldError(named[1], "is required" if "missing" in detail else "is not known")
-    return FieldError(field or "", detail)
+        name = text[named.end() :].rpartition(f"`{_AT}$")[0] or text[named.end() : -1]
+        return FieldError(name[:NAME_CHARS_MAX], "is required" if named[1] else "is not known")
+    detail, _, where = text.rpartition(_AT)
+    found = _WHERE.match(where) if detail else None
+    return FieldError(found[1], detail) if found else FieldError("", text)
 
 
 def why_unreadable(error: Exception) -> str:

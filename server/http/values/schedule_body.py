@@ -10,7 +10,6 @@ What is kept for showing is the body as it came.
 """
 
 from typing import Annotated, Literal
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -22,7 +21,7 @@ from timeline.recurrence import RuleError
 
 from ...config import Limits
 from ...schedules.recurring import plan_of
-from ...times import TimeError, parse_deliver_at
+from ...times import TimeError, parse_deliver_at, zone_of
 from .bodies import FieldError, delay_ms
 from .drafts import draft_of
 from .message_body import Encoding, MessageRequest, checked
@@ -31,7 +30,6 @@ from .scalars import Delay, Topic, When, Zone
 COUNT_MAX = 1_000
 COUNT_DEFAULT = 10
 INTERVAL_MS_MIN = 1_000
-TEXT_MAX = 255
 
 
 def _empty() -> msgspec.Raw:
@@ -164,11 +162,9 @@ def _expression(request: ScheduleRequest, limits: Limits) -> tuple[str, str, str
 
 def _zone(name: str, field: str) -> str:
     try:
-        if 0 < len(name) <= TEXT_MAX:
-            return ZoneInfo(name).key
-    except (KeyError, ValueError, OSError):
-        pass
-    raise FieldError(field, f"unknown time zone {name[:64]!r}")
+        return zone_of(name).key
+    except TimeError as error:
+        raise FieldError(field, str(error)) from None
 
 
 def _instant(field: str, text: str | None) -> int:

@@ -75,6 +75,14 @@ def open_at(at: Fronted) -> list[Front]:
     return [one for one in at.desk.connections if isinstance(one, Front)]
 
 
+@pytest.mark.parametrize("end", [b"\x01\r\n\r\n", b"a\r\n\r\n", b"\r\n"])
+@pytest.mark.parametrize("line", [b"a: \r\n", b"a:\t \t \r\n", b"a:" + b" " * 2_000 + b"\r\n"])
+def test_a_head_of_empty_headers_is_looked_at_once(line: bytes, end: bytes) -> None:
+    """Each had two ways to be matched, 40 of them 2^40: one request stopped the server for ever."""
+    count = 7_000 // len(line)
+    assert read_request(b"POST /v1/messages HTTP/1.1\r\n" + line * count + end) is None
+
+
 def test_a_call_is_read() -> None:
     data = post(BODY, b"Idempotency-Key: order-17", b"Authorization: Bearer x", b"accept: */*")
     request = read_request(data + b"POST")

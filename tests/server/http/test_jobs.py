@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -702,12 +703,86 @@ async def test_expire_jobs_drop_what_they_have_read(
 async def test_a_backup_is_a_store_to_start_on(
     work: Work, tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
-    path = tmp_path / "copy"
+    path = tmp_path / "backups" / "copy"
     assert (await work.post("/v1/backups", {"dir": str(path)}, 201))["dir"] == str(path)
     await work.put(0, "afterwards")
-    for wrong in (str(path), "relative", str(tmp_path / "no" / "where")):
+    for wrong in (str(path), "copy", str(tmp_path / "no" / "where"), "no/where"):
         assert (await work.post("/v1/backups", {"dir": wrong}, 422))["errors"][0]["field"] == "dir"
     async with running(path, config, clock) as copied:
         other = Work(copied)
         assert await other.listed() == EVERYTHING
         assert verify_counts(copied.store, copied.app.core.directory) == []
+
+
+def everything_below(path: Path) -> list[str]:
+    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if "data" not in one.parts)
+
+
+async def test_a_backup_is_made_below_one_directory_and_nowhere_else(work: Work, tmp_path: Path) -> None:
+    root, outside = tmp_path / "backups", tmp_path / "outside"
+    assert (await work.post("/v1/backups", {"dir": "first"}, 201))["dir"] == str(root / "first")
+    outside.mkdir()
+    (root / "inner").mkdir()
+    (root / "out").symlink_to(outside)
+    (root / "dangling").symlink_to(outside / "new")
+    (root / "loop").symlink_to(root / "loop")
+    (root / "data").symlink_to(tmp_path / "data")
+    (root / "file").touch()
+    (root / "mine.tmp").mkdir()
+    before = everything_below(tmp_path)
+    for wrong in (
+        *("", ".", "/", "..", "../outside/x", "inner/../../outside/x", str(outside / "x"), "/tmp/x"),
+        *(str(root), str(root / ".." / "outside" / "x"), str(root) + "-2/x", str(tmp_path / "x")),
+        *("out/x", "dangling", "dangling/x", "loop/x", "data/x", "data/jobs", "file/x", "file", "mine"),
+        *(
+            "a\0b",
+            "\0",
+            "x" * 10_000,
+            "x" * 256,
+            "x/" * 5_000 + "x",
+            "first/x/y",
+            "\x01/\x02",
+            "~/x",
+            "inner",
+        ),
+    ):
+        refused = await work.post("/v1/backups", {"dir": wrong}, 422)
+        assert refused["errors"][0]["field"] == "dir", wrong
+        assert len(json.dumps(refused)) < 1_000
+    await work.server.call("POST", "/v1/backups", b'{"dir":"\\ud800"}', status=400)
+    assert everything_below(tmp_path) == before
+    for right in ("inner/x", str(root / "inner" / "y"), "x" * 251, "...", "-rf", "a b\n", "\u00e9"):
+        made = await work.post("/v1/backups", {"dir": right}, 201)
+        assert (Path(made["dir"]) / "CURRENT").is_file()
+        assert Path(made["dir"]).is_relative_to(root)
+
+
+async def test_the_directory_of_backups_is_a_setting(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    chosen = tmp_path / "elsewhere"
+    chosen.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(chosen)
+    settings = replace(config, store=replace(config.store, backups=str(link)))
+    async with running(tmp_path / "data", settings, clock) as server:
+        for name in ("one", str(link / "two"), str(chosen / "three")):
+            await server.call("POST", "/v1/backups", {"dir": name}, status=201)
+        refused = await server.call(
+            "POST", "/v1/backups", {"dir": str(tmp_path / "backups" / "x")}, status=422
+        )
+        assert refused.body["errors"][0]["field"] == "dir"
+    assert sorted(one.name for one in chosen.iterdir()) == ["one", "three", "two"]
+    assert not (tmp_path / "backups").exists()
+
+
+async def test_files_of_a_manifest_have_plain_names(work: Work) -> None:
+    """They are looked for in the job's own folder: nothing leads out of it, or is too long to look for."""
+    job = await work.create()
+    await work.begin(job, CUTS)
+    for name in ("../x.sst", "/etc/passwd", "a/b", "..", ".", "", "x" * 10_000, "x" * 256, "a\0b"):
+        file = {"name": name, "rows": 1, "bytes": 1, "sha256": "0" * 64, "first": "", "last": "", "slice": 0}
+        body = {"token": job["token"], "files": [{**file, "shards": []}]}
+        refused = await work.post(f"/v1/jobs/{job['id']}:commit", body, 422)
+        assert refused["type"] == "/problems/bad-manifest"
+        assert len(json.dumps(refused)) < 1_500

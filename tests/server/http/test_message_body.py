@@ -221,3 +221,13 @@ def test_the_media_type_of_a_request() -> None:
     for bad in ("", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1"):
         with pytest.raises(UnsupportedMedia, match="expected"):
             check_json(bad)
+
+
+@pytest.mark.parametrize("name", [" - at `$" + "a" * 2_000_000 + "`x", " - at `$" * 200_000, "`" * 1_000_000])
+def test_a_made_up_name_is_read_once_and_said_back_in_part(name: str) -> None:
+    """It was taken apart in as many ways as it has letters: one body stopped the server for hours."""
+    body = json.dumps({"topic": "a", "payload": 1, name: 1}).encode()
+    with pytest.raises(FieldError, match="is not known") as caught:
+        parse_one(body, 0, Limits())
+    assert name.startswith(caught.value.field)
+    assert len(caught.value.field) == 256

@@ -1,0 +1,271 @@
+"""How much RAM the bounds of the configuration allow, as a sum that is told at the start and by `--check`.
+
+Every queue, cache and table has a bound, most in bytes, some in entries; here each is a line in bytes, with
+what an entry costs besides its bytes (measured, rounded up). The sum is what there would be if *every* bound
+were reached at once, by clients that want that:
+
+    wheel          66 MiB    64MiB and 50,000 entries
+    unsent      60,000 MiB   10,000 connections x 6 x 1MiB: none of them reads
+
+With the defaults it is absurd, and told all the same: nothing else says which setting to lower on a small
+machine. What does not depend on the number of connections and sessions (`is_per_client` false) is what a
+server of clients that read and ack comes near. How far RSS may lie above the sum is the allocator's matter.
+
+A setting of [limits], [wheel], [tail] or [sessions] either belongs to a line (`keys`) or is named in
+NOT_COUNTED with the reason.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shards.rocks import CACHE_BYTES as BLOCK_CACHE_BYTES
+from shards.rocks import MEMTABLES_BYTES
+from timeline.structures import CACHE_BYTES, NODES_MAX, PATTERN_BYTES
+
+from .codec.publish import CONNECT_BYTES
+from .config import Config
+from .delivery.publishing import WISH_BYTES
+from .delivery.router import PAIR_BYTES
+from .kinds import show_size
+from .mqtt.forms import ALIAS_BYTES as ALIAS_OUT_BYTES
+from .mqtt.inbound import ALIAS_BYTES as ALIAS_IN_BYTES
+from .mqtt.inbound import RECEIVED_FACTOR
+from .mqtt.link import UNREAD_FACTOR
+from .writer import ENTRY_OVERHEAD, ENTRY_PAYLOAD_BYTES
+
+MIB = 1 << 20
+
+PROCESS_BYTES = 60 * MIB
+"""The interpreter, its modules, what is made once."""
+STALE_BYTES = 40
+"""A position in a slot of the wheel whose entry was cancelled."""
+BODY_COPIES = 3
+"""A request as it came, what was read out of it, the batch that is written."""
+CONNECTION_BYTES = 20 << 10
+"""A connection that says nothing, with its socket and one subscription."""
+TLS_BYTES = 256 << 10
+"""What the event loop reads a TLS connection into."""
+SESSION_BYTES = 3_600
+SUBSCRIPTION_BYTES = 900
+"""Besides its filter, which lies there twice: in the session and, level by level, in the trie."""
+FLIGHT_BYTES = 400
+"""A delivery that is not acked, and its place among those to be sent again. Its message is not kept."""
+RECEIVED_BYTES = 70
+"""A packet id that a client has not released."""
+SCHEDULE_BYTES = 700
+SLICE_BYTES = 1_200
+"""With two shards."""
+NODE_BYTES = 300
+
+NOT_COUNTED = {
+    "limits.max_delay": "a time",
+    "limits.max_payload": "part of what is queued, kept, unsent",
+    "limits.connect_rate": "connections in a second: limits.connections bounds their number",
+    "limits.connect_timeout": "a time",
+    "limits.subscriptions_per_session": "limits.subscriptions bounds all of them",
+    "limits.subscription_bytes_per_session": "limits.subscription_bytes bounds all of them",
+    "limits.topic_levels": "the bytes of filters are counted",
+    "limits.hash_on_persistent": "a permission",
+    "limits.user_properties": "one packet is read at a time; what is kept of it is counted as it was sent",
+    "limits.pending": "pending messages lie on disk",
+    "limits.retained": "retained messages lie on disk",
+    "tail.max_entries": "tail.max_bytes counts 600 bytes for each message",
+    "sessions.expiry_max": "a time",
+    "sessions.max_inflight_bytes": "the messages in flight are not kept",
+    "sessions.max_attempts": "a number that each delivery has",
+    "sessions.ack_timeout": "a time",
+}
+"""`section.key` -> why it is not in the sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One line of the sum. `how`: what makes the bytes; `keys`: the settings that do, as `section.key`."""
+
+    name: str
+    bytes: int
+    how: str
+    keys: tuple[str, ...] = ()
+    is_per_client: bool = False
+
+
+def bounds(config: Config) -> list[Bound]:
+    """All lines, those that grow with connections and sessions last."""
+    return [*_shared(config), *_of_connections(config), *_of_sessions(config)]
+
+
+def told(config: Config) -> list[str]:
+    """The sum line by line, for `--check`: name, MiB, how."""
+    lines = [(one.name, _mib(one.bytes), one.how) for one in bounds(config)]
+    lines.append(("in all", _mib(_sum(bounds(config))), f"if all are reached at once; {_machine()}"))
+    names, amounts = (max(len(line[column]) for line in lines) for column in (0, 1))
+    return [f"{name:<{names}}  {amount:>{amounts}} MiB  {how}" for name, amount, how in lines]
+
+
+def told_short(config: Config) -> str:
+    """The sum in one line, for the log."""
+    lines = bounds(config)
+    shared = [one for one in lines if not one.is_per_client]
+    parts = ", ".join(f"{one.name} {_mib(one.bytes)}" for one in lines)
+    return (
+        f"memory: at most {_mib(_sum(lines))} MiB if every bound is reached at once, "
+        f"{_mib(_sum(shared))} without what grows with connections and sessions ({_machine()}): {parts}"
+    )
+
+
+def _shared(config: Config) -> list[Bound]:
+    limits, wheel, tail = config.limits, config.wheel, config.tail
+    entries = wheel.max_entries * (ENTRY_PAYLOAD_BYTES + ENTRY_OVERHEAD)
+    answer = max(limits.route_cache_bytes // 2, PAIR_BYTES * limits.subscriptions)
+    queued = BODY_COPIES * (limits.queued_bytes + config.http.max_body) + WISH_BYTES * limits.queued
+    return [
+        Bound("process", PROCESS_BYTES, "measured"),
+        Bound(
+            "store",
+            MEMTABLES_BYTES + BLOCK_CACHE_BYTES,
+            f"memtables {show_size(MEMTABLES_BYTES)}, block cache {show_size(BLOCK_CACHE_BYTES)}",
+        ),
+        Bound(
+            "wheel",
+            min(wheel.max_bytes, entries) + STALE_BYTES * wheel.max_entries,
+            f"{show_size(wheel.max_bytes)}, {wheel.max_entries:,} entries",
+            ("wheel.max_bytes", "wheel.max_entries"),
+        ),
+        Bound("tail", tail.max_bytes, show_size(tail.max_bytes), ("tail.max_bytes",)),
+        Bound(
+            "owed",
+            tail.max_bytes,
+            f"{show_size(tail.max_bytes)}: what is not stored and waits for the horizon or for room",
+            ("tail.max_bytes",),
+        ),
+        Bound(
+            "queued",
+            queued,
+            f"{BODY_COPIES} x ({show_size(limits.queued_bytes)} + one body of "
+            f"{show_size(config.http.max_body)}), {limits.queued:,} messages x {WISH_BYTES}",
+            ("limits.queued_bytes", "limits.queued", "http.max_body"),
+        ),
+        Bound(
+            "wills kept",
+            limits.queued_bytes,
+            f"{show_size(limits.queued_bytes)}: those that the writer has no room for",
+            ("limits.queued_bytes",),
+        ),
+        Bound("in_bytes", limits.in_bytes, show_size(limits.in_bytes), ("limits.in_bytes",)),
+        Bound(
+            "route cache",
+            limits.route_cache_bytes // 2 + answer,
+            f"{show_size(limits.route_cache_bytes)}; all subscriptions may be in one answer, x {PAIR_BYTES}",
+            ("limits.route_cache_bytes", "limits.subscriptions"),
+        ),
+        Bound(
+            "schedules",
+            SCHEDULE_BYTES * limits.schedules,
+            f"{limits.schedules:,} x {SCHEDULE_BYTES}",
+            ("limits.schedules",),
+        ),
+        Bound(
+            "slices",
+            SLICE_BYTES * config.slices.max,
+            f"{config.slices.max:,} x {SLICE_BYTES}",
+            ("slices.max",),
+        ),
+        Bound(
+            "structures",
+            PATTERN_BYTES + 2 * CACHE_BYTES + NODE_BYTES * NODES_MAX,
+            f"patterns {show_size(PATTERN_BYTES)}, caches 2 x {show_size(CACHE_BYTES)}, {NODES_MAX:,} nodes",
+        ),
+    ]
+
+
+def _of_connections(config: Config) -> list[Bound]:
+    limits, mqtt = config.limits, config.mqtt
+    connections, unsent = limits.connections, UNREAD_FACTOR + 2
+    will = max(mqtt.maximum_packet_size, CONNECT_BYTES)
+    aliases = ALIAS_IN_BYTES * mqtt.topic_alias_maximum + ALIAS_OUT_BYTES
+    is_tls = any(listener.scheme in ("mqtts", "wss") for listener in mqtt.listen)
+    each = CONNECTION_BYTES + is_tls * TLS_BYTES
+    return [
+        Bound(
+            "out_bytes x connections",
+            unsent * limits.out_bytes * connections,
+            f"{connections:,} x {unsent} x {show_size(limits.out_bytes)}: on the socket "
+            f"{UNREAD_FACTOR}, of one turn, and behind a sync; when nobody reads",
+            ("limits.out_bytes", "limits.connections"),
+            is_per_client=True,
+        ),
+        Bound(
+            "connections",
+            each * connections,
+            f"{connections:,} x {show_size(each)}",
+            ("limits.connections",),
+            is_per_client=True,
+        ),
+        Bound(
+            "wills x connections",
+            will * connections,
+            f"{connections:,} x {show_size(will)}: a will as large as a packet",
+            ("mqtt.maximum_packet_size", "limits.connections"),
+            is_per_client=True,
+        ),
+        Bound(
+            "aliases x connections",
+            aliases * connections,
+            f"{connections:,} x {show_size(aliases)}",
+            ("mqtt.topic_alias_maximum", "limits.connections"),
+            is_per_client=True,
+        ),
+    ]
+
+
+def _of_sessions(config: Config) -> list[Bound]:
+    limits, sessions, window = config.limits, config.limits.sessions, config.sessions.max_in_flight
+    received = RECEIVED_FACTOR * config.mqtt.receive_maximum
+    return [
+        Bound(
+            "sessions",
+            SESSION_BYTES * sessions,
+            f"{sessions:,} x {SESSION_BYTES}",
+            ("limits.sessions",),
+            is_per_client=True,
+        ),
+        Bound(
+            "subscriptions",
+            SUBSCRIPTION_BYTES * limits.subscriptions + 2 * limits.subscription_bytes,
+            f"{limits.subscriptions:,} x {SUBSCRIPTION_BYTES}, "
+            f"filters 2 x {show_size(limits.subscription_bytes)}",
+            ("limits.subscriptions", "limits.subscription_bytes"),
+            is_per_client=True,
+        ),
+        Bound(
+            "in flight x sessions",
+            FLIGHT_BYTES * window * sessions,
+            f"{sessions:,} x {window:,} x {FLIGHT_BYTES}: nobody acks",
+            ("sessions.max_in_flight", "limits.sessions"),
+            is_per_client=True,
+        ),
+        Bound(
+            "QoS 2 received x sessions",
+            RECEIVED_BYTES * received * sessions,
+            f"{sessions:,} x {received:,} x {RECEIVED_BYTES}: nobody releases",
+            ("mqtt.receive_maximum", "limits.sessions"),
+            is_per_client=True,
+        ),
+    ]
+
+
+def _sum(lines: Sequence[Bound]) -> int:
+    return sum(one.bytes for one in lines)
+
+
+def _mib(size: int) -> str:
+    return f"{-(-size // MIB):,}"
+
+
+def _machine() -> str:
+    """What there is, for comparison."""
+    try:
+        return f"this machine has {_mib(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))}"
+    except (ValueError, OSError):
+        return "of what this machine has nothing is known"

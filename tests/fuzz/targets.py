@@ -1,0 +1,530 @@
+"""What is tried: everything that reads bytes from outside or from the disk. Each gives a value or raises the
+error that its docstring names; anything else, and more steps than it may take, is a failure.
+
+A seed is a good input. What a run has found besides is in corpus/, a file a target, a line an input in hex.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+from unittest.mock import Mock
+
+import msgspec
+from aiohttp.http_parser import HttpRequestParser
+
+from server.codec.encode import encode as encode_packet
+from server.codec.errors import MqttError
+from server.codec.packets import Connect, Packet, Publish, Will
+from server.codec.publish import Decoder
+from server.config import Config, Limits
+from server.delivery.session_rows import subscription_of
+from server.http.front import read_request
+from server.http.selection import cursor_of, cursor_text
+from server.http.values.batch_body import parse_batch, parse_each
+from server.http.values.bodies import UNREADABLE, FieldError, RequestError
+from server.http.values.drafts import draft_of
+from server.http.values.message_body import ParsedMessage, parse_one
+from server.http.values.schedule_body import ScheduleRequest, record_of, timing_of
+from shards import keys, tables
+from shards.errors import Corrupt
+from shards.jobs import JobRow, PieceRow, SourceRow
+from shards.manifest import MovedFile, manifest_faults
+from shards.properties import headers_of, properties_of
+from shards.record import (
+    CANCELLED,
+    ENCODINGS,
+    Record,
+    decode,
+    due_of,
+    encode,
+    has_zone,
+    is_moved,
+    is_stub,
+    names_of,
+    schedule_name,
+    topic_of,
+)
+from shards.schedules import schedule_of
+from tests.server.codec.samples import SAMPLES
+from tests.support.rig import Peer, Rig, config
+from timeline.position import BadId, parse_id
+
+from .fuzzer import Target
+
+NOW_MS = 1_795_248_000_000
+LIMITS = Limits()
+PACKET_MAX = 2_048
+HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+# -- MQTT
+
+
+def client_packets(level: int) -> list[bytes]:
+    """What clients send, one sample each."""
+    return [encode_packet(packet, level) for role, of, packet in SAMPLES if role == "server" and of == level]
+
+
+def decoded(data: bytes) -> None:
+    """The first byte: level of the connection, and how it is cut. In pieces the same comes out as at once."""
+    level, piece = (0, 3, 4, 5)[data[0] & 3] if data else 0, 1 + (data[0] >> 2 if data else 0)
+    whole = _packets(level, [data[1:]])
+    assert _packets(level, [data[at : at + piece] for at in range(1, len(data), piece)]) == whole
+
+
+def _packets(level: int, pieces: list[bytes]) -> tuple[list[Packet], type | None]:
+    decoder, found = Decoder(PACKET_MAX, level, users_max=20), []
+    for piece in pieces:
+        try:
+            found += decoder.feed(piece)
+        except MqttError as error:
+            return found + decoder.unreturned, type(error)
+        assert decoder.kept_bytes <= PACKET_MAX or not level
+    return found, None
+
+
+class Sender(Peer):
+    """A connection that sends bytes, and reads what comes in the level that was agreed."""
+
+    def deliver(self) -> bool:
+        if self.connection.level and self.connection.level != self.level:
+            self.level = self.connection.level
+            self.decoder = Decoder(1 << 28, self.level, "client")
+        if self.connection.level:
+            return super().deliver()
+        self.connection.take_output()  # the refusal of a CONNECT that cannot be read, in whatever form
+        if self.connection.is_closed and not self.is_closed:
+            self.is_closed = True
+            self.connection.lost()
+            return True
+        return False
+
+
+@contextmanager
+def no_errors_logged() -> Iterator[None]:
+    """What is caught somewhere and logged is a failure too."""
+
+    class Loud(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise AssertionError(record.getMessage()) from (record.exc_info or (None, None))[1]
+
+    handler, root = Loud(logging.ERROR), logging.getLogger()
+    raising, logging.raiseExceptions = logging.raiseExceptions, True
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        logging.raiseExceptions = raising
+
+
+def connection(data: bytes) -> None:
+    """A stream of one client, in pieces. The others do not notice, and the server goes on."""
+    piece = 1 + data[0] if data else 1
+    with no_errors_logged():
+        rig = Rig(SMALL)
+        other = rig.connected("other", expiry=3_600)
+        other.subscribe("other/#", qos=1)
+        sender = Sender(rig, 5)
+        for at in range(1, len(data), piece):
+            sender.send_bytes(data[at : at + piece])
+        rig.pass_ms(2_000)
+        sender.drop()
+        other.inbox.clear()
+        other.publish1("other/1", "still here")
+        rig.crash()
+        rig.pump()
+        again = rig.lasting("other")
+        assert b"still here" in [packet.payload for packet in again.inbox if isinstance(packet, Publish)]
+
+
+SMALL = replace(
+    config(maximum_packet_size=PACKET_MAX, user_properties=20, subscriptions_per_session=20),
+    sessions=replace(Config().sessions, max_in_flight=8),
+)
+
+
+def streams() -> Iterator[bytes]:
+    """Conversations: CONNECT and what a client may send behind it."""
+    for level in (4, 5):
+        packets = client_packets(level)
+        will = Will(b"other/will", b"gone", 1, False, None)
+        opening = encode_packet(Connect(level, "c", clean_start=False, keep_alive=30, will=will), level)
+        for packet in packets:
+            yield b"\xff" + opening + packet
+        yield b"\x07" + opening + b"".join(packets[:12])
+        publish = encode_packet(Publish(b"other/x", b"hello", 1, False, False, 7, None), level)
+        subscribe = next((raw for raw in packets if raw[0] == 0x82), b"")
+        yield b"\x3f" + opening + subscribe + publish * 3 + b"\x40\x02\x00\x01" + b"\xe0\x00"
+
+
+# -- HTTP
+
+
+def front(data: bytes) -> None:
+    """What the front takes for a request is the same request for aiohttp's parser."""
+    request = read_request(data)
+    if request is None:
+        return
+    parser = HttpRequestParser(Mock(), Mock(), 1 << 16, max_line_size=8_190, max_field_size=8_190)
+    messages, is_upgraded, _ = parser.feed_data(data[: request.end])
+    assert len(messages) == 1, messages
+    assert not is_upgraded
+    message, payload = messages[0]
+    assert (message.method, message.path, tuple(message.version)) == ("POST", "/v1/messages", (1, 1))
+    assert not any((message.should_close, message.chunked, message.compression, message.upgrade))
+    assert message.headers.getall("Content-Length") == [message.headers["Content-Length"]], "said twice"
+    assert int(message.headers["Content-Length"]) == request.end - request.start
+    assert message.headers.get("Idempotency-Key") == request.key
+    if request.end <= len(data):
+        body = b"".join(bytes(chunk) for chunk in payload._buffer) if request.end > request.start else b""
+        assert body == data[request.start : request.end]
+        _one(body, request.key)
+
+
+def _one(body: bytes, key: str | None = None) -> None:
+    try:
+        message = parse_one(body, NOW_MS, LIMITS, key)
+    except RequestError as error:
+        str(error)
+    else:
+        _sound(message)
+
+
+def _sound(message: ParsedMessage) -> None:
+    """What is taken can be stored, and is read as it was written."""
+    draft = draft_of(message, NOW_MS)
+    record = decode(draft.value)
+    assert (record.topic, record.payload, record.qos) == (message.topic, message.payload, message.qos)
+    assert headers_of(record.properties)[0] == message.headers
+    assert 0 <= draft.due_ms <= NOW_MS + LIMITS.max_delay_ms
+
+
+def batch(data: bytes) -> None:
+    """Both readings of a batch agree, as lines and as an array."""
+    for media in ("application/x-ndjson", "application/json"):
+        whole = each = None
+        try:
+            whole = parse_batch(data, media, NOW_MS, LIMITS, 20, keep_ids=True)
+            for message in whole:
+                _sound(message)
+        except RequestError as error:
+            str(error)
+        try:
+            each = parse_each(data, media, NOW_MS, LIMITS, 20, keep_ids=True)
+        except RequestError as error:
+            str(error)
+        if each is not None and not any(isinstance(one, FieldError) for one in each):
+            assert whole == each
+        else:
+            assert whole is None
+
+
+_schedule = msgspec.json.Decoder(ScheduleRequest)
+
+
+def schedule(data: bytes) -> None:
+    try:
+        wish = _schedule.decode(data)
+    except (msgspec.ValidationError, *UNREADABLE):
+        return
+    try:
+        timing_of(wish, "name", NOW_MS, LIMITS)
+        decode(record_of(wish, NOW_MS, LIMITS))
+    except RequestError as error:
+        str(error)
+
+
+def cursor(data: bytes) -> None:
+    """Cursors and ids as users send them."""
+    text = data.decode("utf-8", "surrogateescape")
+    with suppress(RequestError):
+        assert cursor_text(cursor_of(text)) == text
+    with suppress(BadId):
+        assert f"{parse_id(text):032x}" == text
+
+
+# -- what is stored
+
+
+def record(data: bytes) -> None:
+    for read in (topic_of, names_of, is_moved, has_zone, is_stub, due_of):
+        _typed(read, data)
+    found = _typed(decode, data)
+    if found is None:
+        return
+    assert found.qos <= 2
+    assert found.encoding < len(ENCODINGS)
+    assert topic_of(data) == found.topic
+    assert decode(encode(found)) == found
+    _typed(schedule_name, found)
+
+
+def _typed(read: Callable[[Any], Any], value: Any) -> Any:
+    """What it gives; None where it says that this cannot be."""
+    try:
+        return read(value)
+    except Corrupt as error:
+        str(error)
+        return None
+
+
+def properties(data: bytes) -> None:
+    found = _typed(headers_of, data)
+    if found is None:
+        return
+    headers, content_type = found
+    if not any("\0" in text for text in (*sum(headers, ()), content_type or "")):
+        assert headers_of(properties_of(headers, content_type or ""))[0] == headers
+
+
+def key(data: bytes) -> None:
+    """Keys and the rows of the small tables: the first 22 bytes are taken for the key."""
+    name, value = data[:22], data[22:]
+    keys.place_of(name)
+    home, number = keys.shard_of(name)
+    assert keys.slice_of(keys.slice_key(home)) == home
+    assert 0 <= number <= 0xFFFF
+    _typed(lambda row: tables.shard_from(name, row), value)
+    _typed(lambda row: tables.slice_from(name, row), value)
+
+
+def rows(data: bytes) -> None:
+    for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.cursor_row_of, schedule_of):
+        _typed(read, data)
+    session = _typed(tables.session_of, data)
+    for row in session.subscriptions if session is not None else ():
+        subscription_of(row)
+    _typed(lambda value: tables.decoded(_job, value), data)
+
+
+_job = msgspec.msgpack.Decoder(JobRow)
+_files = msgspec.json.Decoder(list[MovedFile])
+CHILDREN = [PieceRow(at, at + 900_000, 1) for at in (900_000, 1_800_000)]
+SOURCES = [SourceRow(900_000, 0, number, 0, 10, 10) for number in (0, 1)]
+
+
+def manifest(data: bytes) -> None:
+    """What passes covers each source exactly, in the children, without two rows in one place."""
+    try:
+        files = _files.decode(data)
+    except (msgspec.ValidationError, *UNREADABLE):
+        return
+    faults = manifest_faults(files, CHILDREN, SOURCES, {0: 10, 1: 5})
+    for fault in faults:
+        str(fault)
+    if not faults:
+        assert sum(file.rows for file in files) == 15
+        ordered = sorted(files, key=lambda file: file.first)
+        assert all(one.last < other.first for one, other in pairwise(ordered))
+
+
+def _manifest_seed() -> bytes:
+    def share(number: int, at: int, count: int) -> dict[str, object]:
+        first, last = f"{at:012x}{1:012x}", f"{at + 5:012x}{9:012x}"
+        return {"shard": number, "rows": count, "live": count, "bytes": 900, "first": first, "last": last}
+
+    files = []
+    for child, at, shares in ((900_000, 900_001, ((0, 6), (1, 5))), (1_800_000, 1_800_007, ((0, 4),))):
+        listed = [share(number, at, count) for number, count in shares]
+        prefixes = [f"{child << 32 | 1 << 16 | number:020x}" for number, _ in shares]
+        files.append(
+            {
+                "name": f"{child}.sst",
+                "rows": sum(count for _, count in shares),
+                "bytes": 2_000,
+                "sha256": "0" * 64,
+                "first": prefixes[0] + str(listed[0]["first"]),
+                "last": prefixes[-1] + str(listed[-1]["last"]),
+                "slice": child,
+                "shards": listed,
+            }
+        )
+    return json.dumps(files).encode()
+
+
+# -- all of them
+
+ONE = b'{"topic":"a/b","payload":"hi","deliver_in":"15m","key":"k","headers":{"a":"b"}}'
+LOCAL = (
+    b'{"topic":"a","payload":{"x":[1,2.5e3,null]},"deliver_at":"2027-03-28T09:00[Europe/Bucharest]","qos":2,'
+    b'"retain":true,"expires_in":3600,"late":"drop","content_type":"text/plain","spread":"PT1M"}'
+)
+BASE64 = (
+    b'{"topic":"\xc3\xa9/\\u00e9","payload":"aGk=","encoding":"base64",'
+    b'"deliver_at":"2026-12-01T00:00:00.5+02:00"}'
+)
+BODY_WORDS = (
+    *(
+        b'"',
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b",",
+        b"\\",
+        b"\n",
+        b"null",
+        b"true",
+        b"-1",
+        b"1e999",
+        b"0.1",
+        b"\xff",
+    ),
+    *(
+        b"\\u0000",
+        b"\\ud800",
+        b"9" * 30,
+        b"[" * 200,
+        b'"topic"',
+        b'"payload"',
+        b'"encoding":"json"',
+        b'"id":"',
+    ),
+    *(
+        b'"deliver_in":"P1Y"',
+        b"1h30m",
+        b"PT1H",
+        b"+14:00",
+        b"[Europe/Paris]",
+        b"2027-10-31T03:30",
+        b"#",
+        b"+/$SYS",
+    ),
+)
+SCHEDULES = (
+    b'{"topic":"a","cron":"*/5 0-3 1,15 * MON-FRI","timezone":"Europe/Bucharest","jitter":"5m"}',
+    b'{"topic":"a","cron":"CRON_TZ=UTC 0 2 L * *","misfire":"skip","dst":{"gap":"skip"},"limit":5}',
+    b'{"topic":"a","every":"90s","start":"2026-12-01T00:00:00Z","end":"2027-12-01T00:00:00Z"}',
+    b'{"topic":"a","rrule":"FREQ=MONTHLY;BYDAY=2TU;COUNT=5;BYHOUR=9;UNTIL=20301231T000000","timezone":"UTC"}',
+)
+SCHEDULE_WORDS = (
+    *(
+        b"FREQ=SECONDLY",
+        b"FREQ=YEARLY",
+        b"INTERVAL=0",
+        b"INTERVAL=999999999",
+        b"BYMONTHDAY=31",
+        b"BYMONTH=2",
+        b";",
+    ),
+    *(
+        b"BYSETPOS=-1",
+        b"BYEASTER=0",
+        b"BYYEARDAY=366",
+        b"COUNT=0",
+        b"WKST=SU",
+        b"@hourly",
+        b"#5",
+        b"60",
+        b"*/0",
+        b"-",
+    ),
+)
+FULL = Record(
+    *(b"a/b", b"payload", 5, 2, True, True, 60_000, 1 << 70, b"k" * 16, b"client"),
+    *(b"\x03\0\x01x&\0\x01a\0\x01b", 1, b"2027-03-28T09:00[UTC]", CANCELLED, 77, b"nightly"),
+)
+SESSION = tables.SessionRow(
+    60, [tables.SubscriptionRow("a/#", 1, b"p" * 12, 3, 7, 1)], 5, b"w" * 16, encode(FULL), 3, 9, b"d" * 12
+)
+CURSOR = tables.CursorRow(
+    b"p" * 12, [tables.FlightRow(7, b"p" * 12, 2, 1, 3, 1, True, "$share/g/a")], 1, b"t", [4]
+)
+JOB = JobRow("1", "split", "server", "moving", 0, 5, CHILDREN, [SOURCES], 2, CHILDREN)
+
+TARGETS = (
+    Target(
+        "decoder",
+        decoded,
+        tuple(
+            bytes((number << 2 | at,)) + raw
+            for at, level in ((0, 5), (2, 4), (3, 5))
+            for number, raw in enumerate(client_packets(level)[:60])
+        ),
+        steps_per_byte=200,
+    ),
+    Target("connection", connection, tuple(streams()), steps=400_000, steps_per_byte=2_000),
+    Target(
+        "front",
+        front,
+        (
+            HEAD + b"Content-Length: %d\r\n\r\n" % len(ONE) + ONE,
+            HEAD
+            + b"content-length:\t 2 \r\nIdempotency-Key: order-17\r\nConnection: Keep-Alive\r\n\r\n{}GET",
+            HEAD + b"Accept: */*\r\nUser-Agent: x/1\r\nContent-Length: 0\r\n\r\n",
+        ),
+        (
+            *(
+                b"\r\n",
+                b"\n",
+                b"\r",
+                b":",
+                b" ",
+                b"\t",
+                b"\0",
+                b"Content-Length: 1\r\n",
+                b"Transfer-Encoding: chunked\r\n",
+            ),
+            *(
+                b"Expect: 100-continue\r\n",
+                b"Content-Encoding: gzip\r\n",
+                b"Connection: close\r\n",
+                b"Upgrade: h2c\r\n",
+            ),
+            *(
+                b"\r\n\r\n",
+                b"HTTP/1.0",
+                b"; charset=latin-1",
+                b"Host: y\r\n",
+                b"+1",
+                b"0x1",
+                b"\xc2\xb2",
+                b"X:\r\n y",
+            ),
+        ),
+    ),
+    Target("message body", _one, (ONE, LOCAL, BASE64), BODY_WORDS),
+    Target(
+        "batch body",
+        batch,
+        (ONE + b"\n\n" + LOCAL, b"[" + ONE + b" , " + LOCAL + b"]", BASE64 + b"\r\n" + b"{}", b"[]"),
+        BODY_WORDS,
+        steps_per_byte=400,
+    ),
+    Target(
+        "schedule body",
+        schedule,
+        SCHEDULES,
+        (*BODY_WORDS, *SCHEDULE_WORDS),
+        steps=500_000,
+        steps_per_byte=500,
+    ),
+    Target("cursor", cursor, (cursor_text(keys.place_of(b"place of it.")).encode(), b"%032x" % (1 << 100))),
+    Target("record", record, (encode(FULL), encode(Record(b"a/b", b"hi")))),
+    Target(
+        "properties",
+        properties,
+        (FULL.properties, b"\x01\x01\x02\0\0\0\x05\x08\0\x01r\x09\0\x02\0\xff&\0\0\0\0"),
+    ),
+    Target("key", key, (b"\0\1" * 11 + b"\0" * 42, b"\0" * 22 + b"\1" * 40, b"")),
+    Target(
+        "rows",
+        rows,
+        (
+            *(tables.encode_row(SESSION), tables.encode_row(CURSOR), tables.encode_row(JOB)),
+            *(b"c" * 48, b"d" * 52, b"w" * 8),
+        ),
+    ),
+    Target(
+        "manifest",
+        manifest,
+        (_manifest_seed(), b"[]"),
+        (b'"', b",", b"0", b"f", b"..", b"/", b"-1", b"99999999999999999999"),
+    ),
+)

@@ -1,0 +1,85 @@
+"""Every input gives a value or a typed error, and takes no more than a bound of steps.
+
+The same inputs each time: the seeds, what earlier runs kept (corpus/), and a few made of them.
+
+FASTI_SOAK=1 goes on with others for ten minutes a target, or FASTI_FUZZ_S seconds; FASTI_SEED=n makes other
+ones; FASTI_KEEP=1 writes what reached something new into the corpus.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from .fuzzer import Run, Target
+from .targets import TARGETS
+
+CORPUS = Path(__file__).with_name("corpus")
+SEED = int(os.environ.get("FASTI_SEED", "0"))
+SOAK_S = float(os.environ.get("FASTI_FUZZ_S", "600")) if os.environ.get("FASTI_SOAK") else 0.0
+FEW = {"connection": 25}
+INPUTS = 250
+
+
+def file_of(target: Target) -> Path:
+    return CORPUS / f"{target.name.replace(' ', '_')}.txt"
+
+
+def kept(target: Target) -> list[bytes]:
+    path = file_of(target)
+    return [bytes.fromhex(line) for line in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_it_gives_a_value_or_a_typed_error(target: Target) -> None:
+    run = Run(target, SEED)
+    run.start(kept(target))
+    for _ in range(FEW.get(target.name, INPUTS)):
+        run.step()
+    until = time.monotonic() + SOAK_S
+    while SOAK_S and time.monotonic() < until:
+        run.step()
+    print(run)
+    if os.environ.get("FASTI_KEEP"):
+        CORPUS.mkdir(exist_ok=True)
+        found = [data for data in run.corpus if data not in target.seeds and data]
+        if not found:
+            return
+        file_of(target).write_text("".join(f"{data.hex()}\n" for data in sorted(found)))
+
+
+def hidden(data: bytes) -> None:
+    """Each letter that is right reaches a line more."""
+    if not data.startswith(b"l"):
+        return
+    if not data.startswith(b"lo"):
+        return
+    if not data.startswith(b"loc"):
+        return
+    if not data.startswith(b"lock"):
+        return
+    raise ValueError("found")
+
+
+def many(run: Run) -> None:
+    for _ in range(100_000):
+        run.step()
+
+
+def slow(data: bytes) -> int:
+    return sum(one == other for one in data for other in data)
+
+
+def test_it_finds_a_fault_that_no_seed_comes_near() -> None:
+    run = Run(Target("hidden", hidden, (b"x",), (b"c", b"k", b"l", b"o"), rooms=(__file__,)), SEED)
+    run.start()
+    with pytest.raises(AssertionError, match=r"ValueError: found\nbytes.fromhex\('6c6f636b"):
+        many(run)
+
+
+def test_it_finds_what_takes_too_many_steps() -> None:
+    run = Run(Target("slow", slow, (b"x" * 8,), rooms=(__file__,)), SEED)
+    run.start()
+    with pytest.raises(AssertionError, match="TooManySteps"):
+        many(run)

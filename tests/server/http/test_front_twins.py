@@ -1,0 +1,89 @@
+"""The front and aiohttp give the same answer to the same bytes: each request that the front takes."""
+
+import asyncio
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from server.http.front import read_request
+from tests.fuzz.fuzzer import Run
+from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
+
+from ..conftest import Fronted, Running
+
+NOT_COMPARED = {"Date", "Server", "Location", "ETag"}
+WAIT_S = 20.0
+(FRONT,) = (target for target in TARGETS if target.name == "front")
+
+
+async def answered(port: int, data: bytes) -> tuple[int, dict[str, str], Any]:
+    """The answer to one request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        async with asyncio.timeout(WAIT_S):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.split(": ", 1) for line in head[1:-2])
+            raw = await reader.readexactly(int(headers["Content-Length"]))
+    finally:
+        writer.close()
+    body = json.loads(raw)
+    if "id" in body:
+        body["id"] = len(body["id"])  # each message has its own
+        headers.pop("Content-Length")
+    return int(head[0].split()[1]), {k: v for k, v in headers.items() if k not in NOT_COMPARED}, body
+
+
+def posted(body: bytes, *headers: bytes) -> bytes:
+    lines = b"".join(header + b"\r\n" for header in headers)
+    return HEAD + lines + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def requests() -> list[bytes]:
+    """Good bodies and heads, and what becomes of them with a few changes."""
+    random = Random(7)
+    (body_target,) = (target for target in TARGETS if target.name == "message body")
+    bodies = [seed.replace(b'"k"', b'"@"') for seed in body_target.seeds]
+    changed = []
+    for _ in range(60):
+        body = bytearray(random.choice(bodies))
+        at = random.randrange(len(body))
+        body[at : at + random.choice((0, 1, 3))] = random.choice(BODY_WORDS)
+        changed.append(posted(bytes(body), b"X-Any: \tthing "))
+    keyed = [
+        posted(body, b"Idempotency-Key: " + key) for body in bodies for key in (b"@", b"other@", b"@" * 300)
+    ]
+    run = Run(FRONT, 7)
+    run.start()
+    for _ in range(200):
+        run.step()
+    found = [data.replace(b'"k"', b'"@"').replace(b"order-17", b"order-1@") for data in run.corpus]
+    return [*(posted(body) for body in bodies), *changed, *keyed, *found]
+
+
+@pytest.mark.parametrize("part", range(4))
+async def test_the_same_answer_for_the_same_bytes(server: Running, part: int) -> None:
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    aiohttp_port = at.runner.addresses[0][1]  # type: ignore[union-attr]
+    assert aiohttp_port != at.front_port
+    statuses = set()
+    compared = 0
+    for data in requests()[part::4]:
+        request = read_request(data)
+        if request is None or request.end > len(data):
+            continue
+        whole = data[: request.end]
+        # A key of its own for each: a second time would be a repetition.
+        first = await answered(at.front_port, whole.replace(b"@", b"f"))
+        second = await answered(aiohttp_port, whole.replace(b"@", b"a"))
+        if b'"spread"' in whole:  # chance, or the key, says when
+            first[2].pop("deliver_at", None)
+            second[2].pop("deliver_at", None)
+        assert first == second, whole
+        statuses.add(first[0])
+        compared += 1
+    assert compared > 10
+    assert {201, 400, 422} <= statuses | ({400, 422} if part else set())

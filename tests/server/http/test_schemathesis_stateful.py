@@ -1,0 +1,167 @@
+"""schemathesis in steps that hang together: schedule, cancel, move, list, one after another, beside a model.
+
+Bodies are drawn from /openapi.json, and every answer is held against it, as in test_schemathesis.py. The
+model is a dictionary of what has to be pending: an id that was given is found, listed once and counted until
+it is cancelled, and not any more then. The same steps each time; FASTI_SOAK=1 takes many more.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+from schemathesis.config import SchemathesisConfig
+
+from tests.support.server import served
+
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+SOAK = bool(os.environ.get("FASTI_SOAK"))
+EXAMPLES, STEPS = (300, 50) if SOAK else (20, 20)
+ONE, ALL = "/v1/messages/{id}", "/v1/messages"
+FAR = "2030-01-01T00:00:00Z"
+NOT_THERE = "f" * 32
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Iterator[Any]:
+    values = "".join(f'{name}.values = ["0"]\n' for name in ("ids", "starts", "sessions"))
+    path = tmp_path / "schemathesis.toml"
+    path.write_text(CONFIG.read_text(encoding="utf-8") + values, encoding="utf-8")
+    with served(tmp_path / "data", "--clock", "simulated", settings={"spark.enabled": "false"}) as server:
+        config = SchemathesisConfig.from_path(path)
+        yield schemathesis.openapi.from_url(f"{server.url}/openapi.json", config=config)
+        assert server.stop() == 0
+        assert "Traceback" not in server.output, server.output
+
+
+class Steps(RuleBasedStateMachine):
+    """One walk, on the server whose description is `schema`; each walk has a topic of its own."""
+
+    schema: Any
+    walks: Iterator[int]
+    seen: Counter[tuple[str, int]]
+    messages = Bundle("messages")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending: dict[str, str] = {}
+        self.topic = f"walk/{next(self.walks)}"
+
+    def call(self, method: str, path: str, **parts: Any) -> Any:
+        return self.answered(self.schema[path][method].Case(**parts))
+
+    def answered(self, case: Any) -> Any:
+        """The answer, held against the description."""
+        response = case.call()
+        case.validate_response(response)
+        self.seen[case.operation.label, response.status_code] += 1
+        return response
+
+    @rule(target=messages, data=st.data())
+    def schedule(self, data: st.DataObject) -> Any:
+        """A body as it is described, for a topic of this walk, far ahead."""
+        case = data.draw(self.schema[ALL]["POST"].as_strategy())
+        case.headers = {}
+        if isinstance(case.body, dict):
+            own = {
+                "topic": self.topic,
+                "deliver_at": FAR,
+                "deliver_in": None,
+                "spread": None,
+                "key": None,
+            }
+            case.body = {**case.body, **own}
+        response = self.answered(case)
+        if response.status_code != 201:
+            assert response.status_code == 422, response.text
+            return multiple()
+        name = response.json()["id"]
+        self.pending[name] = FAR
+        return name
+
+    @rule(name=messages)
+    def get(self, name: str) -> None:
+        response = self.call("GET", ONE, path_parameters={"id": name})
+        if name in self.pending:
+            assert response.json()["state"] == "pending"
+            assert response.json()["topic"] == self.topic
+        else:
+            assert response.json()["state"] == "cancelled"
+
+    @rule(name=messages)
+    def cancel(self, name: str) -> None:
+        """204: nobody will get it, however often that is asked."""
+        response = self.call("DELETE", ONE, path_parameters={"id": name})
+        self.pending.pop(name, None)
+        assert response.status_code == 204, response.text
+
+    @rule(name=messages, days=st.integers(1, 28))
+    def move(self, name: str, days: int) -> None:
+        at = f"2031-02-{days:02d}T00:00:00Z"
+        case = self.schema[ONE]["PATCH"].Case(
+            path_parameters={"id": name}, body={"deliver_at": at}, media_type="application/json"
+        )
+        response = self.answered(case)
+        assert (response.status_code == 200) == (name in self.pending), response.text
+        if name in self.pending:
+            self.pending[name] = at
+
+    @initialize(method=st.sampled_from(("GET", "DELETE")))
+    def ask_for_what_is_not_there(self, method: str) -> None:
+        assert self.call(method, ONE, path_parameters={"id": NOT_THERE}).status_code == 404
+
+    @rule(limit=st.integers(1, 3))
+    def list_in_pages(self, limit: int) -> None:
+        """Every page, to the end: each pending one once, in order of time."""
+        query: dict[str, Any] = {"topic": self.topic, "limit": limit}
+        found, dues = [], []
+        for _ in range(len(self.pending) + 2):
+            page = self.call("GET", ALL, query=query).json()
+            found += [message["id"] for message in page["messages"]]
+            dues += [message["deliver_at"] for message in page["messages"]]
+            if page["next"] is None:
+                break
+            query["cursor"] = page["next"]
+        assert sorted(found) == sorted(self.pending)
+        assert dues == sorted(dues)
+
+    @invariant()
+    def they_are_counted(self) -> None:
+        answer = self.call("GET", ALL, query={"topic": self.topic, "count": "true", "limit": 1}).json()
+        assert answer["count"] == len(self.pending)
+
+
+def test_schedule_cancel_and_list_hang_together(schema: Any) -> None:
+    seen: Counter[tuple[str, int]] = Counter()
+    run_state_machine_as_test(
+        type("Walk", (Steps,), {"schema": schema, "walks": count(), "seen": seen}),
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            derandomize=not SOAK,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    print(dict(seen))
+    for label, status in (("POST", 201), ("DELETE", 204), ("DELETE", 404), ("PATCH", 200), ("GET", 200)):
+        assert sum(
+            number for (name, code), number in seen.items() if name.startswith(label) and code == status
+        )
