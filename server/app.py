@@ -237,7 +237,7 @@ class App:
     def _wait(self) -> None:
         """Nothing to do at once: wait for the next due message."""
         assert self._loop is not None
-        if self._quiet and self.core.is_settled():
+        if self._quiet and not self._is_reopening and self.core.is_settled():
             self._release_quiet()
         if self._timer is not None:
             self._timer.cancel()

@@ -148,7 +148,7 @@ class Writer:
     @property
     def can_compose(self) -> bool:
         """Whether `compose` would find something to do."""
-        if not self._queue:
+        if not self._queue or (self.broken is not None and not self._is_reading):
             return False
         return len(self._open) < OPEN_GROUPS or not self._queue[0][2]
 
@@ -221,10 +221,11 @@ class Writer:
     def compose(self) -> GroupCommit | None:
         """Decide what is queued and write it as one group; None when nothing needs a sync.
 
-        While enough groups are being synced, or the store is broken, only requests that should write nothing
-        are let through.
+        While enough groups are being synced, or the store can only be read, only requests that should write
+        nothing are let through. None are while not even that is known: what has failed may hold the horizon.
         """
         if not self.can_compose:
+            self._refuse_queue()
             return None
         self._open_group.begin(self._clock.wall_ms())
         answers, writes, is_whole = self._decide(self._opened.commit)
@@ -260,6 +261,7 @@ class Writer:
             self._retract(group.first_seq, group.last_seq)
         self._open.clear()
         self.broken = error
+        self._is_reading = False
         self._answer([(size, done, error) for size, done, _ in failed])
         self._refuse_queue()
 
@@ -398,11 +400,10 @@ class Writer:
         return GroupCommit(first_seq=self._open_group.first_seq, last_seq=self._opened.horizon.seq)
 
     def _refuse_queue(self) -> None:
-        """Those that write; the others can be decided all the same."""
-        refused = [one for one in self._queue if one[2]]
-        self._queue = deque(one for one in self._queue if not one[2])
-        self._queued -= sum(cost for cost, *_ in refused)
-        self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in refused])
+        if self.broken is None:
+            return
+        queue, self._queue, self._queued = self._queue, deque(), 0
+        self._answer([(size, done, StoreFailed(str(self.broken))) for _, size, _, _, done in queue])
 
     def _answer(self, answers: Answers) -> None:
         """Give each its answer; its bytes are free by then, as an answer may make the client go on."""

@@ -15,7 +15,7 @@ import pytest
 
 from server.times import format_ms
 from tests.support.http import Http, http
-from tests.support.mqtt import dial, payloads, wall_ms
+from tests.support.mqtt import payloads, wall_ms
 from tests.support.server import ServerProcess, run, serving
 
 from .test_disk_full import _message, _reader, _until_taken
@@ -61,11 +61,6 @@ async def test_a_disk_that_takes_nothing_at_all(tmp_path: Path) -> None:
             assert (await calls.call("GET", "/readyz")).status == 503
             got = await reader.take_many(len(soon))
             assert payloads(got) == [f"s{n}" for n in range(20)]
-            publisher = await dial(server.mqtt)
-            await publisher.connect("")
-            publisher.put("soon/plain", "at once", 0)
-            assert payloads(await reader.take_many(1)) == ["at once"]
-            publisher.drop()
             assert (await calls.call("POST", "/v1/messages", _message("z"))).status == 503
         acked.append(await _until_taken(calls))
         await calls.call("DELETE", f"/v1/messages/{acked[0]}", status=204)

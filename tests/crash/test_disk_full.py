@@ -78,6 +78,11 @@ async def test_disk_full(small_disk: Path) -> None:
         assert Mark(data / "bound").read() > last_ms, (
             "sent, and nothing on the disk says that it may have been"
         )
+        publisher = await dial(server.mqtt)
+        await publisher.connect("")
+        publisher.put("soon/plain", "at once", 0)
+        assert payloads(await reader.take_many(1)) == ["at once"], "nothing of it has to be stored"
+        publisher.drop()
         assert (await calls.call("GET", "/readyz")).status == 503
         assert (await calls.call("DELETE", f"/v1/messages/{acked[0]}")).status == 503
         assert (await calls.call("PATCH", f"/v1/messages/{acked[1]}", {"deliver_in": "2h"})).status == 503
