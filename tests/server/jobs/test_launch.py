@@ -132,7 +132,7 @@ async def test_the_child_shows_a_key_where_one_is_asked_for(
             await server.call("POST", "/v1/messages", body, status=201, **shown)
         await overfull.look()
         async with asyncio.timeout(60):
-            while server.app.pipeline.launcher.is_running or server.app.pipeline.open:
+            while server.app.launcher.is_running or server.app.pipeline.open:
                 await asyncio.sleep(0.02)
         (job,) = (await server.call("GET", "/v1/jobs", **shown)).body["jobs"]
         assert (job["state"], job["rows"]) == ("done", 8), job
