@@ -298,6 +298,41 @@ async def test_an_export_ends_when_its_key_is_revoked(keyed: Keyed, monkeypatch:
             await response.read()
 
 
+async def test_an_export_is_held_to_rules_that_change_meanwhile(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.http.routes.export.STEP_ROWS", 1)
+    keyed.add("a", rate=9)
+    for topic in ("x", "mine", "x", "mine"):
+        await keyed.schedule("ops", topic)
+    shown = {"Authorization": f"Bearer {keyed.keys['a']}"}
+    step = export.Reading.step
+
+    def narrowing(self: export.Reading) -> list[bytes]:
+        lines = step(self)
+        if "publish" not in keyed.file._blocks["a"]:
+            keyed.file.change("a", "rate = 9", 'publish = ["mine"]\ndeliver = ["mine"]')
+            keyed.take()
+        return lines
+
+    monkeypatch.setattr(export.Reading, "step", narrowing)
+    async with keyed.server.http.get("/v1/messages:export", headers=shown) as response:
+        exported = (await response.text()).splitlines()
+    assert [json.loads(line)["topic"] for line in exported] == ["x", "mine", "mine"]
+
+
+async def test_who_may_not_see_all_learns_of_no_id_that_is_taken(keyed: Keyed) -> None:
+    keyed.add("a", publish=["a/#"], deliver=["a/#"])
+    other = await keyed.schedule("ops", "other/1")
+    for name in (other, other[:-1] + "0"):
+        item = [{"id": name, "topic": "a/1", "payload": "x"}]
+        for query in ("ids=true", "ids=true&each=true"):
+            answer = await keyed.call("a", "POST", f"/v1/messages:batch?{query}", item, status=403)
+            assert name not in json.dumps(answer.body)
+    item = [{"id": other[:-1] + "0", "topic": "a/1", "payload": "x"}]
+    await keyed.call("ops", "POST", "/v1/messages:batch?ids=true", item, status=201)
+
+
 async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Keyed) -> None:
     at = keyed.server.http.server
     assert isinstance(at, Fronted)
