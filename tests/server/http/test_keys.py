@@ -17,7 +17,9 @@ from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
 from server.http.front import Front
 from server.http.openapi import document_of
 from server.http.routes import export
+from server.times import format_ms
 from tests.support.keys import KeysFile, with_keys
+from timeline.position import Position, at_of
 from timeline.session import Subscription
 
 from ..conftest import NDJSON, FakeLink, Fronted, Running, running
@@ -210,6 +212,23 @@ async def test_what_a_key_may_not_see_is_not_there(keyed: Keyed) -> None:
             answer = await keyed.call("a", method, f"/v1/messages/{name}{path}", body, status=404)
             assert answer.slug == "not-found"
     assert (await keyed.body("ops", "GET", f"/v1/messages/{other}"))["state"] == "pending"
+
+
+async def test_the_name_of_a_page_says_nothing_of_what_is_not_there(keyed: Keyed) -> None:
+    keyed.add("a", publish=["a/#"], deliver=["a/#"])
+    names = []
+    for hours, topic in enumerate(("a/1", "other", "other", "a/2", "a/3"), 1):
+        names.append(await keyed.schedule("ops", topic, deliver_in=3_600 * hours))
+    path, seen = "/v1/messages?limit=1", []
+    for _ in range(3):
+        page = await keyed.body("a", "GET", path)
+        seen += page["messages"]
+        if page["next"] is not None:
+            place = Position(int(page["next"], 16))
+            assert format_ms(at_of(place)) == seen[-1]["deliver_at"]
+            path = f"/v1/messages?limit=1&cursor={page['next']}"
+    assert [message["id"] for message in seen] == [names[0], names[3], names[4]]
+    assert page["next"] is None
 
 
 async def test_a_key_changes_what_it_may_send_to(keyed: Keyed) -> None:
