@@ -6,7 +6,8 @@ names the stored hash that it was checked against, so it counts no more when the
 
     unknown name     checked like any other, against somebody's hash: it takes as long as a wrong key
     wrong key        counted against its address (backoff.py), logged, answered `Refusal`
-    many at once     WAITING_MAX different ones; beyond that the answer is that there is no time
+    many at once     WAITING_MAX different ones; beyond that the answer is that there is no time. Each is
+                     looked at when its turn comes: if its address has to wait by then, so does the key
 
 While an address waits because of wrong keys, those of the server's own making that are remembered still pass:
 nobody can have guessed one, and others may be behind the same address. Passwords do not.
@@ -17,6 +18,7 @@ that cannot be read leaves everything as it was.
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -27,7 +29,7 @@ from typing import NamedTuple
 from ..clock import Clock
 from ..config import Config
 from ..logs import by, shown
-from .aside import Aside
+from .aside import THREADS, Aside
 from .backoff import Backoff
 from .hashes import Verify, argon2id, mosquitto
 from .keys_file import KeysFileError, name_in, new_key, read_keys
@@ -112,6 +114,9 @@ class Keyring:
         self._right: dict[bytes, tuple[str, str]] = {}
         """Keyed hash of name and key -> the name, and the stored hash that it was checked against."""
         self._underway: dict[bytes, list[tuple[Done, str]]] = {}
+        self._queue: deque[tuple[str, bytes, bytes]] = deque()
+        """Name, key and digest of those that are under way and have not had their turn."""
+        self._checking = 0
         self._stamps: tuple[Stamp, ...] = ()
         self._own_key = new_key(OWN_NAME)
         self._own = Principal(OWN_NAME, Grant(EVERY_SCOPE), clock.mono)
@@ -173,15 +178,37 @@ class Keyring:
             self._refuse(name, [(done, address)])
         else:
             self._underway[digest] = [(done, address)]
-            self._verify(name, key, digest, entry)
+            self._queue.append((name, key, digest))
+            self._go_on()
 
     def named(self, name: str) -> Principal | None:
         """Whose name it is, for who has been told apart otherwise: by a certificate, say."""
         return self._used(name) if name in self._entries else None
 
-    def _verify(self, name: str, key: bytes, digest: bytes, entry: Entry | None) -> None:
+    def _go_on(self) -> None:
+        """Check the next ones. Who has sent many at once has no more guesses than one after the other."""
+        while self._queue and self._checking < THREADS:
+            name, key, digest = self._queue.popleft()
+            waits = [self._backoff.wait_s(address) for _, address in self._underway[digest]]
+            if all(waits):
+                for (done, _), wait_s in zip(self._underway.pop(digest), waits, strict=True):
+                    done(Refusal(Why.HELD, wait_s))
+            elif not self._entries:
+                self._refuse(name, self._underway.pop(digest))
+            else:
+                self._checking += 1
+                self._verify(name, key, digest)
+
+    def _verify(self, name: str, key: bytes, digest: bytes) -> None:
+        entry = self._entries.get(name)
         verify = (entry or self._somebody(name)).verify
-        self._aside(lambda: verify(key), lambda is_right: self._verified(name, digest, entry, is_right))
+
+        def verified(is_right: bool | None) -> None:
+            self._checking -= 1
+            self._verified(name, digest, entry, is_right)
+            self._go_on()
+
+        self._aside(lambda: verify(key), verified)
 
     def _verified(self, name: str, digest: bytes, entry: Entry | None, is_right: bool | None) -> None:
         waiting = self._underway.pop(digest)

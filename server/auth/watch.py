@@ -1,7 +1,9 @@
 """Files of keys, read again when they change or when somebody says so.
 
-Every LOOK_S the files are looked at (a few system calls); those that are others now are read in a thread and
-put in place on the loop, and whoever holds rights looks at them again (`review`). A file that cannot be used
+Every LOOK_S the files are looked at (a few system calls); those that are others now, and have been for one
+look, are read in a thread and put in place on the loop, and whoever holds rights looks at them again
+(`review`). A file that is being written is not read: of half a file keys are missing, or the rules of one,
+which would then allow every topic. A file that cannot be used
 leaves all as it was, and the log says what is wrong with it, once for each change. When keys were last used
 is written every NOTE_S.
 """
@@ -32,6 +34,8 @@ class Watch:
         self._told = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._noted: dict[str, int] = {}
+        self._stamps = keyring.stamps()
+        """What the files were at the last look."""
 
     def start(self) -> None:
         """Begin to look, if there is anything to look at."""
@@ -50,10 +54,11 @@ class Watch:
         self._told.set()
 
     async def look(self, *, is_told: bool) -> None:
-        """Read what has changed; `is_told`: read it anyway."""
+        """Read what has changed and stands still; `is_told`: read it anyway."""
         keyring = self._keyring
         stamps = keyring.stamps()
-        if not is_told and not keyring.is_changed:
+        is_still, self._stamps = stamps == self._stamps, stamps
+        if not is_told and not (is_still and keyring.is_changed):
             return
         try:
             found = await asyncio.to_thread(keyring.read)

@@ -19,7 +19,7 @@ from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.record import Record
 from shards.store import Table
-from timeline.filters import SHARE_PREFIX, covers
+from timeline.filters import SHARE_PREFIX, covers, parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position, position
 from timeline.session import Flight, Subscription
@@ -181,6 +181,8 @@ class Broker:
                 known.session.resize(window)
                 known.link, known.left_ms, known.left_running_ms = link, 0, 0
                 if rights is not None:
+                    if known.owner != rights.name:
+                        self._hand_over(known, rights)
                     known.owner, known.rights = rights.name, rights
                     self.router.forget()
                 return known, True
@@ -194,6 +196,12 @@ class Broker:
         if rights is not None:
             fresh.owner, fresh.rights = rights.name, rights
         return fresh, False
+
+    def _hand_over(self, known: Subscriber, rights: Rights) -> None:
+        """Another key's session, or nobody's: of what it subscribes to only what the new one may stays."""
+        for text in list(known.session.subscriptions):
+            if not rights.may_subscribe(parse_share(text)[1]):
+                self.unsubscribe(known, text)
 
     def is_taken(self, client_id: str, rights: Rights | None) -> bool:
         """Whether the session of that client is not to be taken over: it is another key's that counts."""

@@ -111,11 +111,15 @@ class Selection:
         self._structures = timeline.structures_of((query.topic,)) if query.topic else None
 
     async def page(self) -> tuple[list[shapes.Message], Position | None]:
-        """The next messages and the position of the last one looked at, None at the end of the range."""
+        """The next messages and the position of the last one looked at, None at the end of the range.
+
+        For who does not see all it is that of the last one given, as long as there are more: what stands
+        between is not there for him, and so is not to be told where it stands.
+        """
         limit, start = self._query.limit, self._query.start
         views: list[shapes.Message] = []
         looked = size = 0
-        last = start
+        last = given = start
         while True:
             count = 0
             for place, number, value in islice(self.rows(start), STEP_ROWS):
@@ -123,9 +127,10 @@ class Selection:
                 view = self._view(place, number, value)
                 if view is not None:
                     if len(views) == limit or size > PAGE_BYTES:
-                        return views, last
+                        return views, last if self._sees is None else given
                     views.append(view)
                     size += len(value)
+                    given = place
                 last = place
             looked += count
             if count < STEP_ROWS:

@@ -91,12 +91,16 @@ class Batch:
     )
     async def post(self, request: web.Request) -> web.Response:
         is_each, keep_ids = flag(request, "each"), flag(request, "ids")
+        rights = rights_of(request)
+        if keep_ids and rights is not None and not rights.sees_all:
+            # The answer tells which ids are taken, also by messages that are not there for this key.
+            raise Problem("forbidden", f"the key {rights.name} may not see every message: it brings no ids")
         content_type = request.headers.get("Content-Type", "")
         is_ndjson(content_type)
         body = await request.read()
         now_ms = self._clock.wall_ms()
         post = self._each if is_each else self._all
-        return await post(body, content_type, now_ms, keep_ids, rights_of(request))
+        return await post(body, content_type, now_ms, keep_ids, rights)
 
     async def _all(
         self, body: bytes, content_type: str, now_ms: int, keep_ids: bool, rights: Rights | None

@@ -13,6 +13,8 @@ published it, and MQTT properties other than content type and user properties.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -59,7 +61,8 @@ class Export:
         since, until = instant_parameter(request, "due_from"), instant_parameter(request, "due_to")
         query = query_over(request.query.get("topic"), since, until)
         now_ms = self._clock.wall_ms()
-        reading = Reading(self._timeline, query, sees(request), now_ms, with_ids=flag(request, "ids"))
+        may_see = partial(sees, request)
+        reading = Reading(self._timeline, query, may_see, now_ms, with_ids=flag(request, "ids"))
         rights = rights_of(request)
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
         await response.prepare(request)
@@ -78,8 +81,15 @@ class Reading:
     """One export under way."""
 
     def __init__(
-        self, timeline: Timeline, query: Query, sees: Sees | None, now_ms: int, *, with_ids: bool
+        self,
+        timeline: Timeline,
+        query: Query,
+        sees: Callable[[], Sees | None],
+        now_ms: int,
+        *,
+        with_ids: bool,
     ) -> None:
+        """`sees`: what is there for who asks, by now: rules may change meanwhile."""
         self._timeline = timeline
         self._query = query
         self._sees = sees
@@ -91,7 +101,7 @@ class Reading:
 
     def step(self) -> list[bytes]:
         """The next lines, without their ends; sets `is_over`."""
-        selection = Selection(self._timeline, self._query, self._sees)
+        selection = Selection(self._timeline, self._query, self._sees())
         lines: list[bytes] = []
         looked = size = 0
         for place, number, value in islice(selection.rows(self._start), STEP_ROWS):

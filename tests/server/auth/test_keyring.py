@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.auth.aside import Threads
+from server.auth.aside import THREADS, Threads
 from server.auth.backoff import ADDRESSES_MAX, FREE, HOLD_S_MAX, Backoff, network_of
 from server.auth.keyring import OWN_NAME, REMEMBERED, WAITING_MAX, Keyring, Refusal, Why
 from server.auth.keys_file import KeysFileError
@@ -30,8 +30,8 @@ class Checks:
         self.count += 1
 
     def run(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for work, done in waiting:
+        while self.waiting:
+            work, done = self.waiting.pop(0)
             done(work())
 
 
@@ -97,8 +97,8 @@ def test_an_unknown_name_costs_the_check_that_a_wrong_key_costs(
     for name in ("a", "nobody", ""):
         keyring.check(name, b"fasti_x_y", "x", answers.append)
     assert answers == []
-    assert checks.count == 3
     checks.run()
+    assert checks.count == 3
     assert answers == [WRONG] * 3
 
 
@@ -125,6 +125,22 @@ def test_no_more_are_checked_at_a_time_than_there_may_be(
     keyring.check("a", a.encode(), "x", answers.append)
     checks.run()
     assert named(answers[-1]) == "a"
+
+
+def test_who_sends_many_wrong_keys_at_once_has_no_more_guesses(
+    file: KeysFile, clock: Clock, checks: Checks
+) -> None:
+    a = file.add("a")
+    keyring = ring(file.path, clock, checks)
+    answers: list[Principal | Refusal] = []
+    for number in range(WAITING_MAX - 1):
+        keyring.check("a", b"%d" % number, "guesser", answers.append)
+    keyring.check("a", a.encode(), "somebody", answers.append)
+    checks.run()
+    assert checks.count <= FREE + THREADS + 1
+    assert [answer.why for answer in answers if isinstance(answer, Refusal)].count(Why.HELD) >= 200
+    assert named(answers[-1]) == "a"
+    assert shown(keyring, "a", "x", "guesser") == Refusal(Why.HELD, keyring._backoff.wait_s("guesser"))
 
 
 def test_what_is_remembered_is_bounded(file: KeysFile, clock: Clock) -> None:

@@ -398,6 +398,27 @@ def test_a_session_is_its_key_s_own(rig: Keyed, how: str) -> None:
     rig.come("b", "c1")
 
 
+@pytest.mark.parametrize("how", ["away", "crash"])
+def test_who_takes_over_a_session_has_no_subscription_that_it_may_not_ask_for(rig: Keyed, how: str) -> None:
+    rig.add("a")
+    rig.add("b", subscribe=["own/#"])
+    peer = rig.stay("a", "c1")
+    for text in ("#", "$share/g/+/x", "own/x", "$share/g/own/y"):
+        peer.subscribe(text, qos=1)
+    peer.drop()
+    rig.revoke("a")
+    taken = rig.stay("b", "c1")
+    if how == "crash":
+        taken.drop()
+        rig.crash()
+        rig.pump()
+        taken = rig.stay("b", "c1")
+    ops = rig.come("ops")
+    for topic in ("other", "own/z", "other/x", "own/x", "own/y"):
+        ops.publish1(topic)
+    assert [packet.topic for packet in _all(taken)] == [b"own/x", b"own/y"]
+
+
 def test_idempotency_keys_are_each_user_s_own(rig: Keyed) -> None:
     rig.add("a")
     ids = []

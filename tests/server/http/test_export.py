@@ -146,7 +146,7 @@ async def test_an_export_while_everything_moves(server: Running, monkeypatch: py
     items = [{"topic": "a", "payload": n, "deliver_in": 60 * (n + 1)} for n in range(60)]
     ids = (await put(server, items))["ids"]
     query = export.query_over(None, None, None)
-    reading = export.Reading(read_side(server.app), query, None, server.clock.now_ms, with_ids=True)
+    reading = export.Reading(read_side(server.app), query, lambda: None, server.clock.now_ms, with_ids=True)
     found: list[str] = []
     for n in range(200):
         if reading.is_over:

@@ -17,7 +17,9 @@ from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
 from server.http.front import Front
 from server.http.openapi import document_of
 from server.http.routes import export
+from server.times import format_ms
 from tests.support.keys import KeysFile, with_keys
+from timeline.position import Position, at_of
 from timeline.session import Subscription
 
 from ..conftest import NDJSON, FakeLink, Fronted, Running, running
@@ -212,6 +214,23 @@ async def test_what_a_key_may_not_see_is_not_there(keyed: Keyed) -> None:
     assert (await keyed.body("ops", "GET", f"/v1/messages/{other}"))["state"] == "pending"
 
 
+async def test_the_name_of_a_page_says_nothing_of_what_is_not_there(keyed: Keyed) -> None:
+    keyed.add("a", publish=["a/#"], deliver=["a/#"])
+    names = []
+    for hours, topic in enumerate(("a/1", "other", "other", "a/2", "a/3"), 1):
+        names.append(await keyed.schedule("ops", topic, deliver_in=3_600 * hours))
+    path, seen = "/v1/messages?limit=1", []
+    for _ in range(3):
+        page = await keyed.body("a", "GET", path)
+        seen += page["messages"]
+        if page["next"] is not None:
+            place = Position(int(page["next"], 16))
+            assert format_ms(at_of(place)) == seen[-1]["deliver_at"]
+            path = f"/v1/messages?limit=1&cursor={page['next']}"
+    assert [message["id"] for message in seen] == [names[0], names[3], names[4]]
+    assert page["next"] is None
+
+
 async def test_a_key_changes_what_it_may_send_to(keyed: Keyed) -> None:
     keyed.add("a", publish=["a/#"], deliver=["#"])
     own, twice, other = [await keyed.schedule("ops", topic) for topic in ("a/1", "a/2", "b/1")]
@@ -296,6 +315,41 @@ async def test_an_export_ends_when_its_key_is_revoked(keyed: Keyed, monkeypatch:
     with pytest.raises(Exception, match=r"payload|disconnected|closed|Transfer"):
         async with keyed.server.http.get("/v1/messages:export", headers=shown) as response:
             await response.read()
+
+
+async def test_an_export_is_held_to_rules_that_change_meanwhile(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.http.routes.export.STEP_ROWS", 1)
+    keyed.add("a", rate=9)
+    for topic in ("x", "mine", "x", "mine"):
+        await keyed.schedule("ops", topic)
+    shown = {"Authorization": f"Bearer {keyed.keys['a']}"}
+    step = export.Reading.step
+
+    def narrowing(self: export.Reading) -> list[bytes]:
+        lines = step(self)
+        if "publish" not in keyed.file._blocks["a"]:
+            keyed.file.change("a", "rate = 9", 'publish = ["mine"]\ndeliver = ["mine"]')
+            keyed.take()
+        return lines
+
+    monkeypatch.setattr(export.Reading, "step", narrowing)
+    async with keyed.server.http.get("/v1/messages:export", headers=shown) as response:
+        exported = (await response.text()).splitlines()
+    assert [json.loads(line)["topic"] for line in exported] == ["x", "mine", "mine"]
+
+
+async def test_who_may_not_see_all_learns_of_no_id_that_is_taken(keyed: Keyed) -> None:
+    keyed.add("a", publish=["a/#"], deliver=["a/#"])
+    other = await keyed.schedule("ops", "other/1")
+    for name in (other, other[:-1] + "0"):
+        item = [{"id": name, "topic": "a/1", "payload": "x"}]
+        for query in ("ids=true", "ids=true&each=true"):
+            answer = await keyed.call("a", "POST", f"/v1/messages:batch?{query}", item, status=403)
+            assert name not in json.dumps(answer.body)
+    item = [{"id": other[:-1] + "0", "topic": "a/1", "payload": "x"}]
+    await keyed.call("ops", "POST", "/v1/messages:batch?ids=true", item, status=201)
 
 
 async def test_the_front_takes_who_is_known_and_hands_over_who_is_not(keyed: Keyed) -> None:
