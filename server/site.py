@@ -1,7 +1,8 @@
 """The HTTP side put together: which parts of the app each resource uses, what every request passes through.
 
 That is, from the outside in: the count of answers, CORS, problems made of exceptions, keys, the bound on
-bodies, the route. The resources themselves (server/http) know the parts that they are given, and not the app.
+bodies, keys again when a body has come, the route. The resources themselves (server/http) know the parts that
+they are given, and not the app.
 """
 
 import asyncio
@@ -50,14 +51,15 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
-    spreader = Spreader(timeline)
+    spreader, access = Spreader(timeline), Access(app.keyring)
     site = web.Application(
         middlewares=[
             _counting(metrics),
             cors(_pages(config)),
             problem_middleware,
-            Access(app.keyring).middleware(),
+            access.middleware(),
             gate.middleware(),
+            access.again(),
         ],
         client_max_size=http.max_body,
     )

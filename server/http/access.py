@@ -62,9 +62,23 @@ class Access:
             scope = ANY if call is None else call.scope
             if scope != OPEN:
                 principal = await self._whose(request)
-                if scope != ANY and not principal.has(scope):
-                    raise Problem("forbidden", f"the key {principal.name} has not the scope {scope}")
+                _check_scope(principal, scope)
                 request[RIGHTS] = principal.here
+            return await handler(request)
+
+        return guarded
+
+    def again(self) -> Middleware:
+        """Looks at the key once more when the body is there: who sends it slowly may have lost it by then."""
+
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            rights, call = rights_of(request), call_of(request.match_info.handler)
+            if rights is not None and request.body_exists and call is not None and call.body is not None:
+                await request.read()
+                if not rights.is_live:
+                    raise _unauthorized("the key has been revoked", ', error="invalid_token"')
+                _check_scope(rights.principal, call.scope)
             return await handler(request)
 
         return guarded
@@ -131,6 +145,11 @@ def charge(rights: Rights | None, count: int) -> None:
 def over_quota(why: str, wait_s: float) -> Problem:
     """`wait_s`: after so long it may be tried again."""
     return Problem("over-quota", why, headers={"Retry-After": str(max(1, ceil(wait_s)))})
+
+
+def _check_scope(principal: Principal, scope: str) -> None:
+    if scope != ANY and not principal.has(scope):
+        raise Problem("forbidden", f"the key {principal.name} has not the scope {scope}")
 
 
 def _key_in(authorization: str) -> str | None:

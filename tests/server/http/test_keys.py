@@ -297,6 +297,31 @@ async def test_a_key_that_is_revoked_or_changed_counts_at_once(keyed: Keyed) -> 
     await keyed.call("a", "POST", "/v1/messages", {"topic": "t", "payload": "x"}, status=401)
 
 
+@pytest.mark.parametrize(("how", "status"), [("revoked", 401), ("other scope", 403), ("not", 200)])
+async def test_a_body_that_comes_when_its_key_counts_no_more_does_nothing(
+    keyed: Keyed, how: str, status: int
+) -> None:
+    keyed.add("a", "admin")
+    shown = {"Authorization": f"Bearer {keyed.keys['a']}", "Content-Type": "application/json"}
+    await keyed.call("a", "GET", "/v1/info")
+    before = keyed.server.clock.now_ms
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'{"by":'
+        for _ in range(3):
+            await keyed.call("ops", "GET", "/v1/info")
+        if how == "revoked":
+            keyed.file.revoke("a")
+        if how == "other scope":
+            keyed.file.change("a", "admin", "read")
+        keyed.take()
+        yield b' "PT1S"}'
+
+    async with keyed.server.http.post("/v1/clock:advance", data=slowly(), headers=shown) as response:
+        assert response.status == status
+    assert keyed.server.clock.now_ms - before == (1_000 if how == "not" else 0)
+
+
 async def test_an_export_ends_when_its_key_is_revoked(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.http.routes.export.STEP_ROWS", 1)
     keyed.add("a")
