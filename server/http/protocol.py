@@ -50,6 +50,13 @@ class Protocol(RequestHandler):
         """Whether the client is not read at the moment, because of us."""
         return self._reading_paused or self._buffer_paused
 
+    def data_received(self, data: bytes) -> None:
+        """Nothing is upgraded here: else a request behind one that asks for it could wait for good."""
+        super().data_received(data)
+        if self._upgraded and self._parser is not None:
+            self._parser.set_upgraded(False)
+            self._upgraded = False
+
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
