@@ -24,6 +24,11 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n"
 class FramingError(Exception):
     """These are no chunks, or such as nobody sends in earnest."""
 
+    def __init__(self, text: str, good: int) -> None:
+        """`good`: so many of the bytes that were fed lie before the line that is wrong."""
+        super().__init__(text)
+        self.good = good
+
 
 class Body(Protocol):
     """What is measured."""
@@ -76,23 +81,23 @@ class Chunked:
             end = stop + 1 if stop >= 0 else len(data)
             self._line += data[at:end]
             if len(self._line) > CHUNK_LINE_MAX:
-                raise FramingError("a line between chunks is too long")
-            at = end
+                raise FramingError("a line between chunks is too long", at)
             if stop >= 0:
                 line, self._line = self._line, b""
-                self._read_line(line)
+                self._read_line(line, at)
+            at = end
         return at
 
-    def _read_line(self, line: bytes) -> None:
+    def _read_line(self, line: bytes, at: int) -> None:
         if self._in_trailers:
             self._trailer_bytes += len(line)
             if self._trailer_bytes > TRAILERS_MAX:
-                raise FramingError("the trailers are too long")
+                raise FramingError("the trailers are too long", at)
             self.is_done = line == b"\r\n"
             return
         found = _SIZE.fullmatch(line)
         if found is None:
-            raise FramingError("this is not the size of a chunk")
+            raise FramingError("this is not the size of a chunk", at)
         size = int(found[1], 16)
         if size == 0:
             self._in_trailers = True
@@ -100,7 +105,7 @@ class Chunked:
         self._left = size + 2
         self._overhead = max(0, self._overhead + OVERHEAD - size)
         if self._overhead > OVERHEAD_MAX:
-            raise FramingError("the chunks are too small")
+            raise FramingError("the chunks are too small", at)
 
 
 def body_of(length: int | None) -> Body | None:

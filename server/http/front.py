@@ -52,7 +52,7 @@ from .answers import WRITE_ERRORS, problem_of_write
 from .connections import TICK_S, Connections
 from .framing import Body, FramingError, body_of
 from .gate import Gate
-from .heads import HEAD_MAX, HOST, Head, check_begun, read_head
+from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head
 from .posting import first_answer, place
 from .problems import MEDIA_TYPE, Problem
 from .protocol import Protocol
@@ -112,7 +112,10 @@ def read_request(data: bytes) -> Request | None:
     if stop < 0 or not _HEADERS.fullmatch(data, len(START), stop + 2):
         return None
     known: dict[bytes, bytes] = {}
-    for name, value in _HEADER.findall(data, len(START), stop + 2):
+    headers = _HEADER.findall(data, len(START), stop + 2)
+    if len(headers) > HEADERS_MAX:
+        return None
+    for name, value in headers:
         lower = name.lower()
         if lower in known or _MATTERS.match(lower):
             return None
@@ -500,7 +503,8 @@ class Front(Opening):
             except FramingError as error:
                 log.debug("not readable: %s", error)
                 self._is_ending, self._since_s = True, self._loop.time()
-                inner.data_received(data + b"\0\r\n")  # aiohttp finds at the latest here that it is no body
+                # Nothing behind it: what aiohttp takes for the end might be followed by a request, unread.
+                inner.data_received(data[: at + error.good] + b"\0\r\n")  # it finds here that it is no body
                 return
             self._body_bytes += end - at
             self._heard_s = self._loop.time()

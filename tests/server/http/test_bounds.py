@@ -352,6 +352,7 @@ async def test_empty_lines_before_a_call_are_passed_over(bench: Bench) -> None:
         (OTHER.replace(b"100-continue", b"miracle"), 417),
         (POST.replace(b"Host:", b"Content-Encoding: br\r\nHost:"), 415),
         (GET.replace(b"Host:", b"X: " + b"a" * 20_000 + b"\r\nHost:"), 431),
+        (POST.replace(b"Host:", b"".join(b"X%d: a\r\n" % n for n in range(99)) + b"Host:"), 431),
         (POST.replace(b"Content-Length: 49", b"Transfer-Encoding: gzip"), 501),
         (GET.replace(b"HTTP/1.1", b"HTTP/2.0"), 505),
     ],
@@ -387,6 +388,42 @@ async def test_chunks_and_calls_follow_each_other(bench: Bench, call: bytes) -> 
             status, _ = await wire.answer()
             statuses += [status] if status != 100 else []
         assert statuses == [201, 200 if call is GET else 201, 201]
+
+
+NO_CHUNKS = {
+    "too small": b"1\r\n \r\n" * 3_000 + b"0\r\n\r\n",
+    "a long size": b"000000000\r\n\r\n",
+    "a long extension": b"1;" + b"a" * 2_000 + b"\r\n \r\n0\r\n\r\n",
+    "a long value": b"1;a=" + b"a" * 2_000 + b"\r\n \r\n0\r\n\r\n",
+    "a long text": b'1;a="' + b"a" * 2_000 + b'"\r\n \r\n0\r\n\r\n',
+    "long trailers": b"0\r\n" + b"T: %b\r\n" % (b"x" * 300) * 40 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("name", NO_CHUNKS)
+@pytest.mark.parametrize("step", [1 << 20, 100])
+async def test_nothing_behind_chunks_that_are_none_is_a_request(bench: Bench, name: str, step: int) -> None:
+    """aiohttp reads chunks less strictly; what it finds behind them has not been looked at."""
+    foreign = b"GET /livez HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 9\r\n\r\n"
+    head = b"POST /v1/schedules/x:pause HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    wire, _ = await bench.one()
+    data = head + NO_CHUNKS[name] + foreign
+    for at in range(0, len(data), step):
+        wire.send(data[at : at + step])
+        await asyncio.sleep(0)
+    said = await wire.end()
+    assert said.startswith((b"HTTP/1.1 404 ", b"HTTP/1.0 400 ", b"HTTP/1.1 400 "))
+    assert b'{"status":"ok"}' not in said
+
+
+async def test_a_body_behind_the_answer_to_an_upgrade_is_its_end(bench: Bench) -> None:
+    """Nothing is upgraded, whenever the rest of the request comes."""
+    wire, _ = await bench.one()
+    head = b"POST /v1/none HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+    wire.send(head + b"Content-Length: 9\r\n\r\n1234")
+    assert (await wire.answer())[0] == 404
+    wire.send(b"56789" + GET)
+    assert (await wire.answer())[0] == 200
 
 
 async def test_chunks_of_a_byte_are_refused(bench: Bench) -> None:

@@ -107,6 +107,36 @@ def test_it_ends_in_time_whatever_clients_do(tmp_path: Path, has_tls: bool) -> N
         assert time.monotonic() - started < WITHIN_S
 
 
+def test_answers_that_nobody_takes_are_bounded_below_tls_too(tmp_path: Path) -> None:
+    """Of each the system takes some MB; the rest is the server's."""
+    more, settings = options(True)
+    settings |= {"http.buffered_bytes": 2 << 20}
+    context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
+    line = b'{"topic":"a","payload":"%b","deliver_in":"3h"}\n' % (b"x" * 8_000)
+    with served(tmp_path / "data", *more, settings=settings) as server, ExitStack() as stack:
+
+        def dial() -> ssl.SSLSocket:
+            one = stack.enter_context(socket.socket())
+            one.settimeout(60)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            one.connect(server.http)
+            return stack.enter_context(context.wrap_socket(one, server_hostname="localhost"))
+
+        def ask(call: bytes, body: bytes = b"") -> bytes:
+            one = dial()
+            head = b"%b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n" % call
+            one.sendall(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            return b"".join(iter(lambda: one.recv(65_536), b""))
+
+        assert ask(b"POST /v1/messages:batch", line * 1_000).startswith(b"HTTP/1.1 201 ")
+        for _ in range(8):
+            deaf = dial()
+            deaf.sendall(b"GET /v1/messages?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        deadline = time.monotonic() + WITHIN_S
+        while b'bounded_total{bound="http.buffered_bytes"}' not in (said := ask(b"GET /metrics")):
+            assert time.monotonic() < deadline, said[-200:]
+
+
 def test_out_of_descriptors_it_sheds_and_says_so(tmp_path: Path) -> None:
     with served(tmp_path / "data") as server, ExitStack() as stack:
         assert livez(server).startswith(b"HTTP/1.1 200 ")
