@@ -187,6 +187,18 @@ async def _connect(
         log.info(text, way.handshake_s, extra=cause)
 
 
+def read_on(transport: asyncio.ReadTransport) -> bool:
+    """Have a socket read again; False if it cannot be, and `connection_lost` is on its way.
+
+    A handle of uvloop that a fault has closed says so only by raising, and not by `is_closing`.
+    """
+    try:
+        transport.resume_reading()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _files_max() -> float:
     """The number that a connection's descriptor stays below. They are given from the lowest one up."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, cast
 from shards.dedupe import Known
 from shards.errors import Corrupt, StoreFailed
 
-from ..accepting import Opening
+from ..accepting import Opening, read_on
 from ..browsers import ForeignHost, ForeignOrigin, Pages
 from ..clock import Clock
 from ..config import Http, Limits
@@ -553,7 +553,7 @@ class Front(Opening):
         if not data or transport is None or transport.is_closing():
             return
         self._keep(b"")
-        transport.resume_reading()
+        read_on(transport)
         self._take(data)
 
     # -- the end

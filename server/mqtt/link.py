@@ -34,7 +34,7 @@ from fcntl import ioctl
 from termios import TIOCOUTQ
 from typing import cast
 
-from ..accepting import Opening
+from ..accepting import Opening, read_on
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
@@ -282,7 +282,7 @@ class MqttLink(Opening):
         self._is_held = False
         if not self._transport.is_closing():
             self._last_received = self._loop.time()
-            self._transport.resume_reading()
+            read_on(self._transport)
 
     def refuse(self, reason: Reason, why: str) -> None:
         """End it, whatever it is doing."""
@@ -304,9 +304,8 @@ class MqttLink(Opening):
         self._timer = self._loop.call_later(LINGER_S, _cut, transport)
         connection.lost()
         self._links.keep(self, 0)
-        if transport.is_closing():
+        if transport.is_closing() or not read_on(transport):
             return
-        transport.resume_reading()
         if not transport.can_write_eof():
             transport.close()  # TLS: says that this is the end, and reads until the client has said so too
             return

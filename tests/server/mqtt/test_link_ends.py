@@ -12,6 +12,7 @@ from server.browsers import Pages
 from server.codec.encode import encode
 from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
 from server.delivery.broker import Broker
+from server.delivery.subscriber import Closing
 from server.kinds import Address
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
@@ -121,6 +122,21 @@ async def test_who_keeps_too_much_is_read_to_its_end() -> None:
     assert transport.is_over
     assert not transport.is_paused
     assert served.links.kept_bytes == 0
+
+
+async def test_a_socket_that_a_fault_has_closed_can_be_ended_all_the_same() -> None:
+    """uvloop has closed its handle, does not say so by `is_closing`, and has not called `connection_lost`."""
+    served = Served()
+    link, transport = await served.link("a")
+
+    def resume_reading() -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    transport.resume_reading = resume_reading  # type: ignore[method-assign]
+    link.shut(Closing.STOPPING)
+    link.connection_lost(None)
+    assert not served.links
+    assert served.rig.core.broker.sessions.get("a") is None
 
 
 # -- what is not handled when it ends
