@@ -31,7 +31,6 @@ from .tls import Certificates, http_certificates, mqtt_certificates
 
 log = logging.getLogger(__name__)
 
-
 STOP_S = 5.0
 FILES_INTERVAL_S = 5
 INSIDE = Address("127.0.0.1", 0)

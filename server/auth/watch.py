@@ -3,9 +3,8 @@
 Every LOOK_S the files are looked at (a few system calls); those that are others now, and have been for one
 look, are read in a thread and put in place on the loop, and whoever holds rights looks at them again
 (`review`). A file that is being written is not read: of half a file keys are missing, or the rules of one,
-which would then allow every topic. A file that cannot be used
-leaves all as it was, and the log says what is wrong with it, once for each change. When keys were last used
-is written every NOTE_S.
+which would then allow every topic. A file that cannot be used leaves all as it was, and the log says what is
+wrong with it, once for each change. When keys were last used is written every NOTE_S.
 """
 
 import asyncio

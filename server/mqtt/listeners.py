@@ -71,7 +71,8 @@ class Listeners:
     def _pages(self, address: Address) -> Pages:
         config = self._broker.config
         origins = (*config.http.origins, *self._config.ws_origins)
-        has_keys = bool(config.auth.keys_file)
+        # Where anybody is let in a page gets much without a key, whoever else has one.
+        has_keys = bool(config.auth.keys_file) and not self._lets_anybody(address)
         return Pages(address, hosts=config.http.hosts, origins=origins, has_keys=has_keys)
 
     def _begin(self, peer: str, *, door: Door, pages: Pages | None) -> Opening | None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from server.app import App
+from server.clock import SystemClock
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import (
@@ -27,7 +29,13 @@ from server.codec.packets import (
 )
 from server.codec.publish import Decoder
 from server.config import Config
+from server.delivery.subscriber import Closing
+from server.kinds import Address
 from server.mqtt.link import MqttLink
+from server.mqtt.listeners import Listeners
+from shards.rocks import RocksStore
+from tests.support.keys import KeysFile, with_keys
+from tests.support.rig import config
 from tests.support.served import TLS, Served, everywhere, serve
 
 
@@ -261,3 +269,30 @@ async def test_one_stalled_reader_among_ten(served: Served) -> None:
         packet = await readers[0].take(Publish)
         assert isinstance(packet, Publish)
         readers[0].send(Ack(wire.PUBACK, packet.packet_id))
+
+
+@pytest.mark.parametrize(("anonymous", "status"), [(None, b"101"), (True, b"421")])
+async def test_any_host_will_do_only_where_a_key_has_to_be_shown(
+    tmp_path: Path, anonymous: bool | None, status: bytes
+) -> None:
+    """127.1 is loopback for the system, and no address that is known to be."""
+    keys = KeysFile(tmp_path / "keys.toml")
+    keys.add("ops", "admin")
+    settings = with_keys(config(listen=(Address("127.1", 0, "ws"),)), keys.path, allow_anonymous=anonymous)
+    app = App(settings, SystemClock(), RocksStore(tmp_path / "data"), fatal=lambda: None)
+    await app.start()
+    listeners = Listeners(app.core.broker, settings, app.keyring, None)
+    try:
+        (where,) = await listeners.open()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(str(where["port"])))
+        writer.write(
+            b"GET /mqtt HTTP/1.1\r\nHost: rebound.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        assert (await reader.readline()).split()[1] == status
+        writer.close()
+    finally:
+        listeners.close()
+        for link in list(listeners.links):
+            link.shut(Closing.STOPPING)
+        await app.stop()
