@@ -83,6 +83,7 @@ def verify(path: Path, max_slices: int, *, repair: bool) -> int:
     if repair:
         adopt_strays(store, lost)
         _repair(store, damages, faults, max_slices)
+        store.flush()  # what is there now is what counts as synced
     store.close()
     count = len(damages) + len(faults) + len(lost)
     _say(f"{count} faults" if count else "nothing wrong")

@@ -5,6 +5,7 @@ The store
     rocks.py         the contract on RocksDB
     memory.py        the contract in RAM: the model that RocksDB is held against, and what most tests run on
     mark.py          a time that can be written on a full disk: how far dispatch may go then
+    synced.py        how much was synced: a log cut off since is told from one that a kill tore
     scan.py          the guarded iterators over a RocksDB column family
     errors.py        StoreFailed, Corrupt and others
 

@@ -20,7 +20,7 @@ do (1 to 8 ms).
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -44,6 +44,7 @@ from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
 from .mark import Mark
 from .scan import scan, scan_at_rest
 from .store import Batch, Contents, Table
+from .synced import Synced
 from .unreadable import REPAIR_BYTES, Unreadable
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ _END = b"\xff" * 64
 _ROTTEN = ("Corruption", "Input/output error", "No such file")
 """How the engine names bytes that are not as they were written, or not there."""
 OPEN_FILES = 256
+ENGINE = Path(__file__).parent / "engine"
+"""Options that the binding has no setter for, as a file of the engine."""
 ROOM_BYTES = 64 << 10
 """A disk with less room is not tried."""
 
@@ -98,6 +101,7 @@ class RocksStore:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path
         self._mark = Mark(path / "bound")
+        self._synced = Synced(path)
         self.read_only = read_only
         self.is_damaged = for_repair
         self._for_repair = for_repair
@@ -119,9 +123,11 @@ class RocksStore:
 
     def flush(self) -> None:
         try:
+            change = self._db.latest_sequence_number()
             self._db.flush_wal(True)
         except Exception as error:
             raise self._write_refusal(f"sync of {self.path}", error) from error
+        self._synced.note(change)
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         family = self._family(table)
@@ -306,6 +312,7 @@ class RocksStore:
             raise StoreFailed(f"{self.path}: No space left on device: {free} bytes are free")
 
     def close(self) -> None:
+        self._synced.settle()
         self._families.clear()
         self._handles.clear()
         self._messages.clear()
@@ -339,6 +346,15 @@ class RocksStore:
             self._stop_compacting(text)
         return StoreFailed(f"{where}: {text}")
 
+    def _checked(self, check: Callable[[], None]) -> None:
+        """A repair goes on with what is left."""
+        try:
+            check()
+        except Corrupt as error:
+            if not self._for_repair:
+                raise
+            log.error("%s", str(error))
+
     def _stop_compacting(self, why: str) -> None:
         self.is_damaged = True
         log.error("%s is damaged, nothing is compacted until it is repaired: %s", self.path, why)
@@ -350,6 +366,7 @@ class RocksStore:
 
     def _open(self, *, read_only: bool) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        self._checked(self._synced.check_manifest)
         options = self._options()
         names = set(_families_on_disk(self.path, options))
         if not read_only:
@@ -360,6 +377,14 @@ class RocksStore:
         access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
             db = Rdict(str(self.path), options, families, access)
+        except Exception as error:
+            raise _refusal(self.path, error) from error
+        try:
+            self._checked(lambda: self._synced.check(db.latest_sequence_number()))
+        except Corrupt:
+            db.close()
+            raise
+        try:
             found = {table: db.get_column_family(table.value) for table in Table}
             handles = {table: db.get_column_family_handle(table.value) for table in Table}
         except Exception as error:
@@ -411,7 +436,7 @@ def _options(cache: Cache) -> Options:
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     blocks.set_bloom_filter(10, False)
     blocks.set_block_size(16 << 10)
-    options = Options(raw_mode=True)
+    options, _ = Options.load_latest(str(ENGINE))
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
