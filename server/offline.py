@@ -1,5 +1,6 @@
 """Commands on a stopped server's data: look, check, repair."""
 
+import os
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -33,7 +34,7 @@ from .times import format_ms
 
 def inspect(path: Path, max_slices: int) -> int:
     """Print slices, shards and sessions; 0."""
-    store = _open_existing(path)
+    store = _open_existing(path, is_read=True)
     cursor = stored_cursor(store, 0)
     directory = read_directory(store, max_slices)
     _say(f"{path}: horizon {format_ms(at_of(cursor.horizon))}, bound {format_ms(cursor.bound_ms)}")
@@ -63,7 +64,7 @@ def verify(path: Path, max_slices: int, *, repair: bool) -> int:
 
     What is damaged in the directory cannot be repaired, and then nothing is. Raises Corrupt: it has gone.
     """
-    store = _open_existing(path, for_repair=repair)
+    store = _open_existing(path, is_read=not repair, for_repair=repair)
     if repair:
         store.finish_rewrites()
     damages = verify_tables(store)
@@ -127,10 +128,11 @@ def retime(path: Path, config: Config) -> int:
     return 0
 
 
-def _open_existing(path: Path, *, for_repair: bool = False) -> RocksStore:
+def _open_existing(path: Path, *, is_read: bool = False, for_repair: bool = False) -> RocksStore:
+    """`is_read`: that is all, so a directory that cannot be written will do."""
     if not (path / "CURRENT").exists():
         raise StoreFailed(f"{path} holds no data")
-    store = RocksStore(path, for_repair=for_repair)
+    store = RocksStore(path, read_only=is_read and not os.access(path, os.W_OK), for_repair=for_repair)
     try:
         with suppress(Corrupt):  # what cannot be read is found by the command
             format_of(store)

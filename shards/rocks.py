@@ -25,6 +25,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 from rocksdict import (
@@ -62,6 +63,10 @@ _ROTTEN = ("Corruption", "Input/output error", "No such file")
 OPEN_FILES = 256
 ENGINE = Path(__file__).parent / "engine"
 """Options that the binding has no setter for, as a file of the engine."""
+_OF_THE_BINDING = "(os error "
+"""How errors end that the binding meets by itself; the engine says them otherwise."""
+_WRITTEN = frozenset(("rocksdict-config.json", "LOG", "LOCK"))
+"""What is written when a database is opened to be read."""
 ROOM_BYTES = 64 << 10
 """A disk with less room is not tried."""
 
@@ -110,6 +115,8 @@ class RocksStore:
         self._families: dict[Table, Rdict] = {}
         self._handles: dict[Table, object] = {}
         self._messages: list[object] = []
+        self._links: TemporaryDirectory[str] | None = None
+        """What the engine reads while the disk does not even take what it writes to read."""
         self._open(read_only=read_only)
 
     def batch(self) -> RocksBatch:
@@ -299,6 +306,7 @@ class RocksStore:
         self._is_reading = False
         if reading is not None:
             reading.close()
+            self._drop_links()
 
     def _check_room(self) -> None:
         """Opening writes what the log holds into tables: compressed to less than an eighth hardly ever."""
@@ -307,6 +315,8 @@ class RocksStore:
             log_bytes = sum(log.stat().st_size for log in self.path.glob("*.log"))
         except OSError as error:
             raise StoreFailed(f"{self.path}: {error.strerror}") from error
+        if disk.f_flag & os.ST_RDONLY:
+            raise StoreFailed(f"{self.path}: Read-only file system")
         free = disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
         if free < ROOM_BYTES + log_bytes // 8:
             raise StoreFailed(f"{self.path}: No space left on device: {free} bytes are free")
@@ -321,6 +331,12 @@ class RocksStore:
             with suppress(Exception):
                 self._db.close()
                 break
+        self._drop_links()
+
+    def _drop_links(self) -> None:
+        links, self._links = self._links, None
+        if links is not None:
+            links.cleanup()
 
     def _family(self, table: Table) -> Rdict:
         family = self._families.get(table)
@@ -346,6 +362,24 @@ class RocksStore:
             self._stop_compacting(text)
         return StoreFailed(f"{where}: {text}")
 
+    def _opened(self, options: Options, names: set[str], *, read_only: bool) -> Rdict:
+        families = dict.fromkeys(names, options)
+        if not read_only:
+            return Rdict(str(self.path), options, families, AccessType.read_write())
+        try:
+            return Rdict(str(self.path), options, families, AccessType.read_only())
+        except Exception as error:
+            if _OF_THE_BINDING not in str(error):
+                raise
+        # It writes a file of its own, and the engine its log, even to read: where a disk takes nothing, both
+        # go into a folder of links to what is on it.
+        self._links = TemporaryDirectory(prefix="fasti-")
+        folder = Path(self._links.name)
+        for file in self.path.iterdir():
+            if file.is_file() and file.name not in _WRITTEN:
+                (folder / file.name).symlink_to(file.absolute())
+        return Rdict(str(folder), options, families, AccessType.read_only())
+
     def _checked(self, check: Callable[[], None]) -> None:
         """A repair goes on with what is left."""
         try:
@@ -365,6 +399,14 @@ class RocksStore:
         return options
 
     def _open(self, *, read_only: bool) -> None:
+        try:
+            self._open_tables(read_only=read_only)
+        except ShardsError:
+            if read_only:
+                self._drop_links()
+            raise
+
+    def _open_tables(self, *, read_only: bool) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self._checked(self._synced.check_manifest)
         options = self._options()
@@ -373,10 +415,8 @@ class RocksStore:
             self._mark.prepare()
             # What is not there yet is made at opening, all in one go: a sixth of the time of one by one.
             names.update(table.value for table in Table)
-        families = dict.fromkeys(names, options)
-        access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
-            db = Rdict(str(self.path), options, families, access)
+            db = self._opened(options, names, read_only=read_only)
         except Exception as error:
             raise _refusal(self.path, error) from error
         try:
