@@ -42,6 +42,7 @@ Cutting and dropping slices
 
 Opening and checking
     recover.py       from what is on disk to `Opened`, and back to it after a failure
+    pointers.py      rows that point at others, and at nothing
     verify.py        derived data against the rows; repair
 
 What rows stand for are values of timeline/; server/writer.py decides when a group is composed and synced.
