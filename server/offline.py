@@ -86,7 +86,8 @@ def _verify(store: RocksStore, max_slices: int, *, is_repair: bool) -> int:
     if lost_shards and not is_repair:
         _say("--repair counts these shards again; nothing else is looked at before")
         return 1
-    repair_rows(store, lost_shards)
+    if lost_shards:
+        repair_rows(store, lost_shards)
     floor = stored_cursor(store, 0).floor
     directory = read_directory(store, max_slices)
     directory.floor = floor

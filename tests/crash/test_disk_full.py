@@ -21,8 +21,8 @@ from tests.support.server import ServerProcess, run, serving
 from .lag import lag_of
 
 SIZE = "16m"
-LAG_MS = 250
-"""Nine of ten calls take less. The engine, closed on such a disk, waits for a second, again and again."""
+LAG_MS = 900
+"""Nobody waits so long. The engine, closed on such a disk, waits for a second."""
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_disk_full(small_disk: Path, record_property: Callable[[str, objec
         reader.drop()
         await asyncio.sleep(0.1)
     record_property("counted", f"{len(soon)} delivered in time on a full disk; {lag}")
-    assert lag.at(0.9) < LAG_MS, f"the loop waits for the disk: {lag}"
+    assert lag.at(1) < LAG_MS, f"the loop waits for the disk: {lag}"
     async with serving(data) as server, http(server.url) as calls:
         await _whole(calls, acked, name)
         assert await server.stopped() == 0

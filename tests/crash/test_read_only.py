@@ -126,7 +126,7 @@ async def test_it_becomes_read_only_and_writable_again(
             await calls.call("GET", "/readyz", status=200)
             reader.drop()
         record_property("counted", f"{len(soon)} delivered in time on a read-only disk; {lag}")
-        assert lag.at(0.9) < LAG_MS, f"the loop waits for the disk: {lag}"
+        assert lag.at(1) < LAG_MS, f"the loop waits for the disk: {lag}"
         server.kill()
         assert "Traceback" not in server.output, server.output
     finally:

@@ -118,4 +118,4 @@ async def test_a_sync_that_takes_a_second(
         reader.drop()
     record_property("counted", f"{reads} look-ups and lists while one write waited for its sync; {lag}")
     assert reads > 10
-    assert lag.at(0.9) < LAG_MS, f"the loop waits for the disk: {lag}"
+    assert lag.at(1) < LAG_MS, f"the loop waits for the disk: {lag}"
