@@ -35,8 +35,9 @@ KINDS = {
     "a sync, ENOSPC": (SYNCS, "error=ENOSPC"),
 }
 SHORT = (
-    *(("a write, EIO", "1"), ("a sync, EIO", "2"), ("a write, ENOSPC", "4+")),
+    ("a write, EIO", "1"),
     ("a write that takes nothing", "3"),
+    ("a sync, EIO", "2+"),
 )
 NOTHING = "a write that takes nothing"
 LONG = tuple(
@@ -50,7 +51,7 @@ LONG = tuple(
 FAULTS = LONG if SOAK else SHORT
 NUMBERS = 2_000 if SOAK else 100
 """File numbers that the engine may come to."""
-BUSY_S = 0.8
+BUSY_S = 0.5
 ANSWERED = (201, 503)
 
 
@@ -155,7 +156,7 @@ async def test_the_nth_write_or_sync_fails(
         record_property("counted", text)
         assert not lost | untrue | gone, (f"FASTI_SEED={seed}", lost, untrue, gone)
         assert await server.stopped() == 0
-    assert told.counts["201"] > 20 * len(FAULTS)
+    assert told.counts["201"] > 10 * len(FAULTS)
     assert told.counts["503"]
     assert run("verify", "--data", str(data)).returncode == 0
 

@@ -17,7 +17,13 @@ from pathlib import Path
 import pytest
 
 from server.codec.packets import Ack
+from server.config import Config
+from server.offline import inspect, retime, verify
 from server.times import format_ms
+from shards.errors import StoreFailed
+from shards.recover import open_timeline
+from shards.rocks import RocksStore
+from tests.shards.timelines import CAPS, NOW, draft, put
 from tests.support.http import Http, http
 from tests.support.mqtt import dial, payloads, wall_ms
 from tests.support.server import ServerProcess, run, serving
@@ -180,25 +186,24 @@ def _device(disk: Path) -> Path:
     pytest.skip("this kernel's ext4 cannot be told that it is damaged")
 
 
-async def test_looking_at_it_and_starting_on_it(small_disk: Path, tmp_path: Path) -> None:
+async def test_looking_at_it_and_starting_on_it(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Commands that read do; those that write refuse at once, say why and where, and leave all as it is."""
-    data = small_disk / "data"
-    async with serving(data) as server, http(server.url) as calls:
-        await calls.schedule("a", "x", deliver_in="1h")
-        server.kill()
+    data, new = small_disk / "data", small_disk / "new"
+    store = RocksStore(data)
+    opened = open_timeline(store, wall_ms=NOW, node=5, max_slices=50, max_structures=20, caps=CAPS)
+    put(opened, draft(NOW + 3_600_000))
+    store.close()
     await _remount(small_disk, "ro")
     before = {path: path.read_bytes() for path in data.iterdir()}
-    for command in (["inspect"], ["verify"]):
-        done = run(*command, "--data", str(data))
-        assert done.returncode == 0, done
-    assert "nothing wrong" in done.stdout
-    for command, path in (
-        (["verify", "--repair"], data),
-        (["retime"], data),
-        (["--http", "127.0.0.1:0"], data),
-        (["--http", "127.0.0.1:0"], small_disk / "new"),
-    ):
-        done = run(*command, "--data", str(path))
+    assert inspect(data, 50) == 0
+    assert "1 slices" in capsys.readouterr().out
+    assert verify(data, 50, repair=False) == 0
+    assert "nothing wrong" in capsys.readouterr().out
+    for refused in (lambda: verify(data, 50, repair=True), lambda: retime(data, Config())):
+        with pytest.raises(StoreFailed, match=f"{data}: Read-only file system"):
+            refused()
+    for path in (data, new):
+        done = run("--data", str(path), "--http", "127.0.0.1:0")
         assert done.returncode == 1, done
         assert "Traceback" not in done.stderr
         assert "Read-only file system" in done.stderr

@@ -2,8 +2,10 @@
 
 The engine by itself opens with what is left of its logs, and of a MANIFEST, without a word. What it takes for
 the end of a kill (a log that was never synced so far) still opens, with all that lies before the cut.
+FASTI_SOAK=1 cuts all files at more places.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,7 @@ from timeline.position import END, START
 from .hand import Hand
 
 START_MS = 1_800_000_000_000
+SOAK = bool(os.environ.get("FASTI_SOAK"))
 COUNT = 640
 GROUP = 20
 BLOCK = 32 << 10
@@ -69,7 +72,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _cuts(size: int) -> list[int]:
     """Nothing left, within a header, a record, on the edge of a block and round it, the last byte."""
     edges = [at + d for at in range(BLOCK, size, BLOCK) for d in (-1, 0, HEADER - 1, HEADER)]
-    return sorted({at for at in (0, 3, HEADER, 100, size // 2, *edges, size - HEADER, size - 1) if at < size})
+    if not SOAK:
+        edges = edges[1:3]
+    return sorted({at for at in (0, 3, 100, size // 2, *edges, size - HEADER, size - 1) if 0 <= at < size})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,6 +82,8 @@ def test_what_was_acked_is_there_or_the_start_refuses(
     whole: Path, tmp_path: Path, kind: str, record_property: Callable[[str, object], None]
 ) -> None:
     files = sorted(whole.glob(kind))
+    if not SOAK and kind == "*.sst":
+        files = files[::4]
     assert files, "there is such a file"
     counts = {"whole": 0, "refused": 0}
     for file in files:
