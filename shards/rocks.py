@@ -61,8 +61,15 @@ _END = b"\xff" * 64
 _ROTTEN = ("Corruption", "Input/output error", "No such file")
 """How the engine names bytes that are not as they were written, or not there."""
 OPEN_FILES = 256
-ENGINE = Path(__file__).parent / "engine"
-"""Options that the binding has no setter for, as a file of the engine."""
+_TRACKING = """[Version]
+  rocksdb_version=9.8.4
+  options_file_version=1.1
+[DBOptions]
+  track_and_verify_wals_in_manifest=true
+[CFOptions "default"]
+[TableOptions/BlockBasedTable "default"]
+"""
+"""What the binding has no setter for, as a file of the engine's. See synced.py."""
 _OF_THE_BINDING = "(os error "
 """How errors end that the binding meets by itself; the engine says them otherwise."""
 _WRITTEN = frozenset(("rocksdict-config.json", "LOG", "LOCK"))
@@ -105,6 +112,7 @@ class RocksStore:
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path
+        self._base = _tracking()  # once: later the disk may be full
         self._mark = Mark(path / "bound")
         self._synced = Synced(path)
         self.read_only = read_only
@@ -393,8 +401,8 @@ class RocksStore:
         self.is_damaged = True
         log.error("%s is damaged, nothing is compacted until it is repaired: %s", self.path, why)
 
-    def _options(self) -> Options:
-        options = _options(Cache(CACHE_BYTES))
+    def _options(self, base: Options | None = None) -> Options:
+        options = _options(Cache(CACHE_BYTES), base)
         options.set_disable_auto_compactions(self.is_damaged)
         return options
 
@@ -409,7 +417,7 @@ class RocksStore:
     def _open_tables(self, *, read_only: bool) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self._checked(self._synced.check_manifest)
-        options = self._options()
+        options = self._options(self._base)
         names = set(_families_on_disk(self.path, options))
         if not read_only:
             self._mark.prepare()
@@ -439,6 +447,21 @@ class RocksStore:
         self._messages[:] = [handles[Table.MESSAGES]]
 
 
+def _tracking() -> Options:
+    """Options by which the engine keeps account of its logs, also to read: without them it crashes on such an
+    account. Raises StoreFailed."""
+    try:
+        with TemporaryDirectory(prefix="fasti-options-") as name:
+            (Path(name) / "OPTIONS-000001").write_text(_TRACKING)
+            (Path(name) / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
+            options, _ = Options.load_latest(name)
+    except OSError as error:
+        raise StoreFailed(f"the directory for temporary files: {error.strerror}") from error
+    except Exception as error:
+        raise StoreFailed(f"options of the engine: {error}") from error
+    return options
+
+
 def _moving() -> IngestExternalFileOptions:
     """Take a file by its link, without a copy."""
     options = IngestExternalFileOptions()
@@ -465,7 +488,7 @@ def _refusal(path: Path, error: Exception) -> ShardsError:
     return StoreFailed(f"{path}: {text}")
 
 
-def _options(cache: Cache) -> Options:
+def _options(cache: Cache, base: Options | None = None) -> Options:
     """Bounded memory: all column families share one cache and one budget of memtables.
 
     Index and filter blocks go into the cache too; by default they lie outside it and grow with the data.
@@ -476,7 +499,7 @@ def _options(cache: Cache) -> Options:
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     blocks.set_bloom_filter(10, False)
     blocks.set_block_size(16 << 10)
-    options, _ = Options.load_latest(str(ENGINE))
+    options = base or Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())

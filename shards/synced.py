@@ -9,7 +9,7 @@ The note is written in place and not synced itself: it is never ahead of what is
 power only older, which says less. It is written NOTE_S apart at the most often, so that what was synced in
 the last moments before a kill is not in it; a heartbeat follows within a second, and a close notes all. Of
 files that the engine has gone on from (a log that was followed by another) it keeps such notes in its
-MANIFEST, if it is told to (`engine/`).
+MANIFEST, if it is told to (rocks.py).
 
     "synced"    twice, in sectors of their own:
                 change number (8) · number of the MANIFEST (8) · its bytes (8) · CRC-32 of these (4)
