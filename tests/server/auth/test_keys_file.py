@@ -173,7 +173,7 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_admin_has_the_other_scopes_in_it(path: Path) -> None:
-    commands.add(path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, rate=0)
+    commands.add(path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, rate=0, pending=0)
     (key,) = read_keys(path)
     assert key.grant.scopes == {ADMIN, READ, SCHEDULE}
     assert key.grant.subscribe == Rules(())
