@@ -296,7 +296,9 @@ def key(data: bytes) -> None:
 
 
 def rows(data: bytes) -> None:
-    for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.cursor_row_of, schedule_of):
+    for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.owned_from):
+        _typed(read, data)
+    for read in (tables.cursor_row_of, schedule_of):
         _typed(read, data)
     session = _typed(tables.session_of, data)
     for row in session.subscriptions if session is not None else ():
@@ -432,6 +434,7 @@ FULL = Record(
     *(b"a/b", b"payload", 5, 2, True, True, 60_000, 1 << 70, b"k" * 16, b"client"),
     *(b"\x03\0\x01x&\0\x01a\0\x01b", 1, b"2027-03-28T09:00[UTC]", CANCELLED, 77, b"nightly", b"meter-7"),
 )
+FULL_BARE = msgspec.structs.replace(FULL, owner=b"")
 SESSION = tables.SessionRow(
     60, [tables.SubscriptionRow("a/#", 1, b"p" * 12, 3, 7, 1)], 5, b"w" * 16, encode(FULL), 3, 9, b"d" * 12
 )
