@@ -16,6 +16,7 @@ was answered. Everything that the server promised is checked against that, per s
 A fault begins with its kind, by which `counted` counts.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -30,10 +31,11 @@ SOON_MS = 500
 KINDS = (
     *("acked lost", "204 delivered", "early", "QoS 2 doubled", "cursors back", "occurrences doubled"),
     *("halved requests", "retained lost", "out of order", "again after an ack", "strange"),
+    *("expired wrongly", "not verified"),
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Letter:
     """One message, by its payload."""
 
@@ -53,7 +55,7 @@ class Letter:
     """When it was asked for, by the wall clock."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Arrival:
     tag: str
     at_ms: int
@@ -84,8 +86,10 @@ class Inbox:
 
     def closed(self, now_ms: int) -> None:
         """A connection has ended while the server lived."""
-        for arrival in self.arrivals:
-            if arrival.connection == self.connection and 0 < arrival.acked_ms <= now_ms - SOON_MS:
+        for arrival in reversed(self.arrivals):
+            if arrival.connection != self.connection:
+                break
+            if 0 < arrival.acked_ms <= now_ms - SOON_MS:
                 arrival.is_ack_read = True
 
 
@@ -230,10 +234,20 @@ class Ledger:
     def _is_sure(self, former: Arrival, arrival: Arrival) -> bool:
         if not former.acked_ms:
             return False
-        kills = [at for at in self.kills_ms if former.acked_ms <= at <= arrival.at_ms]
-        if kills:
-            return former.acked_ms <= kills[0] - SURE_MS
+        first = bisect_left(self.kills_ms, former.acked_ms)
+        if first < len(self.kills_ms) and self.kills_ms[first] <= arrival.at_ms:
+            return former.acked_ms <= self.kills_ms[first] - SURE_MS
         return former.is_ack_read
+
+    def totals(self) -> str:
+        """So far, in few words."""
+        letters = self.letters.values()
+        return (
+            f"{len(self.kills_ms)} kills, {len(letters)} messages sent, {sum(x.is_acked for x in letters)} "
+            f"acked, {sum(x.is_cancelled for x in letters)} cancelled, {self.splits} splits, "
+            f"{sum(len(inbox.arrivals) for inbox in self.inboxes.values())} deliveries, "
+            f"{self.checked} read positions and retained messages checked, {len(self.faults)} faults"
+        )
 
     def summary(self) -> str:
         """What there was to check."""

@@ -7,6 +7,7 @@ import pytest
 from timeline.position import Position, id_text, message_id
 
 from .ledger import KINDS, Inbox, Ledger, Letter
+from .past import Piece, wrong
 
 DUE_MS = 1_800_000_000_000
 
@@ -90,6 +91,19 @@ def halved(book: Book) -> None:
     book.ledger.faults.append("halved requests: ...")
 
 
+def expired(book: Book) -> None:
+    """A slice of which a job has dropped one message."""
+    book.got()
+    piece = Piece(DUE_MS, {"a": "1", "b": "2"}, cancelled="2", is_asked=True)
+    book.ledger.faults += wrong(piece, {"1": "dispatched"})
+
+
+def unverified(book: Book) -> None:
+    """Found by `verified`, which reads a data directory."""
+    book.got()
+    book.ledger.faults.append("not verified: ...")
+
+
 FAULTS: dict[str, Callable[[Book], None]] = {
     "acked lost": lost,
     "204 delivered": cancelled,
@@ -102,6 +116,8 @@ FAULTS: dict[str, Callable[[Book], None]] = {
     "out of order": disorder,
     "again after an ack": again,
     "strange": strange,
+    "expired wrongly": expired,
+    "not verified": unverified,
 }
 
 
