@@ -23,9 +23,11 @@ from dataclasses import dataclass, field
 from timeline.position import MessageId, id_position
 
 SURE_MS = 1_500
-"""An ack this long before a kill is on disk: cursors are written every 100 ms, heartbeats every second."""
+"""An ack this long before a kill is on disk: cursors are written every 100 ms, heartbeats every second. If the
+server was let run, that is: two writes have been asked for and answered since, so far apart:"""
+APART_MS = 300
 SOON_MS = 500
-"""An ack this long before the end of its connection has been read."""
+"""An ack this long before the end of its connection has been read; with a write answered since, as above."""
 
 
 KINDS = (
@@ -51,8 +53,6 @@ class Letter:
     is_acked: bool = False
     is_cancel_asked: bool = False
     is_cancelled: bool = False
-    sent_ms: int = 0
-    """When it was asked for, by the wall clock."""
 
 
 @dataclass(slots=True)
@@ -84,12 +84,12 @@ class Inbox:
     arrivals: list[Arrival] = field(default_factory=list)
     connection: int = 0
 
-    def closed(self, now_ms: int) -> None:
-        """A connection has ended while the server lived."""
+    def closed(self, read_ms: int) -> None:
+        """A connection has ended while the server lived, which had read what was sent until then."""
         for arrival in reversed(self.arrivals):
             if arrival.connection != self.connection:
                 break
-            if 0 < arrival.acked_ms <= now_ms - SOON_MS:
+            if 0 < arrival.acked_ms <= read_ms:
                 arrival.is_ack_read = True
 
 
@@ -109,6 +109,8 @@ class Ledger:
         """Messages by schedule and due."""
         self.kept: dict[str, tuple[int, int]] = {}
         """By topic, the number of the retained message that was answered last, and asked for last."""
+        self.wrote: list[tuple[int, int]] = []
+        """Writes that were answered, now and then one: when it was asked for, and when answered."""
         self.splits = 0
         """Jobs that were committed."""
         self.checked = 0
@@ -129,6 +131,16 @@ class Ledger:
         elif due_ms and at_ms < due_ms:
             self.faults.append(f"early: {inbox.name} got {tag} {due_ms - at_ms} ms before its due")
         return arrival
+
+    def written(self, asked_ms: int, answered_ms: int) -> None:
+        """A write was answered: the server lives, and reads what it is sent."""
+        if not self.wrote or asked_ms >= self.wrote[-1][1] + APART_MS:
+            self.wrote.append((asked_ms, answered_ms))
+
+    def read_until(self, now_ms: int) -> int:
+        """What a client sent until then the server has read, for certain."""
+        asked_ms = next((asked for asked, answered in reversed(self.wrote) if answered <= now_ms), 0)
+        return min(asked_ms, now_ms - SOON_MS)
 
     def check(self) -> list[str]:
         """All faults."""
@@ -236,7 +248,10 @@ class Ledger:
             return False
         first = bisect_left(self.kills_ms, former.acked_ms)
         if first < len(self.kills_ms) and self.kills_ms[first] <= arrival.at_ms:
-            return former.acked_ms <= self.kills_ms[first] - SURE_MS
+            kill_ms = self.kills_ms[first]
+            second = bisect_left(self.wrote, (former.acked_ms + APART_MS, 0)) + 1
+            is_written = second < len(self.wrote) and self.wrote[second][1] <= kill_ms
+            return is_written and former.acked_ms <= kill_ms - SURE_MS
         return former.is_ack_read
 
     def totals(self) -> str:

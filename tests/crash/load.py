@@ -184,7 +184,9 @@ class Load:
                     "deliver_at": _due(letter),
                 }
                 body["qos"] = self.chance.choice((1, 2))
+                asked_ms = wall_ms()
                 answer = await calls.call("POST", "/v1/messages", body, status=201)
+                self.ledger.written(asked_ms, wall_ms())
                 self._accepted(letter, answer.body["id"])
                 await asyncio.sleep(self.chance.random() * 0.01)
 
@@ -364,7 +366,7 @@ class Load:
             if await self._lived(peer):
                 return
             await (peer.close() if self.chance.random() < 0.5 else peer.hang_up())
-            self.ledger.inboxes[READER].closed(wall_ms())
+            self.ledger.inboxes[READER].closed(self.ledger.read_until(wall_ms()))
 
     async def _read_once(self, server: ServerProcess) -> None:
         while True:

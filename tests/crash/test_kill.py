@@ -13,9 +13,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from shards.recover import read_directory, stored_cursor
-from shards.rocks import RocksStore
-from shards.verify import strays, verify_counts, verify_tables
 from tests.support.http import http
 from tests.support.mqtt import wall_ms
 from tests.support.server import ServerProcess, run, serving
@@ -23,6 +20,7 @@ from tests.support.server import ServerProcess, run, serving
 from .ledger import Ledger
 from .load import Load, found_after_a_start, whole_or_absent
 from .past import RETENTION_S, Past
+from .verified import verified
 
 LIVES = int(os.environ.get("FASTI_CYCLES") or (20 if os.environ.get("FASTI_SOAK") else 3))
 IS_LONG = LIVES > 50
@@ -95,16 +93,6 @@ async def _found(ledger: Ledger, past: Past, server: ServerProcess, since_ms: in
     ledger.faults += await whole_or_absent(ledger, server, since_ms)
     async with http(server.url) as calls:
         ledger.faults += await past.found(calls, is_all=since_ms is None)
-
-
-def verified(data: Path) -> list[str]:
-    """What is wrong in a data directory, as `verify` finds it; nothing is written."""
-    store = RocksStore(data, read_only=True)
-    directory = read_directory(store, 1 << 20)
-    floor = stored_cursor(store, 0).floor
-    found = (*verify_tables(store), *verify_counts(store, directory), *strays(store, directory, floor))
-    store.close()
-    return [f"not verified: {one}" for one in found]
 
 
 def check_archive(folder: Path, past: Past) -> None:

@@ -75,6 +75,8 @@ def disorder(book: Book) -> None:
 
 def again(book: Book) -> None:
     book.got()
+    for since_ms in (500, 1_500, 2_500):
+        book.ledger.written(DUE_MS + since_ms, DUE_MS + since_ms + 1)
     book.ledger.kills_ms.append(DUE_MS + 10_000)
     book.inbox.connection += 1
     book.got(late_ms=20_000)
@@ -145,4 +147,15 @@ def test_one_that_was_not_acked_may_come_again_and_one_that_is_far_need_not_come
     book.got()
     book.accepted("far", DUE_MS + 86_400_000, 9)
     book.ledger.until_ms = DUE_MS + 1_000
+    assert book.ledger.check() == []
+
+
+def test_what_is_acked_while_the_server_does_not_run_may_come_again() -> None:
+    """A machine that is busy with something else: nothing was answered between the ack and the kill."""
+    book = Book()
+    book.got()
+    book.ledger.written(DUE_MS - 500, DUE_MS)
+    book.ledger.kills_ms.append(DUE_MS + 10_000)
+    book.inbox.connection += 1
+    book.got(late_ms=20_000)
     assert book.ledger.check() == []
