@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from timeline.position import MessageId, id_position
 
 SURE_MS = 1_500
-"""An ack this long before a kill is on disk: cursors are written every 100 ms, heartbeats every second. If the
-server was let run, that is: two writes have been asked for and answered since, so far apart:"""
+"""An ack this long before a kill is on disk: cursors are written every 100 ms, heartbeats every second. That
+is, if the server was let run: two writes have been asked for and answered since, so far apart:"""
 APART_MS = 300
 SOON_MS = 500
 """An ack this long before the end of its connection has been read; with a write answered since, as above."""
