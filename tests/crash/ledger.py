@@ -83,9 +83,12 @@ class Inbox:
     """Of all members of a group: what one has not acked comes to another."""
     arrivals: list[Arrival] = field(default_factory=list)
     connection: int = 0
+    ended: set[int] = field(default_factory=set)
+    """Connections that the client ended: what it sent last may be lost with them."""
 
     def closed(self, read_ms: int) -> None:
         """A connection has ended while the server lived, which had read what was sent until then."""
+        self.ended.add(self.connection)
         for arrival in reversed(self.arrivals):
             if arrival.connection != self.connection:
                 break
@@ -234,7 +237,7 @@ class Ledger:
             elif (
                 former is not None
                 and former.connection != arrival.connection
-                and self._is_sure(former, arrival)
+                and self._is_sure(inbox, former, arrival)
             ):
                 faults.append(f"again after an ack: {inbox.name} got {arrival.tag}: {former}, {arrival}")
             elif former is not None and former.connection == arrival.connection:
@@ -243,8 +246,8 @@ class Ledger:
                 done[arrival.tag] = arrival
         return faults
 
-    def _is_sure(self, former: Arrival, arrival: Arrival) -> bool:
-        if not former.acked_ms:
+    def _is_sure(self, inbox: Inbox, former: Arrival, arrival: Arrival) -> bool:
+        if not former.acked_ms or (former.connection in inbox.ended and not former.is_ack_read):
             return False
         first = bisect_left(self.kills_ms, former.acked_ms)
         if first < len(self.kills_ms) and self.kills_ms[first] <= arrival.at_ms:

@@ -377,6 +377,7 @@ class Load:
             if is_over:
                 return
             await (peer.close() if self.chance.random() < 0.5 else peer.hang_up())
+            self.ledger.inboxes[EXACT].closed(self.ledger.read_until(wall_ms()))
 
     async def _complete(self, peer: Peer) -> None:
         """Answer each PUBREL."""

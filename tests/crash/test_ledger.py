@@ -159,3 +159,15 @@ def test_what_is_acked_while_the_server_does_not_run_may_come_again() -> None:
     book.inbox.connection += 1
     book.got(late_ms=20_000)
     assert book.ledger.check() == []
+
+
+def test_an_ack_that_was_sent_as_its_connection_ended_may_be_lost() -> None:
+    book = Book()
+    book.got()
+    for since_ms in (500, 1_500, 2_500):
+        book.ledger.written(DUE_MS + since_ms, DUE_MS + since_ms + 1)
+    book.inbox.closed(DUE_MS)
+    book.ledger.kills_ms.append(DUE_MS + 10_000)
+    book.inbox.connection += 1
+    book.got(late_ms=20_000)
+    assert book.ledger.check() == []
