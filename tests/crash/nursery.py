@@ -1,6 +1,6 @@
 """Has a plot played again and again by children that end themselves at points, and looks at what is left.
 
-    python -m tests.crash.nursery PLOT FOLDER MOST SEED
+    python -m tests.crash.nursery PLOT FOLDER MOST SEED [INSIDE]
 
 One process with everything imported, that never opens a store itself and forks: a child prepares, a child
 plays and is killed, a child looks. It prints a JSON line for each:
@@ -9,14 +9,17 @@ plays and is killed, a child looks. It prints a JSON line for each:
     ["killed", point, nth, when, [[module, line], ...], [faults]]
     ["missed", point, nth, when]                    it was not passed so often: threads differ a little
 
-`MOST` tries in all, spread over the points, at each of them the first passage and the last ones first.
+`MOST` tries in all: every point once in each way, then other passages. And `INSIDE` tries that end at any
+system call of any thread, the engine's own included, by strace: its point is `inside CALL`.
 """
 
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,6 +31,12 @@ from .passing import AFTER, BEFORE, HALF, Doom, Line, Watch
 from .plots import PLOTS, Plot
 
 LIMIT_S = 120
+INSIDE = (
+    *("fsync", "fdatasync", "rename,renameat,renameat2", "link,linkat", "unlink,unlinkat,rmdir"),
+    "ftruncate,truncate,fallocate",
+)
+INSIDE_MOST = 30
+_CALL = re.compile(r"^\d+ +(?:<\.\.\. )?(\w+)", re.MULTILINE)
 
 
 def tell(*words: object) -> None:
@@ -64,6 +73,36 @@ class Nursery:
             return
         (_, lines), *_ = self._said("dying")
         tell("killed", *doom, lines, self._faults())
+
+    def kill_inside(self, calls: str, nth: int) -> None:
+        """At the nth of these system calls by any one thread."""
+        self._again()
+        reading, writing = os.pipe()
+        trace = self._run.with_name("trace")
+
+        def play() -> None:
+            os.read(reading, 1)
+            self._play(None)
+
+        child = self._fork(play)
+        fault = f"inject={calls}:signal=SIGKILL:when={nth}"
+        strace = subprocess.Popen(
+            ["strace", "-f", "-o", trace, "-e", f"trace={calls}", "-e", fault, "-p", str(child)],
+            stderr=subprocess.PIPE,
+        )
+        assert strace.stderr is not None
+        said = strace.stderr.readline()
+        assert b"attached" in said, said
+        os.write(writing, b".")
+        _, status = os.waitpid(child, 0)
+        strace.communicate()
+        os.close(reading)
+        os.close(writing)
+        killed = _CALL.findall(trace.read_text(errors="replace"))
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+            tell("missed", f"inside {calls}", nth, BEFORE)
+            return
+        tell("killed", f"inside {killed[-1]}", nth, BEFORE, [], self._faults())
 
     def _again(self) -> None:
         shutil.rmtree(self._run, ignore_errors=True)
@@ -110,9 +149,16 @@ class Nursery:
             found: list[str] = json.loads(file.read())
         return found
 
-    @staticmethod
-    def _in_child(work: Callable[[], None], *, must_end: bool = False) -> int:
+    @classmethod
+    def _in_child(cls, work: Callable[[], None], *, must_end: bool = False) -> int:
         """Its exit code; negative: the signal."""
+        _, status = os.waitpid(cls._fork(work), 0)
+        code = os.waitstatus_to_exitcode(status)
+        assert not must_end or code == 0, f"{work}: {code}"
+        return code
+
+    @staticmethod
+    def _fork(work: Callable[[], None]) -> int:
         child = os.fork()
         if not child:
             signal.alarm(LIMIT_S)
@@ -123,10 +169,7 @@ class Nursery:
             except BaseException:
                 traceback.print_exc()
             os._exit(1)
-        _, status = os.waitpid(child, 0)
-        code = os.waitstatus_to_exitcode(status)
-        assert not must_end or code == 0, f"{work}: {code}"
-        return code
+        return child
 
 
 def dooms(points: dict[str, int], torn: set[str], most: int, chance: random.Random) -> Iterator[Doom]:
@@ -147,11 +190,14 @@ def dooms(points: dict[str, int], torn: set[str], most: int, chance: random.Rand
 
 
 def main() -> int:
-    name, folder, most, seed = sys.argv[1:]
+    name, folder, most, seed, *inside = sys.argv[1:]
+    chance = random.Random(f"{seed} {name}")
     nursery = Nursery(PLOTS[name], Path(folder))
     points, torn = nursery.passed()
-    for doom in dooms(points, torn, int(most), random.Random(f"{seed} {name}")):
+    for doom in dooms(points, torn, int(most), chance):
         nursery.kill(doom)
+    for _ in range(int(inside[0]) if inside else 0):
+        nursery.kill_inside(chance.choice(INSIDE), chance.randrange(1, INSIDE_MOST))
     return 0
 
 

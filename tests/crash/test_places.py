@@ -11,11 +11,14 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 from tests.support.server import ROOT, environment
 
@@ -25,6 +28,7 @@ from .plots import HAS_SPARK, PLOTS
 
 IS_SOAK = bool(os.environ.get("FASTI_SOAK"))
 TRIES = {"worked": 200, "marked": 60, "repaired": 120, "retimed": 40, "keyed": 90, "served": 330}
+INSIDE = {"worked": 20, "repaired": 40, "served": 80}
 FEW = 1
 """Tries for each plot, if not in the soak."""
 CARELESS = 12
@@ -55,6 +59,7 @@ class Report:
         else:
             point, nth, when, lines, faults = rest
             self.kills[point, when] += 1
+            self.points.add(point)
             self.at[when] |= {Line(*one) for one in lines}
             self.faults += [f"{plot}, {when} passage {nth} of {point}: {fault}" for fault in faults]
 
@@ -75,12 +80,21 @@ class Report:
 
 
 async def _play(
-    plot: str, folder: Path, most: int, seed: int, report: Report, gate: asyncio.Semaphore
+    plot: str, folder: Path, most: int, seed: int, report: Report, gate: asyncio.Semaphore, inside: int = 0
 ) -> None:
     await asyncio.to_thread(folder.mkdir)
     async with gate:
         nursery = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.crash.nursery", plot, str(folder), str(most), str(seed)),
+            *(
+                sys.executable,
+                "-m",
+                "tests.crash.nursery",
+                plot,
+                str(folder),
+                str(most),
+                str(seed),
+                str(inside),
+            ),
             cwd=ROOT,
             env=environment({}),
             stdout=asyncio.subprocess.PIPE,
@@ -127,6 +141,27 @@ async def test_killed_at_every_place(tmp_path: Path, record_property: Callable[[
         for when in (BEFORE, AFTER):
             unmet = _unmet(bound, report.at[when])
             assert not unmet, f"nobody was killed {when} {unmet}"
+
+
+@pytest.mark.skipif(not IS_SOAK, reason="FASTI_SOAK=1")
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace on this machine")
+async def test_killed_inside_the_engine(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """At system calls of any thread: in the midst of a flush, a compaction, a checkpoint, an ingestion."""
+    seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
+    print(f"FASTI_SEED={seed}", flush=True)
+    report, gate = Report(), asyncio.Semaphore(AT_ONCE)
+    async with asyncio.TaskGroup() as group:
+        for plot, inside in INSIDE.items():
+            tries = int(os.environ.get("FASTI_TRIES") or inside)
+            group.create_task(_play(plot, tmp_path / plot, 0, seed, report, gate, tries))
+    kills = Counter({point: count for (point, _), count in report.kills.items()})
+    counted = f"{kills.total()} kills: {dict(kills)}, {report.missed} missed, {len(report.faults)} faults"
+    record_property("counted", counted)
+    print(counted, flush=True)
+    assert not report.faults, f"FASTI_SEED={seed}: {report.faults[:5]}"
+    assert kills
 
 
 async def test_a_file_that_is_written_in_place_is_found(tmp_path: Path) -> None:
