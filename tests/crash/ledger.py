@@ -19,15 +19,20 @@ A fault begins with its kind, by which `counted` counts.
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from timeline.position import MessageId, id_position
 
 SURE_MS = 1_500
-"""An ack this long before a kill is on disk: cursors are written every 100 ms, heartbeats every second. That
-is, if the server was let run: two writes have been asked for and answered since, so far apart:"""
+"""An ack this long before the last write that was answered before a kill is on disk: cursors are written
+every 100 ms, heartbeats every second; and SLOW times as long as the slowest of those writes took, for cursors
+that nobody waits for get a tenth of the time, and a busy machine gives the server little of it."""
+SLOW = 10
 APART_MS = 300
+"""Between writes that are noted."""
+LIFE_WRITES = 100
 SOON_MS = 500
-"""An ack this long before the end of its connection has been read; with a write answered since, as above."""
+"""An ack this long before the end of its connection has been read; with a write answered since."""
 
 
 KINDS = (
@@ -112,8 +117,10 @@ class Ledger:
         """Messages by schedule and due."""
         self.kept: dict[str, tuple[int, int]] = {}
         """By topic, the number of the retained message that was answered last, and asked for last."""
-        self.wrote: list[tuple[int, int]] = []
-        """Writes that were answered, now and then one: when it was asked for, and when answered."""
+        self.wrote: list[tuple[int, int, int]] = []
+        """Writes that were answered, now and then one: when it was asked for, and when answered, and how long
+        the slowest took since the one before."""
+        self._slowest_ms = 0
         self.splits = 0
         """Jobs that were committed."""
         self.checked = 0
@@ -137,12 +144,14 @@ class Ledger:
 
     def written(self, asked_ms: int, answered_ms: int) -> None:
         """A write was answered: the server lives, and reads what it is sent."""
+        self._slowest_ms = max(self._slowest_ms, answered_ms - asked_ms)
         if not self.wrote or asked_ms >= self.wrote[-1][1] + APART_MS:
-            self.wrote.append((asked_ms, answered_ms))
+            self.wrote.append((asked_ms, answered_ms, self._slowest_ms))
+            self._slowest_ms = 0
 
     def read_until(self, now_ms: int) -> int:
         """What a client sent until then the server has read, for certain."""
-        asked_ms = next((asked for asked, answered in reversed(self.wrote) if answered <= now_ms), 0)
+        asked_ms = next((asked for asked, answered, _ in reversed(self.wrote) if answered <= now_ms), 0)
         return min(asked_ms, now_ms - SOON_MS)
 
     def check(self) -> list[str]:
@@ -251,10 +260,11 @@ class Ledger:
             return False
         first = bisect_left(self.kills_ms, former.acked_ms)
         if first < len(self.kills_ms) and self.kills_ms[first] <= arrival.at_ms:
-            kill_ms = self.kills_ms[first]
-            second = bisect_left(self.wrote, (former.acked_ms + APART_MS, 0)) + 1
-            is_written = second < len(self.wrote) and self.wrote[second][1] <= kill_ms
-            return is_written and former.acked_ms <= kill_ms - SURE_MS
+            start = bisect_left(self.wrote, (former.acked_ms, 0, 0))
+            since = self.wrote[start : start + LIFE_WRITES]
+            answered = list(takewhile(lambda one: one[1] <= self.kills_ms[first], since))
+            slowest_ms = max((one[2] for one in answered), default=0)
+            return bool(answered) and former.acked_ms + SURE_MS + SLOW * slowest_ms <= answered[-1][1]
         return former.is_ack_read
 
     def totals(self) -> str:
