@@ -208,8 +208,9 @@ class Desk:
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:
             self._writer.submit(decide, done, size=size)
-        except (Busy, StoreFailed):
-            return False
+        except (Busy, StoreFailed) as error:
+            # Answered here: it has been paid for, and a full server need not do it all again.
+            asyncio.get_running_loop().call_soon(done, error)
         return True
 
     def refusal(self, problem: Problem) -> bytes:

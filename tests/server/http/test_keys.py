@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from server.auth import keyring
+from server.auth.bucket import Bucket
 from server.clock import SimulatedClock
 from server.config import Config
 from server.http import access
@@ -18,6 +19,8 @@ from server.http.front import Front
 from server.http.openapi import document_of
 from server.http.routes import export
 from server.times import format_ms
+from server.writer import Busy
+from shards.errors import StoreFailed
 from tests.support.keys import KeysFile, with_keys
 from timeline.position import Position, at_of
 from timeline.session import Subscription
@@ -268,6 +271,25 @@ async def test_idempotency_keys_are_each_key_s_own(keyed: Keyed) -> None:
             made[name] = made.get(f"{name}2", each["ids"])
             assert made.setdefault(f"{name}2", each["ids"]) == each["ids"]
     assert made["a2"] != made["b2"]
+
+
+@pytest.mark.parametrize(("error", "status"), [(Busy("full"), 429), (StoreFailed("broken"), 503)])
+async def test_what_the_writer_refuses_is_charged_once(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    keyed.add("a", rate=100)
+    await keyed.call("a", "GET", "/v1/info", Connection="close")  # the next is for the quick path
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    taken: list[int] = []
+    monkeypatch.setattr(Bucket, "take", lambda self, count=1: taken.append(count) or 0.0)
+    monkeypatch.setattr(keyed.server.app.core.writer, "submit", refuse)
+    body = {"topic": "a/b", "payload": "x", "deliver_in": 3_600}
+    answer = await keyed.call("a", "POST", "/v1/messages", body, status=status)
+    assert answer.headers["Retry-After"] == "1"
+    assert taken == [1]
 
 
 async def test_a_rate_is_kept_and_says_when(keyed: Keyed) -> None:
