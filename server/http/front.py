@@ -20,8 +20,9 @@ time what a client owes, and how long it has owed it:
     a client that reads its answer        http.idle_timeout without a byte taken, then the end
 
 Nobody is blamed for what the server does not read, or has not answered yet. What a client sends ahead while
-its request is answered waits, 64 KiB at most; then the socket is read on when the answer is out. Whom the
-server refuses is read a little longer, so that the answer arrives.
+its request is answered waits, 64 KiB at most; then the socket is read on when the answer is out. Who sends no
+more (a shutdown of its side) is answered what it has sent whole, and then that is the end. Whom the server
+refuses is read a little longer, so that the answer arrives.
 
     data ──> read_request ──> Desk.start ──> writer ... synced ──> answer ──> the next one
                     └──> read_head ──> Protocol: aiohttp, routes ──> answer ──┘
@@ -278,6 +279,7 @@ class Front(Opening):
         "_inner",
         "_is_begun",
         "_is_ending",
+        "_is_eof",
         "_is_fresh",
         "_is_full",
         "_is_part",
@@ -302,6 +304,8 @@ class Front(Opening):
         """A request is being answered."""
         self._is_ending = False
         """What comes is read no more."""
+        self._is_eof = False
+        """The client has said that nothing more comes; it still reads."""
         self._is_fresh = True
         """No whole head has come yet."""
         self._is_part = False
@@ -349,6 +353,17 @@ class Front(Opening):
         else:
             self._take(data)
 
+    def eof_received(self) -> bool:
+        """The client sends no more: whether something that it has sent whole is still to be answered.
+
+        TLS ends in both directions at once.
+        """
+        transport = self._transport
+        if transport is None or transport.get_extra_info("sslcontext") is not None:
+            return False
+        self._is_eof = True
+        return self._owes
+
     def pause_writing(self) -> None:
         self._is_full = True
         if self._inner is not None:
@@ -374,6 +389,11 @@ class Front(Opening):
     @property
     def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def _owes(self) -> bool:
+        """Whether an answer is under way to what has come whole, or waits for the client to read others."""
+        return self._body is None and (self.is_busy or (self._is_full and bool(self._ahead)))
 
     def check(self, now_s: float, passed_s: float) -> None:
         """Hold the client to the bounds in time; `passed_s` since the last time."""
@@ -551,11 +571,15 @@ class Front(Opening):
         if self.is_busy or self._is_full or self._is_ending or self._body is not None:
             return
         transport, data = self._transport, self._ahead
-        if not data or transport is None or transport.is_closing():
+        if transport is None or transport.is_closing():
             return
-        self._keep(b"")
-        read_on(transport)
-        self._take(data)
+        if data:
+            self._keep(b"")
+            if not self._is_eof:
+                read_on(transport)
+            self._take(data)
+        if self._is_eof and not self._owes:
+            transport.close()
 
     # -- the end
 
