@@ -49,8 +49,9 @@ from ..logs import by
 from ..metrics import Metrics
 from ..writer import Busy, Writer
 from .access import Access, charge, check_send
-from .answers import WRITE_ERRORS, problem_of_write
+from .answers import SERVER, WRITE_ERRORS, problem_of_write
 from .connections import TICK_S, Connections
+from .cors import opened, origin_in
 from .framing import Body, FramingError, body_of
 from .gate import Gate
 from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head
@@ -214,10 +215,10 @@ class Desk:
             asyncio.get_running_loop().call_soon(done, error)
         return True
 
-    def refusal(self, problem: Problem) -> bytes:
-        """The last answer on a connection."""
+    def refusal(self, problem: Problem, head: bytes) -> bytes:
+        """The last answer on a connection; `head`: what has come of the one that is refused."""
         self._metrics.answers["", "", problem.status] += 1
-        headers = {**problem.headers, "Connection": "close"}
+        headers = {**opened(self.pages, origin_in(head)), **problem.headers, "Connection": "close"}
         return self._said(problem.status, headers, problem.to_bytes(), MEDIA_TYPE)
 
     async def close(self) -> None:
@@ -258,10 +259,11 @@ class Desk:
         return b"".join((head.encode(), self._dated(), body))
 
     def _dated(self) -> bytes:
-        """The header Date and the end of the head, made once a second."""
+        """The headers Date and Server and the end of the head, made once a second."""
         now_s = int(time.time())
         if self._date[0] != now_s:
-            self._date = (now_s, f"Date: {formatdate(now_s, usegmt=True)}\r\n\r\n".encode())
+            text = f"Date: {formatdate(now_s, usegmt=True)}\r\nServer: {SERVER}\r\n\r\n"
+            self._date = (now_s, text.encode())
         return self._date[1]
 
 
@@ -480,7 +482,7 @@ class Front(Opening):
             self._check_page(head)
             self._desk.gate.size(head.length)
         except Problem as problem:
-            self._refuse(problem)
+            self._refuse(problem, data)
             return
         if self._inner is None:
             self._inner = self._desk.others(self._told)
@@ -587,18 +589,18 @@ class Front(Opening):
         """The client is too slow. Is a request under way at aiohttp's, its handler hears of the end."""
         self._desk.connections.note(bound)
         if self._body is None and self._ahead:
-            self._refuse(Problem("request-timeout", detail))
+            self._refuse(Problem("request-timeout", detail), self._ahead)
         else:
             self.cut()
 
-    def _refuse(self, problem: Problem) -> None:
-        """Answer for the last time."""
+    def _refuse(self, problem: Problem, head: bytes) -> None:
+        """Answer for the last time, to what has come of a head."""
         transport = self._transport
         self._is_ending, self._since_s = True, self._loop.time()
         self._keep(b"")
         if transport is None or transport.is_closing():
             return
-        transport.write(self._desk.refusal(problem))
+        transport.write(self._desk.refusal(problem, head))
         if not transport.can_write_eof():
             transport.close()  # TLS: says that this is the end
             return

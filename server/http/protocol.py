@@ -17,6 +17,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from ..logs import by, shown
+from .answers import SERVER
 from .problems import Problem
 
 log = logging.getLogger(__name__)
@@ -134,4 +135,5 @@ class Protocol(RequestHandler):
             problem = Problem("internal")
         answer = problem.response()
         answer.force_close()
+        answer.headers["Server"] = SERVER
         return answer
