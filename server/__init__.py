@@ -7,7 +7,7 @@
     logs.py          logging: one line an event, as text or JSON
     files.py         how many files the process may have open
     accepting.py     sockets that listen, and connections before they have a protocol
-    tls.py           certificates, read again when their files change
+    tls.py           certificates, read again when their files change; what TLS has not sent
     browsers.py      which pages in a browser may speak to this server
     version.py       which version of the server this is
 

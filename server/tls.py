@@ -10,17 +10,23 @@ the log, and what was there stays, until the files change again.
 
 Client certificates, where a CA is named, must be of that CA and not on its list of revoked ones. Who shows
 one is known by the common name in it.
+
+And of the connections: what is not sent below TLS is counted (`Pieces`), as bounds are judged by it.
 """
 
+import asyncio
 import logging
 import ssl
-from asyncio import BaseTransport
+from collections.abc import Iterable
 from os import stat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .config import Config, ConfigError
 
 log = logging.getLogger(__name__)
+
+PIECE = 64 << 10
+"""Bytes written at once above TLS: as many as fill the transport below."""
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 
@@ -105,11 +111,73 @@ def mqtt_certificates(config: Config) -> Certificates | None:
     return Certificates("mqtt.tls_cert", files)
 
 
-def common_name(transport: BaseTransport) -> str:
+def common_name(transport: asyncio.BaseTransport) -> str:
     """Of the certificate that the client has shown; empty if there is none, or no name in it."""
     subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
     names = [value for parts in subject for name, value in parts if name == "commonName"]
     return str(names[-1]) if names else ""
+
+
+def counting(transport: asyncio.Transport) -> asyncio.Transport:
+    """One whose `get_write_buffer_size` says what is not sent; without TLS that is any."""
+    return transport if transport.get_extra_info("sslcontext") is None else Pieces(transport)
+
+
+class Pieces(asyncio.Transport):
+    """A TLS transport that counts what is not sent.
+
+    It counts what waits to be encrypted, but hands all of one write to the transport below, where nobody can
+    see it; only when that one is full does it keep, and count, the rest. So an answer is written in pieces.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if len(data) <= PIECE:
+            self._transport.write(data)
+            return
+        view = memoryview(data)
+        for at in range(0, len(view), PIECE):
+            self._transport.write(view[at : at + PIECE])
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def can_write_eof(self) -> bool:
+        return self._transport.can_write_eof()
+
+    def write_eof(self) -> None:
+        self._transport.write_eof()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._transport.is_reading()
 
 
 def _stamp(name: str) -> tuple[int, int, int] | None:

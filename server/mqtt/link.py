@@ -39,7 +39,7 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
-from ..tls import common_name
+from ..tls import common_name, counting
 from .door import Door
 from .state import Connection
 
@@ -167,7 +167,7 @@ class MqttLink(Opening):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = counting(cast("asyncio.Transport", transport))
         config, identity = self._broker.config, common_name(transport)
         self._connection = Connection(
             self._broker, self._door, peer=peer_of(transport), identity=identity, wake=self._plan_flush
