@@ -6,6 +6,7 @@
     config.py        what can be set, and where each value is from
     logs.py          logging: one line an event, as text or JSON
     files.py         how many files the process may have open
+    watch.py         files of keys and certificates, read again when they change
     accepting.py     sockets that listen, and connections before they have a protocol
     tls.py           certificates, read again when their files change; what TLS has not sent
     browsers.py      which pages in a browser may speak to this server

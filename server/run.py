@@ -14,7 +14,7 @@ from shards.rocks import RocksStore
 
 from .accepting import Acceptor
 from .app import App
-from .auth.watch import Watch
+from .auth.last_use import NOTE_S, LastUse
 from .bounds import told_short
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
@@ -28,11 +28,11 @@ from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
 from .tls import Certificates, http_certificates, mqtt_certificates
+from .watch import Watch
 
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
-FILES_INTERVAL_S = 5
 INSIDE = Address("127.0.0.1", 0)
 """Where HTTP listens without TLS, for the server's own jobs, if elsewhere it has TLS."""
 HANDLERS_S = 0.5
@@ -71,9 +71,10 @@ class Server:
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
-        self._certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._listeners = Listeners(self.app.core.broker, config, self.app.keyring, mqtt_tls)
-        self._watch = Watch(self.app.keyring, store.path, self._review)
+        certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
+        self._watch = Watch([self.app.keyring, *certificates], self._review)
+        self._last_use = LastUse(self.app.keyring.used, store.path)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
         self._acceptor = Acceptor()
@@ -101,7 +102,7 @@ class Server:
             inside = await self._acceptor.open(INSIDE, begin, None, handshake_s=handshake_s)
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
-        self.app.housekeeping.start((self.refresh, FILES_INTERVAL_S))
+        self.app.housekeeping.start((self._last_use.note, NOTE_S))
         self._watch.start()
         self._is_started = True
         _settle_garbage_collector()
@@ -111,16 +112,12 @@ class Server:
         has_keys = self.app.keyring.has_keys
         _announce(f"{http.host}:{http_port}", listening, has_tls=tls is not None, has_keys=has_keys)
 
-    def refresh(self, *, is_told: bool = False) -> None:
-        """Read certificates again that have changed, or in any case if `is_told`."""
-        for certificates in self._certificates:
-            certificates.refresh(is_told=is_told)
-
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
         if self._is_started:
             self.app.housekeeping.stop()
             await self._watch.stop()
+            await self._last_use.note()
         self._listeners.close()
         self._acceptor.close()
         await asyncio.gather(self._stop_http(), self._stop_mqtt())
@@ -143,11 +140,10 @@ class Server:
 
     def hang_up(self) -> None:
         """SIGHUP: read again what can be read again."""
-        self.refresh(is_told=True)
         self._watch.hurry()
 
     def _review(self) -> None:
-        """Keys are others now: connections of those that count no more end, rules hold from here on."""
+        """Keys or certificates are others now: who came by one that counts no more is ended."""
         self._listeners.review()
         self.app.core.sessions.review()
 

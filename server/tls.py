@@ -1,9 +1,9 @@
 """Certificates: what a door speaks TLS with, read again when the files change.
 
-A certificate lives for weeks and a server for months, so the files are looked at every few seconds and at
-SIGHUP. What is new counts for new connections; open ones keep what they have. Files are replaced one after
-the other, so what is found may be half of it, or wrong: a pair that cannot be used is refused with a line in
-the log, and what was there stays, until the files change again.
+A certificate lives for weeks and a server for months, so the files are watched (server/watch.py). What is new
+counts for new connections; open ones keep what they have. Files are replaced one after the other, so what is
+found may be half of it, or wrong: a pair that cannot be used is refused with a line in the log, and what was
+there stays, until the files change again.
 
     cert.pem replaced                refused: the key does not fit
     key.pem replaced                 taken: new connections get the new certificate
@@ -15,20 +15,17 @@ And of the connections: what is not sent below TLS is counted (`Pieces`), as bou
 """
 
 import asyncio
-import logging
 import ssl
-from collections.abc import Iterable
-from os import stat
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .config import Config, ConfigError
-
-log = logging.getLogger(__name__)
+from .watch import stamps_of
 
 PIECE = 64 << 10
 """Bytes written at once above TLS: as many as fill the transport below."""
-
-Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class Files(NamedTuple):
@@ -48,10 +45,11 @@ class Certificates:
 
     def __init__(self, setting: str, files: Files, protocols: tuple[str, ...] = ()) -> None:
         """`protocols`: for ALPN. Raises ConfigError if they cannot be used."""
-        self._setting = setting
+        self.name = setting
+        self.paths = tuple(Path(name) for name in (files.cert, files.key, files.ca, files.crl) if name)
+        self.stamps = stamps_of(self.paths)
         self._files = files
         self._protocols = protocols
-        self._stamp = self._looked()
         try:
             self._context = self._made()
         except (OSError, ValueError) as error:
@@ -61,18 +59,16 @@ class Certificates:
         """For the next connection."""
         return self._context
 
-    def refresh(self, *, is_told: bool = False) -> None:
-        """Read the files again if they have changed, or in any case if `is_told`."""
-        stamp = self._looked()
-        if stamp == self._stamp and not is_told:
-            return
-        self._stamp = stamp
+    def again(self) -> Callable[[], None]:
+        """Read the files, in any thread; what comes back puts it in place. Raises ValueError."""
         try:
-            self._context = self._made()
+            made = self._made()
         except (OSError, ValueError) as error:
-            log.error("%s: cannot be used, the old ones stay: %s", self._setting, _why(error))
-        else:
-            log.info("%s: read again", self._setting)
+            raise ValueError(f"cannot be used: {_why(error)}") from None
+        return partial(self._put, made)
+
+    def _put(self, context: ssl.SSLContext) -> None:
+        self._context = context
 
     def _made(self) -> ssl.SSLContext:
         files = self._files
@@ -88,10 +84,6 @@ class Certificates:
             context.load_verify_locations(files.crl)
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         return context
-
-    def _looked(self) -> Stamp:
-        files = self._files
-        return tuple(_stamp(name) for name in (files.cert, files.key, files.ca, files.crl) if name)
 
 
 def http_certificates(config: Config) -> Certificates | None:
@@ -178,14 +170,6 @@ class Pieces(asyncio.Transport):
 
     def is_reading(self) -> bool:
         return self._transport.is_reading()
-
-
-def _stamp(name: str) -> tuple[int, int, int] | None:
-    try:
-        found = stat(name)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _why(error: Exception) -> str:

@@ -18,6 +18,7 @@ from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.config import Config, ConfigError, load
 from server.tls import Certificates, Files, http_certificates, mqtt_certificates
+from server.watch import Watch
 from tests.support.rig import config
 from tests.support.served import TLS, everywhere, serve
 from tests.support.server import ServerProcess, environment, run
@@ -61,33 +62,41 @@ class Spoken:
         return name
 
 
-def test_a_pair_that_is_replaced_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_pair_that_is_replaced_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     put(tmp_path)
     made = Certificates("http.tls_cert", Files(str(tmp_path / "now.pem"), str(tmp_path / "now-key.pem")))
+    watch = Watch([made], lambda: None)
+
+    async def look() -> None:
+        for _ in range(2):  # what changes has to stand still
+            await watch.look(is_told=False)
+
     assert Spoken(made).shown() == CERT
-    made.refresh()
+    await look()
     assert caplog.text == ""
     shutil.copy(TLS / OTHER, tmp_path / "now.pem")
-    made.refresh()
-    assert "http.tls_cert: cannot be used, the old ones stay: key values mismatch" in caplog.text
+    await look()
+    stays = "http.tls_cert: what was read before stays: cannot be used: "
+    assert stays + "key values mismatch" in caplog.text
     assert Spoken(made).shown() == CERT
     caplog.clear()
-    made.refresh()
+    await look()
     assert caplog.text == ""
     put(tmp_path, OTHER, "other-key.pem")
-    made.refresh()
+    await look()
     assert "http.tls_cert: read again" in caplog.text
     assert Spoken(made).shown() == OTHER
     (tmp_path / "now.pem").unlink()
-    made.refresh()
-    assert "the old ones stay: [Errno 2]" in caplog.text
+    await look()
+    assert stays + "[Errno 2]" in caplog.text
     assert Spoken(made).shown() == OTHER
     caplog.clear()
     put(tmp_path)
-    made.refresh(is_told=True)
-    made.refresh(is_told=True)
+    await watch.look(is_told=True)
+    await watch.look(is_told=True)
     assert caplog.text.count("read again") == 2
+    assert Spoken(made).shown() == CERT
 
 
 def test_what_cannot_be_used_is_named() -> None:
@@ -148,9 +157,8 @@ def test_a_process_speaks_tls_and_takes_new_certificates(tmp_path: Path) -> None
             with suppress(ConnectionError):
                 assert not plain.recv(65_536).startswith(b"HTTP")
         (tmp_path / "now-key.pem").write_text("half of it")
-        wait_for(
-            server, "http.tls_cert: cannot be used, the old ones", "mqtt.tls_cert: cannot be used, the old"
-        )
+        stays = "tls_cert: what was read before stays: cannot be used"
+        wait_for(server, f"http.{stays}", f"mqtt.{stays}")
         assert [shown(server.http), shown(server.mqtt)] == [OTHER, OTHER]
         assert server.stop() == 0
     finally:
@@ -229,7 +237,7 @@ async def test_a_list_of_revoked_ones_is_read_again(tmp_path: Path) -> None:
     assert certificates.context().verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
     before = certificates.context()
     shutil.copy(TLS / "crl.pem", crl)
-    certificates.refresh()
+    certificates.again()()
     assert certificates.context() is not before
 
 
