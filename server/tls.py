@@ -8,8 +8,9 @@ there stays, until the files change again.
     cert.pem replaced                refused: the key does not fit
     key.pem replaced                 taken: new connections get the new certificate
 
-Client certificates, where a CA is named, must be of that CA and not on its list of revoked ones. Who shows
-one is known by the common name in it.
+Client certificates, where a CA is named, must be of that CA and not on its list of revoked ones; a connection
+whose certificate is on a new list ends. One that only expires meanwhile ends nothing: when that comes nobody
+has decided anything, and it cannot be shown again. Who shows one is known by the common name in it.
 
 And of the connections: what is not sent below TLS is counted (`Pieces`), as bounds are judged by it.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .config import Config, ConfigError
+from .revoked import Revoked, Shown, revoked_in, shown_by
 from .watch import stamps_of
 
 PIECE = 64 << 10
@@ -51,7 +53,7 @@ class Certificates:
         self._files = files
         self._protocols = protocols
         try:
-            self._context = self._made()
+            self._context, self._revoked = self._made()
         except (OSError, ValueError) as error:
             raise ConfigError(setting, f"cannot be used: {_why(error)}") from None
 
@@ -59,18 +61,22 @@ class Certificates:
         """For the next connection."""
         return self._context
 
+    def has_revoked(self, shown: Shown) -> bool:
+        """Whether it is on the list that there is now."""
+        return shown.serial in self._revoked.get(shown.issuer, ())
+
     def again(self) -> Callable[[], None]:
         """Read the files, in any thread; what comes back puts it in place. Raises ValueError."""
         try:
             made = self._made()
         except (OSError, ValueError) as error:
             raise ValueError(f"cannot be used: {_why(error)}") from None
-        return partial(self._put, made)
+        return partial(self._put, *made)
 
-    def _put(self, context: ssl.SSLContext) -> None:
-        self._context = context
+    def _put(self, context: ssl.SSLContext, revoked: Revoked) -> None:
+        self._context, self._revoked = context, revoked
 
-    def _made(self) -> ssl.SSLContext:
+    def _made(self) -> tuple[ssl.SSLContext, Revoked]:
         files = self._files
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # Without a password OpenSSL would ask on the terminal for that of an encrypted key.
@@ -80,10 +86,11 @@ class Certificates:
         if files.ca:
             context.load_verify_locations(files.ca)
             context.verify_mode = ssl.CERT_REQUIRED if files.is_required else ssl.CERT_OPTIONAL
-        if files.crl:
-            context.load_verify_locations(files.crl)
-            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-        return context
+        if not files.crl:
+            return context, {}
+        context.load_verify_locations(files.crl)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        return context, revoked_in(Path(files.crl).read_bytes())
 
 
 def http_certificates(config: Config) -> Certificates | None:
@@ -108,6 +115,13 @@ def common_name(transport: asyncio.BaseTransport) -> str:
     subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
     names = [value for parts in subject for name, value in parts if name == "commonName"]
     return str(names[-1]) if names else ""
+
+
+def shown_on(transport: asyncio.BaseTransport) -> Shown | None:
+    """What tells the certificate that the client has shown, and that has been verified, if there is one."""
+    spoken = transport.get_extra_info("ssl_object")
+    certificate = None if spoken is None else spoken.getpeercert(binary_form=True)
+    return shown_by(certificate) if certificate else None
 
 
 def counting(transport: asyncio.Transport) -> asyncio.Transport:

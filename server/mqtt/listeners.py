@@ -54,7 +54,7 @@ class Listeners:
         scheme = address.scheme or "mqtt"
         certificates = self._certificates if scheme in ("mqtts", "wss") else None
         pages = websocket_pages(self._broker.config, address) if scheme in ("ws", "wss") else None
-        door = Door(self._keyring, lets_anybody=self._lets_anybody(address))
+        door = Door(self._keyring, certificates, lets_anybody=self._lets_anybody(address))
         port = await self._acceptor.open(
             address,
             partial(self._begin, door=door, pages=pages),
@@ -64,7 +64,7 @@ class Listeners:
         return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
 
     def review(self) -> None:
-        """Keys are others now: end who is here by one that counts no more."""
+        """Keys or certificates are others now: end who is here by one that counts no more."""
         for link in self.links:
             link.review()
 

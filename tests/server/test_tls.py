@@ -1,6 +1,7 @@
 """Certificates: taken into use, replaced while the server runs, refused; and those of MQTT clients."""
 
 import asyncio
+import base64
 import logging
 import os
 import shutil
@@ -17,11 +18,15 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.config import Config, ConfigError, load
+from server.mqtt.frames import BINARY
+from server.revoked import revoked_in, shown_by
 from server.tls import Certificates, Files, http_certificates, mqtt_certificates
 from server.watch import Watch
 from tests.support.rig import config
 from tests.support.served import TLS, everywhere, serve
 from tests.support.server import ServerProcess, environment, run
+
+from .mqtt.test_links import REQUEST, masked
 
 CERT, OTHER = "cert.pem", "other-cert.pem"
 
@@ -239,6 +244,86 @@ async def test_a_list_of_revoked_ones_is_read_again(tmp_path: Path) -> None:
     shutil.copy(TLS / "crl.pem", crl)
     certificates.again()()
     assert certificates.context() is not before
+
+
+def test_a_list_names_certificates() -> None:
+    one, other = (
+        shown_by(ssl.PEM_cert_to_DER_cert(pem.partition("-----BEGIN PRIVATE")[0]))
+        for pem in ((TLS / name).read_text() for name in ("revoked.pem", "meter.pem"))
+    )
+    before, after = (revoked_in((TLS / name).read_bytes()) for name in ("crl-before.pem", "crl.pem"))
+    assert one.issuer == other.issuer
+    assert (before[one.issuer], after[one.issuer]) == (frozenset(), {one.serial})
+    assert other.serial not in after[other.issuer]
+    both = (TLS / "crl.pem").read_bytes() + (TLS / "crl-before.pem").read_bytes()
+    assert revoked_in(both) == after
+    assert revoked_in(b"") == {}
+
+
+def test_a_list_that_is_cut_off_is_refused() -> None:
+    lines = (TLS / "crl.pem").read_bytes().splitlines()
+    der = base64.b64decode(b"".join(lines[1:-1]))
+    for stop in range(len(der)):
+        pem = b"-----BEGIN X509 CRL-----\n%b\n-----END X509 CRL-----\n" % base64.b64encode(der[:stop])
+        with pytest.raises(ValueError, match="cannot be read"):
+            revoked_in(pem)
+
+
+async def test_a_connection_ends_when_its_certificate_is_revoked(tmp_path: Path) -> None:
+    """The client of openssl, and one over a websocket; who is not on the list stays."""
+    crl = tmp_path / "crl.pem"
+    shutil.copy(TLS / "crl-before.pem", crl)
+    more = {"tls_ca": str(TLS / "ca.pem"), "tls_crl": str(crl), "tls_require_certificate": True}
+    async with serve(tmp_path / "data", everywhere(**more)) as served:
+        readers: dict[tuple[str, str], asyncio.StreamReader] = {}
+        for scheme in ("mqtts", "wss"):
+            for certificate in ("revoked.pem", "meter.pem"):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", served.ports[scheme], ssl=client(certificate), server_hostname="localhost"
+                )
+                served.writers.append(writer)
+                readers[scheme, certificate] = reader
+                hello = encode(Connect(5, scheme + certificate), 5)
+                if scheme == "wss":
+                    writer.write(REQUEST)
+                    await reader.readuntil(b"\r\n\r\n")
+                writer.write(hello if scheme == "mqtts" else masked(BINARY, hello))
+                async with asyncio.timeout(60):
+                    assert await reader.read(256)
+        assert served.certificates is not None
+        watch = Watch([served.certificates], served.listeners.review)
+        shutil.copy(TLS / "crl.pem", crl)
+        for _ in range(2):
+            await watch.look(is_told=False)
+        async with asyncio.timeout(60):
+            assert (await readers["mqtts", "revoked.pem"].read()).startswith(b"\xe0\x01\x87")
+            assert b"\xe0\x01\x87" in await readers["wss", "revoked.pem"].read()
+            while len(served.listeners.links) != 2:
+                await asyncio.sleep(0.01)
+        assert {link._connection.client_id for link in served.listeners.links} == {  # type: ignore[union-attr]
+            "mqttsmeter.pem",
+            "wssmeter.pem",
+        }
+
+
+async def test_a_list_that_comes_during_a_handshake_counts(tmp_path: Path) -> None:
+    """The handshake has looked at the list before."""
+    crl = tmp_path / "crl.pem"
+    shutil.copy(TLS / "crl-before.pem", crl)
+    more = {"tls_ca": str(TLS / "ca.pem"), "tls_crl": str(crl), "tls_require_certificate": True}
+    async with serve(tmp_path / "data", everywhere(**more)) as served:
+        assert served.certificates is not None
+        shutil.copy(TLS / "crl.pem", crl)
+        before = served.certificates.context()
+        served.certificates.again()()
+        served.certificates._context = before
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", served.ports["mqtts"], ssl=client("revoked.pem"), server_hostname="localhost"
+        )
+        served.writers.append(writer)
+        with suppress(ConnectionError):
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
 
 
 @pytest.mark.parametrize("scheme", ["mqtts", "wss", "mqtt"])

@@ -299,7 +299,7 @@ class Rig:
     def door(self) -> Door:
         """Of its only listener."""
         settings = self.core.config
-        return Door(self.keyring, lets_anybody=settings.lets_anybody(settings.mqtt.listen[0]))
+        return Door(self.keyring, None, lets_anybody=settings.lets_anybody(settings.mqtt.listen[0]))
 
     def read_keys(self) -> None:
         """Read the files of keys again, as the server does."""

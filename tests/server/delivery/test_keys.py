@@ -452,7 +452,7 @@ def test_users_of_a_mosquitto(tmp_path: Path) -> None:
 def test_a_door_without_a_keyring_asks_for_nothing() -> None:
     answers: list[object] = []
     packet = Connect(5, "c", username="a", password=b"b")
-    Door(None, lets_anybody=True).ask(
+    Door(None, None, lets_anybody=True).ask(
         packet, "c", "x", "", lambda rights, reason: answers.append((rights, reason))
     )
     assert answers == [(None, None)]
