@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import uvloop
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 STOP_S = 5.0
 INSIDE = Address("127.0.0.1", 0)
 """Where HTTP listens without TLS, for the server's own jobs, if elsewhere it has TLS."""
+REVIEW_S = 0.005
+"""How long the subscriptions of all sessions are looked through at a time."""
 HANDLERS_S = 0.5
 """How long handlers may go on, twice, once their connections have been ended."""
 
@@ -79,6 +82,7 @@ class Server:
         self._desk: Desk | None = None
         self._acceptor = Acceptor()
         self._is_started = False
+        self._reviewing: Iterator[None] = iter(())
 
     async def start(self) -> None:
         """Catch up with the timeline, then listen: MQTT first, which HTTP tells of."""
@@ -104,6 +108,7 @@ class Server:
         self.app.launcher.reachable_at(f"http://{at}")
         self.app.housekeeping.start((self._last_use.note, NOTE_S))
         self._watch.start()
+        self._review()  # the files may have changed while nobody was there
         self._is_started = True
         _settle_garbage_collector()
         for key, address in self.config.open_beyond:
@@ -117,6 +122,7 @@ class Server:
         if self._is_started:
             self.app.housekeeping.stop()
             await self._watch.stop()
+            self._reviewing = iter(())
             await self._last_use.note()
         self._listeners.close()
         self._acceptor.close()
@@ -146,6 +152,18 @@ class Server:
         """Keys or certificates are others now: who came by one that counts no more is ended."""
         self._listeners.review()
         self.app.core.sessions.review()
+        self._reviewing = self.app.core.broker.review()
+        self._go_on_reviewing(self._reviewing)
+
+    def _go_on_reviewing(self, steps: Iterator[None]) -> None:
+        """For a bounded time, and then the others have their turn; not if it has been begun anew."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + REVIEW_S
+        if steps is self._reviewing:
+            for _ in steps:
+                if loop.time() >= until:
+                    loop.call_soon(self._go_on_reviewing, steps)
+                    break
 
     def _fatal(self) -> None:
         self.exit_code = 1

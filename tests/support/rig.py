@@ -307,6 +307,8 @@ class Rig:
         for peer in self.peers:
             peer.connection.review()
         self.core.sessions.review()
+        for _ in self.core.broker.review():
+            pass
         self.pump()
 
     def peer(self, level: int = 5, identity: str = "") -> Peer:
