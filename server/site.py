@@ -6,6 +6,7 @@ they are given, and not the app.
 """
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from functools import partial
 
@@ -19,6 +20,7 @@ from .browsers import http_pages
 from .http.access import Access
 from .http.answers import Handler, name_server
 from .http.cors import opening, preflight
+from .http.cursors import Cursors
 from .http.front import Desk
 from .http.gate import Gate, unasked
 from .http.openapi import OpenApi
@@ -51,6 +53,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
     spreader, access, pages = Spreader(timeline), Access(app.keyring), http_pages(config)
+    cursors = Cursors(secrets.token_bytes(32))
     site = web.Application(
         middlewares=[
             _counting(metrics),
@@ -66,10 +69,10 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     site.on_response_prepare.append(name_server)
     for resource in (
         Batch(ask, clock, timeline, spreader, metrics, limits, max_batch=http.max_batch),
-        Control(ask, clock, timeline, max_delay_ms=limits.max_delay_ms),
+        Control(ask, clock, timeline, cursors, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline),
         Messages(ask, clock, timeline, spreader, metrics, limits),
-        Listing(timeline),
+        Listing(timeline, cursors),
         Explain(timeline, core.wheel),
         Slices(timeline, partial(counting, store), shards, split_above=slices.split_above),
         TimelineRoutes(clock, timeline),
