@@ -324,9 +324,14 @@ class Connection:
         self._broker.traffic.connects += 1
         self._open_session(packet)
 
-    def review(self) -> None:
-        """Keys are others now: end if this client's counts no more."""
-        if self._rights is not None and not self._rights.is_live:
+    def review(self, *, has_revoked: bool = False) -> None:
+        """Keys or certificates are others now: end if this client's counts no more (`has_revoked`)."""
+        if has_revoked:
+            log.info(
+                "connection closed: %s, its certificate has been revoked", self._peer, extra=self._peer.cause
+            )
+            self.close(Closing.REVOKED)
+        elif self._rights is not None and not self._rights.is_live:
             log.info("connection closed: %s, its key counts no more", self._peer, extra=self._peer.cause)
             self.close(Closing.REVOKED)
 

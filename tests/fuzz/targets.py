@@ -22,8 +22,8 @@ from server.codec.packets import Connect, Packet, Publish, Will
 from server.codec.publish import Decoder
 from server.config import Config, Limits
 from server.delivery.session_rows import subscription_of
+from server.http.cursors import Cursors
 from server.http.front import read_request
-from server.http.selection import cursor_of, cursor_text
 from server.http.values.batch_body import parse_batch, parse_each
 from server.http.values.bodies import UNREADABLE, FieldError, RequestError
 from server.http.values.drafts import draft_of
@@ -240,11 +240,17 @@ def schedule(data: bytes) -> None:
         str(error)
 
 
+CURSORS = Cursors(bytes(32))
+PLACE, SEALED = (
+    CURSORS.text(keys.place_of(b"place of it."), is_hidden=is_hidden) for is_hidden in (False, True)
+)
+
+
 def cursor(data: bytes) -> None:
     """Cursors and ids as users send them."""
     text = data.decode("utf-8", "surrogateescape")
     with suppress(RequestError):
-        assert cursor_text(cursor_of(text)) == text
+        assert CURSORS.text(CURSORS.place(text), is_hidden=len(text) > 24) == text
     with suppress(BadId):
         assert f"{parse_id(text):032x}" == text
 
@@ -510,7 +516,7 @@ TARGETS = (
         steps=500_000,
         steps_per_byte=500,
     ),
-    Target("cursor", cursor, (cursor_text(keys.place_of(b"place of it.")).encode(), b"%032x" % (1 << 100))),
+    Target("cursor", cursor, (PLACE.encode(), SEALED.encode(), b"%032x" % (1 << 100))),
     Target(
         "record",
         record,

@@ -17,8 +17,9 @@ from timeline.position import Position
 from ..access import sees
 from ..answers import json_answer
 from ..calls import READ, Gives, described
+from ..cursors import Cursors
 from ..requests import flag, instant_parameter, limit_of
-from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, query_over
+from ..selection import ALL, Query, Selection, count, query_over
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError
@@ -30,8 +31,9 @@ AnyState = Annotated[Literal[State, "all"], msgspec.Meta(extra_json_schema={"def
 class Listing:
     """The route."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, cursors: Cursors) -> None:
         self._timeline = timeline
+        self._cursors = cursors
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages", self.get)]
@@ -48,12 +50,12 @@ class Listing:
         cursor = request.query.get("cursor")
         page = query
         if cursor is not None:
-            page = replace(query, start=max(query.start, Position(cursor_of(cursor) + 1)))
+            page = replace(query, start=max(query.start, Position(self._cursors.place(cursor) + 1)))
         selection = Selection(self._timeline, page, sees(request))
-        views, last = await selection.page()
+        views, last, is_hidden = await selection.page()
         answer: shapes.MessagePage = {
             "messages": views,
-            "next": None if last is None else cursor_text(last),
+            "next": None if last is None else self._cursors.text(last, is_hidden=is_hidden),
         }
         if is_counted:
             is_abandoned = lambda: request.transport is None  # noqa: E731
