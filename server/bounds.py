@@ -96,10 +96,15 @@ def bounds(config: Config) -> list[Bound]:
     return [*_shared(config), *_of_connections(config), *_of_sessions(config)]
 
 
+def in_all(config: Config) -> int:
+    """The sum of all lines, bytes."""
+    return _sum(bounds(config))
+
+
 def told(config: Config) -> list[str]:
     """The sum line by line, for `--check`: name, MiB, how."""
     lines = [(one.name, _mib(one.bytes), one.how) for one in bounds(config)]
-    lines.append(("in all", _mib(_sum(bounds(config))), f"if all are reached at once; {_machine()}"))
+    lines.append(("in all", _mib(in_all(config)), f"if all are reached at once; {_machine()}"))
     names, amounts = (max(len(line[column]) for line in lines) for column in (0, 1))
     return [f"{name:<{names}}  {amount:>{amounts}} MiB  {how}" for name, amount, how in lines]
 
