@@ -20,6 +20,8 @@ from .frame import SOAK, Table, bounded
 
 PROBE_S = 3.0 if SOAK else 0.5
 WINDOW = 100
+SLACK_S = 0.5
+"""A machine that is busy with something else."""
 
 
 class Session:
@@ -47,9 +49,7 @@ class Session:
         return peer
 
     async def _connect(self, peer: Peer) -> bool:
-        connack = await peer.connect(
-            f"s{self.number}", clean=False, session_expiry=3_600, receive_maximum=WINDOW
-        )
+        connack = await peer.connect(f"s{self.number}", clean=False, session_expiry=3_600)
         assert not connack.reason
         return connack.session_present
 
@@ -94,6 +94,7 @@ async def test_sessions_return_at_once(
         "limits.connect_rate": 0,
         "limits.sessions": count + 10,
         "limits.subscriptions": 3 * count,
+        "sessions.max_in_flight": 1_000,
     }
     async with bounded(tmp_path / "data", settings) as one:
         at = one.server.mqtt
@@ -132,7 +133,7 @@ async def test_sessions_return_at_once(
                 assert not session.faults
             for which in ("first_s", "last_s"):
                 found = waits(sessions, which)
-                assert found[-1] <= 2 * found[len(found) // 2] + 0.1, table
+                assert found[-1] <= 2 * found[len(found) // 2] + SLACK_S, str(table)
         assert await metric(one.server.url, "fasti_replay_queue") == 0
         table.add("latency after", await latencies(at, PROBE_S))
     record_property("counted", table)
