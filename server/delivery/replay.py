@@ -2,10 +2,10 @@
 
 Who has been away, is slow, or asked for the past reads from its own position: from the tail while that
 reaches back far enough, else from the store. A turn is bounded, so that one session with a million
-messages to catch up on delays nobody; while others wait it is a tenth as long, so that all have something soon
-rather than some have all. A session without room leaves the queue and comes back with its
-next ack or when its socket takes data again. When a session's read position equals the horizon it joins
-the tail, checked and joined without a pause in between.
+messages to catch up on delays nobody; while others wait it is a tenth as long, so that all have something
+soon rather than some have all. A session without room leaves the queue and comes back with its next ack or
+when its socket takes data again. When a session's read position equals the horizon it joins the tail, checked
+and joined without a pause in between.
 
 What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
 """
@@ -30,7 +30,7 @@ from ..logs import shown
 from .dead import Dead
 from .membership import Membership
 from .message import Message
-from .owed import Owed
+from .owed import Owed, is_owed
 from .ready import Ready
 from .retained import Retained
 from .router import Router
@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 TURN_ROWS = 1_000
 """Messages that are read in a turn, whoever they are for."""
 TURN_SENT = 100
-"""Of them, how many are sent while others wait for a turn: were it all, a session with a wide window would have
-its whole backlog before the last of 2,000 had a message."""
+"""Of them, how many are sent while others wait for a turn: were it all, a session with a wide window would
+have its whole backlog before the last of 2,000 had a message."""
 TURN_RESENDS = 250
 """Messages that are sent again in a turn: some 5 ms."""
 TURN_COST = 1_000
@@ -264,6 +264,8 @@ class Replay:
                     session.read = Position(place - 1)
                     return False
                 left -= 1
+                if message[0].shard < 0 and not is_owed(*message):
+                    self._owed.caught(place)
             session.read = place
             if not left:
                 return True
