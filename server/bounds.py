@@ -61,6 +61,7 @@ NODE_BYTES = 300
 NOT_COUNTED = {
     "limits.max_delay": "a time",
     "limits.max_payload": "part of what is queued, kept, unsent",
+    "limits.connections_per_address": "limits.connections bounds all of them",
     "limits.connect_rate": "connections in a second: limits.connections bounds their number",
     "limits.connect_timeout": "a time",
     "limits.subscriptions_per_session": "limits.subscriptions bounds all of them",

@@ -46,12 +46,15 @@ class Figures(Collector):
         for (method, route, status), count in self._metrics.answers.items():
             answers.add_metric((method, route, str(status)), count)
         yield answers
-        bounded = CounterMetricFamily(
-            "fasti_http_connections_bounded", "Connections refused or closed at a bound", labels=("bound",)
-        )
-        for bound, count in self._metrics.bounded.items():
-            bounded.add_metric((bound,), count)
-        yield bounded
+        for door, counted in (("http", self._metrics.bounded), ("mqtt", self._metrics.bounded_mqtt)):
+            bounded = CounterMetricFamily(
+                f"fasti_{door}_connections_bounded",
+                "Connections refused or closed at a bound",
+                labels=("bound",),
+            )
+            for bound, count in counted.items():
+                bounded.add_metric((bound,), count)
+            yield bounded
         yield from self._jobs()
 
     def _jobs(self) -> Iterator[Metric]:

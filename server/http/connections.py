@@ -6,15 +6,14 @@ it does not read when all are looked at. Above `http.buffered_bytes` the one tha
 as it takes.
 """
 
-import ipaddress
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
 from ..config import Http
 from ..logs import by
 from ..metrics import Metrics
+from ..networks import Networks
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +48,7 @@ class Connections:
         self._config = config
         self._metrics = metrics
         self._all: set[Bounded] = set()
-        self._of: Counter[str] = Counter()
-        """How many each network has."""
+        self._networks = Networks()
         self._kept_bytes = 0
         self._looked_s: float | None = None
 
@@ -68,7 +66,7 @@ class Connections:
             log.warning(text, len(self._all), extra=cause)
             self.note("http.connections")
             return False
-        if self._of[_network(address)] >= config.connections_per_address:
+        if self._networks.count(address) >= config.connections_per_address:
             text = "connection refused: as many are open from there as http.connections_per_address"
             log.warning(text, extra=cause)
             self.note("http.connections_per_address")
@@ -78,7 +76,7 @@ class Connections:
     def add(self, connection: Bounded) -> None:
         self._all.add(connection)
         self._metrics.connections += 1
-        self._of[_network(connection.address)] += 1
+        self._networks.add(connection.address)
 
     def discard(self, connection: Bounded) -> None:
         if connection not in self._all:
@@ -86,10 +84,7 @@ class Connections:
         self.keep(connection, 0)
         self._all.discard(connection)
         self._metrics.connections -= 1
-        network = _network(connection.address)
-        self._of[network] -= 1
-        if not self._of[network]:
-            del self._of[network]
+        self._networks.discard(connection.address)
 
     def keep(self, connection: Bounded, kept_bytes: int) -> None:
         """Note what a connection keeps."""
@@ -123,13 +118,3 @@ class Connections:
             over -= held[connection]
             if over <= 0:
                 return
-
-
-def _network(address: str) -> str:
-    """Where an address counts: an IPv6 host has the last 64 bits for itself."""
-    if ":" not in address:
-        return address
-    try:
-        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
-    except ValueError:
-        return address

@@ -43,7 +43,7 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     """Run it on this loop."""
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
-    listeners = Listeners(app.core.broker, settings, app.keyring, mqtt_certificates(settings))
+    listeners = Listeners(app.core.broker, settings, app.keyring, mqtt_certificates(settings), app.metrics)
     where = await listeners.open()
     made = Served(
         app, listeners, {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, where, strict=True)}
