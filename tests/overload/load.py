@@ -1,9 +1,9 @@
 """Loads, and who measures: clients that run for some seconds in a process of their own (`frame.aside`).
 
-    Caller     HTTP as bytes: any number of requests sent ahead, answers told in their order
-    flood      many callers at once, each as fast as it is answered; what became of each request
-    pour       publishes over MQTT, as many as the server lets be in flight
-    measure    a client that does a little of everything now and then, and how long it waits
+Caller     HTTP as bytes: any number of requests sent ahead, answers told in their order
+flood      many callers at once, each as fast as it is answered; what became of each request
+pour       publishes over MQTT, as many as the server lets be in flight
+measure    a client that does a little of everything now and then, and how long it waits
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import cast
 
 from server.codec import wire
 from server.codec.packets import Ack, Pingreq, Pingresp, Publish
-from tests.support.mqtt import Closed, Peer, dial
+from tests.support.mqtt import Closed, dial
 
 Address = tuple[str, int]
 _STATUS = re.compile(rb"HTTP/1\.1 (\d\d\d)")
@@ -43,7 +43,7 @@ def batch(topic: str, payloads: list[str], delay: str = "1h") -> bytes:
 
 
 class Caller(asyncio.Protocol):
-    """One HTTP connection. `told` is called for each answer, in order: status, whether it says Retry-After."""
+    """One HTTP connection. `told` hears of each answer, in order: status, whether it says Retry-After."""
 
     def __init__(self, told: Callable[[int, bool], None]) -> None:
         self._told = told
@@ -77,8 +77,10 @@ class Caller(asyncio.Protocol):
             end = stop + 4 + int(length[1])
             return end if end <= len(self._data) else -1
         if b"chunked" in self._data[:stop]:
-            end = self._data.find(b"0\r\n\r\n", stop + 4)
-            return -1 if end < 0 else end + 5
+            end = self._data.find(b"\r\n0\r\n\r\n", stop)
+            if end < 0:
+                del self._data[stop + 4 : -6]  # nobody wants it
+            return -1 if end < 0 else end + 7
         return stop + 4
 
 

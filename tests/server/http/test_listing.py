@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from server.http import selection
+from server.http.turns import Turn, Turns
 from server.site import read_side
 from server.times import format_ms
 from timeline.filters import matches
@@ -209,8 +210,9 @@ async def test_a_page_carries_so_many_bytes_and_no_more(
 async def test_nobody_waits_for_an_abandoned_count(server: Running) -> None:
     query = selection.Query(selection.START, selection.END, "#", "all", 1)
     await server.schedule(deliver_in=60)
-    assert await selection.count(read_side(server.app), query, None, lambda: True) == 0
-    assert await selection.count(read_side(server.app), query, None, lambda: False) == 1
+    turn = Turn(Turns(server.clock), "", server.clock)
+    assert await selection.count(read_side(server.app), query, None, turn, lambda: True) == 0
+    assert await selection.count(read_side(server.app), query, None, turn, lambda: False) == 1
 
 
 @pytest.mark.parametrize(
