@@ -297,6 +297,7 @@ class Measured:
     listing: list[float] = field(default_factory=list)
     """GET of a page of ten."""
     refused: int = 0
+    """429, or 0x97."""
 
     def add(self, other: "Measured") -> None:
         for mine, its in zip(self.parts(), other.parts(), strict=True):
@@ -331,8 +332,11 @@ async def _measuring(
         await writer.take(Pingresp)
         found.ping.append(_ms(began))
         began = time.monotonic()
-        writer.put(f"quiet/{name}", "x", 0)
-        found.publish.append((await asyncio.wait_for(arrived.get(), 60) - began) * 1_000)
+        ack = await writer.publish(f"quiet/{name}", "x", 1)
+        if ack is not None and ack.reason < 0x80:
+            found.publish.append((await asyncio.wait_for(arrived.get(), 60) - began) * 1_000)
+        else:
+            found.refused += 1
         for data, into in (
             (schedule(f"quiet/{name}", f"quiet-{name}-{count}"), found.schedule),
             (LISTING, found.listing),
