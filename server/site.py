@@ -52,7 +52,11 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
-    turns, spreader, access = Turns(clock), Spreader(timeline), Access(app.keyring)
+    turns, spreader, access = (
+        Turns(clock, max_bytes=http.buffered_bytes),
+        Spreader(timeline),
+        Access(app.keyring),
+    )
     site = web.Application(
         middlewares=[
             _counting(metrics),

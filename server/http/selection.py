@@ -11,8 +11,9 @@ timeline: where a message stands, which is its due, or, for one that came late, 
     cancelled  start            end            what a cancel left
     all        start            end            everything but what a move left
 
-A page looks at 20,000 rows at most and carries 4 MiB of messages at most: when a filter matches little it is
-short, or empty, and goes on from there. The reading is done in steps, each in a turn of its own (turns.py).
+A page looks at 20,000 rows at most and carries 4 MiB of messages at most, and fewer while all pages that are
+being read have `http.buffered_bytes`: when a filter matches little it is short, or empty, and goes on from
+there. The reading is done in steps, each in a turn of its own (turns.py).
 
 A count reads everything in its range, in steps too, but for pending messages without a topic filter: there a
 whole slice is one number, and without a range the server has the sum at hand.
@@ -40,6 +41,8 @@ STEP_ROWS = 1_000
 LOOK_ROWS = 20_000
 COUNT_STEP_ROWS = 4_000
 PAGE_BYTES = 4 << 20
+VIEW_BYTES = 1_000
+"""What a message that is shown takes in RAM besides its row."""
 TOPICS_MAX = 10_000
 ALL = "all"
 
@@ -114,10 +117,17 @@ class Selection:
         For who does not see all it is that of the last one given, as long as there are more: what stands
         between is not there for him, and so is not to be told where it stands.
         """
+        try:
+            return await self._page(turn)
+        finally:
+            turn.release()
+
+    async def _page(self, turn: Turn) -> tuple[list[shapes.Message], Position | None]:
         limit, start = self._query.limit, self._query.start
         views: list[shapes.Message] = []
         looked = size = 0
         last = given = start
+        is_crowded = False
         while True:
             await turn.begin()
             count, is_end = 0, True
@@ -125,10 +135,11 @@ class Selection:
                 count += 1
                 view = self._view(place, number, value)
                 if view is not None:
-                    if len(views) == limit or size > PAGE_BYTES:
+                    if len(views) == limit or size > PAGE_BYTES or is_crowded:
                         return views, last if self._sees is None else given
                     views.append(view)
                     size += len(value)
+                    is_crowded = not turn.keep(len(value) + VIEW_BYTES)
                     given = place
                 last = place
                 if count == STEP_ROWS or turn.is_over(count):

@@ -9,7 +9,8 @@ it, and the *clients* take turns, not the calls; a client is a key, or where key
     steps               A1 B1 C1 A2 B1 C1 A3 B1 C1 A4 B1 ...
 
 So a flood of calls makes itself wait. A call that comes alone waits for nobody. What waits is bounded by
-`http.connections`: a connection has one call under way.
+`http.connections`: a connection has one call under way. What the calls have gathered for their answers
+meanwhile is bounded by `http.buffered_bytes` together: beyond it a page ends where it is.
 """
 
 import asyncio
@@ -30,8 +31,12 @@ LOOK_EVERY = 64
 class Turns:
     """The long calls of one server."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, max_bytes: int) -> None:
+        """`max_bytes`: what calls may gather together while others have their turns."""
         self._clock = clock
+        self.max_bytes = max_bytes
+        self.kept_bytes = 0
+        """What all of them have gathered."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """By client, those that wait; the client whose turn is next is the first. None is empty."""
         self._is_taken = False
@@ -73,11 +78,12 @@ class Turns:
 class Turn:
     """One call's: wait for it before each step, and end the step when it is over."""
 
-    __slots__ = ("_client", "_clock", "_turns", "_until")
+    __slots__ = ("_client", "_clock", "_kept_bytes", "_turns", "_until")
 
     def __init__(self, turns: Turns, client: str, clock: Clock) -> None:
         self._turns, self._client, self._clock = turns, client, clock
         self._until = 0.0
+        self._kept_bytes = 0
 
     async def begin(self) -> None:
         """The next step; returns when it is this call's turn."""
@@ -87,3 +93,14 @@ class Turn:
     def is_over(self, count: int) -> bool:
         """Whether the step has taken long enough; `count`: rows that were read in it."""
         return not count % LOOK_EVERY and self._clock.mono() >= self._until
+
+    def keep(self, size: int) -> bool:
+        """Count bytes that wait for the end of the call, until `release`. False: they are too many now."""
+        self._kept_bytes += size
+        self._turns.kept_bytes += size
+        return self._turns.kept_bytes <= self._turns.max_bytes
+
+    def release(self) -> None:
+        """What was gathered is given, or given up."""
+        self._turns.kept_bytes -= self._kept_bytes
+        self._kept_bytes = 0

@@ -51,16 +51,18 @@ class Listing:
         page = query
         if cursor is not None:
             page = replace(query, start=max(query.start, Position(cursor_of(cursor) + 1)))
-        selection = Selection(self._timeline, page, sees(request))
         turn = self._turns.of(request)
-        views, last = await selection.page(turn)
+        total = 0
+        if is_counted:
+            is_abandoned = lambda: request.transport is None  # noqa: E731
+            total = await count(self._timeline, query, sees(request), turn, is_abandoned)
+        views, last = await Selection(self._timeline, page, sees(request)).page(turn)
         answer: shapes.MessagePage = {
             "messages": views,
             "next": None if last is None else cursor_text(last),
         }
         if is_counted:
-            is_abandoned = lambda: request.transport is None  # noqa: E731
-            answer["count"] = await count(self._timeline, query, sees(request), turn, is_abandoned)
+            answer["count"] = total
         return json_answer(answer)
 
 

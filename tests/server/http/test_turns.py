@@ -37,7 +37,7 @@ async def steps(turn: Turn, count: int, name: str, done: list[str]) -> None:
 
 
 async def test_clients_take_turns_and_not_calls() -> None:
-    turns, done = Turns(Watch()), list[str]()
+    turns, done = Turns(Watch(), max_bytes=1), list[str]()
     flood = [steps(turns.of(request("10.0.0.1")), 3, "flood", done) for _ in range(50)]
     others = [steps(turns.of(request(f"10.0.1.{n}")), 3, f"other {n}", done) for n in range(4)]
     await asyncio.gather(*flood, *others)
@@ -47,7 +47,7 @@ async def test_clients_take_turns_and_not_calls() -> None:
 
 
 async def test_one_step_in_a_turn_of_the_loop() -> None:
-    turns, done = Turns(Watch()), list[str]()
+    turns, done = Turns(Watch(), max_bytes=1), list[str]()
     calls = [asyncio.create_task(steps(turns.of(request(f"::{n:x}")), 5, "", done)) for n in range(20)]
     most = before = 0
     while not all(call.done() for call in calls):
@@ -58,7 +58,7 @@ async def test_one_step_in_a_turn_of_the_loop() -> None:
 
 
 async def test_who_is_alone_waits_for_nobody() -> None:
-    turn = Turns(Watch()).of(request("10.0.0.1"))
+    turn = Turns(Watch(), max_bytes=1).of(request("10.0.0.1"))
     waited = turn.begin()
     try:
         waited.send(None)
@@ -68,7 +68,7 @@ async def test_who_is_alone_waits_for_nobody() -> None:
 
 
 async def test_who_is_given_up_takes_no_turn() -> None:
-    turns, done = Turns(Watch()), list[str]()
+    turns, done = Turns(Watch(), max_bytes=1), list[str]()
     calls = [
         asyncio.create_task(steps(turns.of(request("10.0.0.1")), 1, str(number), done)) for number in range(4)
     ]
@@ -83,7 +83,7 @@ async def test_who_is_given_up_takes_no_turn() -> None:
 
 async def test_a_step_is_over_by_the_clock_when_it_is_looked_at() -> None:
     clock = Watch()
-    turn = Turns(clock).of(request("10.0.0.1"))
+    turn = Turns(clock, max_bytes=1).of(request("10.0.0.1"))
     await turn.begin()
     assert not turn.is_over(LOOK_EVERY)
     clock.now_s += STEP_S
@@ -94,8 +94,21 @@ async def test_a_step_is_over_by_the_clock_when_it_is_looked_at() -> None:
 
 
 async def test_hosts_of_one_network_of_ipv6_are_one_client() -> None:
-    turns, done = Turns(Watch()), list[str]()
+    turns, done = Turns(Watch(), max_bytes=1), list[str]()
     flood = [steps(turns.of(request(f"2001:db8::{n + 1:x}")), 2, "flood", done) for n in range(10)]
     other = steps(turns.of(request("2001:db8:1::1")), 2, "other", done)
     await asyncio.gather(*flood, other)
     assert done[:5].count("other") == 2
+
+
+async def test_what_calls_gather_is_counted_until_it_is_given() -> None:
+    turns = Turns(Watch(), max_bytes=100)
+    one, other = turns.of(request("10.0.0.1")), turns.of(request("10.0.0.2"))
+    assert one.keep(60)
+    assert other.keep(40)
+    assert not one.keep(1)
+    other.release()
+    assert one.keep(39)
+    one.release()
+    one.release()
+    assert turns.kept_bytes == 0
