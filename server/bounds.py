@@ -25,8 +25,10 @@ from timeline.structures import CACHE_BYTES, NODES_MAX, PATTERN_BYTES
 
 from .codec.publish import CONNECT_BYTES
 from .config import Config
+from .delivery.broker import HOLD_BYTES
 from .delivery.publishing import WISH_BYTES
 from .delivery.router import PAIR_BYTES
+from .http.selection import PAGE_BYTES
 from .kinds import show_size
 from .mqtt.forms import ALIAS_BYTES as ALIAS_OUT_BYTES
 from .mqtt.inbound import ALIAS_BYTES as ALIAS_IN_BYTES
@@ -44,6 +46,10 @@ BODY_COPIES = 3
 """A request as it came, what was read out of it, the batch that is written."""
 CONNECTION_BYTES = 20 << 10
 """A connection that says nothing, with its socket and one subscription."""
+HTTP_CONNECTION_BYTES = 24 << 10
+"""One that has been answered and is idle: with aiohttp's side and its task."""
+PAGE_COPIES = 3
+"""A page of a list as it was read, as JSON, and on its way to the socket."""
 TLS_BYTES = 256 << 10
 """What the event loop reads a TLS connection into."""
 SESSION_BYTES = 3_600
@@ -93,7 +99,7 @@ class Bound:
 
 def bounds(config: Config) -> list[Bound]:
     """All lines, those that grow with connections and sessions last."""
-    return [*_shared(config), *_of_connections(config), *_of_sessions(config)]
+    return [*_shared(config), *_of_http(config), *_of_connections(config), *_of_sessions(config)]
 
 
 def in_all(config: Config) -> int:
@@ -124,7 +130,8 @@ def _shared(config: Config) -> list[Bound]:
     limits, wheel, tail = config.limits, config.wheel, config.tail
     entries = wheel.max_entries * (ENTRY_PAYLOAD_BYTES + ENTRY_OVERHEAD)
     answer = max(limits.route_cache_bytes // 2, PAIR_BYTES * limits.subscriptions)
-    queued = BODY_COPIES * (limits.queued_bytes + config.http.max_body) + WISH_BYTES * limits.queued
+    waiting = limits.queued_bytes + min(HOLD_BYTES, limits.queued_bytes // 2) + config.http.max_body
+    queued = BODY_COPIES * waiting + WISH_BYTES * limits.queued
     return [
         Bound("process", PROCESS_BYTES, "measured"),
         Bound(
@@ -148,8 +155,8 @@ def _shared(config: Config) -> list[Bound]:
         Bound(
             "queued",
             queued,
-            f"{BODY_COPIES} x ({show_size(limits.queued_bytes)} + one body of "
-            f"{show_size(config.http.max_body)}), {limits.queued:,} messages x {WISH_BYTES}",
+            f"{BODY_COPIES} x ({show_size(limits.queued_bytes)} + what cannot be refused below MQTT 5 + one "
+            f"body of {show_size(config.http.max_body)}), {limits.queued:,} messages x {WISH_BYTES}",
             ("limits.queued_bytes", "limits.queued", "http.max_body"),
         ),
         Bound(
@@ -157,6 +164,19 @@ def _shared(config: Config) -> list[Bound]:
             limits.queued_bytes,
             f"{show_size(limits.queued_bytes)}: those that the writer has no room for",
             ("limits.queued_bytes",),
+        ),
+        Bound(
+            "HTTP buffered",
+            config.http.buffered_bytes,
+            f"{show_size(config.http.buffered_bytes)}: sent ahead or not read",
+            ("http.buffered_bytes",),
+        ),
+        Bound(
+            "HTTP pages",
+            config.http.buffered_bytes + PAGE_COPIES * PAGE_BYTES,
+            f"{show_size(config.http.buffered_bytes)} of pages that are being read, "
+            f"{PAGE_COPIES} x {show_size(PAGE_BYTES)} of one that is sent",
+            ("http.buffered_bytes",),
         ),
         Bound("in_bytes", limits.in_bytes, show_size(limits.in_bytes), ("limits.in_bytes",)),
         Bound(
@@ -181,6 +201,20 @@ def _shared(config: Config) -> list[Bound]:
             "structures",
             PATTERN_BYTES + 2 * CACHE_BYTES + NODE_BYTES * NODES_MAX,
             f"patterns {show_size(PATTERN_BYTES)}, caches 2 x {show_size(CACHE_BYTES)}, {NODES_MAX:,} nodes",
+        ),
+    ]
+
+
+def _of_http(config: Config) -> list[Bound]:
+    connections = config.http.connections
+    each = HTTP_CONNECTION_BYTES + bool(config.http.tls_cert) * TLS_BYTES
+    return [
+        Bound(
+            "HTTP connections",
+            each * connections,
+            f"{connections:,} x {show_size(each)}",
+            ("http.connections",),
+            is_per_client=True,
         ),
     ]
 

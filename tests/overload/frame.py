@@ -11,7 +11,7 @@ is a bound that does not hold, or one that is not in the sum.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from multiprocessing import get_context
@@ -92,10 +92,12 @@ class Bounded:
 
 
 @asynccontextmanager
-async def bounded(data: Path, settings: Mapping[str, object]) -> AsyncIterator[Bounded]:
+async def bounded(
+    data: Path, settings: Mapping[str, object], *, program: Sequence[str] = ("server",)
+) -> AsyncIterator[Bounded]:
     """A ready server with `SMALL` and what else is given."""
     together = {**SMALL, **settings}
-    async with serving(data, settings=together) as server:
+    async with serving(data, settings=together, program=program) as server:
         yield Bounded(server, together)
         assert server.process.poll() is None, server.output
         assert "Traceback" not in server.output, server.output
