@@ -27,6 +27,9 @@ from timeline.session import Subscription
 from .message import Message
 from .subscriber import Subscriber
 
+PUT_OFF_BYTES = 120
+"""What it costs in RAM to note that a message at QoS 0 was put off."""
+
 
 class Owed:
     """Messages by subscriber, in position order. `bytes`: of all of them, one that many are owed once."""
