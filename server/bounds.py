@@ -52,7 +52,7 @@ HTTP_CONNECTION_BYTES = 24 << 10
 PAGE_COPIES = 3
 """A page of a list as it was read, as JSON, and on its way to the socket."""
 TLS_BYTES = 256 << 10
-"""What the event loop reads a TLS connection into: 28 KB of it are touched by a client that says little."""
+"""What the event loop reads a TLS connection into: 26 KB of it are touched by a client that says little."""
 SESSION_BYTES = 4_500
 """One that is away, as it comes from disk, takes 4,050."""
 SUBSCRIPTION_BYTES = 900

@@ -16,7 +16,7 @@ from .crowd import gathered, is_normal, latencies, metric, metrics, present, unt
 from .frame import MIB, SOAK, Table, bounded
 
 COUNT = 10_000 if SOAK else 400
-PROBE_S = 5.0 if SOAK else 0.7
+PROBE_S = 5.0 if SOAK else 0.3
 SETTINGS = {
     "limits.connections": COUNT,
     "limits.connect_rate": 0,

@@ -20,8 +20,8 @@ from .crowd import gathered, is_normal, latencies, metric, metrics, present
 from .frame import MIB, SOAK, Table, bounded
 
 EACH = 200 if SOAK else 30
-SECONDS = 30.0 if SOAK else 2.0
-PROBE_S = 3.0 if SOAK else 0.5
+SECONDS = 30.0 if SOAK else 1.5
+PROBE_S = 3.0 if SOAK else 0.3
 OUT_BYTES = 64 << 10
 PAYLOAD = 30_000 if SOAK else 8_000
 WINDOW = 50
