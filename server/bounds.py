@@ -47,10 +47,10 @@ BODY_COPIES = 3
 """A request as it came, what was read out of it, the batch that is written."""
 CONNECTION_BYTES = 12 << 10
 """With its socket: 7.6 KB before its CONNECT, 11.5 with a session and a subscription, which are lines too."""
-HTTP_CONNECTION_BYTES = 24 << 10
+HTTP_CONNECTION_BYTES = 12 << 10
 """One that has been answered and is idle: with aiohttp's side and its task."""
-PAGE_COPIES = 3
-"""A page of a list as it was read, as JSON, and on its way to the socket."""
+PAGE_COPIES = 4
+"""A page of a list as it was read, as JSON, on its way to the socket, until it is seen that nobody reads it."""
 TLS_BYTES = 256 << 10
 """What the event loop reads a TLS connection into: 26 KB of it are touched by a client that says little."""
 SESSION_BYTES = 4_500

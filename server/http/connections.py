@@ -2,8 +2,8 @@
 
 A connection has bounds of its own in time (server/http/front.py), which are looked at here for all of them,
 twice a second: one timer instead of one for each request. What a client has sent ahead counts at once, what
-it does not read when all are looked at. Above `http.buffered_bytes` the one that holds most is cut, as often
-as it takes.
+it does not read when all are looked at, or when a large answer does not go out. Above `http.buffered_bytes`
+the one that holds most is cut, as often as it takes.
 """
 
 import logging
@@ -91,7 +91,7 @@ class Connections:
         self._kept_bytes += kept_bytes - connection.kept_bytes
         connection.kept_bytes = kept_bytes
         if self._kept_bytes > self._config.buffered_bytes:
-            self._relieve()
+            self.relieve()
 
     def note(self, bound: str) -> None:
         """One has been refused, or closed, at this bound."""
@@ -103,9 +103,10 @@ class Connections:
         self._looked_s = now_s
         for connection in self:
             connection.check(now_s, passed_s)
-        self._relieve()
+        self.relieve()
 
-    def _relieve(self) -> None:
+    def relieve(self) -> None:
+        """Cut those that hold most, while all hold more than they may."""
         held = {one: one.kept_bytes + one.unsent_bytes for one in self._all}
         over = sum(held.values()) - self._config.buffered_bytes
         for connection in sorted(held, key=lambda one: -held[one]) if over > 0 else ():

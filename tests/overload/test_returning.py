@@ -1,6 +1,6 @@
-"""Many sessions come back at once, each with a long backlog: 2,000 with the same 500 messages; and 200 with 500,
-half of them for one alone, so that each has to find its own among those of the others (without FASTI_SOAK 20
-with 100). All get all, in order, once; nobody waits more than twice as long as most; others hardly notice.
+"""Many sessions come back at once, each with a long backlog: 2,000 with the same 500 messages; and 200 with
+500, half of them for one alone, so that each has to find its own among those of the others. 20 with 100
+without FASTI_SOAK. All get all, in order, once; nobody waits more than twice as long as most.
 """
 
 import asyncio
