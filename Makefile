@@ -40,9 +40,10 @@ types: .venv/tested .venv/spark
 test: style types
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
-# What takes too long for every change: all kill points, many lives; ten minutes of each reader of bytes.
+# What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of each reader of bytes.
 soak: .venv/tested
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
 
 bench: .venv/tested .venv/spark

@@ -180,6 +180,7 @@ class Limits:
     max_delay_ms: int = _key(MS, "3650d")
     max_payload: int = _key(size(1), "256KiB")
     connections: int = _key(count(1), 10_000)
+    connections_per_address: int = _key(count(0), 0)
     connect_rate: int = _key(count(0), 1_000)
     connect_timeout_ms: int = _key(MS, "10s")
     sessions: int = _key(count(1), 100_000)

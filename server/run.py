@@ -74,13 +74,18 @@ class Server:
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
-        self._listeners = Listeners(self.app.core.broker, config, self.app.keyring, mqtt_tls)
+        app = self.app
+        self._listeners = Listeners(app.core.broker, config, app.keyring, mqtt_tls, app.metrics)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
-        self._watch = Watch([self.app.keyring, *certificates], self._review)
-        self._last_use = LastUse(self.app.keyring.used, store.path)
+        self._watch = Watch([app.keyring, *certificates], self._review)
+        self._last_use = LastUse(app.keyring.used, store.path)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
-        self._acceptor = Acceptor()
+        self._acceptor = Acceptor(
+            self.app.metrics.bounded,
+            handshake_bound="http.head_timeout",
+            handshake_s=config.http.head_timeout_ms / 1000,
+        )
         self._is_started = False
         self._reviewing: Iterator[None] = iter(())
 
@@ -98,12 +103,11 @@ class Server:
         self._desk = build_desk(self.app, gate, self._runner.server)
         begin, tls = self._desk.connection, self._http_tls
         context = None if tls is None else tls.context
-        handshake_s = self.config.http.head_timeout_ms / 1000
-        http_port = await self._acceptor.open(http, begin, context, handshake_s=handshake_s)
+        http_port = await self._acceptor.open(http, begin, context)
         at = f"{_reachable(http.host)}:{http_port}"
         if tls is not None and self.config.spark.enabled != "off":
             # The server's own jobs come to it by an address, which is in nobody's certificate.
-            inside = await self._acceptor.open(INSIDE, begin, None, handshake_s=handshake_s)
+            inside = await self._acceptor.open(INSIDE, begin, None)
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
         self.app.housekeeping.start((self._last_use.note, NOTE_S))

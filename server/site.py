@@ -42,6 +42,7 @@ from .http.routes.slices import Slices
 from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
 from .http.timeline import Timeline
+from .http.turns import Turns
 from .metrics import Metrics
 
 
@@ -52,7 +53,8 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
-    spreader, access, pages = Spreader(timeline), Access(app.keyring), http_pages(config)
+    turns, spreader = Turns(clock, max_bytes=http.buffered_bytes), Spreader(timeline)
+    access, pages = Access(app.keyring), http_pages(config)
     cursors = Cursors(secrets.token_bytes(32))
     site = web.Application(
         middlewares=[
@@ -68,16 +70,16 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)
     for resource in (
-        Batch(ask, clock, timeline, spreader, metrics, limits, max_batch=http.max_batch),
-        Control(ask, clock, timeline, cursors, max_delay_ms=limits.max_delay_ms),
-        Export(clock, timeline),
-        Messages(ask, clock, timeline, spreader, metrics, limits),
-        Listing(timeline, cursors),
+        Batch(ask, clock, timeline, spreader, turns, metrics, limits, max_batch=http.max_batch),
+        Control(ask, clock, timeline, cursors, turns, max_delay_ms=limits.max_delay_ms),
+        Export(clock, timeline, turns),
+        Messages(ask, clock, timeline, spreader, turns, metrics, limits),
+        Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
-        Slices(timeline, partial(counting, store), shards, split_above=slices.split_above),
-        TimelineRoutes(clock, timeline),
+        Slices(timeline, turns, partial(counting, store), shards, split_above=slices.split_above),
+        TimelineRoutes(clock, timeline, turns),
         ScheduleRoutes(ask, clock, timeline, core.schedules, limits),
-        SessionRoutes(ask, clock, timeline, core.sessions, core.router, core.broker),
+        SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),
         Backups(store.checkpoint, app.workers, config.store),

@@ -526,9 +526,12 @@ class Broker:
 
     # -- publishes
 
-    def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
-        """Place publishes in order; each answer comes when the message is durable or handed on."""
-        self._publishing.publish(wishes)
+    def publish(self, wishes: Sequence[tuple[Wish, Answer | None]], *, can_refuse: bool = True) -> None:
+        """Place publishes in order; each answer comes when the message is durable or handed on.
+
+        Those that cannot be refused come only while the server `is_congested` no more.
+        """
+        self._publishing.publish(wishes, can_refuse=can_refuse)
 
     def after_publishes(self, then: Callable[[], None]) -> bool:
         """Call `then` once when all that has been published so far has been handed on, or cannot be.

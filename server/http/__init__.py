@@ -16,6 +16,7 @@ What calls share
     selection.py   which rows a call asks for: selected, shown, counted
     density.py     how many messages are pending in each stretch of time
     spread.py      the emptiest moment of a window
+    turns.py       long calls take turns, step by step
     posting.py     drafts placed in the writer, and the answer to a single one
 
 The calls

@@ -70,6 +70,8 @@ WHOLE_MAX = 16 << 10
 """A request up to this size is waited for; some clients send head and body apart."""
 AHEAD_MAX = 64 << 10
 """Bytes that a client may send ahead before its socket is read no further."""
+LARGE = 256 << 10
+"""Of so much that is not sent of an answer account is taken at once: dozens of pages are made in a tick."""
 BODY_RATE = 1 << 10
 """Bytes of a body in a second, at least, once `http.body_timeout` has passed."""
 LINGER_S = 2.0
@@ -368,6 +370,8 @@ class Front(Opening):
 
     def pause_writing(self) -> None:
         self._is_full = True
+        if self.unsent_bytes >= LARGE:
+            self._desk.connections.relieve()
         if self._inner is not None:
             self._inner.pause_writing()
 

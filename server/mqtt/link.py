@@ -27,7 +27,7 @@ import logging
 import socket
 import struct
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fcntl import ioctl
@@ -39,6 +39,7 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
+from ..networks import Networks
 from ..revoked import Shown
 from ..tls import common_name, counting, shown_on
 from .door import Door
@@ -65,9 +66,12 @@ TLS_HELLO = b"\x16\x03"
 class Links:
     """All connections from their accept to their end, and the queues of those that are held."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, bounded: Counter[str]) -> None:
+        """`bounded`: counts who is refused or closed, by the setting that is the bound."""
         self._broker = broker
+        self.bounded = bounded
         self._all: set[MqttLink] = set()
+        self._networks = Networks()
         self._publishing = Queue(broker, lambda: broker.is_congested)
         self._others = Queue(broker, lambda: False)
         self.kept_bytes = 0
@@ -79,11 +83,36 @@ class Links:
     def __iter__(self) -> "Iterator[MqttLink]":
         return iter(list(self._all))
 
+    def admits(self, address: str, now_s: float) -> bool:
+        """Whether there is room for one more from there. Says so if not.
+
+        The rate comes last: who has as many as he may does not use up that of the others.
+        """
+        limits, cause = self._broker.config.limits, by(address)
+        if len(self._all) >= limits.connections:
+            text = "connection refused: %d are open, as many as limits.connections"
+            log.warning(text, len(self._all), extra=cause)
+            bound = "limits.connections"
+        elif 0 < limits.connections_per_address <= self._networks.count(address):
+            text = "connection refused: as many are open from there as limits.connections_per_address"
+            log.warning(text, extra=cause)
+            bound = "limits.connections_per_address"
+        elif not self._broker.admits(now_s):
+            log.warning("connection refused: more than limits.connect_rate a second", extra=cause)
+            bound = "limits.connect_rate"
+        else:
+            return True
+        self.bounded[bound] += 1
+        return False
+
     def add(self, link: "MqttLink") -> None:
         self._all.add(link)
+        self._networks.add(link.address)
 
     def discard(self, link: "MqttLink") -> None:
-        self._all.discard(link)
+        if link in self._all:
+            self._all.discard(link)
+            self._networks.discard(link.address)
 
     def keep(self, link: "MqttLink", kept_bytes: int) -> None:
         """Note what a link keeps. Above `limits.in_bytes` in all the one that keeps most is ended."""
@@ -91,6 +120,7 @@ class Links:
         link.kept_bytes = kept_bytes
         while self.kept_bytes > self._broker.config.limits.in_bytes:
             largest = max(self._all, key=lambda one: one.kept_bytes)
+            self.bounded["limits.in_bytes"] += 1
             largest.refuse(
                 Reason.QUOTA_EXCEEDED, "limits.in_bytes: no other keeps so much that is not handled"
             )
@@ -145,9 +175,13 @@ class Queue:
 class MqttLink(Opening):
     """One accepted socket: among `links` from now to its end."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links, door: Door) -> None:
+    def __init__(
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links, door: Door, address: str
+    ) -> None:
+        """`address`: of its client, without the port."""
         self._broker = broker
         self._door = door
+        self.address = address
         self._loop = loop
         self._links = links
         self._transport: asyncio.Transport | None = None
@@ -415,6 +449,7 @@ class MqttLink(Opening):
         if transport is None:
             return
         if not (connection.is_open or connection.is_opening):
+            self._links.bounded["limits.connect_timeout"] += 1
             transport.abort()
             return
         if not connection.keep_alive_s:

@@ -7,7 +7,6 @@ at its accept, before TLS or HTTP, and counts from then on.
 """
 
 import asyncio
-import logging
 from functools import partial
 
 from ..accepting import Acceptor, Opening
@@ -16,13 +15,11 @@ from ..browsers import Pages, websocket_pages
 from ..config import Config
 from ..delivery.broker import Broker
 from ..kinds import Address
-from ..logs import by
+from ..metrics import Metrics
 from ..tls import Certificates
 from .door import Door
 from .link import Links, MqttLink
 from .websocket import Websocket
-
-log = logging.getLogger(__name__)
 
 _TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 
@@ -31,7 +28,12 @@ class Listeners:
     """All MQTT listeners of a server and the connections that came through them."""
 
     def __init__(
-        self, broker: Broker, config: Config, keyring: Keyring, certificates: Certificates | None
+        self,
+        broker: Broker,
+        config: Config,
+        keyring: Keyring,
+        certificates: Certificates | None,
+        metrics: Metrics,
     ) -> None:
         """`certificates`: of the listeners with TLS, if there are any."""
         self._broker = broker
@@ -39,8 +41,12 @@ class Listeners:
         self._lets_anybody = config.lets_anybody
         self._config = config.mqtt
         self._certificates = certificates
-        self.links = Links(broker)
-        self._acceptor = Acceptor()
+        self.links = Links(broker, metrics.bounded_mqtt)
+        self._acceptor = Acceptor(
+            metrics.bounded_mqtt,
+            handshake_bound="limits.connect_timeout",
+            handshake_s=config.limits.connect_timeout_ms / 1000,
+        )
 
     async def open(self) -> list[dict[str, object]]:
         """Start listening; where, as /v1/info tells it. Raises OSError."""
@@ -59,7 +65,6 @@ class Listeners:
             address,
             partial(self._begin, door=door, pages=pages),
             None if certificates is None else certificates.context,
-            handshake_s=self._broker.config.limits.connect_timeout_ms / 1000,
         )
         return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
 
@@ -71,13 +76,7 @@ class Listeners:
     def _begin(self, peer: str, *, door: Door, pages: Pages | None) -> Opening | None:
         """A link for a connection from `peer`, if there is room for one; with `pages`, a websocket."""
         loop = asyncio.get_running_loop()
-        cause = by(peer)
-        if not self._broker.admits(loop.time()):
-            log.warning("connection refused: more than limits.connect_rate a second", extra=cause)
+        if not self.links.admits(peer, loop.time()):
             return None
-        if len(self.links) >= self._broker.config.limits.connections:
-            text = "connection refused: %d are open, as many as limits.connections"
-            log.warning(text, len(self.links), extra=cause)
-            return None
-        link = MqttLink(self._broker, loop, self.links, door)
+        link = MqttLink(self._broker, loop, self.links, door, peer)
         return link if pages is None else Websocket(link, pages)

@@ -21,6 +21,7 @@ from ..cursors import Cursors
 from ..requests import flag, instant_parameter, limit_of
 from ..selection import ALL, Query, Selection, count, query_over
 from ..timeline import Timeline
+from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.scalars import FLAG, PAGED, SELECTED
@@ -31,9 +32,10 @@ AnyState = Annotated[Literal[State, "all"], msgspec.Meta(extra_json_schema={"def
 class Listing:
     """The route."""
 
-    def __init__(self, timeline: Timeline, cursors: Cursors) -> None:
+    def __init__(self, timeline: Timeline, cursors: Cursors, turns: Turns) -> None:
         self._timeline = timeline
         self._cursors = cursors
+        self._turns = turns
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages", self.get)]
@@ -51,15 +53,18 @@ class Listing:
         page = query
         if cursor is not None:
             page = replace(query, start=max(query.start, Position(self._cursors.place(cursor) + 1)))
-        selection = Selection(self._timeline, page, sees(request))
-        views, last, is_hidden = await selection.page()
+        turn = self._turns.of(request)
+        total = 0
+        if is_counted:
+            is_abandoned = lambda: request.transport is None  # noqa: E731
+            total = await count(self._timeline, query, sees(request), turn, is_abandoned)
+        views, last, is_hidden = await Selection(self._timeline, page, sees(request)).page(turn)
         answer: shapes.MessagePage = {
             "messages": views,
             "next": None if last is None else self._cursors.text(last, is_hidden=is_hidden),
         }
         if is_counted:
-            is_abandoned = lambda: request.transport is None  # noqa: E731
-            answer["count"] = await count(self._timeline, query, sees(request), is_abandoned)
+            answer["count"] = total
         return json_answer(answer)
 
 

@@ -36,6 +36,7 @@ from ..requests import body_of, id_of
 from ..selection import visible
 from ..spread import Spreader
 from ..timeline import Timeline
+from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, check_json
 from ..values.drafts import draft_of, late_ones
@@ -69,6 +70,7 @@ class Messages:
         clock: Clock,
         timeline: Timeline,
         spreader: Spreader,
+        turns: Turns,
         metrics: Metrics,
         limits: Limits,
     ) -> None:
@@ -76,6 +78,7 @@ class Messages:
         self._clock = clock
         self._timeline = timeline
         self._spreader = spreader
+        self._turns = turns
         self._metrics = metrics
         self._limits = limits
 
@@ -107,7 +110,7 @@ class Messages:
         if not message.spread_ms:
             return await self._place(message, now_ms, rights)
         async with self._spreader.lock:
-            (message,) = await self._spreader.settled([message], now_ms)
+            (message,) = await self._spreader.settled([message], now_ms, self._turns.of(request))
             return await self._place(message, now_ms, rights)
 
     async def _place(self, message: ParsedMessage, now_ms: int, rights: Rights | None) -> web.Response:

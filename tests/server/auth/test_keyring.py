@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from server.auth.aside import THREADS, Threads
-from server.auth.backoff import ADDRESSES_MAX, FREE, HOLD_S_MAX, Backoff, network_of
+from server.auth.backoff import ADDRESSES_MAX, FREE, HOLD_S_MAX, Backoff
 from server.auth.keyring import OWN_NAME, REMEMBERED, WAITING_MAX, Keyring, Refusal, Why
 from server.auth.keys_file import KeysFileError
 from server.auth.last_use import read_last_use, write_last_use
 from server.auth.rights import Principal
+from server.networks import network_of
 from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown
 
 WRONG = Refusal(Why.WRONG)

@@ -19,6 +19,7 @@ from server.http.cursors import Cursors
 from server.http.front import Front
 from server.http.openapi import document_of
 from server.http.routes import control, export
+from server.http.turns import Turn
 from server.http.values.bodies import FieldError
 from server.times import format_ms
 from server.writer import Busy
@@ -465,11 +466,11 @@ async def test_an_export_ends_when_its_key_is_revoked(keyed: Keyed, monkeypatch:
     shown = {"Authorization": f"Bearer {keyed.keys['a']}"}
     step = export.Reading.step
 
-    def revoking(self: export.Reading) -> list[bytes]:
+    def revoking(self: export.Reading, turn: Turn) -> list[bytes]:
         keyed.file._blocks.pop("a", None)
         keyed.file.write()
         keyed.take()
-        return step(self)
+        return step(self, turn)
 
     monkeypatch.setattr(export.Reading, "step", revoking)
     with pytest.raises(Exception, match=r"payload|disconnected|closed|Transfer"):
@@ -487,8 +488,8 @@ async def test_an_export_is_held_to_rules_that_change_meanwhile(
     shown = {"Authorization": f"Bearer {keyed.keys['a']}"}
     step = export.Reading.step
 
-    def narrowing(self: export.Reading) -> list[bytes]:
-        lines = step(self)
+    def narrowing(self: export.Reading, turn: Turn) -> list[bytes]:
+        lines = step(self, turn)
         if "publish" not in keyed.file._blocks["a"]:
             keyed.file.change("a", "rate = 9", 'publish = ["mine"]\ndeliver = ["mine"]')
             keyed.take()

@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -598,7 +599,7 @@ class _Server:
 async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
     server = _Server()
-    links = Links(cast("Any", server))
+    links = Links(cast("Any", server), Counter())
     resumed: list[int] = []
 
     class Held:
