@@ -69,8 +69,8 @@ def main(arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=ROOMS):
+        from .everything import TARGETS
         from .planted import PLANTED
-        from .targets import TARGETS
     target = next(target for target in (*TARGETS, *PLANTED) if target.name == arguments[1])
     atheris.Setup([arguments[0], *arguments[2:]], target.check)
     atheris.Fuzz()

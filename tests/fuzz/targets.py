@@ -134,10 +134,10 @@ def connection(data: bytes) -> None:
             sender.send_bytes(data[at : at + piece])
         rig.pass_ms(2_000)
         sender.drop()
-        _goes_on(rig, other)
+        goes_on(rig, other)
 
 
-def _goes_on(rig: Rig, other: Peer) -> None:
+def goes_on(rig: Rig, other: Peer) -> None:
     """What a bystander is sent arrives, behind all that has come for it before, also after a crash."""
     other.inbox.clear()
     other.publish1("other/1", "still here")

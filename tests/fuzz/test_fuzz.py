@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from .everything import TARGETS
 from .fuzzer import Run, Target
 from .guided import guided, is_installed
 from .planted import PLANTED
-from .targets import TARGETS
 
 CORPUS = Path(__file__).with_name("corpus")
 SEED = int(os.environ.get("FASTI_SEED", "0"))

@@ -1,0 +1,5 @@
+"""All targets."""
+
+from . import targets, wires
+
+TARGETS = (*targets.TARGETS, *wires.TARGETS)
