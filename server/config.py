@@ -321,7 +321,7 @@ def _from_file(path: Path | None) -> Iterator[Wish]:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(str(path), f"is not TOML: {error}") from None
     for section, keys in tree.items():
         if not isinstance(keys, dict):
@@ -369,7 +369,7 @@ def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
             value, origin = wishes[key]
             try:
                 changes[item.name] = item.metadata["kind"].read(value)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ConfigError(key, f"{error}, got {value!r} ({origin})") from None
     return replace(default, **changes)
 

@@ -1,5 +1,5 @@
 """All targets."""
 
-from . import targets, wires
+from . import files, targets, wires
 
-TARGETS = (*targets.TARGETS, *wires.TARGETS)
+TARGETS = (*targets.TARGETS, *wires.TARGETS, *files.TARGETS)

@@ -146,6 +146,8 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     assert caught.value.key == str(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="is not TOML"):
         load(written(tmp_path, "[http"), {}, {})
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(written(tmp_path, "a = " + "[" * 5_000), {}, {})
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b'[store]\ndir = "\xe9"')
     with pytest.raises(ConfigError, match="is not TOML"):
