@@ -12,6 +12,7 @@ An attribute has the name of its key; a duration adds its unit (`retention` -> `
 setting that is silently not applied is worse than a server that does not start.
 """
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -382,7 +383,9 @@ def _capped(config: Config) -> Config:
 
 def _check_together(config: Config) -> None:
     """Raise ConfigError for values that are fine each and not together."""
-    limits, auth = config.limits, config.auth
+    limits, auth, data = config.limits, config.auth, os.path.abspath(config.store.dir)
+    if Path(os.path.abspath(config.store.backups_dir)).is_relative_to(data):
+        raise ConfigError("store.backups", f"must not lie in store.dir ({data})")
     for key, bound in (
         ("http.max_body", config.http.max_body),
         ("shards.cap_bytes", config.shards.cap_bytes),

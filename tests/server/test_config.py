@@ -154,6 +154,15 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
         load(latin, {}, {})
 
 
+@pytest.mark.parametrize("backups", ["data", "data/backups", "./data/x/../y", "{cwd}/data/x"])
+def test_backups_do_not_lie_in_the_data(backups: str) -> None:
+    wish = {"store.backups": backups.replace("{cwd}", str(Path.cwd()))}
+    with pytest.raises(ConfigError, match=r"store\.backups: must not lie in store\.dir"):
+        load(None, {}, wish)
+    for fine in ("", "data2", "data/..", "/backups", "."):
+        load(None, {}, {"store.backups": fine})
+
+
 def test_told_to_be_open_it_starts_open() -> None:
     config, _ = load(
         None, {"FASTI__AUTH__ALLOW_OPEN": "true"}, {"http.listen": "0.0.0.0:80", "mqtt.listen": "h:1"}
