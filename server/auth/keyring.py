@@ -34,7 +34,7 @@ from ..watch import stamps_of
 from .aside import THREADS, Aside
 from .backoff import Backoff
 from .hashes import Verify, argon2id, mosquitto
-from .keys_file import KeysFileError, name_in, new_key, read_keys
+from .keys_file import PREFIX, KeysFileError, name_in, new_key, read_keys
 from .mosquitto import EVERYTHING, read_acl, read_passwords
 from .rights import EVERY_SCOPE, Grant, Principal, Rights
 
@@ -234,7 +234,7 @@ class Keyring:
         for done, address in waiting:
             self.refused += 1
             self._backoff.failed(address)
-            log.warning("a wrong key for %s from %s", shown(name) or "nobody", address, extra=by(address))
+            log.warning("a wrong key for %s from %s", _said(name), address, extra=by(address))
             done(Refusal(Why.WRONG))
 
     def _somebody(self, name: str) -> Entry:
@@ -319,6 +319,13 @@ class Keyring:
             if name not in self._principals:
                 self._principals[name] = Principal(name, entry.grant, self._clock.mono)
         self.anonymous.replace(read.anonymous)
+
+
+def _said(name: str) -> str:
+    """A name for the log. Some put their whole key where the name belongs."""
+    if not name.startswith(PREFIX):
+        return shown(name) or "nobody"
+    return shown(name_in(name.encode())) or "what looks like a key"
 
 
 def split_shown(key: str) -> tuple[str, bytes]:

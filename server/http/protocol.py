@@ -45,6 +45,7 @@ class Protocol(RequestHandler):
             access_log=None,  # type: ignore[arg-type]
             keepalive_timeout=NEVER_S,
             lingering_time=LINGER_S,
+            auto_decompress=False,  # it would unpack what is read on only to find its end
         )
         self._answered = answered
 

@@ -257,7 +257,7 @@ class Peer:
         while self.inbox:
             packet = self.inbox.pop(0)
             if isinstance(packet, Publish):
-                found.append(packet.payload.decode())
+                found.append(packet.payload.decode(errors="replace"))
                 if packet.qos:
                     self.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
             elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:

@@ -299,3 +299,17 @@ async def test_checks_are_done_in_threads_and_answered_on_the_loop(file: KeysFil
     assert named(await answered) == "a"
     assert where == [threading.get_ident()]
     threads.stop()
+
+
+@pytest.mark.parametrize("cut", [0, 40])
+def test_a_key_in_the_place_of_a_name_is_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cut: int
+) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    key = file.add("meter")
+    keyring = ring(file.path, Clock())
+    for name in (key[: len(key) - cut], f"fasti_{key[-64:]}", key.replace("meter", "me ter")):
+        assert shown(keyring, name, "wrong", "10.0.0.9") == Refusal(Why.WRONG)
+    assert len(caplog.messages) == 3
+    assert "meter" in caplog.messages[0]
+    assert not any(key[-64:][:8] in line for line in caplog.messages)
