@@ -18,9 +18,11 @@ from shards.verify import (
     adopt_strays,
     orphans,
     repair_counts,
+    repair_owners,
     repair_rows,
     strays,
     verify_counts,
+    verify_owners,
     verify_tables,
 )
 from timeline.position import at_of
@@ -88,22 +90,27 @@ def _verify(store: RocksStore, max_slices: int, *, is_repair: bool) -> int:
         return 1
     if lost_shards:
         repair_rows(store, lost_shards)
-    floor = stored_cursor(store, 0).floor
+    cursor = stored_cursor(store, 0)
     directory = read_directory(store, max_slices)
-    directory.floor = floor
+    directory.floor = cursor.floor
     faults = verify_counts(store, directory)
-    lost = strays(store, directory, floor)
+    lost = strays(store, directory, cursor.floor)
     lone = orphans(store, directory)
     wrong = [] if lost or is_repair else list(pointers(store, directory))
-    for found in (*faults, *lost, *lone, *wrong):
+    owners = verify_owners(store, directory, cursor.horizon)
+    for found in (*faults, *lost, *lone, *wrong, *owners):
         _say(str(found))
     if is_repair:
         adopt_strays(store, lost, lone)
         others = [damage for damage in damages if damage not in lost_shards]
         _repair(store, others, faults, max_slices, is_adopted=bool(lost))
         wrong = _repair_pointers(store, max_slices)
+        # After all else: what is lost is not pending, what was a stray is.
+        owners_now = verify_owners(store, read_directory(store, max_slices), cursor.horizon)
+        if owners_now:
+            repair_owners(store, owners_now)
         store.flush()  # what is there now is what counts as synced
-    count = len(damages) + len(faults) + len(lost) + len(lone) + len(wrong)
+    count = len(damages) + len(faults) + len(lost) + len(lone) + len(wrong) + len(owners)
     left = [str(one) for one in lost if not one.is_mendable] + [str(one) for one in lone if one.has_rows]
     _say(f"{count} faults" if count else "nothing wrong")
     if is_repair and left:

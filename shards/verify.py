@@ -12,22 +12,37 @@ deleted first: its messages are strays then. Copies go, and orphans without mess
 named, for nobody knows where their slice ended. A table with an unreadable stretch is made anew from what can
 be read of it; rows that cannot be decoded are deleted. Where the directory itself (`slices`, `meta`, a block
 of `shards`) is damaged there is nothing to make it from: a backup is.
+
+How many messages of each owner are pending is counted from the rows, too, which their counters in `meta` have
+to agree with.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
-from timeline.position import ID_BYTES, Position
+from timeline.position import END, ID_BYTES, Position
 from timeline.slices import Directory, Shard
-from timeline.structures import ANYTHING
+from timeline.structures import ANYTHING, Structures
 
 from .errors import Corrupt
 from .jobs import ABORTED, DONE, stored_jobs
-from .keys import MESSAGE_KEY_BYTES, place_of, shard_of, shard_range, span_range
-from .record import decode, is_stub
+from .keys import (
+    MESSAGE_KEY_BYTES,
+    OWNED,
+    OWNED_END,
+    owned,
+    owner_in,
+    place_of,
+    shard_of,
+    shard_range,
+    span_range,
+)
+from .read import Reader
+from .record import decode, is_stub, owner_of
 from .schedules import schedule_of
 from .store import Store, Table
 from .tables import (
@@ -35,6 +50,8 @@ from .tables import (
     cursor_from,
     cursor_row_of,
     dedupe_from,
+    owned_from,
+    owned_value,
     session_of,
     shard_from,
     shard_value,
@@ -101,6 +118,19 @@ class Orphan:
     def __str__(self) -> str:
         text = f"slice {self.shard.home.start_ms} shard {self.shard.number}: the row of a shard of no slice"
         return text + ("" if self.has_rows else ", without messages")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFault:
+    """An owner whose counters say something else than the rows. `said`: None: they cannot be decoded."""
+
+    owner: bytes
+    said: int | None
+    counted: int
+
+    def __str__(self) -> str:
+        said = "nothing that can be read" if self.said is None else f"{self.said} messages are pending"
+        return f"owner {self.owner.decode(errors='replace')!r}: says {said}, there are {self.counted}"
 
 
 @dataclass(slots=True)
@@ -216,6 +246,43 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
                 is_known = home in own or shard.prefix in borrowed
                 found.append(Stray(counted, is_known and state is None, state is not None))
     return found
+
+
+def verify_owners(store: Store, directory: Directory, horizon: Position) -> list[OwnerFault]:
+    """Count what each owner has pending behind the horizon."""
+    reader = Reader(store, directory, Structures(max_structures=1))
+    counted: Counter[bytes] = Counter()
+    for _, _, value in chain(reader.held(), reader.read(Position(horizon + 1), END)):
+        if not is_stub(value) and (owner := _owner_if_readable(value)):
+            counted[owner] += 1
+    faults = []
+    for key, value in readable(store, Table.META, OWNED, OWNED_END):
+        owner = owner_in(key)
+        is_ = counted.pop(owner, 0)
+        try:
+            placed, passed = owned_from(value)
+        except Corrupt:
+            faults.append(OwnerFault(owner, None, is_))
+            continue
+        if placed - passed != is_:
+            faults.append(OwnerFault(owner, placed - passed, is_))
+    return faults + [OwnerFault(owner, 0, is_) for owner, is_ in counted.items()]
+
+
+def _owner_if_readable(value: bytes) -> bytes:
+    try:
+        return decode(value).owner if owner_of(value) else b""
+    except (Corrupt, IndexError):
+        return b""
+
+
+def repair_owners(store: Store, faults: list[OwnerFault]) -> None:
+    """Write what was counted; durable on return."""
+    batch = store.batch()
+    for fault in faults:
+        batch.put(Table.META, owned(fault.owner), owned_value(fault.counted, 0))
+    store.write(batch)
+    store.flush()
 
 
 def orphans(store: Store, directory: Directory) -> list[Orphan]:
