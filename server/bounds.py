@@ -49,7 +49,7 @@ CONNECTION_BYTES = 20 << 10
 HTTP_CONNECTION_BYTES = 12 << 10
 """One that has been answered and is idle: with aiohttp's side and its task."""
 PAGE_COPIES = 4
-"""A page of a list as it was read, as JSON, on its way to the socket, and until it is seen that nobody reads it."""
+"""A page of a list as it was read, as JSON, on its way to the socket, and before it counts as buffered."""
 TLS_BYTES = 256 << 10
 """What the event loop reads a TLS connection into."""
 SESSION_BYTES = 3_600

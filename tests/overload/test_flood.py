@@ -14,10 +14,10 @@ from tests.support.http import Http, http
 from .frame import SOAK, Latencies, Table, aside, bounded
 from .load import Flooded, Measured, flood, measure
 
-ROWS = 100_000 if SOAK else 10_000
+ROWS = 50_000 if SOAK else 10_000
 OTHERS = 20 if SOAK else 5
 LOAD_S = 6.0 if SOAK else 1.0
-CONNECTIONS = 100 if SOAK else 20
+CONNECTIONS = 40 if SOAK else 20
 FLOODS = {
     "listings": ["GET /v1/messages?topic=no/such/%2B/thing&limit=1000"],
     "counts": ["GET /v1/messages?topic=no/%23&count=true"],
