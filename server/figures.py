@@ -78,6 +78,8 @@ class Figures(Collector):
         yield "replays_lost", "Times that a session found its place dropped", self._core.replay.lost
         lost = self._core.replay.flights_lost
         yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
+        text = "Times that a message was not handed out, as its owner may not send to its topic any more"
+        yield "messages_withheld", text, self._core.owners.withheld
         refused = self._core.retained.refused
         yield "retained_refused", "Messages not retained: as many topics as limits.retained have one", refused
         refused = self._core.sessions.quota.refused
@@ -90,7 +92,8 @@ class Figures(Collector):
         yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
         yield "messages_delivered", "Messages sent to subscribers", traffic.sent
         yield "wills_lost", "Wills given up, as too many could not be placed", self._core.wills.lost
-        yield "messages_dropped", "Deliveries dropped: larger than the subscriber takes", traffic.dropped
+        text = "Deliveries dropped: larger than the subscriber takes, or at QoS 0 and it had no room for them"
+        yield "messages_dropped", text, _dropped(self._core)
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
         core = self._core
@@ -150,6 +153,10 @@ class Figures(Collector):
         return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
 
 
+def _dropped(core: Core) -> int:
+    return core.broker.traffic.dropped + core.owed.dropped
+
+
 def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
     """One record a figure; payloads are decimal text."""
     traffic = core.broker.traffic
@@ -165,7 +172,7 @@ def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
         "retained messages/count": core.retained.count,
         "messages/received": traffic.received,
         "messages/sent": traffic.sent,
-        "publish/messages/dropped": traffic.dropped,
+        "publish/messages/dropped": _dropped(core),
         "fasti/pending": core.opened.pending,
         "fasti/dispatched": core.dispatch.counts.dispatched,
         "fasti/slices": len(core.directory),

@@ -2,9 +2,13 @@
 
 Who has been away, is slow, or asked for the past reads from its own position: from the tail while that
 reaches back far enough, else from the store. A turn is bounded, so that one session with a million
-messages to catch up on delays nobody; a session without room leaves the queue and comes back with its
-next ack or when its socket takes data again. When a session's read position equals the horizon it joins
-the tail, checked and joined without a pause in between.
+messages to catch up on delays nobody; while others wait it is a tenth as long, so that all have something
+soon rather than some have all. A session without room leaves the queue and comes back with its next ack or
+when its socket takes data again. When a session's read position equals the horizon it joins the tail, checked
+and joined without a pause in between.
+
+What its owner may not send any more is passed over (server/delivery/owners); it stays where it is, for who
+reads again when the owner may.
 
 What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
 """
@@ -29,7 +33,8 @@ from ..logs import shown
 from .dead import Dead
 from .membership import Membership
 from .message import Message
-from .owed import Owed
+from .owed import Owed, is_owed
+from .owners import Owners
 from .ready import Ready
 from .retained import Retained
 from .router import Router
@@ -38,6 +43,10 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
+"""Messages that are read in a turn, whoever they are for."""
+TURN_SENT = 100
+"""Of them, how many are sent while others wait for a turn: were it all, a session with a wide window would
+have its whole backlog before the last of 2,000 had a message."""
 TURN_RESENDS = 250
 """Messages that are sent again in a turn: some 5 ms."""
 TURN_COST = 1_000
@@ -74,6 +83,7 @@ class Replay:
         ready: Ready,
         groups: Membership,
         dead: Dead,
+        owners: Owners,
         *,
         max_attempts: int,
         wall_ms: Callable[[], int],
@@ -90,6 +100,7 @@ class Replay:
         self._ready = ready
         self._groups = groups
         self._dead = dead
+        self._owners = owners
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self.lost = 0
@@ -153,7 +164,11 @@ class Replay:
             subscriber.release(flight)
             return True
         message = self._in_flight(flight)
-        may_have = message is not None and subscriber.may_receive(message.record.topic)
+        may_have = (
+            message is not None
+            and subscriber.may_receive(message.record.topic)
+            and self._owners.allow(message.record)
+        )
         if message is None or not may_have or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
         elif self._max_attempts and flight.attempts >= self._max_attempts:
@@ -221,7 +236,8 @@ class Replay:
                     message = self._retained.load(kept)
                     if message is not None:
                         left -= COST_SENT
-                        if not subscriber.offer_retained(message, subscription):
+                        may_have = self._owners.allow(message.record)
+                        if may_have and not subscriber.offer_retained(message, subscription):
                             return Progress.BLOCKED
                 asked.topic = topic
                 subscriber.dirty.add(subscriber)
@@ -251,13 +267,19 @@ class Replay:
     def _read_stretch(self, subscriber: Subscriber, horizon: Position) -> bool:
         """Move the read position over a stretch; False if there was no room for a message."""
         session = subscriber.session
-        count = 0
+        count, left = 0, TURN_SENT if self._ready else TURN_ROWS
         for place, message in self._stretch(subscriber, session.read, horizon):
             count += 1
-            if message is not None and not subscriber.offer(*message):
-                session.read = Position(place - 1)
-                return False
+            if message is not None:
+                if not subscriber.offer(*message):
+                    session.read = Position(place - 1)
+                    return False
+                left -= 1
+                if message[0].shard < 0 and not is_owed(*message):
+                    self._owed.caught(place)
             session.read = place
+            if not left:
+                return True
         if count < TURN_ROWS:
             session.read = horizon
         return True
@@ -271,7 +293,10 @@ class Replay:
             for place, message in self._tail.after(read, TURN_ROWS):
                 found = self._wanted(subscriber, place, message.record.topic)
                 is_wanted = (
-                    found and not self._is_dropped(message, wall_ms) and not _is_missed(subscriber, message)
+                    found
+                    and not self._is_dropped(message, wall_ms)
+                    and not _is_missed(subscriber, message)
+                    and self._owners.allow(message.record)
                 )
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
@@ -282,7 +307,7 @@ class Replay:
             except Corrupt as error:
                 log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
                 whole = None
-            if whole is None or self._is_dropped(whole, wall_ms):
+            if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole.record):
                 yield place, None
             else:
                 yield place, (whole, found)

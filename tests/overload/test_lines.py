@@ -129,6 +129,37 @@ async def _unread(running: Bounded, stack: AsyncExitStack) -> None:
     await asyncio.sleep(8)
 
 
+async def _silent(running: Bounded, stack: AsyncExitStack) -> None:
+    """Half a CONNECT, and nothing more."""
+    for _ in range(4_000):
+        peer = await dial(running.server.mqtt)
+        stack.callback(peer.drop)
+        peer.write(b"\x10\x40\x00\x04MQTT\x05")
+    await asyncio.sleep(1)
+
+
+async def _away(running: Bounded, stack: AsyncExitStack) -> None:
+    for number in range(10_000):
+        peer = await dial(running.server.mqtt)
+        await peer.connect(f"a-session-{number}", clean=False, session_expiry=3_600)
+        await peer.close()
+    assert await _figure(running, "fasti_sessions") == 10_000
+
+
+async def _unacked(running: Bounded, stack: AsyncExitStack) -> None:
+    for number in range(60):
+        peer = await dial(running.server.mqtt, on_publish=lambda *_: None)
+        stack.callback(peer.drop)
+        await peer.connect(f"mute-{number}", clean=False, session_expiry=3_600)
+        await peer.subscribe("t", qos=2)
+    writer = await _peer(running, stack, "writer")
+    for _ in range(2_000):
+        await writer.publish("t", b"x", 1)
+    async with asyncio.timeout(60):
+        while await _figure(running, "fasti_in_flight") < 60 * 2_000:
+            await asyncio.sleep(0.1)
+
+
 async def _in_bytes(running: Bounded, stack: AsyncExitStack) -> None:
     """Packets that never end."""
     for number in range(500):
@@ -152,7 +183,15 @@ async def _caller(running: Bounded, stack: AsyncExitStack) -> tuple[Caller, asyn
 
 
 HTTP = {"http.connections": 2_000, "http.connections_per_address": 2_000}
+MANY = {"limits.connect_rate": 0, "limits.connections": 4_000, "limits.sessions": 10_000}
 FILLINGS = [
+    Filling(("connections",), {**MANY, "limits.connect_timeout": "10m"}, _silent),
+    Filling(("sessions", "store"), MANY, _away),
+    Filling(
+        ("in flight x sessions", "sessions", "connections"),
+        {"limits.connections": 62, "limits.sessions": 62, "sessions.max_in_flight": 2_000},
+        _unacked,
+    ),
     Filling(("wheel", "store"), {"wheel.max_bytes": "32MiB", "wheel.max_entries": 50_000}, _wheel_of_large),
     Filling(("wheel", "store"), {"wheel.max_bytes": "64MiB", "wheel.max_entries": 100_000}, _wheel_of_small),
     Filling(("tail", "store"), {"tail.max_bytes": "32MiB", "tail.max_entries": 100_000}, _tail),
