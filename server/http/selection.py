@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from heapq import merge
 from operator import itemgetter
+from typing import NamedTuple
 
 from shards.read import Found, Row
 from shards.record import MOVED, Record, decode, is_stub, topic_of
@@ -85,16 +86,14 @@ def query_over(
     return Query(start, end, topic or "", state, limit)
 
 
-def cursor_text(place: Position) -> str:
-    """What names the page behind a position."""
-    return f"{place:024x}"
+class Page(NamedTuple):
+    """What there is to show."""
 
-
-def cursor_of(text: str) -> Position:
-    """The position behind which a page begins. Raises FieldError."""
-    if len(text) != 24 or not set(text) <= set("0123456789abcdef"):
-        raise FieldError("cursor", "is not one that this server gave")
-    return Position(int(text, 16))
+    views: list[shapes.Message]
+    last: Position | None
+    """Behind it the next page begins; None: there is none."""
+    is_hidden: bool = False
+    """`last` is that of a message which is not there for who asks."""
 
 
 class Selection:
@@ -111,18 +110,18 @@ class Selection:
         self._fits: dict[bytes, bool] = {}
         self._structures = timeline.structures_of((query.topic,)) if query.topic else None
 
-    async def page(self, turn: Turn) -> tuple[list[shapes.Message], Position | None]:
+    async def page(self, turn: Turn) -> Page:
         """The next messages and the position of the last one looked at, None at the end of the range.
 
-        For who does not see all it is that of the last one given, as long as there are more: what stands
-        between is not there for him, and so is not to be told where it stands.
+        For who does not see all it is that of the last one given, if the page is full; if it is short,
+        because many rows have been looked at, it may be that of one which is not there for him.
         """
         try:
             return await self._page(turn)
         finally:
             turn.release()
 
-    async def _page(self, turn: Turn) -> tuple[list[shapes.Message], Position | None]:
+    async def _page(self, turn: Turn) -> Page:
         limit, start = self._query.limit, self._query.start
         views: list[shapes.Message] = []
         looked = size = 0
@@ -136,7 +135,7 @@ class Selection:
                 view = self._view(place, number, value)
                 if view is not None:
                     if len(views) == limit or size > PAGE_BYTES or is_crowded:
-                        return views, last if self._sees is None else given
+                        return Page(views, last if self._sees is None else given)
                     views.append(view)
                     size += len(value)
                     is_crowded = not turn.keep(len(value) + VIEW_BYTES)
@@ -147,9 +146,9 @@ class Selection:
                     break
             looked += count
             if is_end:
-                return views, None
+                return Page(views, None)
             if looked >= LOOK_ROWS:
-                return views, last
+                return Page(views, last, is_hidden=self._sees is not None and last != given)
             start = Position(last + 1)
 
     def rows(self, start: Position) -> Iterator[Row]:

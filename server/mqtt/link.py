@@ -40,7 +40,8 @@ from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
 from ..networks import Networks
-from ..tls import common_name
+from ..revoked import Shown
+from ..tls import common_name, counting, shown_on
 from .door import Door
 from .state import Connection
 
@@ -184,6 +185,8 @@ class MqttLink(Opening):
         self._loop = loop
         self._links = links
         self._transport: asyncio.Transport | None = None
+        self._shown: Shown | None = None
+        """What tells the certificate of its client."""
         self._connection: Connection | None = None
         self._is_flush_planned = False
         self._is_held = False
@@ -201,17 +204,22 @@ class MqttLink(Opening):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = counting(cast("asyncio.Transport", transport))
         config, identity = self._broker.config, common_name(transport)
         self._connection = Connection(
             self._broker, self._door, peer=peer_of(transport), identity=identity, wake=self._plan_flush
         )
         self._transport.set_write_buffer_limits(high=config.limits.out_bytes)
         self._last_received = self._loop.time()
+        self._shown = shown_on(transport)
         has_tls = transport.get_extra_info("sslcontext") is not None
         if config.mqtt.tls_identity_as_username and has_tls and not identity:
             cause = by(str(transport.get_extra_info("peername", "?")[0]))
             log.warning("connection closed: there is no common name in its certificate", extra=cause)
+            self._transport.abort()
+        elif self._door.has_revoked(self._shown):  # meanwhile: the handshake has looked at the list before
+            cause = by(str(transport.get_extra_info("peername", "?")[0]))
+            log.warning("connection closed: its certificate has been revoked", extra=cause)
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -282,9 +290,9 @@ class MqttLink(Opening):
             self._flush()
 
     def review(self) -> None:
-        """Keys are others now."""
+        """Keys or certificates are others now."""
         if self._connection is not None and not self._is_ending:
-            self._connection.review()
+            self._connection.review(has_revoked=self._door.has_revoked(self._shown))
 
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames of a websocket are not read yet: they count with what is kept here."""

@@ -11,7 +11,7 @@ from functools import partial
 
 from ..accepting import Acceptor, Opening
 from ..auth.keyring import Keyring
-from ..browsers import Pages
+from ..browsers import Pages, websocket_pages
 from ..config import Config
 from ..delivery.broker import Broker
 from ..kinds import Address
@@ -59,8 +59,8 @@ class Listeners:
     async def _open(self, address: Address) -> dict[str, object]:
         scheme = address.scheme or "mqtt"
         certificates = self._certificates if scheme in ("mqtts", "wss") else None
-        pages = self._pages(address) if scheme in ("ws", "wss") else None
-        door = Door(self._keyring, lets_anybody=self._lets_anybody(address))
+        pages = websocket_pages(self._broker.config, address) if scheme in ("ws", "wss") else None
+        door = Door(self._keyring, certificates, lets_anybody=self._lets_anybody(address))
         port = await self._acceptor.open(
             address,
             partial(self._begin, door=door, pages=pages),
@@ -69,16 +69,9 @@ class Listeners:
         return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
 
     def review(self) -> None:
-        """Keys are others now: end who is here by one that counts no more."""
+        """Keys or certificates are others now: end who is here by one that counts no more."""
         for link in self.links:
             link.review()
-
-    def _pages(self, address: Address) -> Pages:
-        config = self._broker.config
-        origins = (*config.http.origins, *self._config.ws_origins)
-        # Where anybody is let in a page gets much without a key, whoever else has one.
-        has_keys = bool(config.auth.keys_file) and not self._lets_anybody(address)
-        return Pages(address, hosts=config.http.hosts, origins=origins, has_keys=has_keys)
 
     def _begin(self, peer: str, *, door: Door, pages: Pages | None) -> Opening | None:
         """A link for a connection from `peer`, if there is room for one; with `pages`, a websocket."""

@@ -43,6 +43,7 @@ from ..codec.properties import Properties, reason_string
 from ..codec.publish import Decoder
 from ..codec.reasons import CONNACK_REASONS, Reason
 from ..delivery.broker import Broker
+from ..delivery.owners import owner_of
 from ..delivery.subscriber import Closing, Subscriber
 from .acks import Acks
 from .backlog import Backlog
@@ -331,9 +332,14 @@ class Connection:
         self._broker.traffic.connects += 1
         self._open_session(packet)
 
-    def review(self) -> None:
-        """Keys are others now: end if this client's counts no more."""
-        if self._rights is not None and not self._rights.is_live:
+    def review(self, *, has_revoked: bool = False) -> None:
+        """Keys or certificates are others now: end if this client's counts no more (`has_revoked`)."""
+        if has_revoked:
+            log.info(
+                "connection closed: %s, its certificate has been revoked", self._peer, extra=self._peer.cause
+            )
+            self.close(Closing.REVOKED)
+        elif self._rights is not None and not self._rights.is_live:
             log.info("connection closed: %s, its key counts no more", self._peer, extra=self._peer.cause)
             self.close(Closing.REVOKED)
 
@@ -354,7 +360,7 @@ class Connection:
             return
         self.is_opening = True
         self._subscriber = subscriber
-        will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
+        will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor, owner_of(self._rights))
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False

@@ -22,8 +22,8 @@ from server.codec.packets import Connect, Packet, Publish, Will
 from server.codec.publish import Decoder
 from server.config import Config, Limits
 from server.delivery.session_rows import subscription_of
+from server.http.cursors import Cursors
 from server.http.front import read_request
-from server.http.selection import cursor_of, cursor_text
 from server.http.values.batch_body import parse_batch, parse_each
 from server.http.values.bodies import UNREADABLE, FieldError, RequestError
 from server.http.values.drafts import draft_of
@@ -45,6 +45,7 @@ from shards.record import (
     is_moved,
     is_stub,
     names_of,
+    owner_of,
     schedule_name,
     topic_of,
 )
@@ -127,20 +128,26 @@ def connection(data: bytes) -> None:
     piece = 1 + data[0] if data else 1
     with no_errors_logged():
         rig = Rig(SMALL)
-        other = rig.connected("other", expiry=3_600)
+        other = rig.connected(OTHER, expiry=3_600)
         other.subscribe("other/#", qos=1)
         sender = Sender(rig, 5)
         for at in range(1, len(data), piece):
             sender.send_bytes(data[at : at + piece])
         rig.pass_ms(2_000)
         sender.drop()
-        other.inbox.clear()
-        other.publish1("other/1", "still here")
-        rig.crash()
-        rig.pump()
-        again = rig.lasting("other")
-        assert b"still here" in [packet.payload for packet in again.inbox if isinstance(packet, Publish)]
+        goes_on(rig, other)
 
+
+def goes_on(rig: Rig, other: Peer) -> None:
+    """What a bystander is sent arrives, behind all that has come for it before, also after a crash."""
+    other.inbox.clear()
+    other.publish1("other/1", "still here")
+    rig.crash()
+    rig.pump()
+    assert "still here" in rig.lasting(OTHER).take_all()
+
+
+OTHER = "a bystander"
 
 SMALL = replace(
     config(maximum_packet_size=PACKET_MAX, user_properties=20, subscriptions_per_session=20),
@@ -239,11 +246,17 @@ def schedule(data: bytes) -> None:
         str(error)
 
 
+CURSORS = Cursors(bytes(32))
+PLACE, SEALED = (
+    CURSORS.text(keys.place_of(b"place of it."), is_hidden=is_hidden) for is_hidden in (False, True)
+)
+
+
 def cursor(data: bytes) -> None:
     """Cursors and ids as users send them."""
     text = data.decode("utf-8", "surrogateescape")
     with suppress(RequestError):
-        assert cursor_text(cursor_of(text)) == text
+        assert CURSORS.text(CURSORS.place(text), is_hidden=len(text) > 24) == text
     with suppress(BadId):
         assert f"{parse_id(text):032x}" == text
 
@@ -260,6 +273,7 @@ def record(data: bytes) -> None:
     assert found.qos <= 2
     assert found.encoding < len(ENCODINGS)
     assert topic_of(data) == found.topic
+    assert owner_of(data) == found.owner
     assert decode(encode(found)) == found
     _typed(schedule_name, found)
 
@@ -294,7 +308,9 @@ def key(data: bytes) -> None:
 
 
 def rows(data: bytes) -> None:
-    for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.cursor_row_of, schedule_of):
+    for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.owned_from):
+        _typed(read, data)
+    for read in (tables.cursor_row_of, schedule_of):
         _typed(read, data)
     session = _typed(tables.session_of, data)
     for row in session.subscriptions if session is not None else ():
@@ -428,8 +444,9 @@ SCHEDULE_WORDS = (
 )
 FULL = Record(
     *(b"a/b", b"payload", 5, 2, True, True, 60_000, 1 << 70, b"k" * 16, b"client"),
-    *(b"\x03\0\x01x&\0\x01a\0\x01b", 1, b"2027-03-28T09:00[UTC]", CANCELLED, 77, b"nightly"),
+    *(b"\x03\0\x01x&\0\x01a\0\x01b", 1, b"2027-03-28T09:00[UTC]", CANCELLED, 77, b"nightly", b"meter-7"),
 )
+FULL_BARE = msgspec.structs.replace(FULL, owner=b"")
 SESSION = tables.SessionRow(
     60, [tables.SubscriptionRow("a/#", 1, b"p" * 12, 3, 7, 1)], 5, b"w" * 16, encode(FULL), 3, 9, b"d" * 12
 )
@@ -505,8 +522,12 @@ TARGETS = (
         steps=500_000,
         steps_per_byte=500,
     ),
-    Target("cursor", cursor, (cursor_text(keys.place_of(b"place of it.")).encode(), b"%032x" % (1 << 100))),
-    Target("record", record, (encode(FULL), encode(Record(b"a/b", b"hi")))),
+    Target("cursor", cursor, (PLACE.encode(), SEALED.encode(), b"%032x" % (1 << 100))),
+    Target(
+        "record",
+        record,
+        (encode(FULL), encode(msgspec.structs.replace(FULL, owner=b"")), encode(Record(b"a/b", b"hi"))),
+    ),
     Target(
         "properties",
         properties,

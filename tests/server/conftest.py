@@ -87,7 +87,7 @@ class Fronted(TestServer):
         self._of = app
 
     async def start_server(self, **kwargs: Any) -> None:
-        await super().start_server(**kwargs)
+        await super().start_server(auto_decompress=False, **kwargs)
         assert self.runner is not None
         assert self.runner.server is not None
         self.desk = build_desk(self._of, self.gate, self.runner.server)

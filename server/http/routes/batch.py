@@ -32,7 +32,7 @@ from ..answers import raw_answer, refusal, refusals
 from ..calls import SCHEDULE, WRITES, Gives, described
 from ..posting import Placed, place, place_each
 from ..problems import Problem, problem_of
-from ..requests import flag
+from ..requests import flag, whole_body
 from ..spread import Spreader
 from ..timeline import Timeline
 from ..turns import Turn, Turns
@@ -100,7 +100,7 @@ class Batch:
             raise Problem("forbidden", f"the key {rights.name} may not see every message: it brings no ids")
         content_type = request.headers.get("Content-Type", "")
         is_ndjson(content_type)
-        body = await request.read()
+        body = await whole_body(request)
         now_ms = self._clock.wall_ms()
         post = self._each if is_each else self._all
         return await post(body, content_type, now_ms, keep_ids, rights, self._turns.of(request))

@@ -38,12 +38,13 @@ from timeline.position import MessageId, Position, id_text, seq_of
 
 from ...clock import Clock
 from ...writer import Ask
-from ..access import Sees, changes
+from ..access import Sees, changes, sees
 from ..answers import asked, json_answer, refusal
 from ..calls import SCHEDULE, WRITES, Gives, described
+from ..cursors import Cursors
 from ..problems import Problem
 from ..requests import body_of
-from ..selection import Query, Selection, cursor_of, cursor_text, query_over
+from ..selection import Query, Selection, query_over
 from ..timeline import Timeline
 from ..turns import Turn, Turns
 from ..values import shapes
@@ -107,6 +108,8 @@ class Sweep:
 
     query: Query
     sees: Sees | None
+    name: Callable[[Position], str]
+    """What names where to go on."""
     as_of: int
     limit: int
     matched: int = 0
@@ -114,21 +117,29 @@ class Sweep:
     next: Position | None = None
 
     def view(self) -> shapes.Changed:
-        return {
-            "matched": self.matched,
-            "changed": self.changed,
-            "as_of": f"{self.as_of:012x}",
-            "next": None if self.next is None else cursor_text(Position(max(0, self.next - 1))),
-        }
+        """`next` is that of the last row looked at, which need not be there for who asks."""
+        cursor = None
+        if self.next is not None:
+            cursor = self.name(Position(max(0, self.next - 1)))
+        as_of = f"{self.as_of:012x}"
+        return {"matched": self.matched, "changed": self.changed, "as_of": as_of, "next": cursor}
 
 
 class Control:
     """The routes."""
 
     def __init__(
-        self, ask: Ask, clock: Clock, timeline: Timeline, turns: Turns, *, max_delay_ms: int
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        cursors: Cursors,
+        turns: Turns,
+        *,
+        max_delay_ms: int,
     ) -> None:
         self._ask = ask
+        self._cursors = cursors
         self._clock = clock
         self._timeline = timeline
         self._turns = turns
@@ -161,7 +172,8 @@ class Control:
         return await self._answer(request, wish, act)
 
     async def _answer(self, request: web.Request, wish: BulkRequest, act: Act) -> web.Response:
-        sweep, turn = self._sweep(wish, changes(request)), self._turns.of(request)
+        name = partial(self._cursors.text, is_hidden=sees(request) is not None)
+        sweep, turn = self._sweep(wish, changes(request), name), self._turns.of(request)
         try:
             await self._run(sweep, turn, None if wish.dry_run else act, lambda: request.transport is None)
         except Problem as problem:
@@ -172,7 +184,7 @@ class Control:
             raise Problem("unreadable", **sweep.view()) from error
         return json_answer(sweep.view())
 
-    def _sweep(self, wish: BulkRequest, sees: Sees | None) -> Sweep:
+    def _sweep(self, wish: BulkRequest, may_change: Sees | None, name: Callable[[Position], str]) -> Sweep:
         """Of what a key may not change nothing is said. Raises FieldError."""
         chosen = wish.filter
         if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
@@ -180,10 +192,10 @@ class Control:
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = query_over(chosen.topic, since, until)
         as_of = self._timeline.horizon.seq if wish.as_of is None else _seq(wish.as_of)
-        sweep = Sweep(query, sees, as_of, wish.limit or 1 << 62)
+        sweep = Sweep(query, may_change, name, as_of, wish.limit or 1 << 62)
         sweep.next = query.start
         if wish.cursor is not None:
-            sweep.next = max(query.start, Position(cursor_of(wish.cursor) + 1))
+            sweep.next = max(query.start, Position(self._cursors.place(wish.cursor) + 1))
         return sweep
 
     async def _run(self, sweep: Sweep, turn: Turn, act: Act | None, is_abandoned: Callable[[], bool]) -> None:

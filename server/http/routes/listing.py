@@ -17,8 +17,9 @@ from timeline.position import Position
 from ..access import sees
 from ..answers import json_answer
 from ..calls import READ, Gives, described
+from ..cursors import Cursors
 from ..requests import flag, instant_parameter, limit_of
-from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, query_over
+from ..selection import ALL, Query, Selection, count, query_over
 from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
@@ -31,8 +32,9 @@ AnyState = Annotated[Literal[State, "all"], msgspec.Meta(extra_json_schema={"def
 class Listing:
     """The route."""
 
-    def __init__(self, timeline: Timeline, turns: Turns) -> None:
+    def __init__(self, timeline: Timeline, cursors: Cursors, turns: Turns) -> None:
         self._timeline = timeline
+        self._cursors = cursors
         self._turns = turns
 
     def routes(self) -> list[web.RouteDef]:
@@ -50,16 +52,16 @@ class Listing:
         cursor = request.query.get("cursor")
         page = query
         if cursor is not None:
-            page = replace(query, start=max(query.start, Position(cursor_of(cursor) + 1)))
+            page = replace(query, start=max(query.start, Position(self._cursors.place(cursor) + 1)))
         turn = self._turns.of(request)
         total = 0
         if is_counted:
             is_abandoned = lambda: request.transport is None  # noqa: E731
             total = await count(self._timeline, query, sees(request), turn, is_abandoned)
-        views, last = await Selection(self._timeline, page, sees(request)).page(turn)
+        views, last, is_hidden = await Selection(self._timeline, page, sees(request)).page(turn)
         answer: shapes.MessagePage = {
             "messages": views,
-            "next": None if last is None else cursor_text(last),
+            "next": None if last is None else self._cursors.text(last, is_hidden=is_hidden),
         }
         if is_counted:
             answer["count"] = total

@@ -32,7 +32,7 @@ from ..answers import asked, json_answer, raw_answer
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..posting import first_answer, place
 from ..problems import Problem
-from ..requests import body_of, id_of
+from ..requests import body_of, id_of, whole_body
 from ..selection import visible
 from ..spread import Spreader
 from ..timeline import Timeline
@@ -101,7 +101,7 @@ class Messages:
     )
     async def post(self, request: web.Request) -> web.Response:
         check_json(request.headers.get("Content-Type", ""))
-        body = await request.read()
+        body = await whole_body(request)
         now_ms = self._clock.wall_ms()
         message = parse_one(body, now_ms, self._limits, _key(request))
         rights = rights_of(request)

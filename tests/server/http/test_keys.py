@@ -10,17 +10,22 @@ from typing import Any
 import pytest
 
 from server.auth import keyring
+from server.auth.bucket import Bucket
 from server.clock import SimulatedClock
 from server.config import Config
-from server.http import access
+from server.http import access, selection
 from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
+from server.http.cursors import Cursors
 from server.http.front import Front
 from server.http.openapi import document_of
-from server.http.routes import export
+from server.http.routes import control, export
 from server.http.turns import Turn
+from server.http.values.bodies import FieldError
 from server.times import format_ms
+from server.writer import Busy
+from shards.errors import StoreFailed
 from tests.support.keys import KeysFile, with_keys
-from timeline.position import Position, at_of
+from timeline.position import END, START, Position, at_of
 from timeline.session import Subscription
 
 from ..conftest import NDJSON, FakeLink, Fronted, Running, running
@@ -232,6 +237,67 @@ async def test_the_name_of_a_page_says_nothing_of_what_is_not_there(keyed: Keyed
     assert page["next"] is None
 
 
+async def test_nor_does_that_of_a_page_that_is_cut_at_what_is_not_there(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is short, and a bulk call stops, when much has been looked at: anywhere."""
+    for module, name in ((selection, "LOOK_ROWS"), (selection, "STEP_ROWS"), (control, "LOOK_ROWS")):
+        monkeypatch.setattr(module, name, 2)
+    keyed.add("a", publish=["a/#"], deliver=["a/#"])
+    topics = ["other", "a/1", *["other"] * 6, "a/2", *["other"] * 3]
+    for hours, topic in enumerate(topics, 1):
+        await keyed.schedule("ops", topic, deliver_in=3_600 * hours)
+    places, path = {}, "/v1/messages?limit=1"
+    while path:
+        page = await keyed.body("ops", "GET", path)
+        path = page["next"] and f"/v1/messages?limit=1&cursor={page['next']}"
+        places[page["next"]] = page["messages"][0]["topic"] if page["messages"] else None
+    hidden = [int(place, 16) for place, topic in places.items() if place and topic == "other"]
+    assert len(hidden) >= 8
+    seen, given = [], []
+    path = "/v1/messages?limit=5"
+    while path:
+        page = await keyed.body("a", "GET", path)
+        seen += [message["topic"] for message in page["messages"]]
+        given.append(page["next"] or "")
+        path = page["next"] and f"/v1/messages?limit=5&cursor={page['next']}"
+    assert seen == ["a/1", "a/2"]
+    every = {"filter": {"topic": "#"}, "limit": 1}
+    matched, cursor = 0, None
+    while cursor is not None or not matched:
+        bulk = {**every, "cursor": cursor} if cursor else every
+        said = await keyed.body("a", "POST", "/v1/messages:cancel", {**bulk, "dry_run": True})
+        matched, cursor = matched + said["matched"], said["next"]
+        given.append(cursor or "")
+    assert matched == 2
+    assert sum(len(text) == 56 for text in given) >= 4, given
+    for text in given:
+        assert not any(f"{place:024x}"[:12] in text for place in hidden), text
+    other = Cursors(b"another server's").text(START, is_hidden=True)
+    for text, why in (
+        (other, "begin anew"),
+        ("0" * 56, "begin anew"),
+        ("0" * 26, "is not one"),
+        ("x", "is not"),
+    ):
+        answer = await keyed.call("a", "GET", f"/v1/messages?cursor={text}", status=422)
+        assert why in answer.body["errors"][0]["detail"]
+
+
+def test_what_is_sealed_is_opened_by_who_has_sealed_it() -> None:
+    one, other = Cursors(b"one"), Cursors(b"other")
+    for place in (START, END, Position(12_345)):
+        open_text, sealed = one.text(place), one.text(place, is_hidden=True)
+        assert one.place(open_text) == other.place(open_text) == one.place(sealed) == place
+        assert sealed == one.text(place, is_hidden=True)
+        for at in range(len(sealed)):
+            bad = sealed[:at] + ("1" if sealed[at] == "0" else "0") + sealed[at + 1 :]
+            with pytest.raises(FieldError, match="begin anew"):
+                one.place(bad)
+        with pytest.raises(FieldError, match="begin anew"):
+            other.place(sealed)
+
+
 async def test_a_key_changes_what_it_may_send_to(keyed: Keyed) -> None:
     keyed.add("a", publish=["a/#"], deliver=["#"])
     own, twice, other = [await keyed.schedule("ops", topic) for topic in ("a/1", "a/2", "b/1")]
@@ -271,6 +337,25 @@ async def test_idempotency_keys_are_each_key_s_own(keyed: Keyed) -> None:
     assert made["a2"] != made["b2"]
 
 
+@pytest.mark.parametrize(("error", "status"), [(Busy("full"), 429), (StoreFailed("broken"), 503)])
+async def test_what_the_writer_refuses_is_charged_once(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    keyed.add("a", rate=100)
+    await keyed.call("a", "GET", "/v1/info", Connection="close")  # the next is for the quick path
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    taken: list[int] = []
+    monkeypatch.setattr(Bucket, "take", lambda self, count=1: taken.append(count) or 0.0)
+    monkeypatch.setattr(keyed.server.app.core.writer, "submit", refuse)
+    body = {"topic": "a/b", "payload": "x", "deliver_in": 3_600}
+    answer = await keyed.call("a", "POST", "/v1/messages", body, status=status)
+    assert answer.headers["Retry-After"] == "1"
+    assert taken == [1]
+
+
 async def test_a_rate_is_kept_and_says_when(keyed: Keyed) -> None:
     keyed.add("slow", rate=1)
     body = {"topic": "t", "payload": "x"}
@@ -282,6 +367,56 @@ async def test_a_rate_is_kept_and_says_when(keyed: Keyed) -> None:
         await keyed.call("slow", "POST", f"/v1/messages:batch{query}", [body], status=429)
     await keyed.schedule("ops", "t")
     assert (await keyed.body("slow", "GET", "/v1/messages?state=all&count=true"))["count"] == 101
+
+
+async def test_a_key_has_so_many_messages_pending_and_no_more(keyed: Keyed) -> None:
+    keyed.add("few", pending=3)
+    keyed.add("boss", "admin", pending=1)
+    body = {"topic": "t", "payload": "x", "deliver_in": 3_600}
+    answer = await keyed.call("few", "POST", "/v1/messages:batch", [body] * 4, status=429)
+    assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
+    assert answer.body["detail"] == "0 messages of few are pending, 3 may be"
+    assert (await keyed.body("few", "GET", "/v1/messages?count=true"))["count"] == 0, "none of it"
+    name, *_ = (await keyed.body("few", "POST", "/v1/messages:batch", [body] * 3, status=201))["ids"]
+    answer = await keyed.call("few", "POST", "/v1/messages", body, status=429)
+    assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
+    await keyed.schedule("ops", "t")
+    await keyed.call("few", "PATCH", f"/v1/messages/{name}", {"deliver_in": 7_200})
+    await keyed.call("few", "POST", "/v1/messages", body, status=429)
+    await keyed.call("ops", "DELETE", f"/v1/messages/{name}", status=204)
+    each = await keyed.body("few", "POST", "/v1/messages:batch?each=true", [body] * 2)
+    first, second = each["results"]
+    assert set(first) == {"id"}
+    assert second["problem"]["type"] == "/problems/over-quota"
+    await keyed.server.pass_time(3_601_000)
+    await keyed.call("few", "POST", "/v1/messages:batch", [body] * 3, status=201)
+    hourly = {"every": "PT1H", "topic": "t", "payload": "x"}
+    await keyed.call("boss", "PUT", "/v1/schedules/a", hourly, status=201)
+    await keyed.call("boss", "PUT", "/v1/schedules/b", hourly, status=429)
+
+
+async def test_what_a_key_has_sent_is_withheld_when_it_is_revoked(keyed: Keyed) -> None:
+    """One message, a batch, what the front has not seen before, a schedule; who sent it is nowhere told."""
+    keyed.add("a", "admin")
+    _, link = await keyed.server.connect("c", "#")
+    names = [await keyed.schedule(who, who, late="deliver") for who in ("a", "ops")]
+    body = {"topic": "batch", "payload": "x", "deliver_in": 3_600, "headers": {"h": "v"}}
+    await keyed.call("a", "POST", "/v1/messages:batch", [body], status=201)
+    await keyed.call(
+        "a", "PUT", "/v1/schedules/s", {"every": "PT1H", "topic": "s", "payload": "x"}, status=201
+    )
+    for name in names:
+        assert "owner" not in await keyed.body("ops", "GET", f"/v1/messages/{name}")
+    shown = {"Authorization": f"Bearer {keyed.keys['ops']}"}
+    async with keyed.server.http.get("/v1/messages:export", headers=shown) as response:
+        assert "owner" not in await response.text()
+    keyed.file.revoke("a")
+    keyed.take()
+    keyed.server.app.core.review()
+    await keyed.server.pass_time(3_601_000)
+    assert link.topics == ["ops"]
+    page = await keyed.body("ops", "GET", "/metrics")
+    assert b"fasti_messages_withheld_total 3.0" in page
 
 
 async def test_a_key_that_is_revoked_or_changed_counts_at_once(keyed: Keyed) -> None:
