@@ -40,10 +40,12 @@ types: .venv/tested .venv/spark
 test: style types
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
-# What takes too long for every change: all kill points, many lives; ten minutes of each reader of bytes.
+# What takes too long for every change: all kill points, many lives; ten minutes of each reader of bytes;
+# small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45, or "all").
 soak: .venv/tested
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
+	nice -n 10 $(BIN)/python -m tests.mutation
 
 bench: .venv/tested .venv/spark
 	$(BIN)/python -m tests.bench
