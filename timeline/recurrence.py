@@ -248,14 +248,8 @@ def _until(text: str) -> tuple[datetime | None, datetime | None]:
 
 
 def _lend(parts: dict[str, str], start: datetime) -> None:
-    """Write into the rule what it would take from its start."""
+    """Write into the rule which day it would take from its start: `_moved` keeps the time of day only."""
     freq = parts["FREQ"]
-    if freq not in _UNITS[:3]:
-        parts.setdefault("BYHOUR", str(start.hour))
-    if freq not in _UNITS[:2]:
-        parts.setdefault("BYMINUTE", str(start.minute))
-    if freq != "SECONDLY":
-        parts.setdefault("BYSECOND", str(start.second))
     if any(name in parts for name in _BY_DAY):
         return
     if freq == "WEEKLY":

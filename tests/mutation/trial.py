@@ -33,8 +33,9 @@ from hashlib import sha256
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
+from itertools import accumulate
 from pathlib import Path
-from time import monotonic, process_time
+from time import monotonic
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -49,6 +50,8 @@ TIMES = 10
 """How much longer than before a test may take with a mutant ..."""
 LEAST_S = 1.0
 """... and what it may take in any case."""
+SECONDS = 6.0
+"""How long a mutant may be tried, as the tests went before; a module's own tests are run in any case."""
 WAITING_S = 60.0
 """What waits so long, without using the processor, waits for ever."""
 MORE_BYTES = 2 << 30
@@ -105,11 +108,17 @@ class Reached:
     seconds: dict[str, float]
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that reach one of its lines, the shortest first; of a module's own code, any line of it."""
+        """Those that reach one of its lines; of what runs during an import, any line of the module.
+
+        First those of the file named after the module, then the shortest, as far as SECONDS go.
+        """
         lines = self.lines.get(mutant.module, {})
         wanted = list(lines) if mutant.function == MODULE else [str(number) for number in mutant.lines]
         found = {test for number in wanted for test in lines.get(number, ())}
-        return sorted(found, key=lambda test: (self.seconds[test], test))
+        own = f"/test_{Path(mutant.module).stem}"
+        order = sorted(found, key=lambda test: (own not in test, self.seconds[test], test))
+        spent = accumulate(self.seconds[test] for test in order)
+        return [test for test, seconds in zip(order, spent, strict=True) if own in test or seconds <= SECONDS]
 
 
 def all_mutants(place: Place) -> list[Mutant]:
@@ -166,7 +175,9 @@ class Trials:
             if not functions[where]:
                 os._exit(_UNFIT)
             for function in functions[where]:
-                function.__code__ = new
+                free = function.__code__.co_freevars
+                # Without its super() it has no use for the class, which is still handed to it.
+                function.__code__ = new if new.co_freevars else new.replace(co_freevars=free)
             self._run([items[test] for test in tests], session, note)
 
         return trial
@@ -174,8 +185,12 @@ class Trials:
     def _imported(self, mutant: Mutant, tests: list[str], note: int) -> None:
         """What a child does for a mutant of what runs during an import, before any."""
         sys.meta_path.insert(0, _Instead(mutant.module, self._place.root, self._changed(mutant)))
-        files = sorted({test.split("::")[0] for test in tests})
-        self._place.pytest(_Loop(lambda session: self._run(session.items, session, note)), files)
+
+        def chosen(session: pytest.Session) -> None:
+            items = {item.nodeid: item for item in session.items}
+            self._run([items[test] for test in tests], session, note)
+
+        self._place.pytest(_Loop(chosen), sorted({test.split("::")[0] for test in tests}))
         os._exit(1)  # They could not even be collected.
 
     def _run(self, items: Sequence[pytest.Item], session: pytest.Session, note: int) -> None:
@@ -303,9 +318,9 @@ class _Reach:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._coverage.switch_context(item.nodeid)
-        started = process_time()
+        started = sum(os.times()[:4])
         result = yield
-        self._seconds[item.nodeid] = round(process_time() - started, 3)
+        self._seconds[item.nodeid] = round(sum(os.times()[:4]) - started, 3)
         return result
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -210,3 +210,34 @@ def test_start_end_and_jitter() -> None:
     assert again == found, "pure"
     other = Plan(parse_cron("*/10 * * * *"), zone, jitter_ms=15 * MINUTE_MS, seed="b")
     assert [f.at_ms for f in next_fires(other, start - 1, 9)] != [f.at_ms for f in found[:9]]
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Pacific/Apia", "2011-12-30"),
+        ("Pacific/Kwajalein", "1993-08-21"),
+        ("Antarctica/Casey", "2009-10-18"),
+        ("Antarctica/Casey", "2010-03-05"),
+        ("Atlantic/Azores", "2026-10-25"),
+    ],
+)
+def test_fires_are_in_order_where_a_day_is_skipped_or_many_hours(zone: str, day: str) -> None:
+    there = ZoneInfo(zone)
+    first = datetime.fromisoformat(day) - timedelta(days=3)
+    asked = [first + timedelta(hours=3 * step) for step in range(8 * 8)]
+    expected = sorted({int(nominal.replace(tzinfo=there).timestamp() * 1_000) for nominal in asked})
+    plan = Plan(parse_cron("0 */3 * * *"), there)
+    for number, start in enumerate(expected[:30]):
+        found = [fire.base_ms for fire in next_fires(plan, start - 1, 12)]
+        assert found == expected[number : number + 12]
+
+
+def test_jitter_is_anything_from_nothing_to_its_bound() -> None:
+    plan = Plan(Every(1_000, 0), ZoneInfo("UTC"), jitter_ms=2, seed="x")
+    assert {fire.at_ms - fire.base_ms for fire in next_fires(plan, 0, 100)} == {0, 1, 2}
+
+
+def test_only_what_counts_elapsed_time_says_so() -> None:
+    assert Plan(Every(1_000, 0), ZoneInfo("UTC")).counts_elapsed
+    assert not Plan(parse_cron("@daily"), ZoneInfo("UTC")).counts_elapsed

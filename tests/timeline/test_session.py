@@ -114,6 +114,10 @@ def test_resends_come_by_rank_each_once() -> None:
     assert resends.first().packet_id == 7
     resends.clear()
     assert not resends
+    assert 7 not in resends
+    resends.add(flights[1], 5)
+    resends.add(flights[0], 6)
+    assert resends.first() is flights[1]
 
 
 def test_an_acked_flight_is_not_sent_again() -> None:
@@ -237,7 +241,9 @@ def test_changes_of_subscriptions_are_counted() -> None:
     session.subscribe(Subscription("a", 2, Position(300)), Position(300))
     after_second = session.changes
     session.unsubscribe("a")
-    assert 0 < after_first < after_second < session.changes
+    after_third = session.changes
+    session.rewind(None, Position(50), Position(300))
+    assert 0 < after_first < after_second < after_third < session.changes
 
 
 def test_bytes_in_flight_are_bounded_and_one_always_goes() -> None:

@@ -116,7 +116,9 @@ def test_at_the_bound_the_far_half_is_given_back() -> None:
     for seq in range(4):
         assert wheel.add(position(6_000 + seq, seq), str(seq), 1)
     assert wheel.is_full
+    assert wheel.given_back == 0
     assert not wheel.add(position(50_000, 9), "far", 1)
+    assert wheel.given_back == 1
     assert wheel.loaded == position(6_001, 1)
     assert wheel.add(position(6_000, 9), "near", 1)
     assert [item for _, item in wheel.advance(wheel.loaded, 10)] == ["0", "near", "1"]
