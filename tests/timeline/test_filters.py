@@ -18,6 +18,7 @@ from timeline.filters import (
     check_topic,
     covers,
     is_reserved,
+    levels_of,
     matcher,
     matches,
     parse_share,
@@ -37,6 +38,10 @@ FILTERS = st.builds(
 )
 def test_a_good_topic_passes(topic: bytes) -> None:
     check_topic(topic)
+
+
+def test_levels_are_what_is_between_slashes() -> None:
+    assert [levels_of(topic) for topic in (b"a", b"/", b"a/b", b"a//b/")] == [1, 2, 2, 4]
 
 
 @pytest.mark.parametrize("first", [b"$SYS", b"$share", b"$delayed", b"$dead", b"$queue", b"$control"])

@@ -241,3 +241,10 @@ def test_jitter_is_anything_from_nothing_to_its_bound() -> None:
 def test_only_what_counts_elapsed_time_says_so() -> None:
     assert Plan(Every(1_000, 0), ZoneInfo("UTC")).counts_elapsed
     assert not Plan(parse_cron("@daily"), ZoneInfo("UTC")).counts_elapsed
+
+
+def test_a_rule_with_an_end_fires_to_its_last_time() -> None:
+    start = datetime(2027, 3, 27, 3, 30)
+    plan = Plan(parse_rule("FREQ=DAILY;COUNT=3", start), ZoneInfo("Europe/Bucharest"))
+    found = [(utc(fire.base_ms), fire.note[:17]) for fire in fires(plan, 0)]
+    assert found == [("03-27T01:30", ""), ("03-28T01:30", "the clocks skip 2"), ("03-29T00:30", "")]

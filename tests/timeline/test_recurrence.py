@@ -124,3 +124,13 @@ def test_an_interval_has_a_bound() -> None:
 def test_a_rule_asked_after_a_thousand_years_says_the_same(text: str) -> None:
     local = START.replace(year=3_327, day=1)
     assert next(parse_rule(text, START).times(local)) == next(rrulestr(text, dtstart=START).xafter(local))
+
+
+def test_so_many_times_may_be_left_out() -> None:
+    times = [(START + timedelta(days=day)).strftime("%Y%m%dT%H%M%S") for day in range(1_001)]
+    rule = parse_rule(
+        "FREQ=DAILY\nEXDATE:" + ",".join(times[:600]) + "\nEXDATE:" + ",".join(times[600:1_000]), START
+    )
+    assert next(rule.times(START - timedelta(days=1))) == START + timedelta(days=1_000)
+    with pytest.raises(RuleError, match="at most 1000"):
+        parse_rule("FREQ=DAILY\nEXDATE:" + ",".join(times), START)

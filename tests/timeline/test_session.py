@@ -128,6 +128,22 @@ def test_an_acked_flight_is_not_sent_again() -> None:
     assert not session.resends
 
 
+def test_a_session_may_be_kept_for_longer_or_not_at_all() -> None:
+    session = make()
+    session.keep_for(0)
+    assert not session.is_persistent
+    session.keep_for(7)
+    assert (session.expiry_s, session.received) == (7, {})
+
+
+def test_it_is_said_whether_a_filter_is_new() -> None:
+    session = make()
+    assert session.subscribe(Subscription("a", 1, Position(0)), Position(100))
+    assert not session.subscribe(Subscription("a", 2, Position(0)), Position(100))
+    assert session.unsubscribe("a")
+    assert session.subscribe(Subscription("a", 1, Position(0)), Position(100))
+
+
 @pytest.mark.parametrize(("expiry_s", "is_persistent"), [(0, False), (1, True)])
 def test_a_session_with_an_expiry_is_persistent(expiry_s: int, is_persistent: bool) -> None:
     session = Session("c", read=Position(0), expiry_s=expiry_s, window=1)
@@ -265,6 +281,22 @@ def test_bytes_in_flight_are_bounded_and_one_always_goes() -> None:
     assert (session.has_room, session.flight_bytes) == (True, 0)
     session.weigh(session.flights[7], 100)
     assert not session.has_room
+
+
+def test_a_bound_of_one_byte_is_one() -> None:
+    session = Session("c", read=Position(0), expiry_s=60, window=10, max_bytes=1)
+    session.take(Position(1), 0, 1, 1)
+    assert not session.has_room
+
+
+def test_the_bytes_of_filters_are_counted() -> None:
+    session = make()
+    sizes = [session.filter_bytes]
+    for name in ("a/b", "\xe9", "a/b"):
+        subscribe(session, name, 100)
+        sizes.append(session.filter_bytes)
+    session.unsubscribe("a/b")
+    assert [*sizes, session.filter_bytes] == [0, 3, 5, 5, 2]
 
 
 class SessionMachine(RuleBasedStateMachine):

@@ -267,8 +267,10 @@ def test_no_shard_has_the_number_that_means_held() -> None:
 
 
 def test_the_first_millisecond_has_a_slice() -> None:
-    piece = make().open(0, 0)
+    directory = make()
+    piece = directory.open(0, 0)
     assert (piece.start_ms, piece.end_ms) == (0, NARROWEST_MS)
+    directory.check()
 
 
 def test_ten_years_of_a_message_each_quarter_of_an_hour() -> None:
