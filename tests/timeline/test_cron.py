@@ -104,3 +104,8 @@ def test_a_number_has_three_digits_at_most() -> None:
     assert parse_cron("007 * * * *").minutes == (7,)
     with pytest.raises(CronError, match="minute"):
         parse_cron("0007 * * * *")
+
+
+def test_the_rarest_date_is_found() -> None:
+    cron = parse_cron("0 0 29 2 */7")
+    assert cron.after(datetime(2088, 2, 29)) == datetime(2128, 2, 29)

@@ -9,7 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.cron import Cron, parse_cron
-from timeline.fires import Every, Fire, Gap, Overlap, Plan, fires, local_text, next_fire
+from timeline.fires import (
+    GRACE_MS,
+    Every,
+    Fire,
+    Gap,
+    Misfire,
+    Overlap,
+    Plan,
+    Progress,
+    fires,
+    following,
+    just_before,
+    local_text,
+    next_fire,
+)
 from timeline.recurrence import parse_rule
 
 ZONES = ("Europe/Bucharest", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC")
@@ -248,3 +262,26 @@ def test_a_rule_with_an_end_fires_to_its_last_time() -> None:
     plan = Plan(parse_rule("FREQ=DAILY;COUNT=3", start), ZoneInfo("Europe/Bucharest"))
     found = [(utc(fire.base_ms), fire.note[:17]) for fire in fires(plan, 0)]
     assert found == [("03-27T01:30", ""), ("03-28T01:30", "the clocks skip 2"), ("03-29T00:30", "")]
+
+
+def test_a_local_time_that_is_skipped_counts_as_if_the_clocks_had_gone_on() -> None:
+    plan = Plan(parse_cron("30 3 * * *"), ZoneInfo("Europe/Bucharest"), gap="skip")
+    nominal_ms = ms("2026-03-29T03:30+00:00")
+    assert utc(just_before(plan, nominal_ms, 0)) == "03-29T01:30"
+
+
+def test_of_a_time_that_comes_twice_the_last_is_taken_when_both_are_over() -> None:
+    plan = Plan(parse_cron("30 3 * * *"), ZoneInfo("Europe/Bucharest"), overlap="both")
+    nominal_ms, first = ms("2026-10-25T03:30+00:00"), ms("2026-10-25T00:30+00:00")
+    assert just_before(plan, nominal_ms, first - 1) == first - 1
+    assert just_before(plan, nominal_ms, first) == first + 60 * MINUTE_MS - 1
+    assert just_before(plan, nominal_ms, first + DAY_MS) == first + 60 * MINUTE_MS - 1
+
+
+@pytest.mark.parametrize("misfire", ["skip", "fire_once", "fire_all"])
+def test_a_fire_that_is_late_by_the_grace_is_not_missed(misfire: Misfire) -> None:
+    plan = Plan(Every(60_000, 0), ZoneInfo("UTC"))
+    for late_ms, at_ms in ((GRACE_MS, 60_000), (GRACE_MS + 1, 120_000 if misfire == "skip" else 60_000)):
+        fire, _ = following(plan, misfire, Progress(0), 60_000 + late_ms, was_late=False)
+        assert fire is not None
+        assert fire.at_ms == at_ms

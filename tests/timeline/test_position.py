@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from timeline.position import (
     AT_MAX,
     END,
+    HELD_SHARD,
     SEQ_MAX,
     START,
     BadId,
@@ -16,6 +17,7 @@ from timeline.position import (
     id_position,
     id_shard,
     id_text,
+    is_held,
     message_id,
     parse_id,
     position,
@@ -79,3 +81,9 @@ def test_anything_else_is_no_id(text: str) -> None:
 
 def test_an_id_of_zeros_can_be_read() -> None:
     assert parse_id("0" * 32) == MessageId(0)
+
+
+def test_which_ids_are_of_held_messages() -> None:
+    place = position(7, 42)
+    assert is_held(message_id(place, HELD_SHARD, 0))
+    assert not is_held(message_id(place, HELD_SHARD - 1, 0))

@@ -54,6 +54,7 @@ def test_lines_exdates_count_and_until() -> None:
     "text",
     [
         *["FREQ=DAILY\nRDATE:20270131T091505", "FREQ=DAILY;COUNT=0000005"],
+        *["FREQ=YEARLY;BYEASTER=0", "FREQ=DAILY;INTERVAL", "FREQ=DAILY;INTERVAL="],
         *["", "FREQ=NEVER", "INTERVAL=2", "FREQ=DAILY;INTERVAL=0", "FREQ=DAILY;COUNT=5000", "FREQ=DAILY;X=1"],
         *["FREQ=DAILY;FREQ=DAILY", "FREQ=DAILY;COUNT=2;UNTIL=20280101", "FREQ=MONTHLY;BYDAY=XX"],
         *["FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30", "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=30"],
@@ -134,3 +135,26 @@ def test_so_many_times_may_be_left_out() -> None:
     assert next(rule.times(START - timedelta(days=1))) == START + timedelta(days=1_000)
     with pytest.raises(RuleError, match="at most 1000"):
         parse_rule("FREQ=DAILY\nEXDATE:" + ",".join(times), START)
+
+
+def test_a_rule_makes_so_many_times_a_day() -> None:
+    hours, minutes = (",".join(map(str, range(count))) for count in (24, 60))
+    text = f"FREQ=DAILY;BYHOUR={hours};BYMINUTE={minutes};BYSECOND="
+    assert next(parse_rule(text + "5", START).times(START)) == START + timedelta(minutes=1)
+    with pytest.raises(RuleError, match="2880 times a day"):
+        parse_rule(text + "5,6", START)
+
+
+@pytest.mark.parametrize("unit", ["seconds", "minutes", "hours"])
+def test_a_rule_by_the_second_is_not_counted_from_its_start(unit: str) -> None:
+    local = START + timedelta(days=100_000)
+    rule = parse_rule(f"FREQ={unit.upper().removesuffix('S')}LY", START)
+    assert next(rule.times(local)) == local + timedelta(**{unit: 1})
+
+
+def test_a_day_that_a_rule_lasts_until_is_a_whole_one() -> None:
+    last = datetime(2027, 2, 1, 23, 59, 59)
+    rule = parse_rule("FREQ=DAILY;UNTIL=20270201;BYHOUR=23;BYMINUTE=59;BYSECOND=59", START)
+    assert list(rule.times(START))[-1] == last
+    rule = parse_rule("FREQ=DAILY;UNTIL=20270201", START.replace(hour=0, minute=0, second=0))
+    assert list(rule.times(START))[-1] == datetime(2027, 2, 1)

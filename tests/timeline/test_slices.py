@@ -127,6 +127,7 @@ def test_find_get_and_drop() -> None:
 
 def test_another_directory_is_taken_over_in_place() -> None:
     directory, fresh = make(), make()
+    assert (directory.floor, directory.epoch) == (START, 0)
     directory.open(NOW, NOW)
     piece = fresh.open(NOW + DAY_MS, NOW)
     directory.replace(fresh)

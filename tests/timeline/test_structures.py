@@ -71,6 +71,16 @@ def test_children_with_many_children_are_merged_deeply() -> None:
     assert pattern_of(structures, "x/new") == "x/+"
 
 
+def test_merged_children_are_still_known() -> None:
+    structures = learned()
+    for first in range(FANOUT + 1):
+        structures.place(f"x/{first}/c{first % 20}".encode())
+    assert pattern_of(structures, "x/1/c1") == "x/+/c1"
+    for second in range(20, FANOUT + 1):
+        structures.place(f"x/1/c{second}".encode())
+    assert pattern_of(structures, "x/1/c2") == "x/+/+"
+
+
 def test_what_is_restored_is_known() -> None:
     structures = learned()
     for number in range(FANOUT + 1):
@@ -95,6 +105,9 @@ def test_caches_are_dropped_at_their_bound(monkeypatch: pytest.MonkeyPatch) -> N
     for name in "abcdefgh":
         structures.place(name.encode())
         structures.overlapping([name])
+        assert len(structures._by_topic) <= 3
+    structures.overlapping(["c", "d"])
+    assert {"c", "d"} <= structures._by_filter.keys()
     for name in "abcdefgh":
         structures.overlapping([name])
     assert len(structures._by_topic) <= 3
