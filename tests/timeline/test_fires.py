@@ -285,3 +285,9 @@ def test_a_fire_that_is_late_by_the_grace_is_not_missed(misfire: Misfire) -> Non
         fire, _ = following(plan, misfire, Progress(0), 60_000 + late_ms, was_late=False)
         assert fire is not None
         assert fire.at_ms == at_ms
+
+
+def test_what_is_moved_before_a_gap_comes_before_what_stands_there() -> None:
+    """02:15 is skipped and fires at 01:45, before 01:50, which the expression names first."""
+    found = fired("15,50 1,2 * * *", "Australia/Lord_Howe", "2026-10-04", gap="before", count=4)
+    assert found == ["10-03T14:45", "10-03T15:15", "10-03T15:20", "10-03T15:50"]

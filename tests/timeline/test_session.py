@@ -92,6 +92,7 @@ def test_the_packet_ids_out_of_use_are_bounded() -> None:
 def test_there_is_room_for_no_more_than_there_are_packet_ids_in_use() -> None:
     session = make(window=PACKET_ID_MAX)
     session.retire([7, 9])
+    assert session.window == PACKET_ID_MAX - 2
     session.resize(PACKET_ID_MAX)
     while session.has_room:
         session.take(Position(1), 0, 1)
