@@ -1,7 +1,8 @@
 """`python -m tests.mutation`: small changes of timeline/ and shards/, and whether a test notices each.
 
-Prints what came of them by module, and fails for a mutant that lives and is not in survivors.toml, or an
-entry there that has had its day. Without enough time for all, a sample is tried: the seed says which.
+Prints what came of them by module, and fails for a mutant of a judged module that lives and is not in
+survivors.toml, or an entry there that has had its day. Without enough time for all, a sample is tried: the
+seed says which.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from time import monotonic
 from typing import TextIO
 
 from .edits import Mutant
-from .survivors import judged, read
+from .survivors import ALIVE, read, unlisted, wrong
 from .trial import KILLED, SURVIVED, TIMED_OUT, UNREACHED, Place, Trials, all_mutants, reached
 
 HERE = Path(__file__).parent
@@ -62,22 +63,19 @@ def main(out: TextIO) -> int:
 
     def done(mutant: Mutant, outcome: str, test: str) -> None:
         outcomes[mutant] = outcome
-        if outcome in (SURVIVED, UNREACHED):
+        if outcome in ALIVE:
             print(f"{outcome}: {mutant}", file=out)
 
     Trials(place, reached(place), given.workers, done).run(chosen, limit)
     print(*table(mutants, outcomes), sep="\n", file=out)
     print(f"seed {given.seed}: {len(outcomes)} of {len(mutants)} mutants tried", file=out)
-    listed = read(given.survivors)
-    wrong = judged(listed, mutants, outcomes)
-    print(*wrong, sep="\n", file=out)
+    judged = read(given.survivors)
+    new, found = unlisted(judged, outcomes), wrong(judged, mutants, outcomes)
+    print(f"{len(new)} of those that live are not judged, {len(found)} faults:", *found, sep="\n", file=out)
     if given.new:
-        new = [one for one in mutants if outcomes.get(one) in (SURVIVED, UNREACHED)]
-        new = [one for one in new if not any(entry.is_of(one) for entry in listed)]
-        given.new.write_text(
-            "\n".join(ENTRY.format(*one.key[:2], quoted(one.line), one.key[3]) for one in new)
-        )
-    return 1 if wrong else 0
+        entries = [ENTRY.format(*one.key[:2], quoted(one.line), one.key[3]) for one in new]
+        given.new.write_text("\n".join(entries), encoding="utf-8")
+    return 1 if found else 0
 
 
 def quoted(line: str) -> str:

@@ -61,3 +61,12 @@ def test_running_time_is_added_up_and_comes_back() -> None:
     opened.open_group.ran(500)
     put(opened, draft(NOW + DAY_MS))
     assert opened.running_ms == open_at(opened.store).running_ms == 2_000  # type: ignore[arg-type]
+
+
+def test_opening_a_group_is_where_undoing_it_comes_back_to() -> None:
+    opened = open_at(MemoryStore())
+    put(opened, draft(NOW + DAY_MS))
+    group(opened).put([draft(NOW + DAY_MS)])
+    assert opened.pending == 2
+    opened.waiting.undo()
+    assert opened.pending == 1
