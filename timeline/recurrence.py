@@ -24,6 +24,7 @@ after the other, on each day that dateutil looks at: `FREQ=SECONDLY;BYMONTH=2;BY
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -167,13 +168,11 @@ def _times(parts: Mapping[str, str], start: datetime, days: int) -> Iterator[dat
     else:
         budget = _Budget()
     left = _count_tries(rule) if parts["FREQ"] in ("SECONDLY", "MINUTELY") else _Left()
-    try:
+    with suppress(_Exhausted):
         for at in rule:
             yield at
             if "COUNT" not in parts:
                 budget.left, left.count = days, TRIES
-    except _Exhausted:
-        return
 
 
 def _lines(text: str) -> tuple[str, frozenset[datetime]]:

@@ -21,7 +21,7 @@ from .trial import KILLED, SURVIVED, TIMED_OUT, UNREACHED, Place, Trials, all_mu
 
 HERE = Path(__file__).parent
 OUTCOMES = (KILLED, TIMED_OUT, SURVIVED, UNREACHED)
-ENTRY = '[[survivor]]\nmodule = "{}"\nfunction = "{}"\nline = {}\nchange = "{}"\nreason = ""\n'
+ENTRY = '[[survivor]]\nmodule = "{}"\nfunction = "{}"\nline = {}\nchange = {}\nreason = ""\n'
 
 
 def arguments() -> argparse.Namespace:
@@ -73,7 +73,7 @@ def main(out: TextIO) -> int:
     new, found = unlisted(judged, outcomes), wrong(judged, mutants, outcomes)
     print(f"{len(new)} of those that live are not judged, {len(found)} faults:", *found, sep="\n", file=out)
     if given.new:
-        entries = [ENTRY.format(*one.key[:2], quoted(one.line), one.key[3]) for one in new]
+        entries = [ENTRY.format(*one.key[:2], quoted(one.line), quoted(one.change)) for one in new]
         given.new.write_text("\n".join(entries), encoding="utf-8")
     return 1 if found else 0
 
