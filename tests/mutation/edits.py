@@ -173,6 +173,8 @@ def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST, Callable[[ast.AST],
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return
     for name, value in ast.iter_fields(node):
+        if isinstance(node, ast.ClassDef) and name == "keywords":
+            continue
         if name in ("annotation", "returns", "decorator_list", "bases"):
             continue
         if isinstance(value, ast.AST):

@@ -13,6 +13,7 @@ from shards.tables import dedupe_from
 from shards.verify import verify_counts
 from timeline.position import (
     HELD_SHARD,
+    SEQ_MAX,
     MessageId,
     at_of,
     id_position,
@@ -227,3 +228,7 @@ def test_no_room_for_a_slice() -> None:
     assert opened.pending == 1
     assert opened.reader.find(name_of(700)) is None
     assert list(opened.store.scan(Table.MOVED, b"", keys.LAST)) == []
+
+
+def test_imports_leave_half_of_all_seqs() -> None:
+    assert 2 * SEQ_LIMIT == SEQ_MAX + 1

@@ -81,6 +81,18 @@ def test_a_slice_opens_a_bounded_number_of_structures(monkeypatch: pytest.Monkey
     assert [id_shard(m) for m in ids] == [0, 1, 2, 0, 0, 0, 2]
 
 
+def test_a_slice_with_as_many_shards_as_it_can_have_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shards.open_group.SHARDS_MAX", 4)
+    opened = open_at(MemoryStore(), caps=Caps(messages=1, bytes=1 << 20, pending=100, structure_above=1_000))
+    for text in "abc":
+        put(opened, draft(NOW + 5, text))
+    opened.open_group.forget()
+    with pytest.raises(Refused, match="shards") as caught:
+        group(opened).put([draft(NOW + 5, "d")])
+    assert (caught.value.why, caught.value.index) == ("over-quota", 0)
+    assert texts(opened) == ["a", "b", "c"]
+
+
 def test_all_drafts_are_placed_or_none() -> None:
     opened = open_at(MemoryStore(), max_slices=2)
     commit = group(opened)

@@ -1,6 +1,7 @@
 """The bound of dispatch that can be written when nothing else can."""
 
 import resource
+import zlib
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,16 @@ def test_a_write_that_fails_says_where(mark: Mark) -> None:
             mark.write(7)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_each_copy_lies_in_a_sector_of_its_own(mark: Mark) -> None:
+    """As it is on disk: other versions read it."""
+    mark.prepare()
+    mark.write(0x0102030405)
+    raw = mark.path.read_bytes()
+    copy = (0x0102030405).to_bytes(8, "big") + zlib.crc32((0x0102030405).to_bytes(8, "big")).to_bytes(
+        4, "big"
+    )
+    assert raw == (copy + bytes(4_096 - 12)) * 2
+    mark.path.write_bytes(bytes([255]) * 4_096 + raw[4_096:])
+    assert mark.read() == 0x0102030405

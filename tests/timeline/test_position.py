@@ -8,6 +8,7 @@ from timeline.position import (
     AT_MAX,
     END,
     HELD_SHARD,
+    POSITION_BYTES,
     SEQ_MAX,
     START,
     BadId,
@@ -87,3 +88,8 @@ def test_which_ids_are_of_held_messages() -> None:
     place = position(7, 42)
     assert is_held(message_id(place, HELD_SHARD, 0))
     assert not is_held(message_id(place, HELD_SHARD - 1, 0))
+
+
+def test_the_ends_of_the_timeline() -> None:
+    assert (position(0, 0), position(AT_MAX, SEQ_MAX)) == (START, END)
+    assert END + 1 == 1 << 8 * POSITION_BYTES
