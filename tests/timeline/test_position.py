@@ -25,8 +25,9 @@ from timeline.position import (
     seq_of,
 )
 
-ats = st.integers(0, AT_MAX)
-seqs = st.integers(0, SEQ_MAX)
+# Large ones too: of a wide range hypothesis takes mostly the first few.
+ats = st.one_of(st.integers(0, AT_MAX), st.integers(AT_MAX // 2, AT_MAX))
+seqs = st.one_of(st.integers(0, SEQ_MAX), st.integers(SEQ_MAX // 2, SEQ_MAX))
 words = st.integers(0, 0xFFFF)
 
 
@@ -88,6 +89,7 @@ def test_which_ids_are_of_held_messages() -> None:
     place = position(7, 42)
     assert is_held(message_id(place, HELD_SHARD, 0))
     assert not is_held(message_id(place, HELD_SHARD - 1, 0))
+    assert id_text(message_id(place, HELD_SHARD, 0))[12:16] == "ffff"
 
 
 def test_the_ends_of_the_timeline() -> None:
