@@ -93,6 +93,14 @@ def test_a_slice_with_as_many_shards_as_it_can_have_takes_no_more(monkeypatch: p
     assert texts(opened) == ["a", "b", "c"]
 
 
+def test_a_group_tells_how_many_rows_it_has() -> None:
+    opened = open_at(MemoryStore())
+    commit = group(opened)
+    commit.put([draft(NOW + 5), draft(NOW + 6)])
+    made = sync(opened, opened.open_group.seal())
+    assert made.rows == 5, "two messages, their shard, its slice, the cursor"
+
+
 def test_all_drafts_are_placed_or_none() -> None:
     opened = open_at(MemoryStore(), max_slices=2)
     commit = group(opened)
