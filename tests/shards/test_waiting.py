@@ -12,6 +12,7 @@ def figures(waiting: Waiting) -> tuple[int, int]:
 
 
 def test_each_verb_changes_its_own_figure() -> None:
+    assert figures(Waiting()) == (0, 0)
     waiting = Waiting(5, 2)
     waiting.placed(10)
     waiting.cancelled()
