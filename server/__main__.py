@@ -101,11 +101,12 @@ def _keys(options: argparse.Namespace, config: Config) -> int:
                 subscribe=options.subscribe,
                 deliver=options.deliver,
                 rate=options.rate,
+                pending=options.pending,
             )
             print(key)  # noqa: T201
             print("It is shown this once; the file has its hash only.", file=sys.stderr)  # noqa: T201
         elif options.verb == "revoke":
-            keys.revoke(path, options.name)
+            print(keys.revoke(path, options.name))  # noqa: T201
         else:
             print("\n".join(keys.listed(path, Path(config.store.dir))))  # noqa: T201
     except KeysFileError as error:
@@ -165,6 +166,7 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
             f"--{what}", action="append", default=None, metavar="FILTER", help=f"topics that {why}; else all"
         )
     add.add_argument("--rate", type=int, default=0, help="messages a second; else any number")
+    add.add_argument("--pending", type=int, default=0, help="messages that may wait; else any number")
     verbs.add_parser("ls", parents=[quiet, there], help="list the keys")
     revoke = verbs.add_parser("revoke", parents=[quiet, there], help="end a key; open connections end too")
     revoke.add_argument("name")

@@ -63,7 +63,7 @@ class App:
         self._is_planned = False
         self._clock = clock
         self._store = store
-        self.core = Core(config, clock, store, wake=self.plan, rights_of=self.keyring.rights_of)
+        self.core = Core(config, clock, store, wake=self.plan, auth=self.keyring)
         self.metrics = Metrics()
         self.is_ready = False
         self._fatal = fatal

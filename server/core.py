@@ -20,6 +20,7 @@ from .delivery.dispatch import Dispatch
 from .delivery.membership import Membership
 from .delivery.message import Message
 from .delivery.owed import Owed
+from .delivery.owners import Auth, Open, Owners
 from .delivery.publishing import Publishing
 from .delivery.quota import Quota
 from .delivery.ready import Ready
@@ -27,7 +28,6 @@ from .delivery.replay import Replay
 from .delivery.retained import Retained
 from .delivery.router import Router
 from .delivery.sessions import Sessions
-from .delivery.subscriber import Rights
 from .delivery.wills import Wills
 from .held import Held
 from .loader import Loader
@@ -35,13 +35,9 @@ from .mending import Mending
 from .schedules.recurring import Schedules
 from .writer import Busy, Entry, Writer
 
-RightsOf = Callable[[str, str], Rights | None]
 NODE = 0
 UNLIMITED = 1 << 62
-
-
-def everything(name: str, client_id: str) -> None:
-    """What a client may where there are no keys."""
+OPEN = Open()
 
 
 class Core:
@@ -54,16 +50,16 @@ class Core:
         store: Store,
         *,
         wake: Callable[[], None],
-        rights_of: RightsOf = everything,
+        auth: Auth = OPEN,
     ) -> None:
-        """`wake`: there is something to do. `rights_of`: what a client may, by its key's name and its id.
+        """`wake`: there is something to do. `auth`: who may do what.
 
         Raises WrongFormat, Corrupt, StoreFailed.
         """
         self.config = config
         self.clock = clock
         self.node = NODE
-        self.opened = timeline_of(config, clock, store)
+        self.opened = timeline_of(config, clock, store, auth)
         self.horizon = self.opened.horizon
         self.directory, self.reader = self.opened.directory, self.opened.reader
         start, wheel, tail = self.horizon.position, config.wheel, config.tail
@@ -83,12 +79,12 @@ class Core:
         self.mending = Mending(self.opened, self.wheel, self.writer, clock)
         self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
-        self._deliver(wake, rights_of)
+        self._deliver(wake, auth)
         self._is_beating = False
         self.sessions.load()
         self.broker.restore()
 
-    def _deliver(self, wake: Callable[[], None], rights_of: RightsOf) -> None:
+    def _deliver(self, wake: Callable[[], None], auth: Auth) -> None:
         """Build the room `delivery`, each part from those before it."""
         config, clock, store, writer = self.config, self.clock, self.opened.store, self.writer
         horizon, tail = self.horizon, self.tail
@@ -107,9 +103,10 @@ class Core:
             max_in_flight=config.sessions.max_in_flight,
             max_inflight_bytes=config.sessions.max_inflight_bytes,
             gate_bytes=config.limits.out_bytes,
-            rights_of=rights_of,
+            rights_of=auth.rights_of,
         )
         self.cursors = self.sessions.cursors
+        self.owners = Owners(auth.rights_of)
         ready = Ready(wake)
         self.groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready)
         self.dispatch = Dispatch(
@@ -121,9 +118,11 @@ class Core:
             ready,
             self.owed,
             self.retained,
+            self.owners,
             writer,
             clock,
             dispatched=self.opened.waiting.dispatched,
+            passed=self.opened.owned.passed,
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
         self.dead = Dead(horizon, self.cursors, self.groups, ready, publishing, writer, clock, node=NODE)
@@ -138,6 +137,7 @@ class Core:
             ready,
             self.groups,
             self.dead,
+            self.owners,
             max_attempts=config.sessions.max_attempts,
             wall_ms=clock.wall_ms,
             dispatched_ms=writer.dispatched_ms,
@@ -179,6 +179,11 @@ class Core:
         except Busy:
             self._is_beating = False
 
+    def review(self) -> None:
+        """Keys and rules are others now: they hold for what is handed out from here on."""
+        self.sessions.review()
+        self.owners.forget()
+
     def can_advance(self) -> bool:
         horizon = self.horizon
         return horizon.limit(self.wheel.loaded) > horizon.position
@@ -196,7 +201,7 @@ class Core:
         )
 
 
-def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:
+def timeline_of(config: Config, clock: Clock, store: Store, auth: Auth = OPEN) -> Opened:
     """The store's timeline, opened as the configuration says. Raises WrongFormat, Corrupt, StoreFailed."""
     caps = Caps(
         messages=config.shards.cap_messages,
@@ -211,4 +216,6 @@ def timeline_of(config: Config, clock: Clock, store: Store) -> Opened:
         max_slices=config.slices.max,
         max_structures=config.shards.max_structures,
         caps=caps,
+        has_owners=not auth.is_open,
+        quota_of=auth.quota_of,
     )

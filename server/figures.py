@@ -75,6 +75,8 @@ class Figures(Collector):
         yield "replays_lost", "Times that a session found its place dropped", self._core.replay.lost
         lost = self._core.replay.flights_lost
         yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
+        text = "Times that a message was not handed out, as its owner may not send to its topic any more"
+        yield "messages_withheld", text, self._core.owners.withheld
         refused = self._core.retained.refused
         yield "retained_refused", "Messages not retained: as many topics as limits.retained have one", refused
         refused = self._core.sessions.quota.refused

@@ -16,9 +16,11 @@ from shards.verify import (
     Fault,
     adopt_strays,
     repair_counts,
+    repair_owners,
     repair_rows,
     strays,
     verify_counts,
+    verify_owners,
     verify_tables,
 )
 from timeline.position import at_of
@@ -74,17 +76,20 @@ def verify(path: Path, max_slices: int, *, repair: bool) -> int:
         store.close()
         _say(f"table {', '.join(gone)} cannot be made again: nothing is repaired, restore a backup")
         return 1
-    floor = stored_cursor(store, 0).floor
+    cursor = stored_cursor(store, 0)
     directory = read_directory(store, max_slices)
     faults = verify_counts(store, directory)
-    lost = strays(store, directory, floor)
-    for fault in (*faults, *lost):
+    lost = strays(store, directory, cursor.floor)
+    owners = verify_owners(store, directory, cursor.horizon)
+    for fault in (*faults, *lost, *owners):
         _say(str(fault))
     if repair:
         adopt_strays(store, lost)
         _repair(store, damages, faults, max_slices)
+        # After all else: what is lost is not pending, what was a stray is.
+        repair_owners(store, verify_owners(store, read_directory(store, max_slices), cursor.horizon))
     store.close()
-    count = len(damages) + len(faults) + len(lost)
+    count = len(damages) + len(faults) + len(lost) + len(owners)
     _say(f"{count} faults" if count else "nothing wrong")
     return 0 if not count or (repair and all(stray.is_known for stray in lost)) else 1
 

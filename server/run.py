@@ -149,7 +149,7 @@ class Server:
     def _review(self) -> None:
         """Keys are others now: connections of those that count no more end, rules hold from here on."""
         self._listeners.review()
-        self.app.core.sessions.review()
+        self.app.core.review()
 
     def _fatal(self) -> None:
         self.exit_code = 1

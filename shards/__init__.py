@@ -25,6 +25,7 @@ Writing: requests are decided against the open group, which becomes one batch
     dedupe.py        drafts, and which of them were accepted before
     adopt.py         messages that bring their own ids
     waiting.py       how many messages are pending and held
+    owned.py         how many messages of each owner are pending
 
 Reading
     read.py          by id, or a stretch of the timeline in position order

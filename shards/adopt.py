@@ -16,7 +16,7 @@ from timeline.position import SEQ_BITS, MessageId, id_position, seq_of
 
 from .commit import Commit
 from .dedupe import Draft, Known, Refused, known_keys
-from .record import with_id
+from .record import owner_of, with_id
 from .store import Table
 from .tables import DedupeRow, dedupe_value
 
@@ -24,13 +24,14 @@ SEQ_LIMIT = 1 << SEQ_BITS - 1
 
 
 def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -> list[MessageId | Known]:
-    """Place all drafts under these ids (0: a new one), or none; ids in their order.
+    """Place all drafts, which are one owner's, under these ids (0: a new one), or none; ids in their order.
 
     Raises Refused, naming the first that cannot be.
     """
     known = known_keys(drafts, commit.taken) if any(draft.key for draft in drafts) else {}
     fresh = [index for index in range(len(drafts)) if index not in known]
-    commit.check_pending(len(fresh))
+    owner = owner_of(drafts[0].value) if drafts else b""
+    commit.check_pending(len(fresh), owner)
     _check(commit, [(index, names[index]) for index in fresh if names[index]])
     group = commit.open_group
     spots = group.reserve([drafts[index] for index in fresh])
@@ -45,7 +46,7 @@ def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -
                 commit.row(Table.DEDUPE, draft.key, dedupe_value(seen))
         else:
             (answers[index],) = group.place([draft], [spot])
-    commit.placed(len(fresh))
+    commit.placed(len(fresh), owner)
     for index, answer in known.items():
         answers[index] = answers[answer] if isinstance(answer, int) else answer
     return answers

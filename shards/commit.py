@@ -26,8 +26,9 @@ from .dedupe import Draft, Known, Refused, known_keys, woven
 from .errors import Corrupt
 from .group_commit import Caps, Control, GroupCommit, Outcome
 from .open_group import OpenGroup
+from .owned import Owned, QuotaOf
 from .read import Found
-from .record import CANCELLED, MOVED, decode, id_at, is_stub, stub, with_id
+from .record import CANCELLED, MOVED, decode, id_at, is_stub, owner_of, stub, with_id
 from .store import Table
 from .tables import DedupeRow, dedupe_from, dedupe_value
 from .waiting import Waiting
@@ -38,13 +39,24 @@ log = logging.getLogger(__name__)
 class Commit:
     """The requests of one writer: calls come one after the other, never from two threads."""
 
-    def __init__(self, open_group: OpenGroup, waiting: Waiting, notes: Notes, *, caps: Caps) -> None:
-        """`notes`: told of each row that a cancel or move overwrites."""
+    def __init__(
+        self,
+        open_group: OpenGroup,
+        waiting: Waiting,
+        owned: Owned,
+        notes: Notes,
+        *,
+        caps: Caps,
+        quota_of: QuotaOf,
+    ) -> None:
+        """`notes`: told of each row that a cancel or move overwrites. `quota_of`: asked with each request."""
         self.open_group = open_group
         self.directory = open_group.directory
         self.horizon = open_group.horizon
         self.caps = caps
         self._waiting = waiting
+        self._owned = owned
+        self._quota_of = quota_of
         self._notes = notes
 
     # -- rows of the small tables, which are written with the group
@@ -72,23 +84,30 @@ class Commit:
         return self.open_group.find(wanted)
 
     def put(self, drafts: Sequence[Draft]) -> list[MessageId | Known]:
-        """Place all drafts or none; ids in their order. Raises Refused, naming the first that cannot be."""
+        """Place all drafts, which are one owner's, or none; ids in their order.
+
+        Raises Refused, naming the first that cannot be.
+        """
         # A list: to begin a generator costs more than all else that a lone publish has done to it here.
         has_keys = any([draft.key for draft in drafts])  # noqa: C419
         known = known_keys(drafts, self.taken) if has_keys else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
-        self.check_pending(len(fresh))
+        owner = owner_of(drafts[0].value) if drafts else b""
+        self.check_pending(len(fresh), owner)
         group = self.open_group
         ids: list[MessageId | Known] = list(group.place(fresh, group.reserve(fresh)))
         self._waiting.placed(len(fresh))
+        if owner:
+            self._owned.placed(owner, len(fresh))
         return woven(ids, known, len(drafts)) if known else ids
 
     def put_known(self, draft: Draft) -> MessageId:
         """Place one message without a key, that the rest of this group may cancel or move."""
-        self.check_pending(1)
+        owner = owner_of(draft.value)
+        self.check_pending(1, owner)
         spots = self.open_group.reserve([draft])
         (row,) = self.open_group.place([draft], spots)
-        self._waiting.placed(1)
+        self.placed(1, owner)
         if spots[0][1] is not None:
             self.open_group.settle(draft.value, 0)
         return row
@@ -96,7 +115,7 @@ class Commit:
     def put_owed(self, draft: Draft) -> MessageId:
         """Place one message that was promised before, however many are pending by now. Raises Refused."""
         (row,) = self.open_group.place([draft], self.open_group.reserve([draft]))
-        self._waiting.placed(1)
+        self.placed(1, owner_of(draft.value))
         return row
 
     def cancel(self, wanted: MessageId) -> Control:
@@ -108,6 +127,9 @@ class Commit:
             assert control.found is not None
             self._retire(control.found, CANCELLED)
             self._waiting.cancelled()
+            owner = owner_of(control.found.value)
+            if owner:
+                self._owned.placed(owner, -1)
         return control
 
     def move(
@@ -134,7 +156,7 @@ class Commit:
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
         self._retire(found, MOVED)
-        self._waiting.placed(1)
+        self._waiting.placed(1)  # of its owner it has been pending all the time: nothing has passed it
         self.rehome(found.id, value, due_ms, spots[0], taken)
 
     def release(self, place: Position) -> None:
@@ -153,14 +175,21 @@ class Commit:
 
     # -- what requests are made of, also those of adopt.py
 
-    def check_pending(self, count: int) -> None:
-        """Raise Refused if so many more would be more than may be pending."""
+    def check_pending(self, count: int, owner: bytes) -> None:
+        """Raise Refused if so many more would be more than may be pending, in all or of their owner."""
         if self._waiting.pending + count > self.caps.pending:
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
+        quota = self._quota_of(owner) if owner and count else 0
+        if quota and self._owned.pending(owner) + count > quota:
+            name = owner.decode()
+            pending = self._owned.pending(owner)
+            raise Refused("over-quota", f"{pending} messages of {name} are pending, {quota} may be")
 
-    def placed(self, count: int) -> None:
-        """So many messages have been placed or re-homed that were not pending."""
+    def placed(self, count: int, owner: bytes) -> None:
+        """So many messages of an owner have been placed or re-homed that were not pending."""
         self._waiting.placed(count)
+        if owner and count:
+            self._owned.placed(owner, count)
 
     def taken(self, key: bytes) -> DedupeRow | None:
         """The request that has the key. Raises Refused if that cannot be read any more.

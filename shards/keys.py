@@ -8,6 +8,7 @@
     moved        message id (16)                                                    16
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
+    meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8
     received     client id, UTF-8 · 0 · packet id (2)
     sessions, cursors, schedules, retained: the name or topic, UTF-8
     retained by position   0xff · at (6) · seq (6), behind every topic              13
@@ -75,6 +76,19 @@ def shard_of(key: bytes) -> tuple[Home, int]:
 
 def structure(number: int) -> bytes:
     return number.to_bytes(2, "big")
+
+
+OWNED = b"owned/"
+OWNED_END = b"owned0"
+
+
+def owned(owner: bytes) -> bytes:
+    return OWNED + owner
+
+
+def owner_in(key: bytes) -> bytes:
+    """Whose counters a row of `meta` with such a key is."""
+    return key[len(OWNED) :]
 
 
 def received(client_id: str, packet_id: int) -> bytes:

@@ -12,7 +12,8 @@ first row is placed; `place` then gives positions and rows. This is the one plac
 `settle` says so.
 
 Who asks for a message to be put, cancelled or moved, and whether that can be, is decided in commit.py; how
-many messages wait is counted there too, but for the rows of `held`, which are put and deleted here.
+many messages wait is counted there too, but for the rows of `held`, which are put and deleted here. What each
+owner has waiting is written with every group (owned.py): its horizon belongs to it.
 
 `place` is written for speed: at 150,000 messages a second everything from the socket to the disk has 6.6
 microseconds a message, and this inner loop takes about 1.5 of them.
@@ -28,6 +29,7 @@ from timeline.structures import ANYTHING, Structures
 from . import keys
 from .dedupe import Draft, Refused
 from .group_commit import Caps, GroupCommit
+from .owned import Owned
 from .read import Found, find
 from .store import Batch, Store, Table
 from .tables import (
@@ -56,6 +58,7 @@ class OpenGroup:
         structures: Structures,
         horizon: Horizon,
         waiting: Waiting,
+        owned: Owned,
         *,
         node: int,
         caps: Caps,
@@ -64,6 +67,7 @@ class OpenGroup:
         self.store = store
         self._structures = structures
         self._waiting = waiting
+        self._owned = owned
         self._caps = caps
         self.directory = directory
         self.horizon = horizon
@@ -84,6 +88,7 @@ class OpenGroup:
         self.horizon.observe(wall_ms)
         self.wall_ms = wall_ms
         self._waiting.begin()
+        self._owned.begin()
         self._made = GroupCommit(first_seq=self.horizon.seq)
         self._batch = self.store.batch()
         self._fresh.clear()
@@ -159,8 +164,10 @@ class OpenGroup:
             self.horizon.position, made.bound_ms, self.horizon.seq, self.running_ms, self.directory.floor
         )
         self._batch.put(Table.META, META_CURSOR, cursor_value(cursor))
+        self._owned.write(self._batch)
         made.rows = len(self._batch)
         self.store.write(self._batch)
+        self._owned.written()
         return made
 
     # -- messages

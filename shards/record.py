@@ -8,12 +8,21 @@
       stubs only: when ms (8)
     then topic, then the payload up to the end
 
+That is version 1. The flags are used up, so what came later makes version 2: behind the head is an
+*extension*, and everything after it is as in version 1. It begins with its length, so that who looks for a
+topic passes it whatever is in it. A record with nothing in its extension is written as version 1, byte for
+byte.
+
+    version 2    the 13 bytes of the head · extension · the optional fields, topic, payload as above
+    extension    bytes that follow (2) · flags (2) · each only if its flag is set: owner: length (1), bytes
+
 `due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when
 it does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
 (`2027-03-28T09:00[Europe/Bucharest]`): what `due` is made from again when the rules of time zones change.
 The schedule is the name of the recurring schedule that wrote the message. Properties are MQTT 5 property
-bytes as they go to subscribers, so that a delivery copies them. A *stub* is what a cancel or a move leaves:
-the same head and topic with a flag and the time, no payload.
+bytes as they go to subscribers, so that a delivery copies them. The owner is the name of the key, or of
+mosquitto's user, that sent the message: none if nobody had to show one. A *stub* is what a cancel or a move
+leaves: the same head and topic with a flag and the time, no payload.
 """
 
 from struct import Struct
@@ -27,6 +36,10 @@ from timeline.position import MessageId, Position, at_of, message_id
 from .errors import Corrupt
 
 VERSION: Final = 1
+EXTENDED: Final = 2
+"""The version of a record that has an extension."""
+OWNER: Final = 0x0001
+"""Of the flags of the extension."""
 QOS_MASK: Final = 0x0003
 RETAIN: Final = 0x0004
 DROP_LATE: Final = 0x0008
@@ -58,9 +71,12 @@ _PLAIN: Final = frozenset(
 """Flags of a value without optional fields, as there can be."""
 
 _HEAD = Struct(">BHHQ")
+_EXTENSION = Struct(">HH")
 _WHEN = Struct(">Q")
 _LENGTH = Struct(">I")
 _SIZE = _HEAD.size
+_COUNTED_FROM = 2
+"""The length of an extension does not count itself."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -82,6 +98,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     stub: int = 0
     when_ms: int = 0
     schedule: bytes = b""
+    owner: bytes = b""
+    """Name of the key that sent it, UTF-8; empty: none was shown."""
 
     @property
     def size(self) -> int:
@@ -91,7 +109,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 def encode(record: Record) -> bytes:
     """The stored form. Lengths are the caller's to have checked: topic and key 65,535 and 16 bytes,
-    publisher, zone and schedule 255."""
+    publisher, zone, schedule and owner 255."""
     flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
     optional = b""
     if record.retain:
@@ -121,8 +139,20 @@ def encode(record: Record) -> bytes:
         optional += bytes((len(record.schedule),)) + record.schedule
     if record.stub:
         optional += _WHEN.pack(record.when_ms)
-    head = _HEAD.pack(VERSION, flags, len(record.topic), record.due_ms)
+    if record.owner:
+        head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + _extension(record.owner)
+    else:
+        head = _HEAD.pack(VERSION, flags, len(record.topic), record.due_ms)
     return b"".join((head, optional, record.topic, record.payload))
+
+
+def _extension(owner: bytes) -> bytes:
+    """The extension of a record that has an owner."""
+    return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + 1 + len(owner), OWNER) + _counted(owner)
+
+
+def _counted(field: bytes) -> bytes:
+    return bytes((len(field),)) + field
 
 
 def encode_fresh(
@@ -133,6 +163,7 @@ def encode_fresh(
     encoding: int,
     key: bytes = b"",
     properties: bytes = b"",
+    owner: bytes = b"",
 ) -> bytes:
     """`encode` of a record that has nothing besides these: the usual message as it is accepted.
 
@@ -144,6 +175,9 @@ def encode_fresh(
     if properties:
         flags |= PROPERTIES
         key += _LENGTH.pack(len(properties)) + properties
+    if owner:
+        head = _HEAD.pack(EXTENDED, flags, len(topic), due_ms) + _extension(owner)
+        return head + key + topic + payload
     return _HEAD.pack(VERSION, flags, len(topic), due_ms) + key + topic + payload
 
 
@@ -152,9 +186,9 @@ def decode(value: bytes) -> Record:
     try:
         version, flags, topic_length, due_ms = _HEAD.unpack_from(value)
         if version != VERSION:
-            raise Corrupt(f"record version {version}, this program reads {VERSION}")
+            return _decode_extended(value, version, flags, topic_length, due_ms)
         if flags not in _PLAIN:
-            return _decode_optional(value, flags, topic_length, due_ms)
+            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"")
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
     end = _SIZE + topic_length
@@ -171,10 +205,32 @@ def decode(value: bytes) -> Record:
     )
 
 
-def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -> Record:
+def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, due_ms: int) -> Record:
+    """Raises Corrupt, and what a value that ends too soon raises."""
+    end = _rest_at(value, version)
+    _, more = _EXTENSION.unpack_from(value, _SIZE)
+    if more != OWNER:
+        raise Corrupt(f"record of {len(value)} bytes has further flags 0x{more:04x}, which cannot be")
+    at = _SIZE + _EXTENSION.size
+    owner = value[at + 1 : at + 1 + value[at]]
+    if not owner or at + 1 + len(owner) != end:
+        raise Corrupt(f"record of {len(value)} bytes has an extension that does not end at {end}")
+    return _decode_optional(value, flags, topic_length, due_ms, end, owner)
+
+
+def _rest_at(value: bytes, version: int) -> int:
+    """Where the optional fields of a value begin that is not of version 1. Raises Corrupt, StructError."""
+    if version != EXTENDED:
+        raise Corrupt(f"record version {version}, this program reads up to {EXTENDED}")
+    return _SIZE + _COUNTED_FROM + int(_EXTENSION.unpack_from(value, _SIZE)[0])
+
+
+def _decode_optional(
+    value: bytes, flags: int, topic_length: int, due_ms: int, at: int, owner: bytes
+) -> Record:
+    """`at`: where the optional fields begin."""
     if flags & _BARE not in _PLAIN:
         raise Corrupt(f"record of {len(value)} bytes has flags 0x{flags:04x}, which cannot be")
-    at = _SIZE
     expires_ms = message_id = when_ms = 0
     key = publisher = properties = zone = schedule = b""
     if flags & EXPIRES:
@@ -221,6 +277,7 @@ def _decode_optional(value: bytes, flags: int, topic_length: int, due_ms: int) -
         flags & STUB,
         when_ms,
         schedule,
+        owner,
     )
 
 
@@ -230,8 +287,8 @@ def topic_of(value: bytes) -> bytes:
     Raises Corrupt.
     """
     try:
-        _, flags, length, _ = _HEAD.unpack_from(value)
-        at = _SIZE
+        version, flags, length, _ = _HEAD.unpack_from(value)
+        at = _SIZE if version == VERSION else _rest_at(value, version)
         if flags & ~_BARE:
             at += 8 * bool(flags & EXPIRES) + 16 * bool(flags & HAS_ID) + 16 * bool(flags & HAS_KEY)
             if flags & PUBLISHER:
@@ -257,11 +314,23 @@ def names_of(value: bytes) -> tuple[bytes, bytes]:
         raise Corrupt(f"record of {len(value)} bytes")
     if not value[2] & (HAS_ID | HAS_KEY):
         return b"", b""
-    at = _SIZE + 8 * bool(value[2] & EXPIRES)
+    try:
+        at = _SIZE if value[0] == VERSION else _rest_at(value, value[0])
+    except StructError as error:
+        raise Corrupt(f"record of {len(value)} bytes: {error}") from error
+    at += 8 * bool(value[2] & EXPIRES)
     name = b""
     if value[2] & HAS_ID:
         name, at = value[at : at + 16], at + 16
     return name, value[at : at + 16] if value[2] & HAS_KEY else b""
+
+
+def owner_of(value: bytes) -> bytes:
+    """The owner of a stored value; empty: it has none. For values that were encoded or decoded before."""
+    if value[0] != EXTENDED:
+        return b""
+    at = _SIZE + _EXTENSION.size
+    return value[at + 1 : at + 1 + value[at]]
 
 
 def schedule_name(record: Record) -> str | None:

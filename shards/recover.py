@@ -19,11 +19,13 @@ from .commit import Caps, Commit
 from .cuts import Notes
 from .errors import Corrupt, ShardsError, WrongFormat
 from .open_group import OpenGroup
+from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import is_stub
 from .store import Store, Table
 from .tables import (
-    FORMAT_VERSION,
+    FORMAT_OF_OWNERS,
+    FORMATS,
     META_CURSOR,
     META_FORMAT,
     StoredCursor,
@@ -46,6 +48,7 @@ class Opened:
     open_group: OpenGroup
     commit: Commit
     waiting: Waiting
+    owned: Owned
     notes: Notes
     owed: list[Stretch]
     """What could not be read when dispatch came to it, and can be read again."""
@@ -76,11 +79,27 @@ class Opened:
 
 
 def open_timeline(
-    store: Store, *, wall_ms: int, node: int, max_slices: int, max_structures: int, caps: Caps
+    store: Store,
+    *,
+    wall_ms: int,
+    node: int,
+    max_slices: int,
+    max_structures: int,
+    caps: Caps,
+    has_owners: bool = False,
+    quota_of: QuotaOf = any_number,
 ) -> Opened:
-    """Open a store's timeline at wall time `wall_ms`. Raises WrongFormat, Corrupt, StoreFailed."""
-    if format_of(store) is None:
-        _begin_format(store)
+    """Open a store's timeline at wall time `wall_ms`.
+
+    `has_owners`: messages that are put may have owners, which raises the store's format. `quota_of`: how many
+    of an owner's may be pending. Raises WrongFormat, Corrupt, StoreFailed.
+    """
+    found = format_of(store)
+    if found is None:
+        _check_new(store, "the format")
+    wanted = FORMAT_OF_OWNERS if has_owners else FORMATS[0]
+    if found is None or found < wanted:
+        write_format(store, wanted)
     cursor = stored_cursor(store, wall_ms)
     directory = read_directory(store, max_slices)
     directory.floor = cursor.floor
@@ -90,12 +109,21 @@ def open_timeline(
     reader = Reader(store, directory, structures)
     owed = _tried(store, reader)
     waiting = Waiting(count_pending(reader, cursor.horizon), count_held(reader))
+    owned = Owned(store)
     open_group = OpenGroup(
-        store, directory, structures, horizon, waiting, node=node, caps=caps, running_ms=cursor.running_ms
+        store,
+        directory,
+        structures,
+        horizon,
+        waiting,
+        owned,
+        node=node,
+        caps=caps,
+        running_ms=cursor.running_ms,
     )
     cut_notes = Notes()
-    commit = Commit(open_group, waiting, cut_notes, caps=caps)
-    return Opened(store, directory, horizon, reader, open_group, commit, waiting, cut_notes, owed)
+    commit = Commit(open_group, waiting, owned, cut_notes, caps=caps, quota_of=quota_of)
+    return Opened(store, directory, horizon, reader, open_group, commit, waiting, owned, cut_notes, owed)
 
 
 def reopen_store(store: Store) -> ShardsError | None:
@@ -118,12 +146,14 @@ def read_timeline_again(opened: Opened) -> None:
     """
     cursor = _read_again(opened)
     opened.horizon.drop_groups(cursor.bound_ms)
+    opened.owned.reread()
     opened.recount()
 
 
 def undo_group(opened: Opened) -> None:
     """Back to what the sealed groups have left, whatever has been composed since. Raises ShardsError."""
     opened.waiting.undo()
+    opened.owned.undo()
     _read_again(opened)
 
 
@@ -228,21 +258,22 @@ def count_held(reader: Reader) -> int:
 
 
 def format_of(store: Store) -> int | None:
-    """The format of a store, which is this program's; None: it has none yet.
+    """The format of a store, which is one that this program reads; None: it has none yet.
 
     Asked before anything else is read or written. Raises WrongFormat, Corrupt, StoreFailed.
     """
     value = store.get(Table.META, META_FORMAT)
     if value is None:
         return None
-    if value != b"%d" % FORMAT_VERSION:
-        found = value[:20].decode("ascii", "replace")
-        raise WrongFormat(f"the data has format {found}, this program reads format {FORMAT_VERSION}")
-    return FORMAT_VERSION
+    for known in FORMATS:
+        if value == b"%d" % known:
+            return known
+    found = value[:20].decode("ascii", "replace")
+    raise WrongFormat(f"the data has format {found}, this program reads format {FORMATS[-1]}")
 
 
-def _begin_format(store: Store) -> None:
-    _check_new(store, "the format")
+def write_format(store: Store, version: int) -> None:
+    """What the store is from now on: in its log before anything that only this format has."""
     batch = store.batch()
-    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_VERSION)
+    batch.put(Table.META, META_FORMAT, b"%d" % version)
     store.write(batch)

@@ -309,11 +309,7 @@ class RocksStore:
         self._families.clear()
         self._handles.clear()
         self._messages.clear()
-        for _ in range(2):
-            # A close that fails, on a full disk, has released nothing; the next one does.
-            with suppress(Exception):
-                self._db.close()
-                break
+        _close(self._db)
 
     def _family(self, table: Table) -> Rdict:
         family = self._families.get(table)
@@ -367,11 +363,19 @@ class RocksStore:
         self._db = db
         copied = [name for name in names if name.endswith(_COPY) and self._is_whole(name)]
         if copied and not self._for_repair:
-            db.close()
+            _close(db)
             raise Corrupt(f"{self.path}: a repair was cut off; run it again")
         self._families.update(found)
         self._handles.update(handles)
         self._messages[:] = [handles[Table.MESSAGES]]
+
+
+def _close(db: Rdict) -> None:
+    for _ in range(2):
+        # A close that fails, on a full disk or for a rotten block, has released nothing; the next one does.
+        with suppress(Exception):
+            db.close()
+            break
 
 
 def _moving() -> IngestExternalFileOptions:

@@ -5,6 +5,7 @@ slices    end ms (8) · running seconds when passed, +1, 0: not yet (8) ·
           then for each borrowed shard: start (6) · generation (2) · shard (2) · structure (2)
 meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) · floor (12)
           "format": the format version, ASCII digits · "zones": version of the time zone database, text
+          "owned/" and a name: of the messages of an owner, placed (8) · passed (8)
           "retained": empty, there when `retained` is indexed by position
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
 moved     the id that names the row now (16)
@@ -25,7 +26,10 @@ from .errors import Corrupt
 
 Row = TypeVar("Row")
 
-FORMAT_VERSION = 1
+FORMAT_OF_OWNERS = 2
+"""Of a store in which messages may have owners; of any other it is 1."""
+FORMATS = (1, FORMAT_OF_OWNERS)
+"""What this program reads, and goes on with."""
 META_CURSOR = b"cursor"
 META_FORMAT = b"format"
 META_ZONES = b"zones"
@@ -36,6 +40,7 @@ _SLICE = Struct(">QQ")
 _CURSOR = Struct(">12sQQQ12s")
 _DEDUPE = Struct(">16s16sQ12s")
 _WALL = Struct(">Q")
+_OWNED = Struct(">qq")
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
@@ -193,6 +198,17 @@ def wall_value(wall_ms: int) -> bytes:
 def wall_from(value: bytes) -> int:
     wall_ms: int = _unpacked(_WALL, value)[0]
     return wall_ms
+
+
+def owned_value(placed: int, passed: int) -> bytes:
+    """Of the messages of an owner, how many have come in and how many the horizon has passed."""
+    return _OWNED.pack(placed, passed)
+
+
+def owned_from(value: bytes) -> tuple[int, int]:
+    """Raises Corrupt."""
+    placed, passed = _unpacked(_OWNED, value)
+    return placed, passed
 
 
 def _unpacked(layout: Struct, value: bytes) -> tuple[Any, ...]:

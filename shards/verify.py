@@ -9,24 +9,39 @@ Repair writes the counts again, a shard row for strays whose slice is known, and
 whose structure nobody knows any more. A table with an unreadable stretch is made anew from what can be read
 of it; rows that cannot be decoded are deleted. Where the directory itself (`slices`, `shards`, `meta`) is
 damaged there is nothing to make it from: a backup is.
+
+How many messages of each owner are pending is counted from the rows, too, which their counters in `meta` have
+to agree with.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
-from timeline.position import Position
+from timeline.position import END, Position
 from timeline.slices import Directory, Shard
-from timeline.structures import ANYTHING
+from timeline.structures import ANYTHING, Structures
 
 from .errors import Corrupt
 from .jobs import DONE, stored_jobs
-from .keys import MESSAGE_KEY_BYTES, place_of, shard_of, shard_range, span_range
-from .record import decode, is_stub
+from .keys import (
+    MESSAGE_KEY_BYTES,
+    OWNED,
+    OWNED_END,
+    owned,
+    owner_in,
+    place_of,
+    shard_of,
+    shard_range,
+    span_range,
+)
+from .read import Reader
+from .record import decode, is_stub, owner_of
 from .schedules import schedule_of
 from .store import Store, Table
-from .tables import cursor_row_of, dedupe_from, session_of, shard_value
+from .tables import cursor_row_of, dedupe_from, owned_from, owned_value, session_of, shard_value
 from .unreadable import REPAIR_BYTES, Stretch, Unreadable, readable
 
 ROWS_END = b"\xff" * 64
@@ -66,6 +81,19 @@ class Stray:
         if not self.is_known:
             text += ", of a slice that has none"
         return f"slice {self.counted.home.start_ms} shard {self.counted.number}: {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFault:
+    """An owner whose counters say something else than the rows. `said`: None: they cannot be decoded."""
+
+    owner: bytes
+    said: int | None
+    counted: int
+
+    def __str__(self) -> str:
+        said = "nothing that can be read" if self.said is None else f"{self.said} messages are pending"
+        return f"owner {self.owner.decode(errors='replace')!r}: says {said}, there are {self.counted}"
 
 
 @dataclass(slots=True)
@@ -145,6 +173,43 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
             if counted.last >= floor:
                 found.append(Stray(counted, home in own))
     return found
+
+
+def verify_owners(store: Store, directory: Directory, horizon: Position) -> list[OwnerFault]:
+    """Count what each owner has pending behind the horizon."""
+    reader = Reader(store, directory, Structures(max_structures=1))
+    counted: Counter[bytes] = Counter()
+    for _, _, value in chain(reader.held(), reader.read(Position(horizon + 1), END)):
+        if not is_stub(value) and (owner := _owner_if_readable(value)):
+            counted[owner] += 1
+    faults = []
+    for key, value in readable(store, Table.META, OWNED, OWNED_END):
+        owner = owner_in(key)
+        is_ = counted.pop(owner, 0)
+        try:
+            placed, passed = owned_from(value)
+        except Corrupt:
+            faults.append(OwnerFault(owner, None, is_))
+            continue
+        if placed - passed != is_:
+            faults.append(OwnerFault(owner, placed - passed, is_))
+    return faults + [OwnerFault(owner, 0, is_) for owner, is_ in counted.items()]
+
+
+def _owner_if_readable(value: bytes) -> bytes:
+    try:
+        return decode(value).owner if owner_of(value) else b""
+    except (Corrupt, IndexError):
+        return b""
+
+
+def repair_owners(store: Store, faults: list[OwnerFault]) -> None:
+    """Write what was counted; durable on return."""
+    batch = store.batch()
+    for fault in faults:
+        batch.put(Table.META, owned(fault.owner), owned_value(fault.counted, 0))
+    store.write(batch)
+    store.flush()
 
 
 def adopt_strays(store: Store, found: list[Stray]) -> None:

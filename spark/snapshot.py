@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from shards.errors import ShardsError
+from shards.errors import ShardsError, WrongFormat
 from shards.read import Reader
-from shards.recover import read_directory, read_structures, stored_cursor
+from shards.recover import format_of, read_directory, read_structures, stored_cursor
 from shards.rocks import RocksStore
-from shards.store import Store, Table
-from shards.tables import FORMAT_VERSION, META_FORMAT, StoredCursor
+from shards.store import Store
+from shards.tables import StoredCursor
 from timeline.structures import Structures
 
 from .errors import NotAStore
@@ -62,10 +62,11 @@ def opened_store(uri: str) -> Iterator[Store]:
 def opened_snapshot(uri: str) -> Iterator[Snapshot]:
     """The same with its directory. Raises NotAStore also for another format."""
     with opened_store(uri) as store:
-        version = store.get(Table.META, META_FORMAT)
-        if version != b"%d" % FORMAT_VERSION:
-            found = "none" if version is None else version.decode("ascii", "replace")
-            raise NotAStore(f"{path_of(uri)}: the format is {found}, this program reads {FORMAT_VERSION}")
+        try:
+            if format_of(store) is None:
+                raise NotAStore(f"{path_of(uri)}: the data has no format")
+        except WrongFormat as error:
+            raise NotAStore(f"{path_of(uri)}: {error}") from None
         cursor = stored_cursor(store, 0)
         directory = read_directory(store, ANY_NUMBER)
         directory.floor = cursor.floor

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from timeline.filters import TopicError
 
-from .keys_file import RATE_MAX, KeysFileError, StoredKey, add_key, read_keys, revoke_key, rules_of, scopes_of
+from .keys_file import (
+    PENDING_MAX,
+    RATE_MAX,
+    KeysFileError,
+    StoredKey,
+    add_key,
+    read_keys,
+    revoke_key,
+    rules_of,
+    scopes_of,
+)
 from .last_use import read_last_use
 from .rights import ADMIN, Grant
 
@@ -23,6 +33,7 @@ def add(
     subscribe: Sequence[str] | None,
     deliver: Sequence[str] | None,
     rate: int,
+    pending: int,
 ) -> str:
     """The new key, to be shown once. `scopes` as given, also with commas. Raises KeysFileError."""
     try:
@@ -33,19 +44,25 @@ def add(
         raise KeysFileError(path, 0, str(error), name) from None
     if not 0 <= rate <= RATE_MAX:
         raise KeysFileError(path, 0, f"from 0 to {RATE_MAX} messages a second", "rate")
-    return add_key(path, name, Grant(wanted, rate=rate, **rules))
+    if not 0 <= pending <= PENDING_MAX:
+        raise KeysFileError(path, 0, f"from 0 to {PENDING_MAX} messages", "pending")
+    return add_key(path, name, Grant(wanted, rate=rate, pending=pending, **rules))
 
 
-def revoke(path: Path, name: str) -> None:
-    """Raises KeysFileError."""
+def revoke(path: Path, name: str) -> str:
+    """What that means, to be shown. Raises KeysFileError."""
     revoke_key(path, name)
+    return (
+        f"{name} is revoked. What it has sent is withheld from now on: delayed, retained or read again it is "
+        f"handed out to nobody, until there is a key {name} again that may send it."
+    )
 
 
 def listed(path: Path, data: Path) -> list[str]:
     """A line for each key, in columns. `data`: where the server notes when they were used. Raises
     KeysFileError."""
     used = read_last_use(data)
-    rows = [("NAME", "SCOPES", "RATE", "CREATED", "LAST USED", "TOPICS")]
+    rows = [("NAME", "SCOPES", "RATE", "PENDING", "CREATED", "LAST USED", "TOPICS")]
     rows += [_row(key, used.get(key.name, 0)) for key in read_keys(path)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
@@ -53,7 +70,7 @@ def listed(path: Path, data: Path) -> list[str]:
     ]
 
 
-def _row(key: StoredKey, used_ms: int) -> tuple[str, str, str, str, str, str]:
+def _row(key: StoredKey, used_ms: int) -> tuple[str, str, str, str, str, str, str]:
     grant = key.grant
     scopes = ADMIN if ADMIN in grant.scopes else ",".join(sorted(grant.scopes))
     last = _day(datetime.fromtimestamp(used_ms / 1000, UTC)) if used_ms else "-"
@@ -63,7 +80,8 @@ def _row(key: StoredKey, used_ms: int) -> tuple[str, str, str, str, str, str]:
     topics = " ".join(
         f"{what}={','.join(rules.allow) or 'none'}" for what, rules in named if rules.allow is not None
     )
-    return key.name, scopes, str(grant.rate or "-"), _day(key.created), last, topics or "all"
+    rate, pending = str(grant.rate or "-"), str(grant.pending or "-")
+    return key.name, scopes, rate, pending, _day(key.created), last, topics or "all"
 
 
 def _day(at: datetime | None) -> str:

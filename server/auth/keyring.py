@@ -256,11 +256,18 @@ class Keyring:
             return None
         if not name:
             return Rights(self.anonymous, client_id)
+        if name == OWN_NAME:
+            return Rights(self._own, client_id)
         principal = self._principals.get(name)
         if principal is None:
             principal = Principal(name, EVERYTHING, self._clock.mono)
             principal.revoke()
         return Rights(principal, client_id)
+
+    def quota_of(self, owner: bytes) -> int:
+        """How many messages of that name may be pending; 0: any number, as of one that counts no more."""
+        entry = self._entries.get(owner.decode())
+        return 0 if entry is None else entry.grant.pending
 
     def used(self) -> dict[str, int]:
         """Name -> when its key was last used, wall ms; only those that were."""

@@ -6,6 +6,7 @@
     scopes = ["schedule"]
     publish = ["meters/%u/#"]
     rate = 100
+    pending = 10000
     created = 2026-11-22T05:00:00Z
 
 `publish`, `subscribe` and `deliver` that are left out are every topic; an empty list is none. A line is
@@ -44,9 +45,10 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 MODE_REFUSED = 0o027
 FILE_BYTES_MAX = 64 << 20
 RATE_MAX = 1_000_000
+PENDING_MAX = 1_000_000_000
 _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]")
 _RULES = ("publish", "subscribe", "deliver")
-_FIELDS = ("name", "hash", "scopes", *_RULES, "rate", "created", "revoked")
+_FIELDS = ("name", "hash", "scopes", *_RULES, "rate", "pending", "created", "revoked")
 
 
 class KeysFileError(ValueError):
@@ -225,7 +227,8 @@ class _Reading:
             self._rules("publish"),
             self._rules("subscribe"),
             self._rules("deliver"),
-            self._rate(),
+            self._number("rate", RATE_MAX, "messages a second"),
+            self._number("pending", PENDING_MAX, "messages"),
         )
         line = self._places.header(self._index)
         return StoredKey(name, hash_text, grant, self._time("created"), self._time("revoked"), line)
@@ -258,10 +261,10 @@ class _Reading:
         except TopicError as error:
             raise self._fault(field, str(error)) from None
 
-    def _rate(self) -> int:
-        value = self._table.get("rate", 0)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= RATE_MAX:
-            raise self._fault("rate", f"must be a whole number of messages a second, at most {RATE_MAX}")
+    def _number(self, field: str, most: int, of_what: str) -> int:
+        value = self._table.get(field, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise self._fault(field, f"must be a whole number of {of_what}, at most {most}")
         return value
 
     def _time(self, field: str) -> datetime | None:
@@ -302,6 +305,8 @@ def _block(name: str, hash_text: str, grant: Grant) -> str:
             lines.append(f"{field} = {_toml(list(rules.allow))}")
     if grant.rate:
         lines.append(f"rate = {grant.rate}")
+    if grant.pending:
+        lines.append(f"pending = {grant.pending}")
     lines.append(f"created = {_now()}")
     return "\n".join(lines) + "\n"
 

@@ -28,6 +28,8 @@ from .rights import EVERY, READ, SCHEDULE, Grant, Rules
 
 SCOPES = frozenset((SCHEDULE, READ))
 _ACCESS = ("read", "write", "readwrite", "deny")
+NAME_BYTES_MAX = 255
+"""Of a user: each of his messages says whose it is."""
 _CHANGED_BY_OTHERS = 0o002
 """Mode that is refused: a password file that all can read is usual, one that all can write is not."""
 
@@ -86,6 +88,8 @@ def read_passwords(path: Path) -> dict[str, str]:
             raise KeysFileError(path, line, "user:hash is expected")
         if user in users:
             raise KeysFileError(path, line, "the user stands here twice", "user")
+        if len(user.encode()) > NAME_BYTES_MAX:
+            raise KeysFileError(path, line, f"has more than {NAME_BYTES_MAX} bytes", "user")
         try:
             mosquitto(stored.strip())
         except BadHash as error:

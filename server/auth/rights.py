@@ -11,7 +11,8 @@ allowed.
 
 Three questions, as three things are done: `may_publish` a topic, `may_subscribe` to a filter (all that it can
 match has to be allowed), `may_receive` a topic, which is asked when a message is on its way and not when it
-was subscribed to: a rule that is made later holds for what is retained, delayed or replayed too.
+was subscribed to: a rule that is made later holds for what is retained, delayed or replayed too. By then
+`may_publish` is asked again of who has sent it (server/delivery/owners).
 
 A principal lives as long as its key, and its `grant` is replaced when the file says something else; `Rights`
 are its rules for one client, with the answers remembered until then.
@@ -56,13 +57,14 @@ NOTHING = Rules(())
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a key may do. `rate`: messages a second, 0: any number."""
+    """What a key may do. `rate`: messages a second, `pending`: of its messages at a time; 0: any number."""
 
     scopes: frozenset[str] = EVERY_SCOPE
     publish: Rules = EVERY
     subscribe: Rules = EVERY
     deliver: Rules = EVERY
     rate: int = 0
+    pending: int = 0
 
 
 NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)

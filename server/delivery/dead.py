@@ -138,5 +138,6 @@ def _record(subscriber: Subscriber, message: Message, flight: Flight) -> Record:
         due_ms=0,
         id=0,
         key=b"",
+        owner=b"",  # the server's own, to a topic that nobody else may send to
         properties=message.record.properties + reason,
     )

@@ -14,6 +14,9 @@ A turn has a budget in deliveries, and in bytes that count for some: it ends bet
 TURN_COST is spent, and of one message that more sessions want the rest fall behind and read on by themselves,
 in turns of their own. What is taken from the wheel at once follows from what the messages before have cost.
 
+What its owner may not send (any more) goes to nobody and is not retained (server/delivery/owners). A plain
+publish that is not stored was checked when it came, a moment ago.
+
 One row that cannot be read is passed over, one session to which nothing can be sent loses its connection.
 
 Never early: a turn reads the wall clock first, and the horizon does not pass what it shows.
@@ -38,6 +41,7 @@ from ..clock import Clock
 from ..writer import Entry, Rider, Writer, entry
 from .message import Message
 from .owed import Owed
+from .owners import Owners
 from .ready import Ready
 from .retained import Retained
 from .router import Router
@@ -87,12 +91,15 @@ class Dispatch(Rider):
         ready: Ready,
         owed: Owed,
         retained: Retained,
+        owners: Owners,
         writer: Writer,
         clock: Clock,
         *,
         dispatched: Callable[[int], None],
+        passed: Callable[[bytes], None],
     ) -> None:
-        """`dispatched`: called with the number of stored messages that a turn passed."""
+        """`dispatched`: called with the number of stored messages that a turn passed; `passed` with the owner
+        of each that has one."""
         self._horizon = horizon
         self._wheel = wheel
         self._tail = tail
@@ -101,9 +108,11 @@ class Dispatch(Rider):
         self._ready = ready
         self._owed = owed
         self._retained = retained
+        self._owners = owners
         self._writer = writer
         self._clock = clock
         self._dispatched = dispatched
+        self._passed = passed
         self._live: deque[tuple[Message, Handed | None, int]] = deque()
         self.live_bytes = 0
         """RAM of the plain publishes that wait for the horizon."""
@@ -217,7 +226,15 @@ class Dispatch(Rider):
                 self.counts.early += 1
             late_ms.append(message.late_ms)
             size = message.size()
-            cost += self._give(message, wall_ms, size) + (size >> COST_BITS)
+            cost += size >> COST_BITS
+            owner = message.record.owner
+            if owner:
+                self._passed(owner)
+                if not self._owners.allow(message.record):
+                    # In its place on the timeline, for who reads it again when the owner may.
+                    self._tail.append(place, message, size)
+                    continue
+            cost += self._give(message, wall_ms, size)
         while live and live[0][0].position <= to and cost < most:
             count += 1
             cost += self._hand_live()

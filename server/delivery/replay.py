@@ -6,6 +6,9 @@ messages to catch up on delays nobody; a session without room leaves the queue a
 next ack or when its socket takes data again. When a session's read position equals the horizon it joins
 the tail, checked and joined without a pause in between.
 
+What its owner may not send any more is passed over (server/delivery/owners); it stays where it is, for who
+reads again when the owner may.
+
 What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
 """
 
@@ -30,6 +33,7 @@ from .dead import Dead
 from .membership import Membership
 from .message import Message
 from .owed import Owed
+from .owners import Owners
 from .ready import Ready
 from .retained import Retained
 from .router import Router
@@ -74,6 +78,7 @@ class Replay:
         ready: Ready,
         groups: Membership,
         dead: Dead,
+        owners: Owners,
         *,
         max_attempts: int,
         wall_ms: Callable[[], int],
@@ -90,6 +95,7 @@ class Replay:
         self._ready = ready
         self._groups = groups
         self._dead = dead
+        self._owners = owners
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self.lost = 0
@@ -153,7 +159,11 @@ class Replay:
             subscriber.release(flight)
             return True
         message = self._in_flight(flight)
-        may_have = message is not None and subscriber.may_receive(message.record.topic)
+        may_have = (
+            message is not None
+            and subscriber.may_receive(message.record.topic)
+            and self._owners.allow(message.record)
+        )
         if message is None or not may_have or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
         elif self._max_attempts and flight.attempts >= self._max_attempts:
@@ -221,7 +231,8 @@ class Replay:
                     message = self._retained.load(kept)
                     if message is not None:
                         left -= COST_SENT
-                        if not subscriber.offer_retained(message, subscription):
+                        may_have = self._owners.allow(message.record)
+                        if may_have and not subscriber.offer_retained(message, subscription):
                             return Progress.BLOCKED
                 asked.topic = topic
                 subscriber.dirty.add(subscriber)
@@ -271,7 +282,10 @@ class Replay:
             for place, message in self._tail.after(read, TURN_ROWS):
                 found = self._wanted(subscriber, place, message.record.topic)
                 is_wanted = (
-                    found and not self._is_dropped(message, wall_ms) and not _is_missed(subscriber, message)
+                    found
+                    and not self._is_dropped(message, wall_ms)
+                    and not _is_missed(subscriber, message)
+                    and self._owners.allow(message.record)
                 )
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
@@ -282,7 +296,7 @@ class Replay:
             except Corrupt as error:
                 log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
                 whole = None
-            if whole is None or self._is_dropped(whole, wall_ms):
+            if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole.record):
                 yield place, None
             else:
                 yield place, (whole, found)

@@ -19,6 +19,7 @@ from ..codec.packets import Publish
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.message import publisher_of
+from ..delivery.owners import owner_of
 from ..delivery.publishing import Answer, Verdict, Wish
 from .peer import Peer
 from .wishes import (
@@ -68,7 +69,7 @@ class Inbound:
         self._mqtt = broker.config.mqtt
         self._limits = broker.config.limits
         self._level = 0
-        self._publisher = b""
+        self._publisher = self._owner = b""
         self._rights: Rights | None = None
         self._unanswered: deque[PendingAck] = deque()
         """In the order of the publishes, which is that of the answers."""
@@ -91,6 +92,7 @@ class Inbound:
         self._level = level
         self._rights = rights
         self._publisher = publisher_of(client_id)
+        self._owner = owner_of(rights)
 
     def begin_turn(self) -> None:
         """What is handed over from now on counts as published in this turn."""
@@ -217,12 +219,11 @@ class Inbound:
         are looked at."""
         limits = self._limits
         if packet.properties is None and not packet.topic.startswith(b"$"):
-            wish = read_plain(packet, self._publisher, limits.topic_levels)
+            wish = read_plain(packet, self._publisher, limits.topic_levels, self._owner)
         else:
             now_ms = self._broker.clock.wall_ms()
-            user = "" if self._rights is None else self._rights.name
             wish = read_publish(
-                packet, self._publisher, now_ms, limits.max_delay_ms, limits.topic_levels, user
+                packet, self._publisher, now_ms, limits.max_delay_ms, limits.topic_levels, self._owner
             )
         if self._rights is not None:
             _check_rights(self._rights, wish)

@@ -38,8 +38,9 @@ def granted_keep_alive_s(packet: Connect, config: Config) -> int:
     return imposed or packet.keep_alive
 
 
-def read_will(packet: Connect, client_id: str, qos_floor: int) -> Will | None:
-    """The will of a CONNECT as a record to publish, at QoS `qos_floor` if it asks for a lower one."""
+def read_will(packet: Connect, client_id: str, qos_floor: int, owner: bytes) -> Will | None:
+    """The will of a CONNECT as a record to publish, at QoS `qos_floor` if it asks for a lower one. `owner`:
+    the name of the key that the client has shown."""
     will = packet.will
     if will is None:
         return None
@@ -53,6 +54,7 @@ def read_will(packet: Connect, client_id: str, qos_floor: int) -> Will | None:
         expires_ms=expires_ms(properties),
         publisher=publisher_of(client_id),
         properties=forwarded(properties),
+        owner=owner,
     )
     return Will(record, (properties.will_delay or 0) if properties is not None else 0)
 

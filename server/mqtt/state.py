@@ -43,6 +43,7 @@ from ..codec.properties import Properties, reason_string
 from ..codec.publish import Decoder
 from ..codec.reasons import CONNACK_REASONS, Reason
 from ..delivery.broker import Broker
+from ..delivery.owners import owner_of
 from ..delivery.subscriber import Closing, Subscriber
 from .acks import Acks
 from .backlog import Backlog
@@ -346,7 +347,7 @@ class Connection:
             return
         self.is_opening = True
         self._subscriber = subscriber
-        will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor)
+        will = read_will(packet, self.client_id, broker.config.mqtt.qos_floor, owner_of(self._rights))
 
         def opened(is_durable: bool) -> None:
             self.is_opening = False

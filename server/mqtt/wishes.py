@@ -44,12 +44,12 @@ class PublishRefused(Exception):
         self.reason = reason
 
 
-def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX) -> Wish:
+def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX, owner: bytes = b"") -> Wish:
     """What `read_publish` reads of a packet without properties to a topic that does not begin with `$`."""
     topic = packet.topic
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
-    return Wish(Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher))
+    return Wish(Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher, owner=owner))
 
 
 def read_publish(
@@ -58,9 +58,12 @@ def read_publish(
     now_ms: int,
     max_delay_ms: int,
     levels_max: int = LEVELS_MAX,
-    user: str = "",
+    owner: bytes = b"",
 ) -> Wish:
-    """`user`: whose idempotency keys these are; empty: everybody's. Raises PublishRefused."""
+    """`owner`: name of the key whose the message and its idempotency key are; empty: nobody's.
+
+    Raises PublishRefused.
+    """
     topic, due_ms = packet.topic, 0
     properties = packet.properties
     if topic.startswith(b"$"):
@@ -77,8 +80,8 @@ def read_publish(
         key = (properties.user("idempotency-key") or "").encode()
         if len(key) > 256:
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
-        if key and user:
-            key = user.encode() + b"\0" + key
+        if key and owner:
+            key = owner + b"\0" + key
     if due_ms > now_ms + max_delay_ms:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "the delay is longer than limits.max_delay")
     record = Record(
@@ -92,6 +95,7 @@ def read_publish(
         properties=forwarded(_without_own(properties)) if properties is not None else b"",
         key=key_of("mqtt", key) if key else b"",
         zone=zone,
+        owner=owner,
     )
     fingerprint = _fingerprint(packet) if key else b""
     return Wish(record, due_ms > 0, record.key, fingerprint)

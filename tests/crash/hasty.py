@@ -11,14 +11,16 @@ from server.__main__ import main
 from server.app import App
 from shards.commit import GroupCommit
 
+LATE_S = 0.05
+
 
 def answer_early(patch: pytest.MonkeyPatch) -> None:
-    """Every group is settled as soon as it is written; its sync follows."""
+    """Every group is settled as soon as it is written; its sync follows, when the answers have left."""
 
     def hasty(self: App, group: GroupCommit) -> None:
         assert self._loop is not None
         self.core.writer.settle()
-        self._loop.run_in_executor(self._sync_thread, self._store.flush)
+        self._loop.call_later(LATE_S, self._loop.run_in_executor, self._sync_thread, self._store.flush)
 
     patch.setattr(App, "_sync", hasty)
 

@@ -16,24 +16,33 @@ was answered. Everything that the server promised is checked against that, per s
 A fault begins with its kind, by which `counted` counts.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from timeline.position import MessageId, id_position
 
 SURE_MS = 1_500
-"""An ack this long before a kill is on disk: cursors are written every 100 ms, heartbeats every second."""
+"""An ack this long before the last write that was answered before a kill is on disk: cursors are written
+every 100 ms, heartbeats every second; and SLOW times as long as the slowest of those writes took, for cursors
+that nobody waits for get a tenth of the time, and a busy machine gives the server little of it."""
+SLOW = 10
+APART_MS = 300
+"""Between writes that are noted."""
+LIFE_WRITES = 100
 SOON_MS = 500
-"""An ack this long before the end of its connection has been read."""
+"""An ack this long before the end of its connection has been read; with a write answered since."""
 
 
 KINDS = (
     *("acked lost", "204 delivered", "early", "QoS 2 doubled", "cursors back", "occurrences doubled"),
     *("halved requests", "retained lost", "out of order", "again after an ack", "strange"),
+    *("expired wrongly", "not verified"),
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Letter:
     """One message, by its payload."""
 
@@ -49,11 +58,9 @@ class Letter:
     is_acked: bool = False
     is_cancel_asked: bool = False
     is_cancelled: bool = False
-    sent_ms: int = 0
-    """When it was asked for, by the wall clock."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Arrival:
     tag: str
     at_ms: int
@@ -81,11 +88,16 @@ class Inbox:
     """Of all members of a group: what one has not acked comes to another."""
     arrivals: list[Arrival] = field(default_factory=list)
     connection: int = 0
+    ended: set[int] = field(default_factory=set)
+    """Connections that the client ended: what it sent last may be lost with them."""
 
-    def closed(self, now_ms: int) -> None:
-        """A connection has ended while the server lived."""
-        for arrival in self.arrivals:
-            if arrival.connection == self.connection and 0 < arrival.acked_ms <= now_ms - SOON_MS:
+    def closed(self, read_ms: int) -> None:
+        """A connection has ended while the server lived, which had read what was sent until then."""
+        self.ended.add(self.connection)
+        for arrival in reversed(self.arrivals):
+            if arrival.connection != self.connection:
+                break
+            if 0 < arrival.acked_ms <= read_ms:
                 arrival.is_ack_read = True
 
 
@@ -105,6 +117,10 @@ class Ledger:
         """Messages by schedule and due."""
         self.kept: dict[str, tuple[int, int]] = {}
         """By topic, the number of the retained message that was answered last, and asked for last."""
+        self.wrote: list[tuple[int, int, int]] = []
+        """Writes that were answered, now and then one: when it was asked for, and when answered, and how long
+        the slowest took since the one before."""
+        self._slowest_ms = 0
         self.splits = 0
         """Jobs that were committed."""
         self.checked = 0
@@ -125,6 +141,18 @@ class Ledger:
         elif due_ms and at_ms < due_ms:
             self.faults.append(f"early: {inbox.name} got {tag} {due_ms - at_ms} ms before its due")
         return arrival
+
+    def written(self, asked_ms: int, answered_ms: int) -> None:
+        """A write was answered: the server lives, and reads what it is sent."""
+        self._slowest_ms = max(self._slowest_ms, answered_ms - asked_ms)
+        if not self.wrote or asked_ms >= self.wrote[-1][1] + APART_MS:
+            self.wrote.append((asked_ms, answered_ms, self._slowest_ms))
+            self._slowest_ms = 0
+
+    def read_until(self, now_ms: int) -> int:
+        """What a client sent until then the server has read, for certain."""
+        asked_ms = next((asked for asked, answered, _ in reversed(self.wrote) if answered <= now_ms), 0)
+        return min(asked_ms, now_ms - SOON_MS)
 
     def check(self) -> list[str]:
         """All faults."""
@@ -218,7 +246,7 @@ class Ledger:
             elif (
                 former is not None
                 and former.connection != arrival.connection
-                and self._is_sure(former, arrival)
+                and self._is_sure(inbox, former, arrival)
             ):
                 faults.append(f"again after an ack: {inbox.name} got {arrival.tag}: {former}, {arrival}")
             elif former is not None and former.connection == arrival.connection:
@@ -227,13 +255,27 @@ class Ledger:
                 done[arrival.tag] = arrival
         return faults
 
-    def _is_sure(self, former: Arrival, arrival: Arrival) -> bool:
-        if not former.acked_ms:
+    def _is_sure(self, inbox: Inbox, former: Arrival, arrival: Arrival) -> bool:
+        if not former.acked_ms or (former.connection in inbox.ended and not former.is_ack_read):
             return False
-        kills = [at for at in self.kills_ms if former.acked_ms <= at <= arrival.at_ms]
-        if kills:
-            return former.acked_ms <= kills[0] - SURE_MS
+        first = bisect_left(self.kills_ms, former.acked_ms)
+        if first < len(self.kills_ms) and self.kills_ms[first] <= arrival.at_ms:
+            start = bisect_left(self.wrote, (former.acked_ms, 0, 0))
+            since = self.wrote[start : start + LIFE_WRITES]
+            answered = list(takewhile(lambda one: one[1] <= self.kills_ms[first], since))
+            slowest_ms = max((one[2] for one in answered), default=0)
+            return bool(answered) and former.acked_ms + SURE_MS + SLOW * slowest_ms <= answered[-1][1]
         return former.is_ack_read
+
+    def totals(self) -> str:
+        """So far, in few words."""
+        letters = self.letters.values()
+        return (
+            f"{len(self.kills_ms)} kills, {len(letters)} messages sent, {sum(x.is_acked for x in letters)} "
+            f"acked, {sum(x.is_cancelled for x in letters)} cancelled, {self.splits} splits, "
+            f"{sum(len(inbox.arrivals) for inbox in self.inboxes.values())} deliveries, "
+            f"{self.checked} read positions and retained messages checked, {len(self.faults)} faults"
+        )
 
     def summary(self) -> str:
         """What there was to check."""

@@ -7,6 +7,7 @@
     keeper     retained messages, numbered
     canceller, mover   one answered message after the other, at any distance from its due
     splitter   far messages, whose slice is cut by a job from begin to commit, over and over
+    expirer    slices of the past (past.py) that have come behind retention: archived and dropped by jobs
     reader     a persistent session that acks with holes and reconnects
     exact      one at QoS 2, that holds packet ids
     loose      one at QoS 0, only as long as it is connected
@@ -24,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any
 from urllib.parse import quote
 
@@ -36,11 +37,12 @@ from server.codec.packets import Ack, Publish
 from server.codec.properties import Properties
 from server.times import format_ms, parse_deliver_at
 from tests.support.http import Http, http
-from tests.support.mover import moved
+from tests.support.mover import archived, moved
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms
 from tests.support.server import ServerProcess
 
 from .ledger import Inbox, Ledger, Letter
+from .past import Past
 
 READER, AWAY, EXACT, LOOSE, TEAM = "reader", "away", "exact", "loose", "team"
 MEMBERS = ("team-1", "team-2")
@@ -55,6 +57,8 @@ DAY_MS = 86_400_000
 WINDOW = 40
 HOLES = 0.03
 PATIENCE_S = 60.0
+RECENT = 200_000
+"""Letters that a start looks at, if not at all."""
 GONE = (aiohttp.ClientError, OSError, TimeoutError, Closed)
 """What a client sees when the server dies under it."""
 
@@ -62,8 +66,9 @@ GONE = (aiohttp.ClientError, OSError, TimeoutError, Closed)
 class Load:
     """The clients of one server, over all its lives."""
 
-    def __init__(self, ledger: Ledger, chance: random.Random) -> None:
+    def __init__(self, ledger: Ledger, chance: random.Random, past: Past) -> None:
         self.ledger = ledger
+        self.past = past
         self.chance = chance
         self._tags = count(1)
         self._last_due_ms = 0
@@ -93,7 +98,7 @@ class Load:
     def begin(self, server: ServerProcess) -> None:
         jobs: list[Callable[[ServerProcess], Coroutine[Any, Any, None]]] = [
             *[self._post, self._post, self._post, self._batch],
-            *[self._publish, self._publish_once, self._keep, self._split],
+            *[self._publish, self._publish_once, self._keep, self._split, self._expire],
             *[self._cancel, self._cancel, self._move, self._read, self._read_once, self._read_loosely],
             *[partial(self._serve_in_team, client) for client in MEMBERS],
         ]
@@ -179,7 +184,9 @@ class Load:
                     "deliver_at": _due(letter),
                 }
                 body["qos"] = self.chance.choice((1, 2))
+                asked_ms = wall_ms()
                 answer = await calls.call("POST", "/v1/messages", body, status=201)
+                self.ledger.written(asked_ms, wall_ms())
                 self._accepted(letter, answer.body["id"])
                 await asyncio.sleep(self.chance.random() * 0.01)
 
@@ -302,6 +309,21 @@ class Load:
                         self.ledger.splits += done.status == 200
                 await asyncio.sleep(self.chance.random() * 0.1)
 
+    async def _expire(self, server: ServerProcess) -> None:
+        """What has come behind retention is archived and dropped, by a job of which this is the hands."""
+        async with http(server.url) as calls:
+            while True:
+                job = await calls.call("POST", "/v1/jobs", {"kind": "expire", "run": "caller"})
+                if job.status == 201:
+                    said = await asyncio.to_thread(archived, job.body)
+                    starts_ms = {one["start_ms"] for one in said}
+                    self.past.asked(starts_ms)
+                    wish = {"token": job.body["token"], "slices": said}
+                    done = await calls.call("POST", f"/v1/jobs/{job.body['id']}:commit", wish)
+                    if done.status == 200:
+                        self.past.dropped(starts_ms)
+                await asyncio.sleep(self.chance.random() * 0.1)
+
     async def _cancel(self, server: ServerProcess) -> None:
         async with http(server.url) as calls:
             while True:
@@ -341,21 +363,21 @@ class Load:
     async def _read(self, server: ServerProcess) -> None:
         while True:
             peer = await self.connect(server, READER)
-            await asyncio.sleep(0.3 + self.chance.random())
-            if peer.is_closed:
+            if await self._lived(peer):
                 return
             await (peer.close() if self.chance.random() < 0.5 else peer.hang_up())
-            self.ledger.inboxes[READER].closed(wall_ms())
+            self.ledger.inboxes[READER].closed(self.ledger.read_until(wall_ms()))
 
     async def _read_once(self, server: ServerProcess) -> None:
         while True:
             peer = await self.connect(server, EXACT)
             completing = asyncio.create_task(self._complete(peer))
-            await asyncio.sleep(0.3 + self.chance.random())
+            is_over = await self._lived(peer)
             completing.cancel()
-            if peer.is_closed:
+            if is_over:
                 return
             await (peer.close() if self.chance.random() < 0.5 else peer.hang_up())
+            self.ledger.inboxes[EXACT].closed(self.ledger.read_until(wall_ms()))
 
     async def _complete(self, peer: Peer) -> None:
         """Answer each PUBREL."""
@@ -374,10 +396,16 @@ class Load:
     async def _serve_in_team(self, client: str, server: ServerProcess) -> None:
         while True:
             peer = await self.connect(server, TEAM, client)
-            await asyncio.sleep(0.3 + self.chance.random())
-            if peer.is_closed:
+            if await self._lived(peer):
                 return
             await peer.hang_up()
+
+    async def _lived(self, peer: Peer) -> bool:
+        """Leave the connection alone for a while; whether it has ended by itself."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3 + self.chance.random()):
+                await peer.gone()
+        return peer.is_closed
 
     # -- leaves
 
@@ -401,15 +429,21 @@ class Load:
 
     def _any(self) -> Letter | None:
         """An answered letter that nobody is doing anything to, most likely a recent one."""
-        recent = [x for x in list(self.ledger.letters.values())[-400:] if x.row and not x.is_cancel_asked]
+        last = islice(reversed(self.ledger.letters.values()), 400)
+        recent = [x for x in last if x.row and not x.is_cancel_asked]
         return self.chance.choice(recent) if recent else None
 
 
-async def found_after_a_start(ledger: Ledger, server: ServerProcess) -> None:
-    """Note what there is of schedules, read positions and retained messages, before anything goes on."""
+async def found_after_a_start(ledger: Ledger, server: ServerProcess, since_ms: int | None = None) -> None:
+    """Note what there is of schedules, read positions and retained messages, before anything goes on.
+
+    `since_ms`: of schedules only what is due since then.
+    """
     async with http(server.url) as calls:
-        rows = await calls.listed("state=all&topic=tick/%23")
-        ledger.occurrences = Counter((row["schedule"], row["deliver_at"]) for row in rows)
+        since = "" if since_ms is None else f"&due_from={since_ms}"
+        rows = await calls.listed(f"state=all&topic=tick/%23{since}")
+        found = Counter((row["schedule"], row["deliver_at"]) for row in rows)
+        ledger.occurrences |= found
         for session in (READER, AWAY, EXACT, "$share/team/load/#"):
             answer = await calls.call("GET", f"/v1/sessions/{quote(session, safe='')}", status=200)
             place = answer.body["read_position"]
@@ -417,13 +451,13 @@ async def found_after_a_start(ledger: Ledger, server: ServerProcess) -> None:
     peer = await dial(server.mqtt, 5)
     await peer.connect("")
     await peer.subscribe("kept/#", qos=0)
-    found: dict[str, int] = {}
+    kept: dict[str, int] = {}
     with suppress(TimeoutError):
-        while {topic for topic, (acked, _) in ledger.kept.items() if acked} - found.keys():
+        while {topic for topic, (acked, _) in ledger.kept.items() if acked} - kept.keys():
             packet = await peer.take(Publish, 10)
-            found[packet.topic.decode()] = int(packet.payload)
+            kept[packet.topic.decode()] = int(packet.payload)
     for topic in ledger.kept:
-        ledger.retained(topic, found.get(topic, 0))
+        ledger.retained(topic, kept.get(topic, 0))
     await peer.close()
 
 
@@ -432,12 +466,16 @@ async def whole_or_absent(ledger: Ledger, server: ServerProcess, since_ms: int |
 
     `since_ms`: of those with later dues only.
     """
+    there: Counter[str] = Counter()
     async with http(server.url) as calls:
         since = "" if since_ms is None else f"&due_from={since_ms}"
-        rows = await calls.listed(f"state=all&topic=load/%23{since}")
-        there = Counter(m["payload"] for m in rows if "payload" in m)
+        async for message in calls.each(f"state=all&topic=load/%23{since}"):
+            if "payload" in message:
+                there[message["payload"]] += 1
     requests: dict[str, list[Letter]] = {}
-    for letter in ledger.letters.values():
+    letters_from_last = reversed(ledger.letters.values())
+    looked = letters_from_last if since_ms is None else islice(letters_from_last, RECENT)
+    for letter in looked:
         if since_ms is not None and min(letter.dues, default=0) < since_ms:
             continue
         requests.setdefault(letter.request, []).append(letter)

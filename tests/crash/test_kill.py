@@ -1,54 +1,80 @@
 """kill -9 at random instants under load, again and again on one data directory.
 
 FASTI_SOAK=1 makes it many more lives, FASTI_CYCLES=1000 so many; FASTI_SEED=n repeats a run's choices (its
-timing is the machine's own). What was counted stands in the summary of the run.
+timing is the machine's own). What was counted stands in the summary of the run; of a long one it is printed
+every 25 lives what has been counted so far, and every 100 all that was promised is delivered and checked.
 """
 
 import asyncio
 import os
 import random
+import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
+from tests.support.http import http
 from tests.support.mqtt import wall_ms
 from tests.support.server import ServerProcess, run, serving
 
 from .ledger import Ledger
 from .load import Load, found_after_a_start, whole_or_absent
+from .past import RETENTION_S, Past
+from .verified import verified
 
 LIVES = int(os.environ.get("FASTI_CYCLES") or (20 if os.environ.get("FASTI_SOAK") else 3))
+IS_LONG = LIVES > 50
 RECENT_MS = 120_000
-"""With many lives each start looks only at what is due since then; the last one looks at all."""
+"""With many lives each start looks only at what is due since then; every hundredth at what is since the last
+of them; the last one at all."""
+PAST_MAX = 2_000
+TOLD = 25
+VERIFIED = 10
+DRAINED = 100
 
 
 async def test_kill_9_under_load(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
-    print(f"FASTI_SEED={seed}")
+    print(f"FASTI_SEED={seed}", flush=True)
     chance = random.Random(seed)
-    ledger = Ledger()
-    load = Load(ledger, chance)
-    data = tmp_path / "data"
+    ledger, past = Ledger(), Past()
+    load = Load(ledger, chance, past)
+    data, archive = tmp_path / "data", tmp_path / "archive"
+    settings: dict[str, object] = {"slices.retention": f"{RETENTION_S}s", "slices.expire_by": "job"}
+    if find_spec("pyarrow"):
+        settings["slices.archive"] = archive
+    past.fill(data, min(PAST_MAX, 12 + 3 * LIVES), wall_ms())
+    begun, drained_ms = time.monotonic(), wall_ms()
     for life in range(LIVES):
-        async with serving(data) as server:
+        async with serving(data, settings=settings) as server:
             if not life:
                 await load.enlist(server)
-            await found_after_a_start(ledger, server)
-            recent_ms = wall_ms() - RECENT_MS if LIVES > 50 else None
-            ledger.faults += await whole_or_absent(ledger, server, recent_ms)
+            is_drained = IS_LONG and life % DRAINED == DRAINED - 1
+            since_ms = (drained_ms if is_drained else wall_ms()) - RECENT_MS
+            await _found(ledger, past, server, since_ms if IS_LONG else None)
+            if is_drained:
+                await load.drain(server)
+                drained_ms = wall_ms()
+                assert not ledger.check(), f"life {life}, FASTI_SEED={seed}: {ledger.check()[:10]}"
             load.begin(server)
-            await asyncio.sleep(0.8 + 1.6 * chance.random())
+            is_short = IS_LONG and life % 10
+            await asyncio.sleep(0.3 + chance.random() if is_short else 0.8 + 1.6 * chance.random())
             await _kill(server, ledger)
             await load.died()
-        assert not ledger.faults, ledger.faults[:10]
-    async with serving(data) as server:
-        await found_after_a_start(ledger, server)
-        ledger.faults += await whole_or_absent(ledger, server)
+        if not IS_LONG or life % VERIFIED == 0:
+            ledger.faults += verified(data)
+        assert not ledger.faults, f"life {life}, FASTI_SEED={seed}: {ledger.faults[:10]}"
+        if IS_LONG and life % TOLD == TOLD - 1:
+            seconds = time.monotonic() - begun
+            print(f"{life + 1} lives in {seconds:.0f} s: {ledger.totals()}; {past.summary()}", flush=True)
+    async with serving(data, settings=settings) as server:
+        await _found(ledger, past, server, None)
         await load.drain(server)
         assert await server.stopped() == 0
         assert "Traceback" not in server.output, server.output
-    for text in (ledger.summary(), ledger.counted()):
+    for text in (f"{ledger.summary()}; {past.summary()}", ledger.counted()):
         record_property("counted", text)
-        print(text)
+        print(text, flush=True)
     faults = ledger.check()
     assert not faults, f"{len(faults)} faults, FASTI_SEED={seed}: {faults[:10]}"
     checked = run("verify", "--data", str(data))
@@ -57,6 +83,30 @@ async def test_kill_9_under_load(tmp_path: Path, record_property: Callable[[str,
     assert ledger.occurrences
     assert ledger.checked > LIVES
     assert acked > 100 * LIVES
+    assert past.jobs
+    if "slices.archive" in settings:
+        check_archive(archive, past)
+
+
+async def _found(ledger: Ledger, past: Past, server: ServerProcess, since_ms: int | None) -> None:
+    """Look at what a start has found."""
+    await found_after_a_start(ledger, server, since_ms)
+    ledger.faults += await whole_or_absent(ledger, server, since_ms)
+    async with http(server.url) as calls:
+        ledger.faults += await past.found(calls, is_all=since_ms is None)
+
+
+def check_archive(folder: Path, past: Past) -> None:
+    """Every message of every slice that has expired is in it, once."""
+    import pyarrow.parquet as pq
+
+    found: list[str] = []
+    for path in folder.glob("date=*/*.parquet"):
+        found += pq.read_table(path, columns=["id"])["id"].to_pylist()
+    assert len(found) == len(set(found))
+    gone = [name for piece in past.pieces if piece.is_gone for name in piece.ids.values()]
+    assert set(gone) <= set(found)
+    assert set(found) <= {name for piece in past.pieces for name in piece.ids.values()}
 
 
 async def _kill(server: ServerProcess, ledger: Ledger) -> None:

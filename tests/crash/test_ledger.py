@@ -7,6 +7,7 @@ import pytest
 from timeline.position import Position, id_text, message_id
 
 from .ledger import KINDS, Inbox, Ledger, Letter
+from .past import Piece, wrong
 
 DUE_MS = 1_800_000_000_000
 
@@ -74,6 +75,8 @@ def disorder(book: Book) -> None:
 
 def again(book: Book) -> None:
     book.got()
+    for since_ms in (500, 1_500, 2_500):
+        book.ledger.written(DUE_MS + since_ms, DUE_MS + since_ms + 1)
     book.ledger.kills_ms.append(DUE_MS + 10_000)
     book.inbox.connection += 1
     book.got(late_ms=20_000)
@@ -90,6 +93,19 @@ def halved(book: Book) -> None:
     book.ledger.faults.append("halved requests: ...")
 
 
+def expired(book: Book) -> None:
+    """A slice of which a job has dropped one message."""
+    book.got()
+    piece = Piece(DUE_MS, {"a": "1", "b": "2"}, cancelled="2", is_asked=True)
+    book.ledger.faults += wrong(piece, {"1": "dispatched"})
+
+
+def unverified(book: Book) -> None:
+    """Found by `verified`, which reads a data directory."""
+    book.got()
+    book.ledger.faults.append("not verified: ...")
+
+
 FAULTS: dict[str, Callable[[Book], None]] = {
     "acked lost": lost,
     "204 delivered": cancelled,
@@ -102,6 +118,8 @@ FAULTS: dict[str, Callable[[Book], None]] = {
     "out of order": disorder,
     "again after an ack": again,
     "strange": strange,
+    "expired wrongly": expired,
+    "not verified": unverified,
 }
 
 
@@ -129,4 +147,27 @@ def test_one_that_was_not_acked_may_come_again_and_one_that_is_far_need_not_come
     book.got()
     book.accepted("far", DUE_MS + 86_400_000, 9)
     book.ledger.until_ms = DUE_MS + 1_000
+    assert book.ledger.check() == []
+
+
+def test_what_is_acked_while_the_server_does_not_run_may_come_again() -> None:
+    """A machine that is busy with something else: nothing was answered between the ack and the kill."""
+    book = Book()
+    book.got()
+    book.ledger.written(DUE_MS - 500, DUE_MS)
+    book.ledger.kills_ms.append(DUE_MS + 10_000)
+    book.inbox.connection += 1
+    book.got(late_ms=20_000)
+    assert book.ledger.check() == []
+
+
+def test_an_ack_that_was_sent_as_its_connection_ended_may_be_lost() -> None:
+    book = Book()
+    book.got()
+    for since_ms in (500, 1_500, 2_500):
+        book.ledger.written(DUE_MS + since_ms, DUE_MS + since_ms + 1)
+    book.inbox.closed(DUE_MS)
+    book.ledger.kills_ms.append(DUE_MS + 10_000)
+    book.inbox.connection += 1
+    book.got(late_ms=20_000)
     assert book.ledger.check() == []

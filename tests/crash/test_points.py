@@ -80,8 +80,12 @@ class After:
             check=False,
         )
         assert done.returncode == -9, f"{point} was not reached {nth} times: {done.stderr.decode()}"
-        for line in done.stdout.splitlines():
-            self._said(*json.loads(line))
+        self.heard([json.loads(line) for line in done.stdout.splitlines()])
+
+    def heard(self, said: list[list[Any]]) -> None:
+        """What the child said before its end."""
+        for words in said:
+            self._said(*words)
         for arrival, composed in self._acks:
             # Acked before a group was composed that has been synced: that group has the cursor.
             arrival.is_ack_read = composed < self._flushed

@@ -8,9 +8,11 @@ import re
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -48,10 +50,17 @@ async def traced(pid: int, into: Path, *options: str) -> AsyncIterator[None]:
         await tracer.communicate()
 
 
-def unsynced(trace: str, answers: Mapping[str, str]) -> list[str]:
+class Answer(NamedTuple):
+    """What an answer looks like on a socket, as strace writes it; the `nth` of those that look like that."""
+
+    text: str
+    nth: int = 1
+
+
+def unsynced(trace: str, answers: Mapping[str, Answer]) -> list[str]:
     """What was answered before a sync that began after its row was in the log had ended.
 
-    `answers`: by the text that a message has in the log, the text that its answer has on a socket.
+    `answers`: by the text that a row has in the log. A row of before the trace is not seen.
     """
     seen = _Seen(answers)
     for number, line in enumerate(trace.splitlines()):
@@ -70,7 +79,7 @@ def unsynced(trace: str, answers: Mapping[str, str]) -> list[str]:
 class _Seen:
     """What of a trace has been read, by the number of its line."""
 
-    def __init__(self, answers: Mapping[str, str]) -> None:
+    def __init__(self, answers: Mapping[str, Answer]) -> None:
         self._answers = answers
         self._logged: dict[str, int] = {}
         self._synced: set[str] = set()
@@ -78,6 +87,9 @@ class _Seen:
         """By thread, when the sync began that it is in."""
         self._left: dict[str, bool] = {}
         """By text, whether it was synced when its answer left."""
+        self._sent: Counter[str] = Counter()
+        """By what an answer looks like, how many have left."""
+        self._looks = {answer.text for answer in answers.values()}
 
     def sync(self, number: int, thread: str, *, is_entered: bool, rest: str) -> None:
         if is_entered and ".log>" in rest:
@@ -90,11 +102,15 @@ class _Seen:
     def log(self, number: int, rest: str) -> None:
         for text in self._answers:
             if text in rest:
-                self._logged.setdefault(text, number)
+                # A session's row may be written more often: the last one before the answer counts.
+                self._logged[text] = number
+                self._synced.discard(text)
 
     def socket(self, rest: str) -> None:
-        for text, answer in self._answers.items():
-            if answer in rest:
+        seen = {look: rest.count(look) for look in self._looks if look in rest}
+        self._sent.update(seen)
+        for text, (look, nth) in self._answers.items():
+            if look in seen and nth <= self._sent[look]:
                 self._left.setdefault(text, text in self._synced)
 
     def faults(self) -> list[str]:

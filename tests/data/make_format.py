@@ -1,7 +1,7 @@
-"""Writes the data directory of the present format version: `python -m tests.data.make_format DIR`.
+"""Writes the data directory of the highest format version: `python -m tests.data.make_format DIR`.
 
-One is kept for each version that was ever released (format-1, ...); tests/shards/test_old_formats.py opens
-them all. Never written again once released.
+That of a server that asks for keys. One is kept for each version that was ever released (format-1, ...);
+tests/shards/test_old_formats.py opens them all. Never written again once released.
 """
 
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 from server.clock import SimulatedClock
 from server.config import load
 from server.core import Core
+from server.delivery.owners import Open
 from shards.commit import Draft
 from shards.record import Record, encode
 from shards.rocks import RocksStore
@@ -17,13 +18,20 @@ from timeline.session import Subscription
 
 NOW_MS = 1_800_000_000_000
 TOPICS = (b"orders/17/paid", b"orders/18/paid", b"lights/hall")
+OWNER = b"meter-7"
+
+
+class Keys(Open):
+    """Somebody is asked for something."""
+
+    is_open = False
 
 
 def make(path: Path) -> None:
     """A timeline with something in every table that this version writes."""
     store = RocksStore(path)
     clock = SimulatedClock(NOW_MS)
-    core = Core(load(None, {}, {})[0], clock, store, wake=lambda: None)
+    core = Core(load(None, {}, {})[0], clock, store, wake=lambda: None, auth=Keys())
     _rounds(core)
     subscriber = core.sessions.open("away", expiry_s=3_600, window=10)
     core.broker.subscribe(subscriber, Subscription("orders/#", 1, core.horizon.position), None)
@@ -31,7 +39,15 @@ def make(path: Path) -> None:
     ids = []
     for index in range(30):
         topic, due_ms = TOPICS[index % 3], NOW_MS + 1_000 * (index - 5)
-        record = Record(topic, b"payload %d" % index, due_ms, 1, key=b"k%015d" % index, retain=index == 20)
+        record = Record(
+            topic,
+            b"payload %d" % index,
+            due_ms,
+            1,
+            key=b"k%015d" % index,
+            retain=index == 20,
+            owner=b"" if index % 3 else OWNER,
+        )
         draft = Draft(due_ms, topic, encode(record), record.key, b"f" * 16)
         _ask(core, lambda commit, draft=draft: ids.extend(commit.put([draft])))  # type: ignore[misc]
     _ask(core, lambda commit: commit.cancel(ids[25]))

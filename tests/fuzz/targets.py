@@ -45,6 +45,7 @@ from shards.record import (
     is_moved,
     is_stub,
     names_of,
+    owner_of,
     schedule_name,
     topic_of,
 )
@@ -260,6 +261,7 @@ def record(data: bytes) -> None:
     assert found.qos <= 2
     assert found.encoding < len(ENCODINGS)
     assert topic_of(data) == found.topic
+    assert owner_of(data) == found.owner
     assert decode(encode(found)) == found
     _typed(schedule_name, found)
 
@@ -294,7 +296,9 @@ def key(data: bytes) -> None:
 
 
 def rows(data: bytes) -> None:
-    for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.cursor_row_of, schedule_of):
+    for read in (tables.cursor_from, tables.dedupe_from, tables.wall_from, tables.owned_from):
+        _typed(read, data)
+    for read in (tables.cursor_row_of, schedule_of):
         _typed(read, data)
     session = _typed(tables.session_of, data)
     for row in session.subscriptions if session is not None else ():
@@ -428,8 +432,9 @@ SCHEDULE_WORDS = (
 )
 FULL = Record(
     *(b"a/b", b"payload", 5, 2, True, True, 60_000, 1 << 70, b"k" * 16, b"client"),
-    *(b"\x03\0\x01x&\0\x01a\0\x01b", 1, b"2027-03-28T09:00[UTC]", CANCELLED, 77, b"nightly"),
+    *(b"\x03\0\x01x&\0\x01a\0\x01b", 1, b"2027-03-28T09:00[UTC]", CANCELLED, 77, b"nightly", b"meter-7"),
 )
+FULL_BARE = msgspec.structs.replace(FULL, owner=b"")
 SESSION = tables.SessionRow(
     60, [tables.SubscriptionRow("a/#", 1, b"p" * 12, 3, 7, 1)], 5, b"w" * 16, encode(FULL), 3, 9, b"d" * 12
 )
@@ -506,7 +511,11 @@ TARGETS = (
         steps_per_byte=500,
     ),
     Target("cursor", cursor, (cursor_text(keys.place_of(b"place of it.")).encode(), b"%032x" % (1 << 100))),
-    Target("record", record, (encode(FULL), encode(Record(b"a/b", b"hi")))),
+    Target(
+        "record",
+        record,
+        (encode(FULL), encode(msgspec.structs.replace(FULL, owner=b"")), encode(Record(b"a/b", b"hi"))),
+    ),
     Target(
         "properties",
         properties,

@@ -22,6 +22,7 @@ from shards.cuts import Notes
 from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
 from shards.open_group import OpenGroup
+from shards.owned import Owned
 from shards.tables import StoredCursor, cursor_value
 from timeline.horizon import Horizon
 from timeline.position import SEQ_MAX, Position, before
@@ -287,7 +288,44 @@ def a_spoilt_group_stays_in_ram(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(server.writer, "undo_group", lambda opened: None)
 
 
+def what_was_passed_is_written_lazily(patch: pytest.MonkeyPatch) -> None:
+    """The counters of owners go with the groups that change what was placed, not with every horizon."""
+
+    def passed(self: Owned, owner: bytes) -> None:
+        self.pending(owner)
+        self._passed[owner] += 1
+
+    patch.setattr(Owned, "passed", passed)
+
+
+def what_was_passed_is_read_again(patch: pytest.MonkeyPatch) -> None:
+    """After a failure the counters of owners are as the rows have them."""
+    reread = Owned.reread
+
+    def naive(self: Owned) -> None:
+        reread(self)
+        self._passed.clear()
+        self._changed.clear()
+
+    patch.setattr(Owned, "reread", naive)
+
+
+def what_was_placed_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """A group that is not written leaves the counters of owners as it has changed them."""
+    patch.setattr(Owned, "undo", lambda self: self._before.clear())
+
+
+def a_cancelled_one_has_no_owner(patch: pytest.MonkeyPatch) -> None:
+    """The horizon passes the cancelled ones, too, so that nobody need count them."""
+    placed = Owned.placed
+    patch.setattr(Owned, "placed", lambda self, owner, count: placed(self, owner, max(0, count)))
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    what_was_passed_is_written_lazily,
+    what_was_passed_is_read_again,
+    what_was_placed_is_kept,
+    a_cancelled_one_has_no_owner,
     a_spoilt_group_stays_in_ram,
     no_floor,
     floor_of_puts_only,

@@ -8,6 +8,7 @@ of 8 entries, shards of 3 rows, a tail of 4, windows of 2 or 3), so that a few d
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -52,6 +53,7 @@ CLEAN = "c0"
 CLIENTS = (*PERSISTENT, CLEAN)
 WINDOWS = {"p0": 2, "p1": 3, "p2": 2, "c0": 3}
 QOS = {"p0": 1, "p1": 2, "p2": 2, "c0": 1}
+OWNERS = (b"", b"meter-7", b"ops")
 DEDUPE_KEYS = tuple(bytes([n]) * 16 for n in range(3))
 
 CONFIG = Config(
@@ -111,7 +113,10 @@ class Rig:
     def spoil(self, delay_ms: int, topic: str) -> None:
         """A request that fails when it has placed half of what it wants."""
         self.tags += 1
-        message = encode(Record(topic.encode(), f"spoilt{self.tags}".encode(), self.clock.now_ms, 1))
+        record = Record(
+            topic.encode(), f"spoilt{self.tags}".encode(), self.clock.now_ms, 1, owner=self._owner()
+        )
+        message = encode(record)
         dues = (self.clock.now_ms + delay_ms, self.clock.now_ms + 40 * DAY_MS)
 
         def decide(commit: Commit) -> None:
@@ -129,7 +134,7 @@ class Rig:
         self.tags += 1
         tag = f"q{self.tags}"
         self._letter(tag, topic, 0)
-        record = Record(topic.encode(), tag.encode(), 0, qos)
+        record = Record(topic.encode(), tag.encode(), 0, qos, owner=self._owner())
 
         def answer(verdict: Verdict, message: int) -> None:
             if message:
@@ -476,6 +481,19 @@ class Rig:
         self.free = core.horizon.position
         """Up to here the horizon may be whatever the bound says."""
 
+    def _check_owners(self) -> None:
+        """What each owner has pending, by its counters and by the rows."""
+        core = self.core
+        rows = chain(core.reader.read(Position(core.horizon.position + 1), END), core.reader.held())
+        owners = [decode(value).owner for _, _, value in rows if not is_stub(value)]
+        for owner in filter(None, OWNERS):
+            said, counted = core.opened.owned.pending(owner), owners.count(owner)
+            need(said == counted, f"{owner!r} has {said} pending, counted {counted}")
+
+    def _owner(self) -> bytes:
+        """Whose the request is that is being made."""
+        return OWNERS[self.oracle.requests % len(OWNERS)]
+
     def _restore_watches(self, core: Core) -> None:
         oracle = self.oracle
         for client_id in CLIENTS:
@@ -539,6 +557,8 @@ class Rig:
             )
             held = sum(1 for _ in core.reader.held())
             need(core.opened.held == held, f"held is {core.opened.held}, counted {held}")
+            if len(self.history) % 4 == 0:  # a look reads the row; before that dispatch may be the first
+                self._check_owners()
         for subscriber in core.sessions:
             session = subscriber.session
             need(len(session.flights) <= session.window, "more in flight than the window")
@@ -726,7 +746,12 @@ class Rig:
     def _draft(self, tag: str, topic: str, due_ms: int, key: bytes = b"", payload: int = 0) -> Draft:
         self._letter(tag, topic, due_ms)
         record = Record(
-            topic.encode(), tag.encode() + b"." * payload, due_ms, 1 + (self.tags + len(topic)) % 2, key=key
+            topic.encode(),
+            tag.encode() + b"." * payload,
+            due_ms,
+            1 + (self.tags + len(topic)) % 2,
+            key=key,
+            owner=self._owner(),
         )
         return Draft(due_ms, record.topic, encode(record), key, key)
 

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -221,3 +222,33 @@ def test_a_table_of_which_too_much_would_go_is_left(
         verify(path, 50, repair=True)
     gc.collect()
     assert gettable(path, ids) == fine
+
+
+def test_a_repair_that_was_cut_off_is_refused_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the engine, when it is closed again, meets the rotten block: it says so in its own words."""
+    path, left = tmp_path / "data", tmp_path / "left"
+    ids = scattered(path)
+    store = RocksStore(path, for_repair=True)
+    # One file more, which has the engine compact them once it is opened for anything else.
+    put(opened_at(store), draft(NOW + HOUR))
+    flushed(store, Table.MESSAGES)
+    store.close()
+    fine = gettable(path, ids)
+
+    def killed(store: RocksStore, table: Table) -> None:
+        shutil.copytree(store.path, left)
+        raise StoreFailed("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksStore, "_finish", killed)
+        with pytest.raises(StoreFailed, match="killed"):
+            verify(path, 50, repair=True)
+    gc.collect()
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="a repair was cut off; run it again"):
+            RocksStore(left)
+        gc.collect()
+    assert verify(left, 50, repair=True) == 0
+    assert gettable(left, {number: ids[number] for number in fine}) == fine

@@ -9,15 +9,19 @@ from server.__main__ import main
 from server.clock import SimulatedClock
 from server.config import load
 from server.core import Core
+from server.delivery.owners import Open
 from shards.record import CANCELLED, decode
+from shards.recover import format_of
 from shards.rocks import RocksStore
 from shards.store import Table
-from shards.tables import FORMAT_VERSION, META_FORMAT, META_ZONES
-from shards.verify import verify_counts
+from shards.tables import FORMATS, META_FORMAT, META_ZONES
+from shards.verify import verify_counts, verify_owners
+from tests.data.make_format import OWNER, Keys
 from tests.support.http import http
 from tests.support.server import serving
 from timeline.position import END, START, parse_id
 
+FORMAT_VERSION = FORMATS[-1]
 DATA = Path(__file__).parents[1] / "data"
 NOW_MS = 1_800_000_016_000
 VERSIONS = sorted(path.name for path in DATA.glob("format-*"))
@@ -39,6 +43,13 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     assert len(records) == 31
     assert len(list(core.reader.read(START, END))) == 31, "30 messages and what the move left"
     assert verify_counts(store, core.directory) == []
+    assert verify_owners(store, core.directory, core.horizon.position) == []
+    owners = [record.owner for record in records]
+    if version == "format-1":
+        assert set(owners) == {b""}
+    else:
+        assert owners == [OWNER if index % 3 == 0 and index < 30 else b"" for index in range(31)]
+        assert core.opened.owned.pending(OWNER) == 1, "the one that is due later"
     (session,) = core.sessions
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
     assert core.opened.held == 1
@@ -88,5 +99,17 @@ def test_a_newer_format_is_refused_and_left_as_it_is(
     assert rows_of(path) == before
 
 
-def test_there_is_a_directory_of_the_present_version() -> None:
-    assert f"format-{FORMAT_VERSION}" in VERSIONS
+def test_there_is_a_directory_of_every_version() -> None:
+    assert [f"format-{version}" for version in FORMATS] == VERSIONS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_format_is_raised_by_a_server_with_keys_and_by_no_other(version: str, tmp_path: Path) -> None:
+    """So that who has none can go back to a program that reads format 1 only."""
+    path = tmp_path / version
+    shutil.copytree(DATA / version, path)
+    for auth, expected in ((Open(), int(version[-1])), (Keys(), 2), (Open(), 2)):
+        store = RocksStore(path)
+        Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, auth=auth)
+        assert format_of(store) == expected
+        store.close()

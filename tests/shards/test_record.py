@@ -1,5 +1,9 @@
 """Stored messages: what goes in comes out, and what cannot be one is Corrupt and nothing else."""
 
+import struct
+from contextlib import suppress
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,12 +14,14 @@ from shards.record import (
     MOVED,
     Record,
     decode,
+    due_of,
     encode,
     encode_fresh,
     has_zone,
     is_moved,
     is_stub,
     names_of,
+    owner_of,
     schedule_name,
     stub,
     topic_of,
@@ -39,10 +45,12 @@ records = st.builds(
     encoding=st.integers(0, 2),
     zone=st.binary(max_size=40),
     schedule=st.binary(max_size=128),
+    owner=st.one_of(st.just(b""), st.binary(max_size=255)),
 )
 FULL = Record(
     b"a/b", b"payload", 5, 2, True, True, 7, 9, b"k" * 16, b"who", b"properties", 2, b"Europe/Bucharest"
 )
+OWNED = msgspec.structs.replace(FULL, owner=b"meter-7")
 
 
 @given(records)
@@ -50,7 +58,19 @@ def test_a_record_comes_back(record: Record) -> None:
     value = encode(record)
     assert decode(value) == record
     assert topic_of(value) == record.topic
+    assert owner_of(value) == record.owner
+    assert names_of(value) == (record.id.to_bytes(16, "big") if record.id else b"", record.key)
+    assert due_of(value) == record.due_ms
     assert not is_stub(value)
+
+
+@given(records)
+def test_only_what_has_an_owner_is_of_version_2(record: Record) -> None:
+    """Any other is the same, byte for byte, as before there were owners."""
+    value, bare = encode(record), encode(msgspec.structs.replace(record, owner=b""))
+    extension = struct.pack(">HHB", 3 + len(record.owner), 1, len(record.owner)) + record.owner
+    assert bare[0] == 1
+    assert value == (b"\x02" + bare[1:13] + extension + bare[13:] if record.owner else bare)
 
 
 @given(records)
@@ -63,6 +83,7 @@ def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
         key=record.key,
         properties=record.properties,
         encoding=record.encoding,
+        owner=record.owner,
     )
     assert encode(plain) == encode_fresh(
         record.topic,
@@ -72,6 +93,7 @@ def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
         record.encoding,
         record.key,
         record.properties,
+        record.owner,
     )
 
 
@@ -84,12 +106,13 @@ def test_the_shortest_record_is_thirteen_bytes_and_its_text() -> None:
 def test_a_stub_keeps_all_but_the_load(record: Record, kind: int, when_ms: int) -> None:
     left = decode(stub(record, kind, when_ms))
     assert is_stub(stub(record, kind, when_ms))
-    assert (left.topic, left.due_ms, left.qos, left.key, left.id) == (
+    assert (left.topic, left.due_ms, left.qos, left.key, left.id, left.owner) == (
         record.topic,
         record.due_ms,
         record.qos,
         record.key,
         record.id,
+        record.owner,
     )
     assert (left.payload, left.properties, left.stub, left.when_ms) == (b"", b"", kind, when_ms)
     assert topic_of(stub(record, kind, when_ms)) == record.topic
@@ -100,9 +123,10 @@ def test_a_moved_message_knows_its_id(record: Record, message: int, due_ms: int)
     moved = decode(with_id(encode(record), message, due_ms))
     assert (moved.id, moved.due_ms) == (message, due_ms)
     assert (moved.topic, moved.payload, moved.key) == (record.topic, record.payload, record.key)
+    assert moved.owner == record.owner
 
 
-@pytest.mark.parametrize("record", [Record(b"a/b", b"", 5), FULL])
+@pytest.mark.parametrize("record", [Record(b"a/b", b"", 5), FULL, OWNED])
 def test_every_cut_is_corrupt_or_a_shorter_payload(record: Record) -> None:
     value = encode(record)
     head = len(value) - len(record.payload)
@@ -114,22 +138,38 @@ def test_every_cut_is_corrupt_or_a_shorter_payload(record: Record) -> None:
             assert decode(value[:size]).payload == record.payload[: size - head]
 
 
-@pytest.mark.parametrize("record", [Record(b"a/b", b"pay", 5), FULL])
+@pytest.mark.parametrize("record", [Record(b"a/b", b"pay", 5), FULL, OWNED])
 def test_every_wrong_byte_is_corrupt_or_another_record(record: Record) -> None:
     value = bytearray(encode(record))
     for at in range(len(value)):
         for flip in (0x01, 0x80, 0xFF):
             damaged = bytearray(value)
             damaged[at] ^= flip
-            try:
-                decode(bytes(damaged))
-            except Corrupt:
-                continue
+            for reads in (decode, topic_of, names_of):
+                with suppress(Corrupt):
+                    reads(bytes(damaged))
 
 
 def test_another_version_is_corrupt() -> None:
-    with pytest.raises(Corrupt, match="version 2"):
-        decode(b"\x02" + encode(Record(b"a", b"b"))[1:])
+    for reads in (decode, topic_of, names_of):
+        with pytest.raises(Corrupt, match="version 3"):
+            reads(b"\x03" + encode(OWNED)[1:])
+
+
+def test_an_extension_that_is_not_known_is_corrupt_but_for_who_looks_for_the_topic() -> None:
+    """Of a later program: its flags, and what it has written behind the owner."""
+    value = encode(OWNED)
+    further = value[:13] + struct.pack(">HH", 3 + 7 + 4, 3) + value[17:25] + b"more" + value[25:]
+    with pytest.raises(Corrupt, match="further flags 0x0003"):
+        decode(further)
+    assert topic_of(further) == OWNED.topic
+    assert names_of(further) == names_of(value)
+    longer = value[:13] + struct.pack(">HH", 3 + 7 + 4, 1) + value[17:25] + b"more" + value[25:]
+    with pytest.raises(Corrupt, match="does not end"):
+        decode(longer)
+    without = value[:13] + struct.pack(">HHB", 3, 1, 0) + value[25:]
+    with pytest.raises(Corrupt, match="does not end"):
+        decode(without)
 
 
 @pytest.mark.parametrize("record", [Record(b"a", b"x"), FULL])

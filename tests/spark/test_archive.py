@@ -43,7 +43,7 @@ def timeline(tmp_path: Path) -> Iterator[Timeline]:
     for message in ids[1:90:10]:
         one.move(message, at + 7_777_777)
     one.dispatch(at + 100, late_ms=200)
-    one.put(record(at - 5_000, "late"))
+    one.put(record(at - 5_000, "late", owner=b"meter-7"))
     one.dispatch(at + 90_000_000, late_ms=3)
     one.dispatch(FAR)
     yield one

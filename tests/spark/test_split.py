@@ -21,7 +21,7 @@ from .stores import FAR, Timeline, begun, descriptor, ingested, record
 @pytest.fixture
 def timeline(tmp_path: Path) -> Iterator[Timeline]:
     one = Timeline(tmp_path / "data")
-    ids = one.put(*(record(FAR + 1_000 * n, str(n), f"orders/{n % 7}") for n in range(200)))
+    ids = one.put(*(record(FAR + 1_000 * n, str(n), f"orders/{n % 7}", owner=b"meter-7") for n in range(200)))
     for message in ids[::9]:
         one.cancel(message)
     for message in ids[2::18]:

@@ -73,13 +73,17 @@ class Http:
 
     async def listed(self, query: str) -> list[dict[str, Any]]:
         """Every message of a listing, page after page."""
-        messages: list[dict[str, Any]] = []
+        return [message async for message in self.each(query)]
+
+    async def each(self, query: str) -> AsyncIterator[dict[str, Any]]:
+        """The same, one after the other."""
         cursor = ""
         while True:
             answer = await self.call("GET", f"/v1/messages?limit=1000&{query}{cursor}", status=200)
-            messages += answer.body["messages"]
+            for message in answer.body["messages"]:
+                yield message
             if answer.body["next"] is None:
-                return messages
+                return
             cursor = f"&cursor={answer.body['next']}"
 
 

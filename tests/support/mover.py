@@ -1,7 +1,8 @@
-"""A split job in plain Python: what the Spark side does, a row at a time, for tests of the server's side.
+"""Jobs in plain Python: what the Spark side does, a row at a time, for tests of the server's side.
 
 It knows the agreement (docs/http.md, "Jobs") and nothing of the server: from the answer to `:begin` it reads
-the checkpoint, writes one table file for each child that has rows, and makes the manifest.
+the checkpoint, writes one table file for each child that has rows, and makes the manifest. An expiry is
+archived by the very code that Spark runs in a task.
 """
 
 import hashlib
@@ -15,13 +16,16 @@ from rocksdict import Options, SstFileWriter
 from shards.record import is_stub
 from shards.rocks import RocksStore
 from shards.store import Store, Table
+from spark.job import Span, job_from
+from spark.snapshot import Snapshot, opened_snapshot
+from timeline.position import before
 
 Rows = list[tuple[bytes, bytes]]
 Write = Callable[[Path, Rows], None]
+SAID = ("start_ms", "generation", "rows", "archived", "files")
 
 
 def path_of(uri: str) -> Path:
-    assert uri.startswith("file:///")
     return Path(unquote(urlsplit(uri).path))
 
 
@@ -41,6 +45,27 @@ def moved(begun: Mapping[str, Any], *, write: Write = write_sst) -> list[dict[st
         return move(store, begun["children"], path_of(begun["output"]), write)
     finally:
         store.close()
+
+
+def archived(created: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Do the work of an expire job; the `slices` of its manifest. With an archive pyarrow is needed."""
+    job = job_from(created)
+    with opened_snapshot(job.checkpoint) as snapshot:
+        if job.archive:
+            from spark.archive import archive_slice, clear_unfinished
+
+            folder = path_of(job.archive)
+            folder.mkdir(parents=True, exist_ok=True)
+            for piece in job.slices:
+                clear_unfinished(folder, piece.home)
+            written = [archive_slice(snapshot, piece.home, folder, job.node) for piece in job.slices]
+            return [{name: one[name] for name in SAID} for one in written]
+        return [{**_counted(snapshot, piece), "archived": 0, "files": []} for piece in job.slices]
+
+
+def _counted(snapshot: Snapshot, piece: Span) -> dict[str, Any]:
+    rows = snapshot.reader.read(before(piece.start_ms), before(piece.end_ms))
+    return {"start_ms": piece.start_ms, "generation": piece.generation, "rows": sum(1 for _ in rows)}
 
 
 def move(

@@ -306,7 +306,7 @@ class Rig:
         self.keyring.take(self.keyring.read())
         for peer in self.peers:
             peer.connection.review()
-        self.core.sessions.review()
+        self.core.review()
         self.pump()
 
     def peer(self, level: int = 5, identity: str = "") -> Peer:

@@ -58,7 +58,7 @@ class Stepper:
             self._clock,
             self._store,
             wake=lambda: None,
-            rights_of=self.keyring.rights_of,
+            auth=self.keyring,
         )
         return self.core
 

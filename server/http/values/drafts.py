@@ -26,11 +26,11 @@ _NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
 
 
 def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
-    """What the writer takes; `now_ms` is the due of a message that asks for none. `user`: whose idempotency
-    keys these are, empty: everybody's."""
+    """What the writer takes; `now_ms` is the due of a message that asks for none. `user`: the name of the key
+    that sends it, whose the message and its idempotency key are; empty: nobody's."""
     topic, payload, due_ms = message.topic, message.payload, message.due_ms or now_ms
     content_type, headers = message.content_type, message.headers
-    key = b""
+    key, owner = b"", user.encode()
     if message.key:
         key = key_of(USER, f"{user}\0{message.key}".encode() if user else message.key.encode())
     properties = b""
@@ -52,10 +52,12 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
                 properties=properties,
                 encoding=_NUMBER[message.encoding],
                 zone=message.zone,
+                owner=owner,
             )
         )
     else:
-        value = encode_fresh(topic, payload, due_ms, message.qos, _NUMBER[message.encoding], key, properties)
+        encoding = _NUMBER[message.encoding]
+        value = encode_fresh(topic, payload, due_ms, message.qos, encoding, key, properties, owner)
     return Draft(due_ms, topic, value, key, message.fingerprint)
 
 

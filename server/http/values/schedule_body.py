@@ -114,8 +114,8 @@ def checked_plan(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
     return plan
 
 
-def record_of(request: ScheduleRequest, now_ms: int, limits: Limits) -> bytes:
-    """The message without its due. Raises FieldError."""
+def record_of(request: ScheduleRequest, now_ms: int, limits: Limits, user: str = "") -> bytes:
+    """The message without its due. `user`: the name of the key whose its messages are. Raises FieldError."""
     if request.topic is None:
         raise FieldError("topic", "is required")
     message = MessageRequest(
@@ -129,7 +129,7 @@ def record_of(request: ScheduleRequest, now_ms: int, limits: Limits) -> bytes:
         headers=request.headers,
         content_type=request.content_type,
     )
-    value = draft_of(checked(message, now_ms, limits), now_ms).value
+    value = draft_of(checked(message, now_ms, limits), now_ms, user).value
     return encode(msgspec.structs.replace(decode(value), due_ms=0))
 
 

@@ -111,6 +111,8 @@ def test_a_file_that_others_can_read_is_refused(path: Path, mode: int) -> None:
         (f"{GOOD}deliver = [1]\n", 5, "deliver", "a list"),
         (f"{GOOD}rate = -1\n", 5, "rate", "whole number"),
         (f"{GOOD}rate = true\n", 5, "rate", "whole number"),
+        (f"{GOOD}pending = -1\n", 5, "pending", "whole number of messages"),
+        (f"{GOOD}pending = 1.5\n", 5, "pending", "whole number of messages"),
         (f'{GOOD}created = "today"\n', 5, "created", "a time"),
         (f"{GOOD}revoked = 2026-11-22\n", 5, "revoked", "a time"),
         (f'{GOOD}\n[[key]]\nhash = "{HASH}"\n', 6, "name", "is missing"),
@@ -148,16 +150,18 @@ def test_a_key_that_cannot_be_found_in_the_text_is_not_revoked_elsewhere(path: P
 
 def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     where = ["--file", str(path), "--data", str(tmp_path)]
-    assert main(["keys", "add", "ci", "--scope", "schedule", "--publish", "ci/#", "--rate", "5", *where]) == 0
+    few = ["--pending", "70", *where]
+    assert main(["keys", "add", "ci", "--scope", "schedule", "--publish", "ci/#", "--rate", "5", *few]) == 0
     key = capsys.readouterr().out.strip()
     assert argon2id(read_keys(path)[0].hash)(key.encode())
     assert main(["keys", "add", "ops", "--scope", "admin", *where]) == 0
     write_last_use(tmp_path, {"ci": 1_795_248_000_000})
-    assert main(["keys", "revoke", "ops", *where]) == 0
     capsys.readouterr()
+    assert main(["keys", "revoke", "ops", *where]) == 0
+    assert "ops is revoked. What it has sent is withheld" in capsys.readouterr().out
     assert main(["keys", "ls", *where]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[:3] == ["ci", "schedule", "5"]
+    assert lines[1].split()[:4] == ["ci", "schedule", "5", "70"]
     assert "2026-11-21 08:00" in lines[1]
     assert lines[1].endswith("publish=ci/#")
     assert lines[2].startswith("ops")
@@ -167,13 +171,14 @@ def test_the_command_line(path: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert main(["keys", "add", "b", "--scope", "write", *where]) == 2
     assert main(["keys", "add", "b", "--scope", "read", "--deliver", "a#", *where]) == 2
     assert main(["keys", "add", "b", "--scope", "read", "--rate", "-1", *where]) == 2
+    assert main(["keys", "add", "b", "--scope", "read", "--pending", "-1", *where]) == 2
     assert len(read_keys(path)) == 2
     assert main(["keys", "ls"]) == 2
     assert "--file" in capsys.readouterr().err
 
 
 def test_admin_has_the_other_scopes_in_it(path: Path) -> None:
-    commands.add(path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, rate=0)
+    commands.add(path, "a", scopes=["admin"], publish=None, subscribe=[], deliver=None, rate=0, pending=0)
     (key,) = read_keys(path)
     assert key.grant.scopes == {ADMIN, READ, SCHEDULE}
     assert key.grant.subscribe == Rules(())

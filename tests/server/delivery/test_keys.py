@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,8 @@ from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Ack, Connect, Publish, Subscribe, SubscribeOptions, Will
 from server.mqtt.door import Door
-from tests.support.keys import KeysFile, with_keys
-from tests.support.rig import Peer, Rig, config, props
+from tests.support.keyed import Keyed
+from tests.support.rig import Peer, Rig, props
 from timeline.filters import matches
 
 HASH = (
@@ -22,36 +21,6 @@ HASH = (
     "GnZf6IPzOU20d7aadUf9uCIILAQA=="
 )
 """Of the password x."""
-
-
-class Keyed(Rig):
-    """A rig that asks for keys. `add` makes one, `come` connects with it."""
-
-    def __init__(self, folder: Path, **keys: Any) -> None:
-        self.file = KeysFile(folder / "keys.toml")
-        self.keys = {"ops": self.file.add("ops", "admin")}
-        mqtt = {
-            name: keys.pop(name) for name in ("allow_anonymous", "password_file", "acl_file") if name in keys
-        }
-        super().__init__(with_keys(config(**keys), self.file.path, **mqtt))
-
-    def add(self, name: str, *scopes: str, **fields: Any) -> None:
-        self.keys[name] = self.file.add(name, *scopes, **fields)
-        self.read_keys()
-
-    def change(self, name: str, before: str, after: str) -> None:
-        self.file.change(name, before, after)
-        self.read_keys()
-
-    def revoke(self, name: str) -> None:
-        self.file.revoke(name)
-        self.read_keys()
-
-    def come(self, name: str, client_id: str = "", level: int = 5, **options: Any) -> Peer:
-        return self.connected(client_id or name, level, username=name, key=self.keys[name], **options)
-
-    def stay(self, name: str, client_id: str = "", **options: Any) -> Peer:
-        return self.lasting(client_id or name, 5, username=name, key=self.keys[name], **options)
 
 
 @pytest.fixture

@@ -283,6 +283,56 @@ async def test_a_rate_is_kept_and_says_when(keyed: Keyed) -> None:
     assert (await keyed.body("slow", "GET", "/v1/messages?state=all&count=true"))["count"] == 101
 
 
+async def test_a_key_has_so_many_messages_pending_and_no_more(keyed: Keyed) -> None:
+    keyed.add("few", pending=3)
+    keyed.add("boss", "admin", pending=1)
+    body = {"topic": "t", "payload": "x", "deliver_in": 3_600}
+    answer = await keyed.call("few", "POST", "/v1/messages:batch", [body] * 4, status=429)
+    assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
+    assert answer.body["detail"] == "0 messages of few are pending, 3 may be"
+    assert (await keyed.body("few", "GET", "/v1/messages?count=true"))["count"] == 0, "none of it"
+    name, *_ = (await keyed.body("few", "POST", "/v1/messages:batch", [body] * 3, status=201))["ids"]
+    answer = await keyed.call("few", "POST", "/v1/messages", body, status=429)
+    assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
+    await keyed.schedule("ops", "t")
+    await keyed.call("few", "PATCH", f"/v1/messages/{name}", {"deliver_in": 7_200})
+    await keyed.call("few", "POST", "/v1/messages", body, status=429)
+    await keyed.call("ops", "DELETE", f"/v1/messages/{name}", status=204)
+    each = await keyed.body("few", "POST", "/v1/messages:batch?each=true", [body] * 2)
+    first, second = each["results"]
+    assert set(first) == {"id"}
+    assert second["problem"]["type"] == "/problems/over-quota"
+    await keyed.server.pass_time(3_601_000)
+    await keyed.call("few", "POST", "/v1/messages:batch", [body] * 3, status=201)
+    hourly = {"every": "PT1H", "topic": "t", "payload": "x"}
+    await keyed.call("boss", "PUT", "/v1/schedules/a", hourly, status=201)
+    await keyed.call("boss", "PUT", "/v1/schedules/b", hourly, status=429)
+
+
+async def test_what_a_key_has_sent_is_withheld_when_it_is_revoked(keyed: Keyed) -> None:
+    """One message, a batch, what the front has not seen before, a schedule; who sent it is nowhere told."""
+    keyed.add("a", "admin")
+    _, link = await keyed.server.connect("c", "#")
+    names = [await keyed.schedule(who, who, late="deliver") for who in ("a", "ops")]
+    body = {"topic": "batch", "payload": "x", "deliver_in": 3_600, "headers": {"h": "v"}}
+    await keyed.call("a", "POST", "/v1/messages:batch", [body], status=201)
+    await keyed.call(
+        "a", "PUT", "/v1/schedules/s", {"every": "PT1H", "topic": "s", "payload": "x"}, status=201
+    )
+    for name in names:
+        assert "owner" not in await keyed.body("ops", "GET", f"/v1/messages/{name}")
+    shown = {"Authorization": f"Bearer {keyed.keys['ops']}"}
+    async with keyed.server.http.get("/v1/messages:export", headers=shown) as response:
+        assert "owner" not in await response.text()
+    keyed.file.revoke("a")
+    keyed.take()
+    keyed.server.app.core.review()
+    await keyed.server.pass_time(3_601_000)
+    assert link.topics == ["ops"]
+    page = await keyed.body("ops", "GET", "/metrics")
+    assert b"fasti_messages_withheld_total 3.0" in page
+
+
 async def test_a_key_that_is_revoked_or_changed_counts_at_once(keyed: Keyed) -> None:
     keyed.add("a")
     await keyed.schedule("a", "t")

@@ -1,0 +1,113 @@
+"""Whether what somebody has sent may be handed out: only if he may send it now.
+
+A message has an owner, the name of the key that sent it (shards/record.py). Between sending and delivery lie
+days: it is delayed, retained, missed by a session, replayed. Rules change meanwhile and keys are revoked, so
+whoever is about to hand a message out asks here. It is handed out if the key of that name, as the files have
+it now, may publish to the topic; `%c` stands for the client that published it. A key that is not there may
+nothing. Who takes over the name takes over what was sent under it.
+
+What is not handed out is *withheld*: nobody gets it, it is not retained, read positions go on past it. Its
+row stays, and is handed out to who reads it again when its owner may.
+
+Everybody's: what has no owner, because nobody had to show a key or the server itself made it.
+
+Answers are remembered up to REMEMBERED_BYTES, at which all are forgotten, and until the files change
+(`forget`). It is asked once for each delivery of a session that reads on, so the usual case, no owner, comes
+first.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from shards.record import Record
+
+from ..logs import by, shown
+from .subscriber import Rights
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_BYTES = 4 << 20
+ANSWER_OVERHEAD = 300
+"""Bytes of a remembered answer besides its names and topic."""
+
+RightsOf = Callable[[str, str], Rights | None]
+"""What a client may, by the name of its key and its id; None: everything."""
+
+
+def owner_of(rights: Rights | None) -> bytes:
+    """The owner of what a client with these rights sends; empty: nobody's."""
+    return b"" if rights is None else rights.name.encode()
+
+
+class Auth(Protocol):
+    """Who may do what, as the files have it now."""
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody is asked for anything, ever."""
+
+    def rights_of(self, name: str, client_id: str) -> Rights | None: ...
+
+    def quota_of(self, owner: bytes) -> int:
+        """How many messages of that name may be pending; 0: any number."""
+
+
+class Open:
+    """Where there are no keys."""
+
+    is_open = True
+
+    def rights_of(self, name: str, client_id: str) -> None:
+        """Everything."""
+
+    def quota_of(self, owner: bytes) -> int:  # noqa: ARG002
+        return 0
+
+
+class Owners:
+    """Asked by dispatch and by replay. `withheld`: how often the answer was no."""
+
+    def __init__(self, rights_of: RightsOf) -> None:
+        self._rights_of = rights_of
+        self._known: dict[tuple[bytes, bytes, bytes], bool] = {}
+        """By owner, publisher and topic."""
+        self._rights: dict[tuple[bytes, bytes], Rights | None] = {}
+        self._bytes = 0
+        self.withheld = 0
+
+    def allow(self, record: Record) -> bool:
+        """Whether a message may be handed out; if not, that is counted."""
+        owner = record.owner
+        if not owner:
+            return True
+        key = owner, record.publisher, record.topic
+        answer = self._known.get(key)
+        if answer is None:
+            answer = self._find(*key)
+        if not answer:
+            self.withheld += 1
+        return answer
+
+    def forget(self) -> None:
+        """The files say something else now."""
+        self._known = {}
+        self._rights = {}
+        self._bytes = 0
+
+    def _find(self, owner: bytes, publisher: bytes, topic: bytes) -> bool:
+        """Said in the log when it is no, and not again before it is forgotten."""
+        size = ANSWER_OVERHEAD + 2 * (len(owner) + len(publisher)) + len(topic)
+        if self._bytes + size > REMEMBERED_BYTES:
+            self.forget()
+        client = owner, publisher
+        if client not in self._rights:
+            self._rights[client] = self._rights_of(*(name.decode(errors="replace") for name in client))
+        rights = self._rights[client]
+        answer = rights is None or rights.may_publish(topic)
+        if not answer:
+            name = shown(owner)
+            log.warning("withheld: %s may not send to %s", name, shown(topic), extra=by(name))
+        self._known[owner, publisher, topic] = answer
+        self._bytes += size
+        return answer

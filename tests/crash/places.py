@@ -1,0 +1,116 @@
+"""The places in the code that change the disk, found by reading it: each is to be killed at (test_places.py).
+
+A place is a call: of the engine's, of the store's, of the operating system's, by the names below. What is
+found here and is killed at by no plot (plots.py) fails the test, unless `FREE` says why it need not be.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.support.server import ROOT
+
+ROOMS = ("shards", "server", "spark")
+ALWAYS = frozenset(
+    (
+        *("fsync", "fdatasync", "rename", "unlink", "rmtree", "rmdir", "mkdir", "makedirs", "touch"),
+        *("hardlink_to", "symlink_to", "write_text", "write_bytes", "ftruncate", "truncate", "mkstemp"),
+        *("copyfile", "copy2", "copytree", "copyfileobj", "TemporaryDirectory", "NamedTemporaryFile"),
+        *("create_checkpoint", "ingest_external_file", "flush_wal", "create_column_family"),
+        *("drop_column_family", "compact_range", "ParquetWriter", "write_table", "ZipFile", "dump"),
+    )
+)
+BY_RECEIVER = {
+    "write": re.compile(r"(store|_db|db|file|writer)$"),
+    "finish": re.compile(r"^writer$"),
+    "flush": re.compile(r"(store|_db|db|file|family)$"),
+    "checkpoint": re.compile(r"store$"),
+    "ingest": re.compile(r"store$"),
+    "compact": re.compile(r"store$"),
+    "mark": re.compile(r"store$"),
+    "repair": re.compile(r"Rdict$"),
+    "remove": re.compile(r"^os$"),
+    "link": re.compile(r"^os$"),
+    "symlink": re.compile(r"^os$"),
+}
+WRITING = re.compile(r"[wax+]|O_WRONLY|O_RDWR|O_CREAT|^mode$")
+
+
+class Place(NamedTuple):
+    """A call: in which function, by which name, on which lines."""
+
+    function: str
+    """`shards.mark:Mark.prepare`."""
+    call: str
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.function} {self.call}"
+
+
+FREE = {
+    "shards.memory:": "in RAM, for tests",
+    "shards.open_group:OpenGroup._slice_for open": "a slice is opened in RAM",
+    "shards.open_group:OpenGroup.place touch": "a group in RAM",
+    "shards.open_group:OpenGroup.retire touch": "a group in RAM",
+    "shards.recover:_read_again replace": "the directory in RAM",
+    "server.auth.keyring:Keyring.take replace": "rights in RAM",
+    "server.auth.rights:Principal.revoke replace": "rights in RAM",
+    "server.http.gate:_go_ahead write": "a socket",
+    "server.mqtt.listeners:Listeners._open open": "sockets",
+    "spark.java:": "a wrapper for Java in a temporary directory of the process, made anew each time",
+    "spark.session:": "the code as an archive for Spark, in a temporary directory of the process",
+}
+"""Places that change no disk that anybody comes back to; why. By how their names begin."""
+
+
+def places() -> list[Place]:
+    """All of them, those that are free too."""
+    found: list[Place] = []
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found += _of_tree(module, ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def why_free(place: Place) -> str | None:
+    return next((why for start, why in FREE.items() if place.name.startswith(start)), None)
+
+
+def _of_tree(module: str, tree: ast.AST, within: str = "") -> Iterator[Place]:
+    for node in ast.iter_child_nodes(tree):
+        inner = within
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{within}{node.name}."
+        if isinstance(node, ast.Call) and _changes(node):
+            call = ast.unparse(node.func).rpartition(".")[2]
+            yield Place(f"{module}:{within.rstrip('.')}", call, node.lineno, node.end_lineno or node.lineno)
+        yield from _of_tree(module, node, inner)
+
+
+def _changes(node: ast.Call) -> bool:
+    receiver, _, name = ast.unparse(node.func).rpartition(".")
+    if name in ALWAYS:
+        return True
+    if name in BY_RECEIVER:
+        return bool(BY_RECEIVER[name].search(receiver))
+    if name == "replace":
+        return len(node.args) == 1 and not node.keywords and receiver != "msgspec.structs"
+    if name in ("open", "fdopen"):
+        return any(WRITING.search(_text(argument)) for argument in _modes(node, receiver))
+    return False
+
+
+def _modes(node: ast.Call, receiver: str) -> list[ast.expr]:
+    """What may say how a file is opened: `path.open(mode)`, `open(path, mode)`."""
+    named = [keyword.value for keyword in node.keywords if keyword.arg in ("mode", "flags")]
+    is_path = receiver not in ("", "os", "io")
+    return named + (node.args[:1] if is_path else node.args[1:2])
+
+
+def _text(node: ast.expr) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else ast.unparse(node)

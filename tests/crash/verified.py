@@ -1,0 +1,17 @@
+"""What is wrong in a data directory that nobody has open, as `verify` finds it; nothing is written."""
+
+from pathlib import Path
+
+from shards.recover import read_directory, stored_cursor
+from shards.rocks import RocksStore
+from shards.verify import strays, verify_counts, verify_tables
+
+
+def verified(data: Path) -> list[str]:
+    """Each begins with its kind in the ledger."""
+    store = RocksStore(data, read_only=True)
+    directory = read_directory(store, 1 << 20)
+    floor = stored_cursor(store, 0).floor
+    found = (*verify_tables(store), *verify_counts(store, directory), *strays(store, directory, floor))
+    store.close()
+    return [f"not verified: {one}" for one in found]

@@ -1,0 +1,394 @@
+"""What somebody has sent goes out only as long as he may send it: on every way that a message takes."""
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Ack, Publish, Will
+from server.delivery.owners import REMEMBERED_BYTES, Owners
+from server.schedules.recurring import Schedules
+from shards.record import Record, encode
+from shards.schedules import TimingRow
+from tests.support.keyed import Keyed
+from tests.support.rig import Peer, props
+from timeline.filters import matches
+from timeline.position import START
+
+GONE = ("rule", "revoked")
+"""How a key loses its right to send to `m`."""
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Keyed:
+    rig = Keyed(tmp_path)
+    rig.add("meter", publish=["m", "other"])
+    return rig
+
+
+def lose(rig: Keyed, how: str) -> None:
+    if how == "rule":
+        rig.change("meter", '"m"', '"x"')
+    elif how == "revoked":
+        rig.revoke("meter")
+
+
+def regain(rig: Keyed, how: str) -> None:
+    """The right comes back: with the rule, or with another key of the same name."""
+    if how == "rule":
+        rig.change("meter", '"x"', '"m"')
+    else:
+        rig.add("meter", publish=["m", "other"])
+
+
+def send(rig: Keyed, kind: str) -> None:
+    """Messages `m` of the meter, which may be sent, and `other` of ops, to the same topic."""
+    for name in ("meter", "ops"):
+        peer = rig.come(name)
+        text = "m" if name == "meter" else "other"
+        if kind == "delayed":
+            peer.publish1("$delayed/60/m", text)
+        elif kind == "retained":
+            peer.publish1("m" if name == "meter" else "m/2", text, retain=True)
+        else:
+            peer.publish1("m", text)
+        peer.disconnect()
+
+
+def reader(rig: Keyed, client_id: str = "reader", qos: int = 1) -> Peer:
+    peer = rig.stay("ops", client_id)
+    peer.subscribe("m/#", qos=qos)
+    return peer
+
+
+def taken(peer: Peer) -> list[str]:
+    return peer.take_all()
+
+
+def rewind(rig: Keyed, client_id: str) -> None:
+    core = rig.core
+    subscriber = core.sessions.get(client_id)
+    assert subscriber is not None
+    core.broker.submit(lambda commit: core.broker.rewind(commit, subscriber, START), lambda durable: None)
+    rig.pump()
+
+
+@pytest.mark.parametrize("how", ["lives", "crash"])
+@pytest.mark.parametrize("change", GONE)
+@pytest.mark.parametrize("kind", ["delayed", "missed", "retained"])
+def test_what_may_not_be_sent_any_more_is_withheld(rig: Keyed, kind: str, change: str, how: str) -> None:
+    """And handed out to who reads it again when it may be sent again."""
+    peer = reader(rig)
+    if kind != "delayed":
+        peer.drop()
+    send(rig, kind)
+    if how == "crash":
+        rig.crash()
+        rig.pump()
+    lose(rig, change)
+    if kind != "delayed" or how == "crash":
+        peer = reader(rig, "new") if kind == "retained" else rig.stay("ops", "reader")
+    rig.pass_ms(61_000)
+    assert taken(peer) == ["other"]
+    assert rig.core.owners.withheld == 1
+    assert rig.core.opened.pending == 0, "dispatch does not wait for it"
+    regain(rig, change)
+    if kind == "retained":
+        peer.unsubscribe("m/#")
+        peer.subscribe("m/#", qos=1)
+        assert sorted(taken(peer)) == ["m", "other"]
+    else:
+        assert taken(peer) == [], "nobody is sent it by itself"
+        rewind(rig, "reader")
+        assert taken(peer) == ["m", "other"]
+
+
+def test_a_key_of_the_same_name_takes_over_what_was_sent_under_it(rig: Keyed) -> None:
+    peer = reader(rig)
+    send(rig, "delayed")
+    lose(rig, "revoked")
+    regain(rig, "revoked")
+    rig.pass_ms(61_000)
+    assert taken(peer) == ["m", "other"]
+    assert rig.core.owners.withheld == 0
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("change", GONE)
+def test_a_group_is_not_handed_it(rig: Keyed, qos: int, change: str) -> None:
+    peer = rig.stay("ops", "worker")
+    peer.subscribe("$share/g/m", qos=qos)
+    send(rig, "delayed")
+    lose(rig, change)
+    rig.pass_ms(61_000)
+    assert taken(peer) == ["other"]
+
+
+@pytest.mark.parametrize("share", ["", "$share/g/"])
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("change", GONE)
+def test_what_was_in_flight_is_not_sent_again(rig: Keyed, qos: int, change: str, share: str) -> None:
+    peer = rig.stay("ops", "reader")
+    peer.subscribe(share + "m", qos=qos)
+    for name in ("meter", "ops"):
+        one = rig.come(name, f"{name}-sends")
+        one.publish2("m", name) if qos == 2 else one.publish1("m", name)
+    assert peer.payloads() == ["meter", "ops"]
+    peer.drop()
+    lose(rig, change)
+    assert taken(rig.stay("ops", "reader")) == ["ops"]
+    assert not rig.core.sessions.get("reader").session.flights  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("change", ["none", *GONE])
+@pytest.mark.parametrize("delay", [0, 30])
+def test_a_will_is_withheld_when_it_would_come(rig: Keyed, change: str, delay: int) -> None:
+    """On the timeline, and one that waits in a session that was away when it was published."""
+    will = Will(b"m", b"gone", 1, False, props(will_delay=delay) if delay else None)
+    peer = reader(rig)
+    if not delay:
+        peer.drop()
+    rig.stay("meter", will=will).drop()
+    lose(rig, change)
+    if not delay:
+        peer = rig.stay("ops", "reader")
+    rig.pass_ms(31_000)
+    assert taken(peer) == (["gone"] if change == "none" else [])
+
+
+def test_a_recurring_schedule_stamps_its_owner(rig: Keyed) -> None:
+    peer = reader(rig)
+    record = encode(Record(b"m", b"tick", owner=b"meter"))
+    timing = TimingRow("every", "60000", "UTC")
+    schedules: Schedules = rig.core.schedules
+    rig.core.broker.submit(
+        lambda commit: schedules.put(commit, "s", timing, record, b"{}"), lambda durable: None
+    )
+    rig.pump()
+
+    def minutes(count: int) -> list[str]:
+        for _ in range(60 * count):
+            rig.pass_ms(1_000)
+            schedules.step()
+            rig.pump()
+        return taken(peer)
+
+    assert minutes(3) == ["tick"] * 3
+    lose(rig, "revoked")
+    assert minutes(3) == []
+    assert rig.core.opened.owned.pending(b"meter") == 1, "it goes on, and nobody gets it"
+    regain(rig, "revoked")
+    assert minutes(2) == ["tick"] * 2
+
+
+def test_what_is_withheld_does_not_become_what_is_retained(rig: Keyed) -> None:
+    """Neither in the place of a good one, nor to clear it."""
+    rig.come("ops").publish1("m", "good", retain=True)
+    meter = rig.come("meter")
+    meter.publish1("$delayed/10/m", "bad", retain=True)
+    meter.publish1("$delayed/20/m", "", retain=True)
+    lose(rig, "revoked")
+    rig.pass_ms(30_000)
+    assert taken(reader(rig)) == ["good"]
+
+
+@pytest.mark.parametrize("client_id", ["c1", "c2"])
+def test_a_rule_is_asked_for_the_client_that_has_published(rig: Keyed, client_id: str) -> None:
+    rig.add("fleet", publish=["m/%c"])
+    peer = reader(rig)
+    rig.come("fleet", client_id).publish1(f"$delayed/10/m/{client_id}", client_id)
+    rig.change("fleet", '"m/%c"', '"m/c1", "x/%c"')
+    rig.pass_ms(11_000)
+    assert taken(peer) == (["c1"] if client_id == "c1" else [])
+
+
+def test_what_nobody_owns_goes_to_everybody(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path, allow_anonymous=True)
+    peer = reader(rig)
+    rig.connected("c").publish1("$delayed/10/m", "anybody's")
+    rig.pass_ms(11_000)
+    assert taken(peer) == ["anybody's"]
+
+
+def test_without_keys_nothing_is_withheld_any_more(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path)
+    rig.add("meter", publish=["m"])
+    reader(rig)
+    rig.come("meter").publish1("$delayed/10/m", "m")
+    rig.revoke("meter")
+    rig.crash(settings=type(rig.core.config)())
+    peer = rig.lasting("reader")
+    rig.pass_ms(11_000)
+    assert taken(peer) == ["m"]
+
+
+def test_a_dead_letter_is_the_server_s(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path, max_attempts=1)
+    rig.add("meter", publish=["m"])
+    dead = rig.stay("ops", "dead")
+    dead.subscribe("$dead/#", qos=1)
+    reader(rig)
+    rig.come("meter").publish1("m", "poison")
+    for peer in list(rig.peers):
+        if peer.connection.client_id == "reader":
+            peer.drop()
+    rig.stay("ops", "reader")
+    lose(rig, "revoked")
+    rig.pump()
+    assert taken(dead) == ["poison"]
+
+
+def test_a_quota_of_what_may_be_pending(rig: Keyed) -> None:
+    rig.add("few", pending=2)
+    peer = rig.come("few")
+    far = "$delayed/5000/m"
+    assert [peer.publish1(far).reason for _ in range(3)] == [0, 0, 0x97]
+    assert rig.come("ops").publish1(far).reason == 0, "of nobody else"
+    rig.crash()
+    rig.pump()
+    peer = rig.come("few")
+    assert peer.publish1(far).reason == 0x97
+    assert peer.publish1("n").reason == 0x10, "what is not stored waits for nobody"
+    rig.change("few", "pending = 2", "pending = 3")
+    assert [peer.publish1("$delayed/10/m").reason, peer.publish1(far).reason] == [0, 0x97]
+    rig.pass_ms(11_000)
+    assert [peer.publish1(far).reason for _ in range(2)] == [0, 0x97]
+    old = rig.come("few", "old", level=4)
+    old.publish(far, "x", 1)
+    assert old.is_closed
+
+
+def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Rules:
+        name, is_live = "a", True
+
+        def may_publish(self, topic: bytes) -> bool:
+            return topic != b"no"
+
+        def may_receive(self, topic: bytes) -> bool:
+            raise NotImplementedError
+
+        def may_subscribe(self, topic_filter: str) -> bool:
+            raise NotImplementedError
+
+    def rights_of(name: str, client_id: str) -> Rules:
+        asked.append((name, client_id))
+        return Rules()
+
+    owners = Owners(rights_of)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
+            assert owners.allow(Record(b"yes", b"", owner=b"a", publisher=b"c"))
+            assert owners.allow(Record(b"no", b"", publisher=b"c"))
+    assert asked == [("a", "c")]
+    assert owners.withheld == 3
+    assert [record.message for record in caplog.records] == ["withheld: a may not send to no"]
+    owners.forget()
+    assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
+    assert len(asked) == 2
+    before = len(asked)
+    for number in range(3 * REMEMBERED_BYTES // 1_000):
+        assert owners.allow(Record(b"%d" % number * 50, b"", owner=b"a", publisher=b"%d" % number))
+    owners.allow(Record(b"yes", b"", owner=b"a", publisher=b"c"))
+    assert len(asked) > before
+
+
+RULES = (["a"], ["b", "b/#"], ["#"], [], ["+/1"], ["a/#", "c"], ["%c/#"])
+TOPICS = ("a", "a/1", "b", "b/1", "c", "c1/x", "c2/x")
+
+
+class Walk:
+    """Whatever happens: nothing arrives that its sender may not send at that moment."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.rig = Keyed(folder)
+        self.rules = {"s1": RULES[2], "s2": RULES[2]}
+        for name, rules in self.rules.items():
+            self.rig.add(name, publish=rules)
+        self.arrived = self.sent = self.withheld = 0
+        self.peers: dict[str, Peer] = {}
+
+    def run(self, steps: int) -> int:
+        """How many deliveries there were."""
+        often: tuple[Callable[[], None], ...] = (self.publish, self.publish, self.publish, self.connect)
+        for _ in range(steps):
+            self.chance.choice((*often, self.change, self.drop, self.pass_time, self.rewind, self.crash))()
+            self.look()
+        return self.arrived
+
+    def look(self) -> None:
+        for peer in self.peers.values():
+            is_acked = self.chance.random() < 0.6
+            while peer.inbox:
+                packet = peer.inbox.pop(0)
+                if isinstance(packet, Publish):
+                    self.arrived += 1
+                    name, client_id = packet.payload.decode().split()[:2]
+                    allowed = [rule.replace("%c", client_id) for rule in self.rules[name]]
+                    assert any(matches(rule, packet.topic.decode()) for rule in allowed), (packet, allowed)
+                    if packet.qos and is_acked:
+                        peer.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
+                elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:
+                    peer.ack(wire.PUBCOMP, packet.packet_id)
+
+    def publish(self) -> None:
+        name, client_id = self.chance.choice(("s1", "s2")), self.chance.choice(("c1", "c2"))
+        topic = self.chance.choice(TOPICS)
+        if self.chance.random() < 0.4:
+            topic = f"$delayed/{self.chance.randrange(1, 5)}/{topic}"
+        peer = self.rig.come(name, client_id)
+        self.sent += 1
+        text = f"{name} {client_id} {self.sent}"
+        peer.publish(topic, text, self.chance.randrange(3), retain=self.chance.random() < 0.3)
+        peer.disconnect()
+
+    def change(self) -> None:
+        name = self.chance.choice(sorted(self.rules))
+        before, self.rules[name] = self.rules[name], self.chance.choice(RULES)
+        self.rig.change(name, _toml(before), _toml(self.rules[name]))
+
+    def connect(self) -> None:
+        name = self.chance.choice(("r1", "r2"))
+        if name in self.peers:
+            self.peers.pop(name).drop()
+        peer = self.peers[name] = self.rig.peer()
+        peer.connect(name, clean=False, expiry=3_600, username="ops", key=self.rig.keys["ops"], pump=False)
+        text = self.chance.choice(("#", "a/#", "$share/g/#"))
+        peer.subscribe(text, qos=self.chance.randrange(3), pump=False)
+        self.rig.pump()
+
+    def drop(self) -> None:
+        if self.peers:
+            self.peers.pop(self.chance.choice(sorted(self.peers))).drop()
+
+    def rewind(self) -> None:
+        if self.peers:
+            rewind(self.rig, self.chance.choice(sorted(self.peers)))
+
+    def pass_time(self) -> None:
+        self.rig.pass_ms(2_000)
+
+    def crash(self) -> None:
+        if self.chance.random() < 0.3:
+            self.peers.clear()
+            self.withheld += self.rig.core.owners.withheld
+            self.rig.crash(self.chance.randrange(3))
+            self.rig.pump()
+
+
+def _toml(rules: list[str]) -> str:
+    return f"publish = {rules}".replace("'", '"')
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_goes_out_that_its_sender_may_not_send(tmp_path: Path, seed: int) -> None:
+    walk = Walk(tmp_path, seed)
+    assert walk.run(150) > 5
+    assert walk.withheld + walk.rig.core.owners.withheld > 5
