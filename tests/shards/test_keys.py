@@ -81,3 +81,9 @@ def test_nothing_is_above_last() -> None:
     )
     assert top < keys.LAST
     assert keys.message(MessageId((1 << 128) - 1)) < keys.LAST
+
+
+def test_the_bytes_of_small_keys() -> None:
+    assert keys.structure(258) == b"\x01\x02"
+    assert keys.retained_at(position(1, 2)) == b"\xff" + bytes(5) + b"\x01" + bytes(5) + b"\x02"
+    assert keys.received("c", 258) == b"c\0\x01\x02"
