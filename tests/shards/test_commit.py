@@ -6,6 +6,7 @@ from shards import keys
 from shards.commit import Caps, Control, Known, Outcome, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
+from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
 from shards.record import CANCELLED, MOVED, decode
 from shards.recover import Opened, count_pending
@@ -91,6 +92,15 @@ def test_a_slice_with_as_many_shards_as_it_can_have_takes_no_more(monkeypatch: p
         group(opened).put([draft(NOW + 5, "d")])
     assert (caught.value.why, caught.value.index) == ("over-quota", 0)
     assert texts(opened) == ["a", "b", "c"]
+
+
+def test_the_floor_of_a_group_is_the_lowest_place_that_it_touches() -> None:
+    made = GroupCommit()
+    floors = []
+    for place in (5, 3, 9, 3):
+        made.touch(Position(place))
+        floors.append(made.floor)
+    assert floors == [5, 3, 3, 3]
 
 
 def test_a_group_tells_how_many_rows_it_has() -> None:

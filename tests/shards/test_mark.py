@@ -111,3 +111,14 @@ def test_it_is_on_disk_when_it_has_been_written(mark: Mark, monkeypatch: pytest.
     mark.write(7)
     folder = mark.path.parent.name
     assert synced == [(mark.path.with_suffix(".new").name, 8_192), (folder, 0), (mark.path.name, 8_192)]
+
+
+def test_of_two_copies_the_later_counts(mark: Mark) -> None:
+    mark.prepare()
+    for numbers in ((5, 9), (9, 5)):
+        halves = []
+        for number in numbers:
+            mark.write(number)
+            halves.append(mark.path.read_bytes()[:4_096])
+        mark.path.write_bytes(b"".join(halves))
+        assert mark.read() == 9

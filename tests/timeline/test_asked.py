@@ -51,5 +51,6 @@ def test_it_is_a_list_without_doubles_and_survives(steps: list[tuple[str, str]])
 
 def test_rows_of_before_ask_for_nothing() -> None:
     asked = Asked()
+    assert asked.done == 0
     asked.restore([Subscription("a", 1, Position(0))], 0, b"")
     assert (len(asked), asked.done, asked.topic) == (0, 0, b"")

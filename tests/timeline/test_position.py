@@ -83,6 +83,7 @@ def test_anything_else_is_no_id(text: str) -> None:
 
 def test_an_id_of_zeros_can_be_read() -> None:
     assert parse_id("0" * 32) == MessageId(0)
+    assert parse_id("0123456789abcdef" * 2) == 0x0123456789ABCDEF0123456789ABCDEF
 
 
 def test_which_ids_are_of_held_messages() -> None:
