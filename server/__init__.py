@@ -5,9 +5,12 @@
     kinds.py         how a value of config.toml is read and shown
     config.py        what can be set, and where each value is from
     logs.py          logging: one line an event, as text or JSON
+    networks.py      where clients come from, and how many connections each network has open
     files.py         how many files the process may have open
+    watch.py         files of keys and certificates, read again when they change
     accepting.py     sockets that listen, and connections before they have a protocol
-    tls.py           certificates, read again when their files change
+    revoked.py       lists of revoked certificates: whether one is on them
+    tls.py           certificates, read again when their files change; what TLS has not sent
     browsers.py      which pages in a browser may speak to this server
     version.py       which version of the server this is
 

@@ -9,7 +9,8 @@ then does or does not.
 Descriptors run out, too. Each connection is one, and so is each file of the store, which must be able to
 open the next one: so the last few are not for connections. Who comes then is closed at once, and the log
 says why. If not even an accept is possible any more, a descriptor that was kept for this is given up for a
-moment: accepting and closing tells a client more than waiting in the backlog would.
+moment: accepting and closing tells a client more than waiting in the backlog would. Both are counted, as is a
+handshake that takes too long.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import os
 import resource
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -37,6 +39,8 @@ SPARE_FILES = 64
 """Descriptors that connections leave to the store; of a small limit an eighth."""
 TLS_END_S = 2.0
 """How long a client may take to agree to the end of TLS."""
+FILES = "open files"
+"""What is counted of who is not taken because the process has no descriptor left."""
 
 
 class Opening(asyncio.Protocol):
@@ -61,26 +65,28 @@ class _Way(NamedTuple):
 
     begin: Begin
     context: Context | None
-    handshake_s: float
 
 
 class Acceptor:
     """The listening sockets of one door."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounded: Counter[str], *, handshake_bound: str, handshake_s: float) -> None:
+        """`bounded`: counts who is turned away here, by the bound that was reached. `handshake_s`: how long
+        TLS may take, by the setting `handshake_bound`."""
+        self._bounded = bounded
+        self._handshake_bound = handshake_bound
+        self._handshake_s = handshake_s
         self._sockets: list[socket.socket] = []
         self._openings: set[asyncio.Task[None]] = set()
         self._spare: int | None = None
 
-    async def open(
-        self, address: Address, begin: Begin, context: Context | None, *, handshake_s: float
-    ) -> int:
-        """Listen; the port. `handshake_s`: how long TLS may take. Raises OSError."""
+    async def open(self, address: Address, begin: Begin, context: Context | None) -> int:
+        """Listen; the port. Raises OSError."""
         opened = await _bound(address)
         self._keep_spare()
         self._sockets += opened
         for listening in opened:
-            self._listen(listening, _Way(begin, context, handshake_s))
+            self._listen(listening, _Way(begin, context))
         return int(opened[0].getsockname()[1])
 
     def close(self) -> None:
@@ -112,7 +118,7 @@ class Acceptor:
                 return
             cause = by(str(peer[0]))
             if accepted.fileno() >= files_max:
-                _say_full(cause)
+                self._refuse_full(cause)
                 accepted.close()
                 continue
             protocol = way.begin(str(peer[0]))
@@ -131,7 +137,7 @@ class Acceptor:
     def _begin(
         self, accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
     ) -> None:
-        opening = asyncio.get_running_loop().create_task(_connect(accepted, protocol, way, cause))
+        opening = asyncio.get_running_loop().create_task(self._connect(accepted, protocol, way, cause))
         self._openings.add(opening)
 
         def connected(ended: asyncio.Task[None]) -> None:
@@ -141,6 +147,34 @@ class Acceptor:
                 protocol.connection_lost(None)
 
         opening.add_done_callback(connected)
+
+    async def _connect(
+        self, accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
+    ) -> None:
+        connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
+        if way.context is None:
+            await connect()
+            return
+        try:
+            await connect(
+                ssl=way.context(), ssl_handshake_timeout=self._handshake_s, ssl_shutdown_timeout=TLS_END_S
+            )
+        except ssl.SSLError as error:
+            # Nothing above would say so.
+            text = "connection closed: no TLS handshake on a port that is for TLS (%s)"
+            log.warning(text, error.reason, extra=cause)
+        except ConnectionAbortedError:
+            self._bounded[self._handshake_bound] += 1
+            text = "connection closed: no TLS handshake within %g s"
+            log.info(text, self._handshake_s, extra=cause)
+        except OSError:
+            log.info("connection closed: its client went in the midst of the TLS handshake", extra=cause)
+
+    def _refuse_full(self, cause: Mapping[str, object]) -> None:
+        self._bounded[FILES] += 1
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = "connection refused: out of file descriptors, %d may be open (ulimit -n)"
+        log.warning(text, soft, extra=cause)
 
     def _shed(self, listening: socket.socket) -> bool:
         """Accept one with the descriptor that is kept for this, and close it; False if there is none."""
@@ -153,7 +187,7 @@ class Acceptor:
             return False
         accepted.close()
         self._keep_spare()
-        _say_full(by(str(peer[0])))
+        self._refuse_full(by(str(peer[0])))
         return True
 
     def _keep_spare(self) -> None:
@@ -165,26 +199,6 @@ class Acceptor:
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
-
-
-async def _connect(
-    accepted: socket.socket, protocol: Opening, way: _Way, cause: Mapping[str, object]
-) -> None:
-    connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
-    if way.context is None:
-        await connect()
-        return
-    try:
-        await connect(
-            ssl=way.context(), ssl_handshake_timeout=way.handshake_s, ssl_shutdown_timeout=TLS_END_S
-        )
-    except ssl.SSLError as error:
-        # Nothing above would say so.
-        text = "connection closed: no TLS handshake on a port that is for TLS (%s)"
-        log.warning(text, error.reason, extra=cause)
-    except OSError:
-        text = "connection closed: no TLS handshake within %g s"
-        log.info(text, way.handshake_s, extra=cause)
 
 
 def read_on(transport: asyncio.ReadTransport) -> bool:
@@ -203,11 +217,6 @@ def _files_max() -> float:
     """The number that a connection's descriptor stays below. They are given from the lowest one up."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return float("inf") if soft == resource.RLIM_INFINITY else soft - min(SPARE_FILES, soft // 8)
-
-
-def _say_full(cause: Mapping[str, object]) -> None:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    log.warning("connection refused: out of file descriptors, %d may be open (ulimit -n)", soft, extra=cause)
 
 
 async def _bound(address: Address) -> list[socket.socket]:

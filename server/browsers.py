@@ -27,6 +27,7 @@ import ipaddress
 from asyncio import BaseTransport
 from collections.abc import Sequence
 
+from .config import Config
 from .kinds import Address
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -86,9 +87,29 @@ class Pages:
             return
         raise ForeignHost("the request is for a host that is not one of this server (http.hosts)")
 
-    def opens_to(self, origin: str) -> bool:
-        """Whether pages of this origin may do everything, and read the answers."""
-        return "*" in self._origins or origin.lower() in self._origins
+    @property
+    def opens_to_some(self) -> bool:
+        """Whether there are other origins whose pages may."""
+        return bool(self._origins)
+
+    def opens_to(self, origin: str | None) -> bool:
+        """Whether pages of this origin may do everything, and read the answers. None: of none."""
+        return origin is not None and ("*" in self._origins or origin.lower() in self._origins)
+
+
+def http_pages(config: Config) -> Pages:
+    """The rule where HTTP listens."""
+    http = config.http
+    has_keys = bool(config.auth.keys_file)
+    return Pages(http.listen, hosts=http.hosts, origins=http.origins, has_keys=has_keys)
+
+
+def websocket_pages(config: Config, listen: Address) -> Pages:
+    """The rule where MQTT over websockets listens."""
+    origins = (*config.http.origins, *config.mqtt.ws_origins)
+    # Where anybody is let in a page gets much without a key, whoever else has one.
+    has_keys = bool(config.auth.keys_file) and not config.lets_anybody(listen)
+    return Pages(listen, hosts=config.http.hosts, origins=origins, has_keys=has_keys)
 
 
 def _is_own(origin: str, host: str, transport: BaseTransport) -> bool:

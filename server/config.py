@@ -12,6 +12,7 @@ An attribute has the name of its key; a duration adds its unit (`retention` -> `
 setting that is silently not applied is worse than a server that does not start.
 """
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -180,6 +181,7 @@ class Limits:
     max_delay_ms: int = _key(MS, "3650d")
     max_payload: int = _key(size(1), "256KiB")
     connections: int = _key(count(1), 10_000)
+    connections_per_address: int = _key(count(0), 0)
     connect_rate: int = _key(count(0), 1_000)
     connect_timeout_ms: int = _key(MS, "10s")
     sessions: int = _key(count(1), 100_000)
@@ -321,7 +323,7 @@ def _from_file(path: Path | None) -> Iterator[Wish]:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(str(path), f"is not TOML: {error}") from None
     for section, keys in tree.items():
         if not isinstance(keys, dict):
@@ -369,7 +371,7 @@ def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
             value, origin = wishes[key]
             try:
                 changes[item.name] = item.metadata["kind"].read(value)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ConfigError(key, f"{error}, got {value!r} ({origin})") from None
     return replace(default, **changes)
 
@@ -382,7 +384,9 @@ def _capped(config: Config) -> Config:
 
 def _check_together(config: Config) -> None:
     """Raise ConfigError for values that are fine each and not together."""
-    limits, auth = config.limits, config.auth
+    limits, auth, data = config.limits, config.auth, os.path.abspath(config.store.dir)
+    if Path(os.path.abspath(config.store.backups_dir)).is_relative_to(data):
+        raise ConfigError("store.backups", f"must not lie in store.dir ({data})")
     for key, bound in (
         ("http.max_body", config.http.max_body),
         ("shards.cap_bytes", config.shards.cap_bytes),

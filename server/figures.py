@@ -46,12 +46,15 @@ class Figures(Collector):
         for (method, route, status), count in self._metrics.answers.items():
             answers.add_metric((method, route, str(status)), count)
         yield answers
-        bounded = CounterMetricFamily(
-            "fasti_http_connections_bounded", "Connections refused or closed at a bound", labels=("bound",)
-        )
-        for bound, count in self._metrics.bounded.items():
-            bounded.add_metric((bound,), count)
-        yield bounded
+        for door, counted in (("http", self._metrics.bounded), ("mqtt", self._metrics.bounded_mqtt)):
+            bounded = CounterMetricFamily(
+                f"fasti_{door}_connections_bounded",
+                "Connections refused or closed at a bound",
+                labels=("bound",),
+            )
+            for bound, count in counted.items():
+                bounded.add_metric((bound,), count)
+            yield bounded
         yield from self._jobs()
 
     def _jobs(self) -> Iterator[Metric]:
@@ -89,7 +92,8 @@ class Figures(Collector):
         yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
         yield "messages_delivered", "Messages sent to subscribers", traffic.sent
         yield "wills_lost", "Wills given up, as too many could not be placed", self._core.wills.lost
-        yield "messages_dropped", "Deliveries dropped: larger than the subscriber takes", traffic.dropped
+        text = "Deliveries dropped: larger than the subscriber takes, or at QoS 0 and it had no room for them"
+        yield "messages_dropped", text, _dropped(self._core)
 
     def _gauges(self) -> Iterator[tuple[str, str, float]]:
         core = self._core
@@ -149,6 +153,10 @@ class Figures(Collector):
         return sys_records(self._core, server_version(), int(self._core.clock.mono() - self._started_s))
 
 
+def _dropped(core: Core) -> int:
+    return core.broker.traffic.dropped + core.owed.dropped
+
+
 def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
     """One record a figure; payloads are decimal text."""
     traffic = core.broker.traffic
@@ -164,7 +172,7 @@ def sys_records(core: Core, version: str, uptime_s: int) -> list[Record]:
         "retained messages/count": core.retained.count,
         "messages/received": traffic.received,
         "messages/sent": traffic.sent,
-        "publish/messages/dropped": traffic.dropped,
+        "publish/messages/dropped": _dropped(core),
         "fasti/pending": core.opened.pending,
         "fasti/dispatched": core.dispatch.counts.dispatched,
         "fasti/slices": len(core.directory),

@@ -30,6 +30,8 @@ class Metrics:
         """Open HTTP connections."""
         self.bounded: Tally[str] = Tally()
         """HTTP connections that were refused or closed, by the setting that is their bound."""
+        self.bounded_mqtt: Tally[str] = Tally()
+        """The same of MQTT."""
         self.accepted = Counter(
             "fasti_messages_accepted", "Messages accepted over HTTP and stored", registry=self.registry
         )

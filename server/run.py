@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import uvloop
@@ -14,7 +15,7 @@ from shards.rocks import RocksStore
 
 from .accepting import Acceptor
 from .app import App
-from .auth.watch import Watch
+from .auth.last_use import NOTE_S, LastUse
 from .bounds import told_short
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
@@ -28,13 +29,15 @@ from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
 from .tls import Certificates, http_certificates, mqtt_certificates
+from .watch import Watch
 
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
-FILES_INTERVAL_S = 5
 INSIDE = Address("127.0.0.1", 0)
 """Where HTTP listens without TLS, for the server's own jobs, if elsewhere it has TLS."""
+REVIEW_S = 0.005
+"""How long the subscriptions of all sessions are looked through at a time."""
 HANDLERS_S = 0.5
 """How long handlers may go on, twice, once their connections have been ended."""
 
@@ -71,13 +74,20 @@ class Server:
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
-        self._certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
-        self._listeners = Listeners(self.app.core.broker, config, self.app.keyring, mqtt_tls)
-        self._watch = Watch(self.app.keyring, store.path, self._review)
+        app = self.app
+        self._listeners = Listeners(app.core.broker, config, app.keyring, mqtt_tls, app.metrics)
+        certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
+        self._watch = Watch([app.keyring, *certificates], self._review)
+        self._last_use = LastUse(app.keyring.used, store.path)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
-        self._acceptor = Acceptor()
+        self._acceptor = Acceptor(
+            self.app.metrics.bounded,
+            handshake_bound="http.head_timeout",
+            handshake_s=config.http.head_timeout_ms / 1000,
+        )
         self._is_started = False
+        self._reviewing: Iterator[None] = iter(())
 
     async def start(self) -> None:
         """Catch up with the timeline, then listen: MQTT first, which HTTP tells of."""
@@ -93,16 +103,16 @@ class Server:
         self._desk = build_desk(self.app, gate, self._runner.server)
         begin, tls = self._desk.connection, self._http_tls
         context = None if tls is None else tls.context
-        handshake_s = self.config.http.head_timeout_ms / 1000
-        http_port = await self._acceptor.open(http, begin, context, handshake_s=handshake_s)
+        http_port = await self._acceptor.open(http, begin, context)
         at = f"{_reachable(http.host)}:{http_port}"
         if tls is not None and self.config.spark.enabled != "off":
             # The server's own jobs come to it by an address, which is in nobody's certificate.
-            inside = await self._acceptor.open(INSIDE, begin, None, handshake_s=handshake_s)
+            inside = await self._acceptor.open(INSIDE, begin, None)
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
-        self.app.housekeeping.start((self.refresh, FILES_INTERVAL_S))
+        self.app.housekeeping.start((self._last_use.note, NOTE_S))
         self._watch.start()
+        self._review()  # the files may have changed while nobody was there
         self._is_started = True
         _settle_garbage_collector()
         for key, address in self.config.open_beyond:
@@ -111,16 +121,13 @@ class Server:
         has_keys = self.app.keyring.has_keys
         _announce(f"{http.host}:{http_port}", listening, has_tls=tls is not None, has_keys=has_keys)
 
-    def refresh(self, *, is_told: bool = False) -> None:
-        """Read certificates again that have changed, or in any case if `is_told`."""
-        for certificates in self._certificates:
-            certificates.refresh(is_told=is_told)
-
     async def stop(self) -> None:
         """Stop accepting, tell the clients, finish the group commit, close the store."""
         if self._is_started:
             self.app.housekeeping.stop()
             await self._watch.stop()
+            self._reviewing = iter(())
+            await self._last_use.note()
         self._listeners.close()
         self._acceptor.close()
         await asyncio.gather(self._stop_http(), self._stop_mqtt())
@@ -143,13 +150,24 @@ class Server:
 
     def hang_up(self) -> None:
         """SIGHUP: read again what can be read again."""
-        self.refresh(is_told=True)
         self._watch.hurry()
 
     def _review(self) -> None:
-        """Keys are others now: connections of those that count no more end, rules hold from here on."""
+        """Keys or certificates are others now: who came by one that counts no more is ended."""
         self._listeners.review()
         self.app.core.review()
+        self._reviewing = self.app.core.broker.review()
+        self._go_on_reviewing(self._reviewing)
+
+    def _go_on_reviewing(self, steps: Iterator[None]) -> None:
+        """For a bounded time, and then the others have their turn; not if it has been begun anew."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + REVIEW_S
+        if steps is self._reviewing:
+            for _ in steps:
+                if loop.time() >= until:
+                    loop.call_soon(self._go_on_reviewing, steps)
+                    break
 
     def _fatal(self) -> None:
         self.exit_code = 1

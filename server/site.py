@@ -6,6 +6,7 @@ they are given, and not the app.
 """
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,11 +16,11 @@ from aiohttp.typedefs import Middleware
 from shards.borrow import counting
 
 from .app import App
-from .browsers import Pages
-from .config import Config
+from .browsers import http_pages
 from .http.access import Access
-from .http.answers import Handler
-from .http.cors import cors, open_answer
+from .http.answers import Handler, name_server
+from .http.cors import opening, preflight
+from .http.cursors import Cursors
 from .http.front import Desk
 from .http.gate import Gate, unasked
 from .http.openapi import OpenApi
@@ -41,6 +42,7 @@ from .http.routes.slices import Slices
 from .http.routes.timeline import TimelineRoutes
 from .http.spread import Spreader
 from .http.timeline import Timeline
+from .http.turns import Turns
 from .metrics import Metrics
 
 
@@ -51,11 +53,13 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
-    spreader, access = Spreader(timeline), Access(app.keyring)
+    turns, spreader = Turns(clock, max_bytes=http.buffered_bytes), Spreader(timeline)
+    access, pages = Access(app.keyring), http_pages(config)
+    cursors = Cursors(secrets.token_bytes(32))
     site = web.Application(
         middlewares=[
             _counting(metrics),
-            cors(_pages(config)),
+            preflight(pages),
             problem_middleware,
             access.middleware(),
             gate.middleware(),
@@ -63,18 +67,19 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
         ],
         client_max_size=http.max_body,
     )
-    site.on_response_prepare.append(open_answer)
+    site.on_response_prepare.append(opening(pages))
+    site.on_response_prepare.append(name_server)
     for resource in (
-        Batch(ask, clock, timeline, spreader, metrics, limits, max_batch=http.max_batch),
-        Control(ask, clock, timeline, max_delay_ms=limits.max_delay_ms),
-        Export(clock, timeline),
-        Messages(ask, clock, timeline, spreader, metrics, limits),
-        Listing(timeline),
+        Batch(ask, clock, timeline, spreader, turns, metrics, limits, max_batch=http.max_batch),
+        Control(ask, clock, timeline, cursors, turns, max_delay_ms=limits.max_delay_ms),
+        Export(clock, timeline, turns),
+        Messages(ask, clock, timeline, spreader, turns, metrics, limits),
+        Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
-        Slices(timeline, partial(counting, store), shards, split_above=slices.split_above),
-        TimelineRoutes(clock, timeline),
+        Slices(timeline, turns, partial(counting, store), shards, split_above=slices.split_above),
+        TimelineRoutes(clock, timeline, turns),
         ScheduleRoutes(ask, clock, timeline, core.schedules, limits),
-        SessionRoutes(ask, clock, timeline, core.sessions, core.router, core.broker),
+        SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),
         Backups(store.checkpoint, app.workers, config.store),
@@ -105,16 +110,10 @@ def build_desk(app: App, gate: Gate, server: web.Server) -> Desk:
         config.http,
         config.limits,
         gate,
-        _pages(config),
+        http_pages(config),
         Access(app.keyring),
         others,
     )
-
-
-def _pages(config: Config) -> Pages:
-    http = config.http
-    has_keys = bool(config.auth.keys_file)
-    return Pages(http.listen, hosts=http.hosts, origins=http.origins, has_keys=has_keys)
 
 
 def read_side(app: App) -> Timeline:

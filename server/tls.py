@@ -1,28 +1,33 @@
 """Certificates: what a door speaks TLS with, read again when the files change.
 
-A certificate lives for weeks and a server for months, so the files are looked at every few seconds and at
-SIGHUP. What is new counts for new connections; open ones keep what they have. Files are replaced one after
-the other, so what is found may be half of it, or wrong: a pair that cannot be used is refused with a line in
-the log, and what was there stays, until the files change again.
+A certificate lives for weeks and a server for months, so the files are watched (server/watch.py). What is new
+counts for new connections; open ones keep what they have. Files are replaced one after the other, so what is
+found may be half of it, or wrong: a pair that cannot be used is refused with a line in the log, and what was
+there stays, until the files change again.
 
     cert.pem replaced                refused: the key does not fit
     key.pem replaced                 taken: new connections get the new certificate
 
-Client certificates, where a CA is named, must be of that CA and not on its list of revoked ones. Who shows
-one is known by the common name in it.
+Client certificates, where a CA is named, must be of that CA and not on its list of revoked ones; a connection
+whose certificate is on a new list ends. One that only expires meanwhile ends nothing: when that comes nobody
+has decided anything, and it cannot be shown again. Who shows one is known by the common name in it.
+
+And of the connections: what is not sent below TLS is counted (`Pieces`), as bounds are judged by it.
 """
 
-import logging
+import asyncio
 import ssl
-from asyncio import BaseTransport
-from os import stat
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from .config import Config, ConfigError
+from .revoked import Revoked, Shown, revoked_in, shown_by
+from .watch import stamps_of
 
-log = logging.getLogger(__name__)
-
-Stamp = tuple[tuple[int, int, int] | None, ...]
+PIECE = 64 << 10
+"""Bytes written at once above TLS: as many as fill the transport below."""
 
 
 class Files(NamedTuple):
@@ -42,12 +47,13 @@ class Certificates:
 
     def __init__(self, setting: str, files: Files, protocols: tuple[str, ...] = ()) -> None:
         """`protocols`: for ALPN. Raises ConfigError if they cannot be used."""
-        self._setting = setting
+        self.name = setting
+        self.paths = tuple(Path(name) for name in (files.cert, files.key, files.ca, files.crl) if name)
+        self.stamps = stamps_of(self.paths)
         self._files = files
         self._protocols = protocols
-        self._stamp = self._looked()
         try:
-            self._context = self._made()
+            self._context, self._revoked = self._made()
         except (OSError, ValueError) as error:
             raise ConfigError(setting, f"cannot be used: {_why(error)}") from None
 
@@ -55,20 +61,22 @@ class Certificates:
         """For the next connection."""
         return self._context
 
-    def refresh(self, *, is_told: bool = False) -> None:
-        """Read the files again if they have changed, or in any case if `is_told`."""
-        stamp = self._looked()
-        if stamp == self._stamp and not is_told:
-            return
-        self._stamp = stamp
-        try:
-            self._context = self._made()
-        except (OSError, ValueError) as error:
-            log.error("%s: cannot be used, the old ones stay: %s", self._setting, _why(error))
-        else:
-            log.info("%s: read again", self._setting)
+    def has_revoked(self, shown: Shown) -> bool:
+        """Whether it is on the list that there is now."""
+        return shown.serial in self._revoked.get(shown.issuer, ())
 
-    def _made(self) -> ssl.SSLContext:
+    def again(self) -> Callable[[], None]:
+        """Read the files, in any thread; what comes back puts it in place. Raises ValueError."""
+        try:
+            made = self._made()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"cannot be used: {_why(error)}") from None
+        return partial(self._put, *made)
+
+    def _put(self, context: ssl.SSLContext, revoked: Revoked) -> None:
+        self._context, self._revoked = context, revoked
+
+    def _made(self) -> tuple[ssl.SSLContext, Revoked]:
         files = self._files
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # Without a password OpenSSL would ask on the terminal for that of an encrypted key.
@@ -78,14 +86,11 @@ class Certificates:
         if files.ca:
             context.load_verify_locations(files.ca)
             context.verify_mode = ssl.CERT_REQUIRED if files.is_required else ssl.CERT_OPTIONAL
-        if files.crl:
-            context.load_verify_locations(files.crl)
-            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-        return context
-
-    def _looked(self) -> Stamp:
-        files = self._files
-        return tuple(_stamp(name) for name in (files.cert, files.key, files.ca, files.crl) if name)
+        if not files.crl:
+            return context, {}
+        context.load_verify_locations(files.crl)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        return context, revoked_in(Path(files.crl).read_bytes())
 
 
 def http_certificates(config: Config) -> Certificates | None:
@@ -105,19 +110,80 @@ def mqtt_certificates(config: Config) -> Certificates | None:
     return Certificates("mqtt.tls_cert", files)
 
 
-def common_name(transport: BaseTransport) -> str:
+def common_name(transport: asyncio.BaseTransport) -> str:
     """Of the certificate that the client has shown; empty if there is none, or no name in it."""
     subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
     names = [value for parts in subject for name, value in parts if name == "commonName"]
     return str(names[-1]) if names else ""
 
 
-def _stamp(name: str) -> tuple[int, int, int] | None:
-    try:
-        found = stat(name)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+def shown_on(transport: asyncio.BaseTransport) -> Shown | None:
+    """What tells the certificate that the client has shown, and that has been verified, if there is one."""
+    spoken = transport.get_extra_info("ssl_object")
+    certificate = None if spoken is None else spoken.getpeercert(binary_form=True)
+    return shown_by(certificate) if certificate else None
+
+
+def counting(transport: asyncio.Transport) -> asyncio.Transport:
+    """One whose `get_write_buffer_size` says what is not sent; without TLS that is any."""
+    return transport if transport.get_extra_info("sslcontext") is None else Pieces(transport)
+
+
+class Pieces(asyncio.Transport):
+    """A TLS transport that counts what is not sent.
+
+    It counts what waits to be encrypted, but hands all of one write to the transport below, where nobody can
+    see it; only when that one is full does it keep, and count, the rest. So an answer is written in pieces.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if len(data) <= PIECE:
+            self._transport.write(data)
+            return
+        view = memoryview(data)
+        for at in range(0, len(view), PIECE):
+            self._transport.write(view[at : at + PIECE])
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def can_write_eof(self) -> bool:
+        return self._transport.can_write_eof()
+
+    def write_eof(self) -> None:
+        self._transport.write_eof()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._transport.is_reading()
 
 
 def _why(error: Exception) -> str:

@@ -181,17 +181,28 @@ class Writer:
         self._bytes -= size
 
     def submit(
-        self, decide: Decide, done: Done, *, cost: int = 1, size: int = 0, writes: bool = True
+        self,
+        decide: Decide,
+        done: Done,
+        *,
+        cost: int = 1,
+        size: int = 0,
+        writes: bool = True,
+        can_refuse: bool = True,
     ) -> None:
         """Queue a request worth `cost` messages, and `size` bytes that nobody else counts (`enter`).
 
-        Raises Busy at either bound, StoreFailed while broken.
+        Raises Busy at either bound if it `can_refuse`, for which who asks has a bound of its own else;
+        StoreFailed while broken.
         """
         if self.broken is not None and writes:
             raise StoreFailed(str(self.broken))
-        if self._queued + cost > self._max_queued and self._queue:
+        if can_refuse and self._queued + cost > self._max_queued and self._queue:
             raise Busy(f"{self._queued} messages wait to be written, {self._max_queued} may")
-        self.enter(size)
+        if can_refuse:
+            self.enter(size)
+        else:
+            self._bytes += size
         self._queue.append((cost, size, writes, decide, done))
         self._queued += cost
         self._wake()

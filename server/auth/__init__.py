@@ -9,7 +9,6 @@
     aside.py       checks in threads, so that they do not hold the loop
     keyring.py     all keys of a server: checked, remembered, read again when their files change
     last_use.py    when each key was last used
-    watch.py       the files looked at, and read again when they change
     commands.py    `keys add|ls|revoke`
 
 Nothing here knows a door or a message. A door asks the keyring who somebody is, once; what it gets is a

@@ -7,10 +7,11 @@ are one address: a host has all that are behind them. Bound: ADDRESSES_MAX; the 
 ago makes room.
 """
 
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from ..networks import network_of
 
 FREE = 5
 HOLD_S_MAX = 60.0
@@ -53,16 +54,3 @@ class Backoff:
         if len(self._known) >= ADDRESSES_MAX:
             self._known.popitem(last=False)
         self._known[network] = known
-
-
-def network_of(address: str) -> str:
-    """An address as failures are counted by; what is none stands for itself."""
-    if ":" not in address:
-        return address
-    try:
-        found = ipaddress.IPv6Address(address.partition("%")[0].strip("[]"))
-    except ValueError:
-        return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))

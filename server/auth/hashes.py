@@ -70,7 +70,9 @@ def mosquitto(text: str) -> Verify:
     rounds = 0
     if kind == "7":
         digits = parts[0]
-        if not (digits.isascii() and digits.isdigit() and 0 < int(digits[:9]) <= PBKDF2_ROUNDS_MAX):
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(PBKDF2_ROUNDS_MAX))):
+            raise BadHash("the rounds are no number that can be")
+        if not 0 < int(digits) <= PBKDF2_ROUNDS_MAX:
             raise BadHash("the rounds are no number that can be")
         rounds = int(digits)
 

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -29,10 +30,11 @@ from typing import NamedTuple
 from ..clock import Clock
 from ..config import Config
 from ..logs import by, shown
+from ..watch import stamps_of
 from .aside import THREADS, Aside
 from .backoff import Backoff
 from .hashes import Verify, argon2id, mosquitto
-from .keys_file import KeysFileError, name_in, new_key, read_keys
+from .keys_file import PREFIX, KeysFileError, name_in, new_key, read_keys
 from .mosquitto import EVERYTHING, read_acl, read_passwords
 from .rights import EVERY_SCOPE, Grant, Principal, Rights
 
@@ -67,7 +69,6 @@ class Refusal(NamedTuple):
 
 
 Done = Callable[[Principal | Refusal], None]
-Stamp = tuple[int, int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,6 @@ class Read:
 
     entries: dict[str, Entry]
     anonymous: Grant
-    stamps: tuple[Stamp, ...]
 
 
 class Keyring:
@@ -102,6 +102,10 @@ class Keyring:
             Path(text) if text else None
             for text in (config.auth.keys_file, config.mqtt.password_file, config.mqtt.acl_file)
         )
+        self.paths = tuple(path for path in self._paths if path is not None)
+        self.name = "keys"
+        """Of all that is watched (server/watch.py)."""
+        self.stamps = stamps_of(self.paths)
         self._clock = clock
         self._aside = aside
         self._salt = secrets.token_bytes(32)
@@ -117,7 +121,6 @@ class Keyring:
         self._queue: deque[tuple[str, bytes, bytes]] = deque()
         """Name, key and digest of those that are under way and have not had their turn."""
         self._checking = 0
-        self._stamps: tuple[Stamp, ...] = ()
         self._own_key = new_key(OWN_NAME)
         self._own = Principal(OWN_NAME, Grant(EVERY_SCOPE), clock.mono)
         self.refused = 0
@@ -231,7 +234,7 @@ class Keyring:
         for done, address in waiting:
             self.refused += 1
             self._backoff.failed(address)
-            log.warning("a wrong key for %s from %s", shown(name) or "nobody", address, extra=by(address))
+            log.warning("a wrong key for %s from %s", _said(name), address, extra=by(address))
             done(Refusal(Why.WRONG))
 
     def _somebody(self, name: str) -> Entry:
@@ -278,15 +281,13 @@ class Keyring:
 
     # -- files
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether a file is another than the one that was read. A few system calls."""
-        return self._stamps != tuple(map(_stamp, self._paths))
+    def again(self) -> Callable[[], None]:
+        """Read them; what comes back puts it in place. Raises KeysFileError."""
+        return partial(self.take, self.read())
 
     def read(self) -> Read:
         """What the files say now; changes nothing, may take a second, in any thread. Raises KeysFileError."""
         keys_path, password_path, acl_path = self._paths
-        stamps = tuple(map(_stamp, self._paths))
         entries: dict[str, Entry] = {}
         if keys_path is not None:
             for key in read_keys(keys_path):
@@ -301,11 +302,11 @@ class Keyring:
                     raise KeysFileError(password_path, 0, f"{shown(user)} is in auth.keys_file too", "user")
                 grant = EVERYTHING if acl is None else acl.grant(user)
                 entries[user] = Entry(stored, grant, is_guessable=True)
-        return Read(entries, EVERYTHING if acl is None else acl.grant(""), stamps)
+        return Read(entries, EVERYTHING if acl is None else acl.grant(""))
 
     def take(self, read: Read) -> None:
         """Put in place what was read: rules are replaced, keys that are gone or others now are revoked."""
-        before, self._entries, self._stamps = self._entries, read.entries, read.stamps
+        before, self._entries = self._entries, read.entries
         self._names = list(read.entries)
         for name, principal in list(self._principals.items()):
             entry = read.entries.get(name)
@@ -319,23 +320,14 @@ class Keyring:
                 self._principals[name] = Principal(name, entry.grant, self._clock.mono)
         self.anonymous.replace(read.anonymous)
 
-    def seen(self, read_stamps: tuple[Stamp, ...]) -> None:
-        """The files are as bad as they were: said once, not every time that somebody looks."""
-        self._stamps = read_stamps
 
-    def stamps(self) -> tuple[Stamp, ...]:
-        """What the files are, to be told apart from what they will be."""
-        return tuple(map(_stamp, self._paths))
+def _said(name: str) -> str:
+    """A name for the log. Some put their whole key where the name belongs."""
+    if not name.startswith(PREFIX):
+        return shown(name) or "nobody"
+    return shown(name_in(name.encode())) or "what looks like a key"
 
 
 def split_shown(key: str) -> tuple[str, bytes]:
     """Name and key of what HTTP was shown; a name that nobody has if it has not that form."""
     return name_in(key.encode()), key.encode()
-
-
-def _stamp(path: Path | None) -> Stamp:
-    try:
-        found = None if path is None else path.stat()
-    except OSError:
-        return (0, 0, 0, 0)
-    return None if found is None else (found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode)

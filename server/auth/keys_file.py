@@ -156,7 +156,7 @@ def revoke_key(path: Path, name: str) -> None:
 def _parsed(path: Path, text: str) -> list[StoredKey]:
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no TOML; a number of 5,000 digits; 1,000 brackets
         line = re.search(r"at line (\d+)", str(error))
         raise KeysFileError(
             path, int(line[1]) if line else text.count("\n") + 1, f"is not TOML: {error}"

@@ -6,12 +6,39 @@ read only. It is a hint: what happened since it was last written is lost with a 
     {"meter-7": 1795248000000}      name -> wall ms
 """
 
+import asyncio
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+log = logging.getLogger(__name__)
+
 FILE = "keys-used.json"
+NOTE_S = 60.0
+"""How often it is written, if there is something new."""
+
+
+class LastUse:
+    """Notes it, in one folder."""
+
+    def __init__(self, used: Callable[[], dict[str, int]], folder: Path) -> None:
+        """`used`: name -> when its key was last used, wall ms."""
+        self._used = used
+        self._folder = folder
+        self._noted: dict[str, int] = {}
+
+    async def note(self) -> None:
+        """Write when keys were last used, if one has been since."""
+        used = self._used()
+        if used == self._noted:
+            return
+        try:
+            await asyncio.to_thread(write_last_use, self._folder, used)
+        except OSError as error:
+            log.warning("when keys were used is not noted: %s", error)
+        self._noted = used
 
 
 def read_last_use(folder: Path) -> dict[str, int]:

@@ -7,20 +7,23 @@
                     topic deny bob/secret
                     pattern write meters/%u/%c/#     everybody, with his name and client id put in
 
-Read as mosquitto reads them: `readwrite` where nothing is said, a denial before all that allows, a `#` at the
-beginning of a line for a remark. Its ACL has no word for subscribing: whoever may come in may subscribe to
-anything, and is sent what he may read.
+Read as mosquitto reads them: `readwrite` where nothing is said, a `#` at the beginning of a line for a
+remark; the lines of a user first, of these the denials, then the patterns in the same way, if nothing has
+been said yet. Its ACL has no word for subscribing: whoever may come in may subscribe to anything, and is sent
+what he may read.
 
 Without an ACL file everybody may publish and be sent everything. A user of the password file has the scopes
 schedule and read, and no key for HTTP.
 
-Source: mosquitto.conf(5), mosquitto_passwd(1), checked against files of mosquitto 2.0.11.
+Refused, though it reads them: lines of a password file by which nobody, or two, could come in.
+
+Source: mosquitto.conf(5), mosquitto_passwd(1), and what mosquitto 2.0.11 does (tests/support/mosquitto.py).
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from timeline.filters import TopicError, check_filter
+from timeline.filters import check_filter
 
 from .hashes import BadHash, mosquitto
 from .keys_file import KeysFileError, secured_text
@@ -69,10 +72,10 @@ class AclFile:
     def grant(self, user: str) -> Grant:
         """What that user may do; "": who has shown no name."""
         own, all_s = self._users.get(user, Acl()), self._patterns
-        deny = tuple(map(_literal, own.deny)) + tuple(all_s.deny)
-        read = tuple(map(_literal, own.read)) + tuple(all_s.read)
-        write = tuple(map(_literal, own.write)) + tuple(all_s.write)
-        return Grant(SCOPES, Rules(write, deny), EVERY, Rules(read, deny))
+        deny = tuple(own.deny)
+        write = Rules(tuple(own.write), deny, Rules(tuple(all_s.write), tuple(all_s.deny)))
+        read = Rules(tuple(own.read), deny, Rules(tuple(all_s.read), tuple(all_s.deny)))
+        return Grant(SCOPES, write, EVERY, read)
 
 
 EVERYTHING = Grant(SCOPES)
@@ -112,25 +115,23 @@ def read_acl(path: Path) -> AclFile:
         if word == "user":
             current = acl.of(rest)
             continue
-        access, topic_filter = _access(rest)
         try:
+            access, topic_filter = _access(rest)
             check_filter(topic_filter)
-        except TopicError as error:
+        except ValueError as error:
             raise KeysFileError(path, line, str(error), word) from None
         (current if word == "topic" else acl.patterns).add(access, topic_filter)
     return acl
 
 
 def _access(rest: str) -> tuple[str, str]:
+    """Raises ValueError: a filter with a space in it needs a word before it."""
     first, space, topic_filter = rest.partition(" ")
-    if space and first in _ACCESS:
-        return first, topic_filter.strip()
-    return "readwrite", rest
-
-
-def _literal(topic_filter: str) -> str:
-    """A `topic` line knows no %c and %u: they stand for themselves."""
-    return topic_filter.replace("%", "%%")
+    if not space:
+        return "readwrite", rest
+    if first not in _ACCESS:
+        raise ValueError("read, write, readwrite or deny is expected")
+    return first, topic_filter.strip()
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

@@ -20,7 +20,7 @@ are its rules for one client, with the answers remembered until then.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from timeline.filters import covers, matcher
 
@@ -35,6 +35,7 @@ is sent is remembered by who asks (server/delivery/router.py)."""
 REMEMBERED_BYTES = 4 << 10
 """Of these topics; a longer one is not remembered."""
 _MARK = re.compile("%[cu%]")
+_VALUE = re.compile("%[cu]")
 _WIDENING = frozenset("/+#\0")
 
 
@@ -44,6 +45,8 @@ class Rules:
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
+    otherwise: "Rules | None" = None
+    """What is asked where neither says anything: the patterns of a mosquitto (`Rights._patterns`)."""
 
     @property
     def is_every(self) -> bool:
@@ -164,6 +167,8 @@ class Rights:
 
     def _bound(self, rules: Rules) -> Rules:
         """The rules with client id and name put in. Of a denial that cannot be said everything is denied."""
+        if rules.otherwise is not None:
+            return replace(rules, otherwise=self._patterns(rules.otherwise))
         allow = rules.allow
         if allow is not None:
             allow = tuple(text for text in map(self._filled, allow) if text is not None)
@@ -177,13 +182,36 @@ class Rights:
             return None
         return _MARK.sub(lambda found: values[found[0]], text)
 
+    def _patterns(self, rules: Rules) -> Rules:
+        """As mosquitto does: a value may be several levels; one with `+` or `#` has no patterns at all.
+
+        A pattern with a value that is not there says nothing. Unlike there, none allows topics that begin
+        with `$` because a value does: clients choose their ids.
+        """
+        values = {"%c": self._client_id, "%u": self.principal.name}
+        if any(mark in value for value in values.values() for mark in "+#\0"):
+            return NOTHING
+
+        def filled(text: str) -> str | None:
+            if not all(values[mark] for mark in _VALUE.findall(text)):
+                return None
+            return _VALUE.sub(lambda found: values[found[0]], text)
+
+        allow = {text: filled(text) for text in rules.allow or ()}
+        deny = [filled(text) for text in rules.deny]
+        return Rules(
+            tuple(new for old, new in allow.items() if new and new.startswith("$") <= old.startswith("$")),
+            tuple(text for text in deny if text),
+        )
+
 
 class _Answers:
     """Topic -> whether the rules allow it; `of` remembers."""
 
-    __slots__ = ("_allow", "_bytes", "_deny", "_known")
+    __slots__ = ("_allow", "_bytes", "_deny", "_known", "_otherwise")
 
     def __init__(self, rules: Rules) -> None:
+        self._otherwise = None if rules.otherwise is None else _Answers(rules.otherwise)
         self._allow = None if rules.allow is None else [matcher(text) for text in rules.allow]
         self._deny = [matcher(text) for text in rules.deny]
         self._known: dict[bytes, bool] = {}
@@ -210,7 +238,9 @@ class _Answers:
         text = topic.decode()
         if any(fits(text) for fits in self._deny):
             return False
-        return self._allow is None or any(fits(text) for fits in self._allow)
+        if self._allow is None or any(fits(text) for fits in self._allow):
+            return True
+        return self._otherwise is not None and self._otherwise.match(topic)
 
 
 def _is_level(value: str) -> bool:

@@ -3,6 +3,7 @@
     claim, begin, resume    a client has come: its session, durable, then sent what it has missed
     leave, drop, rewind     it has gone; its session ends; it reads again from an earlier position
     subscribe, unsubscribe  with what is retained
+    review                  rules are others now
     publish, after_publishes
     ack, received, complete, pass_over      what the client says of a message that it was sent
 
@@ -11,7 +12,7 @@ object for all connections. It keeps next to nothing of its own; it knows who do
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 
 from shards import keys
@@ -26,7 +27,7 @@ from timeline.session import Flight, Subscription
 
 from ..clock import Clock
 from ..config import Config
-from ..logs import by
+from ..logs import by, shown
 from ..writer import Busy, Writer
 from .cursors import Cursors
 from .dead import Dead
@@ -200,8 +201,32 @@ class Broker:
     def _hand_over(self, known: Subscriber, rights: Rights) -> None:
         """Another key's session, or nobody's: of what it subscribes to only what the new one may stays."""
         for text in list(known.session.subscriptions):
-            if not rights.may_subscribe(parse_share(text)[1]):
-                self.unsubscribe(known, text)
+            self._end_denied(known, text, rights)
+
+    def review(self) -> Iterator[None]:
+        """Keys are others now: end what sessions subscribe to and their keys may not ask for any more.
+
+        A step for each subscription: there may be a million. Of a key that has been revoked nothing ends: who
+        has the next one of its name finds them, as far as that one may ask for them.
+        """
+        for subscriber in list(self.sessions):
+            has_ended = False
+            for text in list(subscriber.session.subscriptions):
+                yield
+                rights = subscriber.rights
+                if rights is None or not rights.is_live:
+                    break
+                has_ended = self._end_denied(subscriber, text, rights) or has_ended
+            if has_ended and subscriber.session.is_persistent:
+                self.store(subscriber, lambda _: None)
+
+    def _end_denied(self, subscriber: Subscriber, text: str, rights: Rights) -> bool:
+        """Whether it was one that is not allowed."""
+        if rights.may_subscribe(parse_share(text)[1]) or not self.unsubscribe(subscriber, text):
+            return False
+        told = (shown(subscriber.session.client_id), shown(text), rights.name or "nobody")
+        log.info("session %s no longer subscribes to %s: %s may not", *told, extra=by(rights.name))
+        return True
 
     def is_taken(self, client_id: str, rights: Rights | None) -> bool:
         """Whether the session of that client is not to be taken over: it is another key's that counts."""
@@ -501,9 +526,12 @@ class Broker:
 
     # -- publishes
 
-    def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
-        """Place publishes in order; each answer comes when the message is durable or handed on."""
-        self._publishing.publish(wishes)
+    def publish(self, wishes: Sequence[tuple[Wish, Answer | None]], *, can_refuse: bool = True) -> None:
+        """Place publishes in order; each answer comes when the message is durable or handed on.
+
+        Those that cannot be refused come only while the server `is_congested` no more.
+        """
+        self._publishing.publish(wishes, can_refuse=can_refuse)
 
     def after_publishes(self, then: Callable[[], None]) -> bool:
         """Call `then` once when all that has been published so far has been handed on, or cannot be.

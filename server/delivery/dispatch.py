@@ -40,7 +40,7 @@ from timeline.wheel import Wheel
 from ..clock import Clock
 from ..writer import Entry, Rider, Writer, entry
 from .message import Message
-from .owed import Owed
+from .owed import Owed, is_owed
 from .owners import Owners
 from .ready import Ready
 from .retained import Retained
@@ -166,6 +166,7 @@ class Dispatch(Rider):
             if count:
                 self._run = min(TURN_MESSAGES, max(RUN_MIN, TURN_COST * count // (cost + 1)))
             if to >= end or passed >= limit or spent >= TURN_COST:
+                self._owed.gone(self._tail.floor)
                 return to < end
 
     def _pass_run(self, end: Position, run: int, most: int, wall_ms: int) -> tuple[Position, int, int]:
@@ -262,7 +263,7 @@ class Dispatch(Rider):
             return len(targets)
         if record.retain:
             self._retain(message)
-        is_unstored = message.shard < 0 and record.qos > 0
+        is_unstored = message.shard < 0
         most = TURN_COST
         for subscriber, subscriptions in targets.items():
             if subscriber.session.tailing:
@@ -274,15 +275,17 @@ class Dispatch(Rider):
                     subscriber.cut_off()
                 self._put_off(subscriber, message)
             if is_unstored:
-                self._owe(message, subscriber, subscriptions)
+                self._pass_over(message, subscriber, subscriptions)
         return len(targets)
 
-    def _owe(self, message: Message, subscriber: Subscriber, subscriptions: tuple[Subscription, ...]) -> None:
-        """A message that is nowhere but here: who had no room keeps it."""
-        for subscription in subscriptions:
-            if subscription.qos:
-                self._owed.add(subscriber, message)
-                break
+    def _pass_over(
+        self, message: Message, subscriber: Subscriber, subscriptions: tuple[Subscription, ...]
+    ) -> None:
+        """A message that is nowhere but here: who had no room keeps it, but at QoS 0."""
+        if is_owed(message, subscriptions):
+            self._owed.add(subscriber, message)
+        elif subscriber.is_reachable:
+            self._owed.put_off(message.position)
 
     def _retain(self, message: Message) -> None:
         try:

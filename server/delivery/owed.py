@@ -12,15 +12,23 @@ reads on. So whoever is passed over keeps the message itself, until it has read 
 Nothing more is judged unstored for a session that has fallen behind, so what one is owed is at most what
 waited for the horizon at that moment. Bound in all: the writer stores a plain publish instead when `bytes`
 and what waits for the horizon have come to `max_bytes`.
+
+At QoS 0 nothing is owed: who had no room reads it from the tail if it is still there when there is room. What
+went from the tail before that is `dropped`. To know how many that are, it is noted by position how often a
+message was put off; never for more messages than the tail holds.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 
 from timeline.position import Position
+from timeline.session import Subscription
 
 from .message import Message
 from .subscriber import Subscriber
+
+PUT_OFF_BYTES = 120
+"""What it costs in RAM to note that a message at QoS 0 was put off."""
 
 
 class Owed:
@@ -32,6 +40,10 @@ class Owed:
         self._by_subscriber: dict[Subscriber, list[Message]] = {}
         self._owing: dict[Message, int] = {}
         """How many are still owed a message."""
+        self._put_off: dict[Position, int] = {}
+        """Of QoS 0: how many had no room and have not read it since; in position order."""
+        self.dropped = 0
+        """Deliveries at QoS 0 that went that way."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_subscriber.values()))
@@ -65,6 +77,24 @@ class Owed:
         for message in self._by_subscriber.pop(subscriber, ()):
             self._settle(message)
 
+    def put_off(self, place: Position) -> None:
+        """The horizon passes a message at QoS 0 that is not stored, and somebody who is there has no room."""
+        self._put_off[place] = self._put_off.get(place, 0) + 1
+
+    def caught(self, place: Position) -> None:
+        """Somebody has read it from the tail."""
+        waiting = self._put_off.get(place, 0) - 1
+        if waiting > 0:
+            self._put_off[place] = waiting
+        elif not waiting:
+            del self._put_off[place]
+
+    def gone(self, floor: Position) -> None:
+        """The tail holds nothing up to `floor` any more."""
+        put_off = self._put_off
+        while put_off and (place := next(iter(put_off))) <= floor:
+            self.dropped += put_off.pop(place)
+
     def _settle(self, message: Message) -> None:
         owing = self._owing[message] - 1
         if owing:
@@ -72,3 +102,12 @@ class Owed:
         else:
             del self._owing[message]
             self.bytes -= message.size()
+
+
+def is_owed(message: Message, subscriptions: Sequence[Subscription]) -> bool:
+    """Whether a message that is not stored goes to these at QoS 1 or 2."""
+    if message.record.qos:
+        for subscription in subscriptions:
+            if subscription.qos:
+                return True
+    return False

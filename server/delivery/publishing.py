@@ -6,9 +6,11 @@ when `[replay] filters` asks for it. Any other takes a position like all, so tha
 the horizon in RAM. (A group, even of clean sessions, replays: what one member leaves unacked is another's.)
 
 Bounds: `limits.queued` and `limits.queued_bytes` of what waits for the writer; beyond them a publish is
-refused (quota exceeded). When what waits for the horizon and what is owed (server/delivery/owed) have come to
-`tail.max_bytes`, or to LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a
-QoS 0 one is dropped and counted.
+refused (quota exceeded). A client below level 5 cannot be told so: its publishes wait at its connection while
+the server is congested, and are taken then, beyond the bounds too, by at most what counts as congestion. When
+what waits for the horizon and what is owed (server/delivery/owed) have come to `tail.max_bytes`, or to
+LIVE_MAX publishes, a QoS 1 or 2 publish that anybody subscribes to is stored, and a QoS 0 one is dropped and
+counted.
 """
 
 import logging
@@ -108,7 +110,7 @@ class Publishing:
         self._owed = owed
         self._writer = writer
 
-    def publish(self, wishes: Sequence[tuple[Wish, Answer | None]]) -> None:
+    def publish(self, wishes: Sequence[tuple[Wish, Answer | None]], *, can_refuse: bool = True) -> None:
         """Place publishes in order; each answer comes when the message is durable or handed on."""
         self.traffic.received += len(wishes)
         writes = any(wish.received or self.is_to_store(wish, is_full=False) for wish, _ in wishes)
@@ -131,6 +133,7 @@ class Publishing:
                 cost=count,
                 size=size,
                 writes=writes,
+                can_refuse=can_refuse,
             )
             self.waiting += count
             self.waiting_bytes += size

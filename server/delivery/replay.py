@@ -2,9 +2,10 @@
 
 Who has been away, is slow, or asked for the past reads from its own position: from the tail while that
 reaches back far enough, else from the store. A turn is bounded, so that one session with a million
-messages to catch up on delays nobody; a session without room leaves the queue and comes back with its
-next ack or when its socket takes data again. When a session's read position equals the horizon it joins
-the tail, checked and joined without a pause in between.
+messages to catch up on delays nobody; while others wait it is a tenth as long, so that all have something
+soon rather than some have all. A session without room leaves the queue and comes back with its next ack or
+when its socket takes data again. When a session's read position equals the horizon it joins the tail, checked
+and joined without a pause in between.
 
 What its owner may not send any more is passed over (server/delivery/owners); it stays where it is, for who
 reads again when the owner may.
@@ -32,7 +33,7 @@ from ..logs import shown
 from .dead import Dead
 from .membership import Membership
 from .message import Message
-from .owed import Owed
+from .owed import Owed, is_owed
 from .owners import Owners
 from .ready import Ready
 from .retained import Retained
@@ -42,6 +43,10 @@ from .subscriber import Subscriber
 log = logging.getLogger(__name__)
 
 TURN_ROWS = 1_000
+"""Messages that are read in a turn, whoever they are for."""
+TURN_SENT = 100
+"""Of them, how many are sent while others wait for a turn: were it all, a session with a wide window would
+have its whole backlog before the last of 2,000 had a message."""
 TURN_RESENDS = 250
 """Messages that are sent again in a turn: some 5 ms."""
 TURN_COST = 1_000
@@ -262,13 +267,19 @@ class Replay:
     def _read_stretch(self, subscriber: Subscriber, horizon: Position) -> bool:
         """Move the read position over a stretch; False if there was no room for a message."""
         session = subscriber.session
-        count = 0
+        count, left = 0, TURN_SENT if self._ready else TURN_ROWS
         for place, message in self._stretch(subscriber, session.read, horizon):
             count += 1
-            if message is not None and not subscriber.offer(*message):
-                session.read = Position(place - 1)
-                return False
+            if message is not None:
+                if not subscriber.offer(*message):
+                    session.read = Position(place - 1)
+                    return False
+                left -= 1
+                if message[0].shard < 0 and not is_owed(*message):
+                    self._owed.caught(place)
             session.read = place
+            if not left:
+                return True
         if count < TURN_ROWS:
             session.read = horizon
         return True

@@ -25,7 +25,15 @@ FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at", "id": "id"}
 
 WRITE_ERRORS = (Refused, Busy, StoreFailed)
 
+SERVER = "fasti"
+"""What every answer calls the server. Which library of which version answers is nobody's to know."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def name_server(_: web.Request, answer: web.StreamResponse) -> None:
+    """For `on_response_prepare`."""
+    answer.headers["Server"] = SERVER
 
 
 def json_answer(body: object, status: int = 200) -> web.Response:

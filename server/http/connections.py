@@ -2,19 +2,18 @@
 
 A connection has bounds of its own in time (server/http/front.py), which are looked at here for all of them,
 twice a second: one timer instead of one for each request. What a client has sent ahead counts at once, what
-it does not read when all are looked at. Above `http.buffered_bytes` the one that holds most is cut, as often
-as it takes.
+it does not read when all are looked at, or when a large answer does not go out. Above `http.buffered_bytes`
+the one that holds most is cut, as often as it takes.
 """
 
-import ipaddress
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
 from ..config import Http
 from ..logs import by
 from ..metrics import Metrics
+from ..networks import Networks
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +48,7 @@ class Connections:
         self._config = config
         self._metrics = metrics
         self._all: set[Bounded] = set()
-        self._of: Counter[str] = Counter()
-        """How many each network has."""
+        self._networks = Networks()
         self._kept_bytes = 0
         self._looked_s: float | None = None
 
@@ -68,7 +66,7 @@ class Connections:
             log.warning(text, len(self._all), extra=cause)
             self.note("http.connections")
             return False
-        if self._of[_network(address)] >= config.connections_per_address:
+        if self._networks.count(address) >= config.connections_per_address:
             text = "connection refused: as many are open from there as http.connections_per_address"
             log.warning(text, extra=cause)
             self.note("http.connections_per_address")
@@ -78,7 +76,7 @@ class Connections:
     def add(self, connection: Bounded) -> None:
         self._all.add(connection)
         self._metrics.connections += 1
-        self._of[_network(connection.address)] += 1
+        self._networks.add(connection.address)
 
     def discard(self, connection: Bounded) -> None:
         if connection not in self._all:
@@ -86,17 +84,14 @@ class Connections:
         self.keep(connection, 0)
         self._all.discard(connection)
         self._metrics.connections -= 1
-        network = _network(connection.address)
-        self._of[network] -= 1
-        if not self._of[network]:
-            del self._of[network]
+        self._networks.discard(connection.address)
 
     def keep(self, connection: Bounded, kept_bytes: int) -> None:
         """Note what a connection keeps."""
         self._kept_bytes += kept_bytes - connection.kept_bytes
         connection.kept_bytes = kept_bytes
         if self._kept_bytes > self._config.buffered_bytes:
-            self._relieve()
+            self.relieve()
 
     def note(self, bound: str) -> None:
         """One has been refused, or closed, at this bound."""
@@ -108,9 +103,10 @@ class Connections:
         self._looked_s = now_s
         for connection in self:
             connection.check(now_s, passed_s)
-        self._relieve()
+        self.relieve()
 
-    def _relieve(self) -> None:
+    def relieve(self) -> None:
+        """Cut those that hold most, while all hold more than they may."""
         held = {one: one.kept_bytes + one.unsent_bytes for one in self._all}
         over = sum(held.values()) - self._config.buffered_bytes
         for connection in sorted(held, key=lambda one: -held[one]) if over > 0 else ():
@@ -123,13 +119,3 @@ class Connections:
             over -= held[connection]
             if over <= 0:
                 return
-
-
-def _network(address: str) -> str:
-    """Where an address counts: an IPv6 host has the last 64 bits for itself."""
-    if ":" not in address:
-        return address
-    try:
-        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
-    except ValueError:
-        return address

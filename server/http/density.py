@@ -8,13 +8,11 @@ decides, and then only of shards whose structure can hold such a topic.
     buckets of 1 h, 50,000 messages a day far ahead     a slice of 6 h: its rows are read
     buckets of 1 day                                    four slices' numbers each
 
-Reading is done in steps, between which the server does its other work; the count is of what was pending when
+Reading is done in steps, each in a turn of its own (turns.py); the count is of what was pending when
 it began, as far as nobody changes it meanwhile.
 """
 
-import asyncio
 from collections.abc import Callable
-from itertools import islice
 
 from shards.read import Row
 from shards.record import is_stub
@@ -22,6 +20,7 @@ from timeline.position import Position, at_of, before
 from timeline.slices import Shard
 
 from .timeline import Timeline
+from .turns import Turn
 
 STEP_ROWS = 4_000
 
@@ -40,6 +39,7 @@ class Density:
 
     async def count(
         self,
+        turn: Turn,
         topic: str = "",
         wanted: Wanted = lambda row: not is_stub(row[2]),
         is_abandoned: Callable[[], bool] = lambda: False,
@@ -57,8 +57,9 @@ class Density:
             for row in self._timeline.reader.held():
                 if start <= row[0] < self._end and wanted(row):
                     self._add(row[0], 1)
+        await turn.begin()
         for number, start, end in self._by_numbers(structures, is_exact=is_all and not topic):
-            await self._read(number, start, end, wanted, is_abandoned)
+            await self._read(number, start, end, wanted, turn, is_abandoned)
         return self.counts
 
     def _by_numbers(
@@ -85,17 +86,25 @@ class Density:
         return is_ahead and self._bucket(shard.first) == self._bucket(shard.last)
 
     async def _read(
-        self, number: int, start: Position, end: Position, wanted: Wanted, is_abandoned: Callable[[], bool]
+        self,
+        number: int,
+        start: Position,
+        end: Position,
+        wanted: Wanted,
+        turn: Turn,
+        is_abandoned: Callable[[], bool],
     ) -> None:
-        looked = STEP_ROWS
-        while looked == STEP_ROWS and not is_abandoned():
-            looked = 0
-            rows = islice(self._timeline.reader.numbered(number, start, end), STEP_ROWS)
-            for looked, row in enumerate(rows, 1):  # noqa: B007 - how many there were
+        is_end = False
+        while not (is_end or is_abandoned()):
+            await turn.begin()
+            is_end = True
+            for looked, row in enumerate(self._timeline.reader.numbered(number, start, end), 1):
                 start = Position(row[0] + 1)
                 if wanted(row):
                     self._add(row[0], 1)
-            await asyncio.sleep(0)
+                if looked == STEP_ROWS or turn.is_over(looked):
+                    is_end = False
+                    break
 
     def _bucket(self, place: Position) -> int:
         return (at_of(place) - self._start_ms) // self._width_ms

@@ -20,8 +20,9 @@ time what a client owes, and how long it has owed it:
     a client that reads its answer        http.idle_timeout without a byte taken, then the end
 
 Nobody is blamed for what the server does not read, or has not answered yet. What a client sends ahead while
-its request is answered waits, 64 KiB at most; then the socket is read on when the answer is out. Whom the
-server refuses is read a little longer, so that the answer arrives.
+its request is answered waits, 64 KiB at most; then the socket is read on when the answer is out. Who sends no
+more (a shutdown of its side) is answered what it has sent whole, and then that is the end. Whom the server
+refuses is read a little longer, so that the answer arrives.
 
     data ──> read_request ──> Desk.start ──> writer ... synced ──> answer ──> the next one
                     └──> read_head ──> Protocol: aiohttp, routes ──> answer ──┘
@@ -48,8 +49,9 @@ from ..logs import by
 from ..metrics import Metrics
 from ..writer import Busy, Writer
 from .access import Access, charge, check_send
-from .answers import WRITE_ERRORS, problem_of_write
+from .answers import SERVER, WRITE_ERRORS, problem_of_write
 from .connections import TICK_S, Connections
+from .cors import opened, origin_in
 from .framing import Body, FramingError, body_of
 from .gate import Gate
 from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head
@@ -68,6 +70,8 @@ WHOLE_MAX = 16 << 10
 """A request up to this size is waited for; some clients send head and body apart."""
 AHEAD_MAX = 64 << 10
 """Bytes that a client may send ahead before its socket is read no further."""
+LARGE = 256 << 10
+"""Of so much that is not sent of an answer account is taken at once: dozens of pages are made in a tick."""
 BODY_RATE = 1 << 10
 """Bytes of a body in a second, at least, once `http.body_timeout` has passed."""
 LINGER_S = 2.0
@@ -208,14 +212,15 @@ class Desk:
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
         try:
             self._writer.submit(decide, done, size=size)
-        except (Busy, StoreFailed):
-            return False
+        except (Busy, StoreFailed) as error:
+            # Answered here: it has been paid for, and a full server need not do it all again.
+            asyncio.get_running_loop().call_soon(done, error)
         return True
 
-    def refusal(self, problem: Problem) -> bytes:
-        """The last answer on a connection."""
+    def refusal(self, problem: Problem, head: bytes) -> bytes:
+        """The last answer on a connection; `head`: what has come of the one that is refused."""
         self._metrics.answers["", "", problem.status] += 1
-        headers = {**problem.headers, "Connection": "close"}
+        headers = {**opened(self.pages, origin_in(head)), **problem.headers, "Connection": "close"}
         return self._said(problem.status, headers, problem.to_bytes(), MEDIA_TYPE)
 
     async def close(self) -> None:
@@ -256,10 +261,11 @@ class Desk:
         return b"".join((head.encode(), self._dated(), body))
 
     def _dated(self) -> bytes:
-        """The header Date and the end of the head, made once a second."""
+        """The headers Date and Server and the end of the head, made once a second."""
         now_s = int(time.time())
         if self._date[0] != now_s:
-            self._date = (now_s, f"Date: {formatdate(now_s, usegmt=True)}\r\n\r\n".encode())
+            text = f"Date: {formatdate(now_s, usegmt=True)}\r\nServer: {SERVER}\r\n\r\n"
+            self._date = (now_s, text.encode())
         return self._date[1]
 
 
@@ -277,6 +283,7 @@ class Front(Opening):
         "_inner",
         "_is_begun",
         "_is_ending",
+        "_is_eof",
         "_is_fresh",
         "_is_full",
         "_is_part",
@@ -301,6 +308,8 @@ class Front(Opening):
         """A request is being answered."""
         self._is_ending = False
         """What comes is read no more."""
+        self._is_eof = False
+        """The client has said that nothing more comes; it still reads."""
         self._is_fresh = True
         """No whole head has come yet."""
         self._is_part = False
@@ -348,8 +357,21 @@ class Front(Opening):
         else:
             self._take(data)
 
+    def eof_received(self) -> bool:
+        """The client sends no more: whether something that it has sent whole is still to be answered.
+
+        TLS ends in both directions at once.
+        """
+        transport = self._transport
+        if transport is None or transport.get_extra_info("sslcontext") is not None:
+            return False
+        self._is_eof = True
+        return self._owes
+
     def pause_writing(self) -> None:
         self._is_full = True
+        if self.unsent_bytes >= LARGE:
+            self._desk.connections.relieve()
         if self._inner is not None:
             self._inner.pause_writing()
 
@@ -373,6 +395,11 @@ class Front(Opening):
     @property
     def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def _owes(self) -> bool:
+        """Whether an answer is under way to what has come whole, or waits for the client to read others."""
+        return self._body is None and (self.is_busy or (self._is_full and bool(self._ahead)))
 
     def check(self, now_s: float, passed_s: float) -> None:
         """Hold the client to the bounds in time; `passed_s` since the last time."""
@@ -459,7 +486,7 @@ class Front(Opening):
             self._check_page(head)
             self._desk.gate.size(head.length)
         except Problem as problem:
-            self._refuse(problem)
+            self._refuse(problem, data)
             return
         if self._inner is None:
             self._inner = self._desk.others(self._told)
@@ -550,11 +577,15 @@ class Front(Opening):
         if self.is_busy or self._is_full or self._is_ending or self._body is not None:
             return
         transport, data = self._transport, self._ahead
-        if not data or transport is None or transport.is_closing():
+        if transport is None or transport.is_closing():
             return
-        self._keep(b"")
-        read_on(transport)
-        self._take(data)
+        if data:
+            self._keep(b"")
+            if not self._is_eof:
+                read_on(transport)
+            self._take(data)
+        if self._is_eof and not self._owes:
+            transport.close()
 
     # -- the end
 
@@ -562,18 +593,18 @@ class Front(Opening):
         """The client is too slow. Is a request under way at aiohttp's, its handler hears of the end."""
         self._desk.connections.note(bound)
         if self._body is None and self._ahead:
-            self._refuse(Problem("request-timeout", detail))
+            self._refuse(Problem("request-timeout", detail), self._ahead)
         else:
             self.cut()
 
-    def _refuse(self, problem: Problem) -> None:
-        """Answer for the last time."""
+    def _refuse(self, problem: Problem, head: bytes) -> None:
+        """Answer for the last time, to what has come of a head."""
         transport = self._transport
         self._is_ending, self._since_s = True, self._loop.time()
         self._keep(b"")
         if transport is None or transport.is_closing():
             return
-        transport.write(self._desk.refusal(problem))
+        transport.write(self._desk.refusal(problem, head))
         if not transport.can_write_eof():
             transport.close()  # TLS: says that this is the end
             return

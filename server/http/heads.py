@@ -18,14 +18,13 @@ import re
 from typing import NamedTuple
 
 from .problems import Problem
+from .values.unpack import ENCODINGS
 
 HEAD_MAX = 16 << 10
 LINE_MAX = 8_190
 HEADERS_MAX = 100
 METHODS = frozenset(b"GET HEAD POST PUT PATCH DELETE OPTIONS TRACE QUERY".split())
 """Such as have a name elsewhere, too: the resource says 405."""
-ENCODINGS = (b"gzip", b"deflate")
-"""What a body may come in. `identity` is none."""
 ONCE = frozenset(
     (
         *(b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding"),

@@ -10,13 +10,15 @@ problem like any other, and the connection ends.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from ..logs import by, shown
+from ..tls import counting
+from .answers import SERVER
 from .problems import Problem
 
 log = logging.getLogger(__name__)
@@ -24,55 +26,8 @@ log = logging.getLogger(__name__)
 
 NEVER_S = 1e9
 """The front knows for how long a connection may be idle."""
-PIECE = 64 << 10
-"""Bytes written at once below TLS: as many as fill the transport there."""
 LINGER_S = 10.0
 """How long a body that nobody wants is read after its answer, before the connection ends."""
-
-
-class Pieces(asyncio.Transport):
-    """A TLS transport that counts what is not sent.
-
-    It counts what waits to be encrypted, but hands all of one write to the transport below, where nobody can
-    see it; only when that one is full does it keep, and count, the rest. So an answer is written in pieces.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__()
-        self._transport = transport
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        view = memoryview(data)
-        for at in range(0, len(view), PIECE):
-            self._transport.write(view[at : at + PIECE])
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        for data in list_of_data:
-            self.write(data)
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def is_reading(self) -> bool:
-        return self._transport.is_reading()
 
 
 class Protocol(RequestHandler):
@@ -90,6 +45,7 @@ class Protocol(RequestHandler):
             access_log=None,  # type: ignore[arg-type]
             keepalive_timeout=NEVER_S,
             lingering_time=LINGER_S,
+            auto_decompress=False,  # it would unpack what is read on only to find its end
         )
         self._answered = answered
 
@@ -99,8 +55,7 @@ class Protocol(RequestHandler):
         return self._reading_paused or self._buffer_paused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        is_tls = transport.get_extra_info("sslcontext") is not None
-        super().connection_made(Pieces(cast("asyncio.Transport", transport)) if is_tls else transport)
+        super().connection_made(counting(cast("asyncio.Transport", transport)))
 
     def data_received(self, data: bytes) -> None:
         """Nothing is upgraded here: else a request behind one that asks for it could wait for good."""
@@ -134,4 +89,5 @@ class Protocol(RequestHandler):
             problem = Problem("internal")
         answer = problem.response()
         answer.force_close()
+        answer.headers["Server"] = SERVER
         return answer

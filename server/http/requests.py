@@ -25,7 +25,9 @@ from .values.bodies import (
     why_unreadable,
 )
 from .values.scalars import LIMIT_DEFAULT, LIMIT_MAX
+from .values.unpack import TooLong, unpacked
 
+UNPACKED = web.RequestKey("unpacked", bytes)
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 Body = TypeVar("Body")
@@ -90,10 +92,25 @@ def id_of(request: web.Request) -> MessageId:
         raise Problem("not-found", str(error)) from None
 
 
+async def whole_body(request: web.Request) -> bytes:
+    """The body, unpacked if it came compressed. Raises NotReadable, Problem."""
+    raw = await request.read()
+    encoding = request.headers.get("Content-Encoding", "identity").lower()
+    if not raw or encoding == "identity":
+        return raw
+    if UNPACKED not in request:
+        try:
+            request[UNPACKED] = unpacked(raw, encoding, request.client_max_size)
+        except TooLong:
+            text = f"the body has more than {request.client_max_size} bytes, http.max_body"
+            raise Problem("too-large", text) from None
+    return request[UNPACKED]
+
+
 async def body_of(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> Body:
     """The JSON body as the decoder's type. Raises UnsupportedMedia, NotReadable, FieldError."""
     check_json(request.headers.get("Content-Type", ""))
-    raw = await request.read()
+    raw = await whole_body(request)
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:

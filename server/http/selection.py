@@ -11,20 +11,19 @@ timeline: where a message stands, which is its due, or, for one that came late, 
     cancelled  start            end            what a cancel left
     all        start            end            everything but what a move left
 
-A page looks at 20,000 rows at most and carries 4 MiB of messages at most: when a filter matches little it is
-short, or empty, and goes on from there. The reading is done in steps, and between two of them the server does
-its other work.
+A page looks at 20,000 rows at most and carries 4 MiB of messages at most, and fewer while all pages that are
+being read have `http.buffered_bytes`: when a filter matches little it is short, or empty, and goes on from
+there. The reading is done in steps, each in a turn of its own (turns.py).
 
 A count reads everything in its range, in steps too, but for pending messages without a topic filter: there a
 whole slice is one number, and without a range the server has the sum at hand.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from heapq import merge
-from itertools import islice
 from operator import itemgetter
+from typing import NamedTuple
 
 from shards.read import Found, Row
 from shards.record import MOVED, Record, decode, is_stub, topic_of
@@ -34,6 +33,7 @@ from timeline.position import END, HELD_SHARD, START, MessageId, Position, befor
 
 from .access import Sees
 from .timeline import Timeline
+from .turns import Turn
 from .values import shapes
 from .values.bodies import FieldError
 from .values.views import message_view
@@ -42,6 +42,8 @@ STEP_ROWS = 1_000
 LOOK_ROWS = 20_000
 COUNT_STEP_ROWS = 4_000
 PAGE_BYTES = 4 << 20
+VIEW_BYTES = 1_000
+"""What a message that is shown takes in RAM besides its row."""
 TOPICS_MAX = 10_000
 ALL = "all"
 
@@ -84,16 +86,14 @@ def query_over(
     return Query(start, end, topic or "", state, limit)
 
 
-def cursor_text(place: Position) -> str:
-    """What names the page behind a position."""
-    return f"{place:024x}"
+class Page(NamedTuple):
+    """What there is to show."""
 
-
-def cursor_of(text: str) -> Position:
-    """The position behind which a page begins. Raises FieldError."""
-    if len(text) != 24 or not set(text) <= set("0123456789abcdef"):
-        raise FieldError("cursor", "is not one that this server gave")
-    return Position(int(text, 16))
+    views: list[shapes.Message]
+    last: Position | None
+    """Behind it the next page begins; None: there is none."""
+    is_hidden: bool = False
+    """`last` is that of a message which is not there for who asks."""
 
 
 class Selection:
@@ -110,35 +110,46 @@ class Selection:
         self._fits: dict[bytes, bool] = {}
         self._structures = timeline.structures_of((query.topic,)) if query.topic else None
 
-    async def page(self) -> tuple[list[shapes.Message], Position | None]:
+    async def page(self, turn: Turn) -> Page:
         """The next messages and the position of the last one looked at, None at the end of the range.
 
-        For who does not see all it is that of the last one given, as long as there are more: what stands
-        between is not there for him, and so is not to be told where it stands.
+        For who does not see all it is that of the last one given, if the page is full; if it is short,
+        because many rows have been looked at, it may be that of one which is not there for him.
         """
+        try:
+            return await self._page(turn)
+        finally:
+            turn.release()
+
+    async def _page(self, turn: Turn) -> Page:
         limit, start = self._query.limit, self._query.start
         views: list[shapes.Message] = []
         looked = size = 0
         last = given = start
+        is_crowded = False
         while True:
-            count = 0
-            for place, number, value in islice(self.rows(start), STEP_ROWS):
+            await turn.begin()
+            count, is_end = 0, True
+            for place, number, value in self.rows(start):
                 count += 1
                 view = self._view(place, number, value)
                 if view is not None:
-                    if len(views) == limit or size > PAGE_BYTES:
-                        return views, last if self._sees is None else given
+                    if len(views) == limit or size > PAGE_BYTES or is_crowded:
+                        return Page(views, last if self._sees is None else given)
                     views.append(view)
                     size += len(value)
+                    is_crowded = not turn.keep(len(value) + VIEW_BYTES)
                     given = place
                 last = place
+                if count == STEP_ROWS or turn.is_over(count):
+                    is_end = False
+                    break
             looked += count
-            if count < STEP_ROWS:
-                return views, None
+            if is_end:
+                return Page(views, None)
             if looked >= LOOK_ROWS:
-                return views, last
+                return Page(views, last, is_hidden=self._sees is not None and last != given)
             start = Position(last + 1)
-            await asyncio.sleep(0)
 
     def rows(self, start: Position) -> Iterator[Row]:
         """Rows at or behind `start` that can be in the selection, held ones among them."""
@@ -195,23 +206,31 @@ class Selection:
         return fits
 
 
-async def count(timeline: Timeline, query: Query, sees: Sees | None, is_abandoned: Callable[[], bool]) -> int:
+async def count(
+    timeline: Timeline, query: Query, sees: Sees | None, turn: Turn, is_abandoned: Callable[[], bool]
+) -> int:
     """How many messages the query selects, page limits aside. `is_abandoned`: nobody waits for it."""
     if query.state != PENDING or query.topic or sees is not None:
-        return await _count_rows(timeline, query, sees, is_abandoned)
+        return await _count_rows(timeline, query, sees, turn, is_abandoned)
     if query.is_whole:
         return timeline.pending
     held = [place for place, _, value in timeline.reader.held() if not is_stub(value)]
     total = sum(1 for place in held if query.start <= place < query.end)
     start = max(query.start, Position(timeline.horizon.position + 1))
     # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
+    await turn.begin()
+    pieces = 0
     while (piece := next(timeline.directory.over(start, query.end), None)) is not None:
+        pieces += 1
+        if turn.is_over(pieces):
+            await turn.begin()
+            continue  # the directory may be another by now
         first, last = before(piece.start_ms), before(piece.end_ms)
         if start <= first and last <= query.end and not piece.borrowed:
             total += piece.live
         else:
             part = replace(query, start=max(start, first), end=min(query.end, last))
-            total += await _count_rows(timeline, part, None, is_abandoned, with_held=False)
+            total += await _count_rows(timeline, part, None, turn, is_abandoned, with_held=False)
         start = last
     return total
 
@@ -220,6 +239,7 @@ async def _count_rows(
     timeline: Timeline,
     query: Query,
     sees: Sees | None,
+    turn: Turn,
     is_abandoned: Callable[[], bool],
     *,
     with_held: bool = True,
@@ -227,14 +247,15 @@ async def _count_rows(
     selection = Selection(timeline, query, sees)
     total, start = 0, query.start
     while not is_abandoned():
-        looked = 0
-        for row in islice(selection.rows(start), COUNT_STEP_ROWS):
-            looked += 1
+        await turn.begin()
+        is_end = True
+        for looked, row in enumerate(selection.rows(start), 1):
             if selection.counts(*row) and (with_held or row[1] != HELD_SHARD):
                 total += 1
-            start = row[0]
-        if looked < COUNT_STEP_ROWS:
+            start = Position(row[0] + 1)
+            if looked == COUNT_STEP_ROWS or turn.is_over(looked):
+                is_end = False
+                break
+        if is_end:
             break
-        start = Position(start + 1)
-        await asyncio.sleep(0)
     return total

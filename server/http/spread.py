@@ -22,6 +22,7 @@ from sortedcontainers import SortedList
 
 from .density import Density
 from .timeline import Timeline
+from .turns import Turn
 from .values.message_body import ParsedMessage
 
 PARTS = 64
@@ -37,9 +38,11 @@ class Spreader:
         self._timeline = timeline
         self.lock = asyncio.Lock()
 
-    async def settled(self, messages: Sequence[ParsedMessage], now_ms: int) -> list[ParsedMessage]:
+    async def settled(
+        self, messages: Sequence[ParsedMessage], now_ms: int, turn: Turn
+    ) -> list[ParsedMessage]:
         """The messages, those that may be spread with the due that was chosen. Hold `lock`."""
-        choice = _Choice(self._timeline)
+        choice = _Choice(self._timeline, turn)
         found = []
         for index, message in enumerate(messages):
             if message.spread_ms:
@@ -49,7 +52,7 @@ class Spreader:
                 choice.add(message.due_ms or now_ms)
             found.append(message)
             if index % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+                await turn.begin()
         return found
 
 
@@ -76,8 +79,9 @@ class _Window:
 class _Choice:
     """The choices of one request and the windows that it has looked into."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, turn: Turn) -> None:
         self._timeline = timeline
+        self._turn = turn
         self._windows: dict[tuple[int, int], _Window] = {}
         self._own: list[int] = []
         self._sorted: SortedList[int] = SortedList()
@@ -105,7 +109,7 @@ class _Choice:
             if len(self._windows) >= REMEMBERED:
                 self._windows.clear()
             window = self._windows[start_ms, end_ms] = _Window(start_ms, end_ms)
-            window.counts = await Density(self._timeline, start_ms, end_ms, window.width_ms).count()
+            window.counts = await Density(self._timeline, start_ms, end_ms, window.width_ms).count(self._turn)
             fresh = list(self._sorted.irange(start_ms, end_ms - 1))
         else:
             fresh = self._own[window.seen :]

@@ -6,10 +6,13 @@
                       in, scratch   the server's own: links to what it takes, and a place to open it
 
 Everything lies on the store's file system, so that a checkpoint and taking a file are links. What is there
-when the server starts belongs to nobody and goes.
+when the server starts belongs to nobody and goes. A file is linked into `in` before anybody looks at it: what
+the job puts in its place in `out` afterwards, a link to somebody else's file say, is not what is taken.
 """
 
+import os
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -41,24 +44,32 @@ def begin(store: Store, folder: Path) -> None:
 
 
 def check(store: Store, folder: Path, files: Sequence[MovedFile]) -> list[Fault]:
-    """What is wrong with the files in `out`."""
-    scratch = folder / "scratch"
-    remove(scratch)
-    scratch.mkdir()
-    faults = files_faults(store, files, folder / "out", scratch)
+    """Link the files out of `out`; what is wrong with them. Raises OSError."""
+    taken, scratch = folder / "in", folder / "scratch"
+    for own in (taken, scratch):
+        remove(own)
+        own.mkdir()
+    for file in files:
+        _take(folder / "out" / file.name, taken / file.name)
+    faults = files_faults(store, files, taken, scratch)
     remove(scratch)
     return faults
 
 
+def _take(path: Path, link: Path) -> None:
+    """What is no file is not taken, nor what a link leads to."""
+    try:
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if is_file:
+        os.link(path, link, follow_symlinks=False)
+
+
 def ingest(store: Store, folder: Path, files: Sequence[MovedFile]) -> None:
-    """Take them in, by links: those in `out` stay. Raises StoreFailed, OSError."""
-    links = folder / "in"
-    remove(links)
-    links.mkdir()
-    for file in files:
-        (links / file.name).hardlink_to(folder / "out" / file.name)
+    """Take in what `check` has linked; the files in `out` stay. Raises StoreFailed."""
     if files:
-        store.ingest(Table.MESSAGES, [links / file.name for file in files])
+        store.ingest(Table.MESSAGES, [folder / "in" / file.name for file in files])
 
 
 def counted(store: Store, pieces: Iterable[tuple[Slice, Shard]]) -> dict[bytes, Counts]:

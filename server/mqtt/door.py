@@ -16,6 +16,8 @@ from ..auth.keys_file import name_in
 from ..auth.rights import Principal, Rights
 from ..codec.packets import Connect
 from ..codec.reasons import Reason
+from ..revoked import Shown
+from ..tls import Certificates
 
 Entered = Callable[[Rights | None, Reason | None], None]
 """Called with what the client may (None: everything) or with why it is not let in."""
@@ -31,10 +33,18 @@ _REASONS = {
 class Door:
     """The door of one listener."""
 
-    def __init__(self, keyring: Keyring | None, *, lets_anybody: bool) -> None:
-        """`keyring`: None: there are no keys. `lets_anybody`: also who shows none."""
+    def __init__(
+        self, keyring: Keyring | None, certificates: Certificates | None, *, lets_anybody: bool
+    ) -> None:
+        """`keyring`, `certificates`: None: there are none. `lets_anybody`: also who shows no key."""
+        self._certificates = certificates
         self._keyring = None if keyring is None or keyring.is_open else keyring
         self._lets_anybody = lets_anybody
+
+    def has_revoked(self, shown: Shown | None) -> bool:
+        """Whether the certificate that a client has shown counts no more. None: it has shown none."""
+        certificates = self._certificates
+        return shown is not None and certificates is not None and certificates.has_revoked(shown)
 
     def ask(self, packet: Connect, client_id: str, address: str, identity: str, entered: Entered) -> None:
         """Find out who it is; `entered` is called at once, or on the loop when it is known.

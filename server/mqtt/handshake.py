@@ -9,6 +9,7 @@ Source: RFC 6455, section 4.2.
 """
 
 import binascii
+import re
 from asyncio import BaseTransport
 from base64 import b64decode, b64encode
 from hashlib import sha1
@@ -20,6 +21,8 @@ from ..browsers import ForeignHost, ForeignOrigin, Pages
 PATHS = frozenset({"/", "/mqtt"})
 PROTOCOLS = ("mqtt", "mqttv3.1")
 HEAD_MAX = 16 << 10
+_REQUEST = re.compile(r"([A-Z]+) ([\x21-\x7e]+) HTTP/1\.1")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)")
 _KEY_TAIL: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -61,14 +64,15 @@ def answer_handshake(head: bytes, pages: Pages, transport: BaseTransport) -> byt
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    """By name in lower case; one that is repeated is a list with commas."""
+    """By name in lower case; one that is repeated is a list with commas. Read as strictly as HTTP's."""
     headers: dict[str, str] = {}
     for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not name or name != name.strip():
+        found = _HEADER.fullmatch(line)
+        if found is None:
             raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "this is not a header")
-        lower = name.lower()
-        value = value.strip(" \t")
+        lower, value = found[1].lower(), found[2].strip(" \t")
+        if lower == "host" and lower in headers:
+            raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "a request names one host")
         headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
     return headers
 
@@ -78,13 +82,12 @@ def _tokens(headers: dict[str, str], name: str) -> set[str]:
 
 
 def _check_request(first: str, headers: dict[str, str]) -> None:
-    method, _, rest = first.partition(" ")
-    target, _, version = rest.partition(" ")
-    if version != "HTTP/1.1" or not headers.get("host"):
+    request = _REQUEST.fullmatch(first)
+    if request is None or not headers.get("host"):
         raise HandshakeRefused(HTTPStatus.BAD_REQUEST, "this is not a request of HTTP/1.1")
-    if target.partition("?")[0] not in PATHS:
+    if request[2].partition("?")[0] not in PATHS:
         raise HandshakeRefused(HTTPStatus.NOT_FOUND, "MQTT is at /mqtt")
-    if method != "GET":
+    if request[1] != "GET":
         raise HandshakeRefused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET", "Allow: GET")
     asked = {token.lower() for token in _tokens(headers, "upgrade")}
     if "websocket" not in asked or "upgrade" not in _tokens(

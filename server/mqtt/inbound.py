@@ -208,7 +208,7 @@ class Inbound:
             wishes, self._wishes = self._wishes, []
             self.is_settled = False
             self.has_published = True
-            self._broker.publish(wishes)
+            self._broker.publish(wishes, can_refuse=self._level == 5)
 
     def released(self, packet_id: int) -> None:
         """PUBREL has come: it counts no more."""

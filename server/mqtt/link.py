@@ -27,7 +27,7 @@ import logging
 import socket
 import struct
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fcntl import ioctl
@@ -39,7 +39,9 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
-from ..tls import common_name
+from ..networks import Networks
+from ..revoked import Shown
+from ..tls import common_name, counting, shown_on
 from .door import Door
 from .state import Connection
 
@@ -64,9 +66,12 @@ TLS_HELLO = b"\x16\x03"
 class Links:
     """All connections from their accept to their end, and the queues of those that are held."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, bounded: Counter[str]) -> None:
+        """`bounded`: counts who is refused or closed, by the setting that is the bound."""
         self._broker = broker
+        self.bounded = bounded
         self._all: set[MqttLink] = set()
+        self._networks = Networks()
         self._publishing = Queue(broker, lambda: broker.is_congested)
         self._others = Queue(broker, lambda: False)
         self.kept_bytes = 0
@@ -78,11 +83,36 @@ class Links:
     def __iter__(self) -> "Iterator[MqttLink]":
         return iter(list(self._all))
 
+    def admits(self, address: str, now_s: float) -> bool:
+        """Whether there is room for one more from there. Says so if not.
+
+        The rate comes last: who has as many as he may does not use up that of the others.
+        """
+        limits, cause = self._broker.config.limits, by(address)
+        if len(self._all) >= limits.connections:
+            text = "connection refused: %d are open, as many as limits.connections"
+            log.warning(text, len(self._all), extra=cause)
+            bound = "limits.connections"
+        elif 0 < limits.connections_per_address <= self._networks.count(address):
+            text = "connection refused: as many are open from there as limits.connections_per_address"
+            log.warning(text, extra=cause)
+            bound = "limits.connections_per_address"
+        elif not self._broker.admits(now_s):
+            log.warning("connection refused: more than limits.connect_rate a second", extra=cause)
+            bound = "limits.connect_rate"
+        else:
+            return True
+        self.bounded[bound] += 1
+        return False
+
     def add(self, link: "MqttLink") -> None:
         self._all.add(link)
+        self._networks.add(link.address)
 
     def discard(self, link: "MqttLink") -> None:
-        self._all.discard(link)
+        if link in self._all:
+            self._all.discard(link)
+            self._networks.discard(link.address)
 
     def keep(self, link: "MqttLink", kept_bytes: int) -> None:
         """Note what a link keeps. Above `limits.in_bytes` in all the one that keeps most is ended."""
@@ -90,6 +120,7 @@ class Links:
         link.kept_bytes = kept_bytes
         while self.kept_bytes > self._broker.config.limits.in_bytes:
             largest = max(self._all, key=lambda one: one.kept_bytes)
+            self.bounded["limits.in_bytes"] += 1
             largest.refuse(
                 Reason.QUOTA_EXCEEDED, "limits.in_bytes: no other keeps so much that is not handled"
             )
@@ -144,12 +175,18 @@ class Queue:
 class MqttLink(Opening):
     """One accepted socket: among `links` from now to its end."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links, door: Door) -> None:
+    def __init__(
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, links: Links, door: Door, address: str
+    ) -> None:
+        """`address`: of its client, without the port."""
         self._broker = broker
         self._door = door
+        self.address = address
         self._loop = loop
         self._links = links
         self._transport: asyncio.Transport | None = None
+        self._shown: Shown | None = None
+        """What tells the certificate of its client."""
         self._connection: Connection | None = None
         self._is_flush_planned = False
         self._is_held = False
@@ -167,17 +204,22 @@ class MqttLink(Opening):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = counting(cast("asyncio.Transport", transport))
         config, identity = self._broker.config, common_name(transport)
         self._connection = Connection(
             self._broker, self._door, peer=peer_of(transport), identity=identity, wake=self._plan_flush
         )
         self._transport.set_write_buffer_limits(high=config.limits.out_bytes)
         self._last_received = self._loop.time()
+        self._shown = shown_on(transport)
         has_tls = transport.get_extra_info("sslcontext") is not None
         if config.mqtt.tls_identity_as_username and has_tls and not identity:
             cause = by(str(transport.get_extra_info("peername", "?")[0]))
             log.warning("connection closed: there is no common name in its certificate", extra=cause)
+            self._transport.abort()
+        elif self._door.has_revoked(self._shown):  # meanwhile: the handshake has looked at the list before
+            cause = by(str(transport.get_extra_info("peername", "?")[0]))
+            log.warning("connection closed: its certificate has been revoked", extra=cause)
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -248,9 +290,9 @@ class MqttLink(Opening):
             self._flush()
 
     def review(self) -> None:
-        """Keys are others now."""
+        """Keys or certificates are others now."""
         if self._connection is not None and not self._is_ending:
-            self._connection.review()
+            self._connection.review(has_revoked=self._door.has_revoked(self._shown))
 
     def keep_frames(self, count: int) -> None:
         """So many bytes of frames of a websocket are not read yet: they count with what is kept here."""
@@ -407,6 +449,7 @@ class MqttLink(Opening):
         if transport is None:
             return
         if not (connection.is_open or connection.is_opening):
+            self._links.bounded["limits.connect_timeout"] += 1
             transport.abort()
             return
         if not connection.keep_alive_s:

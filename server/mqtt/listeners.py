@@ -7,22 +7,19 @@ at its accept, before TLS or HTTP, and counts from then on.
 """
 
 import asyncio
-import logging
 from functools import partial
 
 from ..accepting import Acceptor, Opening
 from ..auth.keyring import Keyring
-from ..browsers import Pages
+from ..browsers import Pages, websocket_pages
 from ..config import Config
 from ..delivery.broker import Broker
 from ..kinds import Address
-from ..logs import by
+from ..metrics import Metrics
 from ..tls import Certificates
 from .door import Door
 from .link import Links, MqttLink
 from .websocket import Websocket
-
-log = logging.getLogger(__name__)
 
 _TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 
@@ -31,7 +28,12 @@ class Listeners:
     """All MQTT listeners of a server and the connections that came through them."""
 
     def __init__(
-        self, broker: Broker, config: Config, keyring: Keyring, certificates: Certificates | None
+        self,
+        broker: Broker,
+        config: Config,
+        keyring: Keyring,
+        certificates: Certificates | None,
+        metrics: Metrics,
     ) -> None:
         """`certificates`: of the listeners with TLS, if there are any."""
         self._broker = broker
@@ -39,8 +41,12 @@ class Listeners:
         self._lets_anybody = config.lets_anybody
         self._config = config.mqtt
         self._certificates = certificates
-        self.links = Links(broker)
-        self._acceptor = Acceptor()
+        self.links = Links(broker, metrics.bounded_mqtt)
+        self._acceptor = Acceptor(
+            metrics.bounded_mqtt,
+            handshake_bound="limits.connect_timeout",
+            handshake_s=config.limits.connect_timeout_ms / 1000,
+        )
 
     async def open(self) -> list[dict[str, object]]:
         """Start listening; where, as /v1/info tells it. Raises OSError."""
@@ -53,38 +59,24 @@ class Listeners:
     async def _open(self, address: Address) -> dict[str, object]:
         scheme = address.scheme or "mqtt"
         certificates = self._certificates if scheme in ("mqtts", "wss") else None
-        pages = self._pages(address) if scheme in ("ws", "wss") else None
-        door = Door(self._keyring, lets_anybody=self._lets_anybody(address))
+        pages = websocket_pages(self._broker.config, address) if scheme in ("ws", "wss") else None
+        door = Door(self._keyring, certificates, lets_anybody=self._lets_anybody(address))
         port = await self._acceptor.open(
             address,
             partial(self._begin, door=door, pages=pages),
             None if certificates is None else certificates.context,
-            handshake_s=self._broker.config.limits.connect_timeout_ms / 1000,
         )
         return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
 
     def review(self) -> None:
-        """Keys are others now: end who is here by one that counts no more."""
+        """Keys or certificates are others now: end who is here by one that counts no more."""
         for link in self.links:
             link.review()
-
-    def _pages(self, address: Address) -> Pages:
-        config = self._broker.config
-        origins = (*config.http.origins, *self._config.ws_origins)
-        # Where anybody is let in a page gets much without a key, whoever else has one.
-        has_keys = bool(config.auth.keys_file) and not self._lets_anybody(address)
-        return Pages(address, hosts=config.http.hosts, origins=origins, has_keys=has_keys)
 
     def _begin(self, peer: str, *, door: Door, pages: Pages | None) -> Opening | None:
         """A link for a connection from `peer`, if there is room for one; with `pages`, a websocket."""
         loop = asyncio.get_running_loop()
-        cause = by(peer)
-        if not self._broker.admits(loop.time()):
-            log.warning("connection refused: more than limits.connect_rate a second", extra=cause)
+        if not self.links.admits(peer, loop.time()):
             return None
-        if len(self.links) >= self._broker.config.limits.connections:
-            text = "connection refused: %d are open, as many as limits.connections"
-            log.warning(text, len(self.links), extra=cause)
-            return None
-        link = MqttLink(self._broker, loop, self.links, door)
+        link = MqttLink(self._broker, loop, self.links, door, peer)
         return link if pages is None else Websocket(link, pages)

@@ -98,6 +98,8 @@ class Connection:
         self.is_opening = False
         """Its key is being checked, or its session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
+        self._is_stopped = False
+        """A publish that cannot be refused waits until the server is congested no more."""
 
     # -- bytes
 
@@ -186,8 +188,8 @@ class Connection:
 
     @property
     def has_published(self) -> bool:
-        """What the last call of `receive` handled had publishes in it."""
-        return self._inbound.has_published
+        """What the last call of `receive` handled had publishes in it, or would have had."""
+        return self._inbound.has_published or self._is_stopped
 
     @property
     def is_waiting(self) -> bool:
@@ -217,11 +219,13 @@ class Connection:
     def _accept(self, packets: Sequence[Packet | MqttError]) -> None:
         """Handle packets in order, as far as nothing has to be waited for.
 
-        Acks and PINGREQ wait for no subscription: the client must not take the connection for dead.
+        Acks and PINGREQ wait for no subscription: the client must not take the connection for dead. Below
+        level 5 a publish cannot be refused but by closing: while the server is congested none is begun.
         """
         backlog, outbox = self._backlog, self._outbox
         held = backlog.packets
-        if held:
+        stops = outbox.level < 5 and self._broker.is_congested
+        if held or stops:
             held.extend(packet for packet in packets if not self._goes_ahead(packet))
         else:
             for packet in packets:
@@ -232,7 +236,11 @@ class Connection:
                         held.append(packet)
                 else:
                     self._handle(packet)
+        self._is_stopped = False
         while held and not (self.is_opening or outbox.is_closed) and backlog.work is None:
+            if stops and isinstance(held[0], Publish):
+                self._is_stopped = True
+                break
             self._handle(held.popleft())
 
     def _goes_ahead(self, packet: Packet | MqttError) -> bool:
@@ -324,9 +332,14 @@ class Connection:
         self._broker.traffic.connects += 1
         self._open_session(packet)
 
-    def review(self) -> None:
-        """Keys are others now: end if this client's counts no more."""
-        if self._rights is not None and not self._rights.is_live:
+    def review(self, *, has_revoked: bool = False) -> None:
+        """Keys or certificates are others now: end if this client's counts no more (`has_revoked`)."""
+        if has_revoked:
+            log.info(
+                "connection closed: %s, its certificate has been revoked", self._peer, extra=self._peer.cause
+            )
+            self.close(Closing.REVOKED)
+        elif self._rights is not None and not self._rights.is_live:
             log.info("connection closed: %s, its key counts no more", self._peer, extra=self._peer.cause)
             self.close(Closing.REVOKED)
 

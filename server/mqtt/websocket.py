@@ -79,9 +79,9 @@ class Websocket(Opening):
     def get_extra_info(self, name: str, default: object = None) -> Any:
         return self._raw.get_extra_info(name, default)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if not self._is_over:
-            self._raw.write(frame(BINARY, data))
+            self._raw.write(frame(BINARY, bytes(data)))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._raw.set_write_buffer_limits(high, low)

@@ -22,8 +22,8 @@ from server.codec.packets import Connect, Packet, Publish, Will
 from server.codec.publish import Decoder
 from server.config import Config, Limits
 from server.delivery.session_rows import subscription_of
+from server.http.cursors import Cursors
 from server.http.front import read_request
-from server.http.selection import cursor_of, cursor_text
 from server.http.values.batch_body import parse_batch, parse_each
 from server.http.values.bodies import UNREADABLE, FieldError, RequestError
 from server.http.values.drafts import draft_of
@@ -128,20 +128,26 @@ def connection(data: bytes) -> None:
     piece = 1 + data[0] if data else 1
     with no_errors_logged():
         rig = Rig(SMALL)
-        other = rig.connected("other", expiry=3_600)
+        other = rig.connected(OTHER, expiry=3_600)
         other.subscribe("other/#", qos=1)
         sender = Sender(rig, 5)
         for at in range(1, len(data), piece):
             sender.send_bytes(data[at : at + piece])
         rig.pass_ms(2_000)
         sender.drop()
-        other.inbox.clear()
-        other.publish1("other/1", "still here")
-        rig.crash()
-        rig.pump()
-        again = rig.lasting("other")
-        assert b"still here" in [packet.payload for packet in again.inbox if isinstance(packet, Publish)]
+        goes_on(rig, other)
 
+
+def goes_on(rig: Rig, other: Peer) -> None:
+    """What a bystander is sent arrives, behind all that has come for it before, also after a crash."""
+    other.inbox.clear()
+    other.publish1("other/1", "still here")
+    rig.crash()
+    rig.pump()
+    assert "still here" in rig.lasting(OTHER).take_all()
+
+
+OTHER = "a bystander"
 
 SMALL = replace(
     config(maximum_packet_size=PACKET_MAX, user_properties=20, subscriptions_per_session=20),
@@ -240,11 +246,17 @@ def schedule(data: bytes) -> None:
         str(error)
 
 
+CURSORS = Cursors(bytes(32))
+PLACE, SEALED = (
+    CURSORS.text(keys.place_of(b"place of it."), is_hidden=is_hidden) for is_hidden in (False, True)
+)
+
+
 def cursor(data: bytes) -> None:
     """Cursors and ids as users send them."""
     text = data.decode("utf-8", "surrogateescape")
     with suppress(RequestError):
-        assert cursor_text(cursor_of(text)) == text
+        assert CURSORS.text(CURSORS.place(text), is_hidden=len(text) > 24) == text
     with suppress(BadId):
         assert f"{parse_id(text):032x}" == text
 
@@ -510,7 +522,7 @@ TARGETS = (
         steps=500_000,
         steps_per_byte=500,
     ),
-    Target("cursor", cursor, (cursor_text(keys.place_of(b"place of it.")).encode(), b"%032x" % (1 << 100))),
+    Target("cursor", cursor, (PLACE.encode(), SEALED.encode(), b"%032x" % (1 << 100))),
     Target(
         "record",
         record,

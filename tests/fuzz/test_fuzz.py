@@ -2,8 +2,8 @@
 
 The same inputs each time: the seeds, what earlier runs kept (corpus/), and a few made of them.
 
-FASTI_SOAK=1 goes on with others for ten minutes a target, or FASTI_FUZZ_S seconds; FASTI_SEED=n makes other
-ones; FASTI_KEEP=1 writes what reached something new into the corpus.
+FASTI_SOAK=1 goes on with others for ten minutes a target, or FASTI_FUZZ_S seconds, with atheris where that is
+installed; FASTI_SEED=n makes other ones; FASTI_KEEP=1 writes what reached something new into the corpus.
 """
 
 import os
@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from .everything import TARGETS
 from .fuzzer import Run, Target
-from .targets import TARGETS
+from .guided import guided, is_installed
+from .planted import PLANTED
 
 CORPUS = Path(__file__).with_name("corpus")
 SEED = int(os.environ.get("FASTI_SEED", "0"))
 SOAK_S = float(os.environ.get("FASTI_FUZZ_S", "600")) if os.environ.get("FASTI_SOAK") else 0.0
+HIDDEN, SLOW, STUCK = PLANTED
 FEW = {"connection": 25}
 INPUTS = 250
 
@@ -32,13 +35,17 @@ def kept(target: Target) -> list[bytes]:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_it_gives_a_value_or_a_typed_error(target: Target) -> None:
+def test_it_gives_a_value_or_a_typed_error(target: Target, tmp_path: Path) -> None:
     run = Run(target, SEED)
     run.start(kept(target))
     for _ in range(FEW.get(target.name, INPUTS)):
         run.step()
+    if SOAK_S and is_installed():
+        count, found = guided(target, run.corpus, SOAK_S, SEED, tmp_path)
+        print(f"{target.name}: {count} inputs with atheris, {len(found)} reached something new")
+        run.start(found)
     until = time.monotonic() + SOAK_S
-    while SOAK_S and time.monotonic() < until:
+    while SOAK_S and not is_installed() and time.monotonic() < until:
         run.step()
     print(run)
     if os.environ.get("FASTI_KEEP"):
@@ -49,37 +56,27 @@ def test_it_gives_a_value_or_a_typed_error(target: Target) -> None:
         file_of(target).write_text("".join(f"{data.hex()}\n" for data in sorted(found)))
 
 
-def hidden(data: bytes) -> None:
-    """Each letter that is right reaches a line more."""
-    if not data.startswith(b"l"):
-        return
-    if not data.startswith(b"lo"):
-        return
-    if not data.startswith(b"loc"):
-        return
-    if not data.startswith(b"lock"):
-        return
-    raise ValueError("found")
-
-
 def many(run: Run) -> None:
     for _ in range(100_000):
         run.step()
 
 
-def slow(data: bytes) -> int:
-    return sum(one == other for one in data for other in data)
-
-
 def test_it_finds_a_fault_that_no_seed_comes_near() -> None:
-    run = Run(Target("hidden", hidden, (b"x",), (b"c", b"k", b"l", b"o"), rooms=(__file__,)), SEED)
+    run = Run(HIDDEN, SEED)
     run.start()
     with pytest.raises(AssertionError, match=r"ValueError: found\nbytes.fromhex\('6c6f636b"):
         many(run)
 
 
 def test_it_finds_what_takes_too_many_steps() -> None:
-    run = Run(Target("slow", slow, (b"x" * 8,), rooms=(__file__,)), SEED)
+    run = Run(SLOW, SEED)
     run.start()
     with pytest.raises(AssertionError, match="TooManySteps"):
         many(run)
+
+
+@pytest.mark.skipif(not is_installed(), reason="atheris is not installed: make soak installs it where it can")
+@pytest.mark.parametrize(("target", "told"), [(HIDDEN, "6c6f636b"), (STUCK, "'6c")], ids=["raises", "hangs"])
+def test_atheris_finds_it_too(target: Target, told: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=rf"bytes\.fromhex\(.?{told}"):
+        guided(target, target.seeds, 60, SEED, tmp_path, input_s=2)

@@ -87,13 +87,15 @@ class Fronted(TestServer):
         self._of = app
 
     async def start_server(self, **kwargs: Any) -> None:
-        await super().start_server(**kwargs)
+        await super().start_server(auto_decompress=False, **kwargs)
         assert self.runner is not None
         assert self.runner.server is not None
         self.desk = build_desk(self._of, self.gate, self.runner.server)
-        self._acceptor = Acceptor()
+        self._acceptor = Acceptor(
+            self._of.metrics.bounded, handshake_bound="http.head_timeout", handshake_s=10
+        )
         where = Address("127.0.0.1", 0)
-        self.front_port = await self._acceptor.open(where, self.desk.connection, None, handshake_s=10)
+        self.front_port = await self._acceptor.open(where, self.desk.connection, None)
         self._root = URL.build(scheme="http", host="127.0.0.1", port=self.front_port)
 
     async def close(self) -> None:

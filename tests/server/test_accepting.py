@@ -5,12 +5,13 @@ import logging
 import os
 import resource
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
 import pytest
 
-from server.accepting import Acceptor, Opening
+from server.accepting import FILES, Acceptor, Opening
 from server.kinds import Address
 
 
@@ -34,9 +35,14 @@ class Echo(Opening):
 
 
 @pytest.fixture
-async def port() -> AsyncIterator[int]:
-    acceptor = Acceptor()
-    yield await acceptor.open(Address("127.0.0.1", 0), lambda peer: Echo(), None, handshake_s=1)
+def bounded() -> Counter[str]:
+    return Counter()
+
+
+@pytest.fixture
+async def port(bounded: Counter[str]) -> AsyncIterator[int]:
+    acceptor = Acceptor(bounded, handshake_bound="a.setting", handshake_s=1)
+    yield await acceptor.open(Address("127.0.0.1", 0), lambda peer: Echo(), None)
     acceptor.close()
 
 
@@ -67,7 +73,7 @@ async def answers(port: int) -> bool:
 
 
 async def test_the_last_descriptors_are_not_for_connections(
-    port: int, files: list[int], caplog: pytest.LogCaptureFixture
+    port: int, bounded: Counter[str], files: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(os.devnull, os.O_RDONLY)
@@ -78,6 +84,7 @@ async def test_the_last_descriptors_are_not_for_connections(
     with caplog.at_level(logging.WARNING):
         assert not await answers(port)
     assert f"out of file descriptors, {free + 30} may be open" in caplog.text
+    assert bounded == {FILES: 1}
     while len(files) > 1:
         os.close(files.pop())
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 200, hard))
@@ -85,7 +92,7 @@ async def test_the_last_descriptors_are_not_for_connections(
 
 
 async def test_without_any_descriptor_a_client_is_still_told(
-    port: int, files: list[int], caplog: pytest.LogCaptureFixture
+    port: int, bounded: Counter[str], files: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client's own socket is made first: it needs one, too."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -107,6 +114,7 @@ async def test_without_any_descriptor_a_client_is_still_told(
             with suppress(ConnectionError):
                 assert await loop.sock_recv(late, 1) == b""
     assert "out of file descriptors" in caplog.text
+    assert bounded == {FILES: 1}
     writer.write(b"y")
     assert await reader.read(1) == b"y"
     while files:

@@ -52,7 +52,7 @@ def test_a_setting_that_is_named_counts_where_it_is_named_and_nowhere_else(key: 
 
 
 def test_a_line_is_of_clients_exactly_if_it_grows_with_them() -> None:
-    of_clients = {"limits.connections", "limits.sessions", "limits.subscription_bytes"}
+    of_clients = {"http.connections", "limits.connections", "limits.sessions", "limits.subscription_bytes"}
     for one in bounds(Config()):
         assert one.is_per_client == bool(of_clients & set(one.keys)), one.name
     names = [one.is_per_client for one in bounds(Config())]

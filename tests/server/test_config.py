@@ -146,10 +146,21 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     assert caught.value.key == str(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="is not TOML"):
         load(written(tmp_path, "[http"), {}, {})
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(written(tmp_path, "a = " + "[" * 5_000), {}, {})
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b'[store]\ndir = "\xe9"')
     with pytest.raises(ConfigError, match="is not TOML"):
         load(latin, {}, {})
+
+
+@pytest.mark.parametrize("backups", ["data", "data/backups", "./data/x/../y", "{cwd}/data/x"])
+def test_backups_do_not_lie_in_the_data(backups: str) -> None:
+    wish = {"store.backups": backups.replace("{cwd}", str(Path.cwd()))}
+    with pytest.raises(ConfigError, match=r"store\.backups: must not lie in store\.dir"):
+        load(None, {}, wish)
+    for fine in ("", "data2", "data/..", "/backups", "."):
+        load(None, {}, {"store.backups": fine})
 
 
 def test_told_to_be_open_it_starts_open() -> None:

@@ -1,6 +1,7 @@
 """Certificates: taken into use, replaced while the server runs, refused; and those of MQTT clients."""
 
 import asyncio
+import base64
 import logging
 import os
 import shutil
@@ -17,10 +18,15 @@ import pytest
 from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.config import Config, ConfigError, load
+from server.mqtt.frames import BINARY
+from server.revoked import revoked_in, shown_by
 from server.tls import Certificates, Files, http_certificates, mqtt_certificates
+from server.watch import Watch
 from tests.support.rig import config
 from tests.support.served import TLS, everywhere, serve
 from tests.support.server import ServerProcess, environment, run
+
+from .mqtt.test_links import REQUEST, masked
 
 CERT, OTHER = "cert.pem", "other-cert.pem"
 
@@ -61,33 +67,41 @@ class Spoken:
         return name
 
 
-def test_a_pair_that_is_replaced_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_pair_that_is_replaced_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     put(tmp_path)
     made = Certificates("http.tls_cert", Files(str(tmp_path / "now.pem"), str(tmp_path / "now-key.pem")))
+    watch = Watch([made], lambda: None)
+
+    async def look() -> None:
+        for _ in range(2):  # what changes has to stand still
+            await watch.look(is_told=False)
+
     assert Spoken(made).shown() == CERT
-    made.refresh()
+    await look()
     assert caplog.text == ""
     shutil.copy(TLS / OTHER, tmp_path / "now.pem")
-    made.refresh()
-    assert "http.tls_cert: cannot be used, the old ones stay: key values mismatch" in caplog.text
+    await look()
+    stays = "http.tls_cert: what was read before stays: cannot be used: "
+    assert stays + "key values mismatch" in caplog.text
     assert Spoken(made).shown() == CERT
     caplog.clear()
-    made.refresh()
+    await look()
     assert caplog.text == ""
     put(tmp_path, OTHER, "other-key.pem")
-    made.refresh()
+    await look()
     assert "http.tls_cert: read again" in caplog.text
     assert Spoken(made).shown() == OTHER
     (tmp_path / "now.pem").unlink()
-    made.refresh()
-    assert "the old ones stay: [Errno 2]" in caplog.text
+    await look()
+    assert stays + "[Errno 2]" in caplog.text
     assert Spoken(made).shown() == OTHER
     caplog.clear()
     put(tmp_path)
-    made.refresh(is_told=True)
-    made.refresh(is_told=True)
+    await watch.look(is_told=True)
+    await watch.look(is_told=True)
     assert caplog.text.count("read again") == 2
+    assert Spoken(made).shown() == CERT
 
 
 def test_what_cannot_be_used_is_named() -> None:
@@ -148,9 +162,8 @@ def test_a_process_speaks_tls_and_takes_new_certificates(tmp_path: Path) -> None
             with suppress(ConnectionError):
                 assert not plain.recv(65_536).startswith(b"HTTP")
         (tmp_path / "now-key.pem").write_text("half of it")
-        wait_for(
-            server, "http.tls_cert: cannot be used, the old ones", "mqtt.tls_cert: cannot be used, the old"
-        )
+        stays = "tls_cert: what was read before stays: cannot be used"
+        wait_for(server, f"http.{stays}", f"mqtt.{stays}")
         assert [shown(server.http), shown(server.mqtt)] == [OTHER, OTHER]
         assert server.stop() == 0
     finally:
@@ -229,8 +242,88 @@ async def test_a_list_of_revoked_ones_is_read_again(tmp_path: Path) -> None:
     assert certificates.context().verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
     before = certificates.context()
     shutil.copy(TLS / "crl.pem", crl)
-    certificates.refresh()
+    certificates.again()()
     assert certificates.context() is not before
+
+
+def test_a_list_names_certificates() -> None:
+    one, other = (
+        shown_by(ssl.PEM_cert_to_DER_cert(pem.partition("-----BEGIN PRIVATE")[0]))
+        for pem in ((TLS / name).read_text() for name in ("revoked.pem", "meter.pem"))
+    )
+    before, after = (revoked_in((TLS / name).read_bytes()) for name in ("crl-before.pem", "crl.pem"))
+    assert one.issuer == other.issuer
+    assert (before[one.issuer], after[one.issuer]) == (frozenset(), {one.serial})
+    assert other.serial not in after[other.issuer]
+    both = (TLS / "crl.pem").read_bytes() + (TLS / "crl-before.pem").read_bytes()
+    assert revoked_in(both) == after
+    assert revoked_in(b"") == {}
+
+
+def test_a_list_that_is_cut_off_is_refused() -> None:
+    lines = (TLS / "crl.pem").read_bytes().splitlines()
+    der = base64.b64decode(b"".join(lines[1:-1]))
+    for stop in range(len(der)):
+        pem = b"-----BEGIN X509 CRL-----\n%b\n-----END X509 CRL-----\n" % base64.b64encode(der[:stop])
+        with pytest.raises(ValueError, match="cannot be read"):
+            revoked_in(pem)
+
+
+async def test_a_connection_ends_when_its_certificate_is_revoked(tmp_path: Path) -> None:
+    """The client of openssl, and one over a websocket; who is not on the list stays."""
+    crl = tmp_path / "crl.pem"
+    shutil.copy(TLS / "crl-before.pem", crl)
+    more = {"tls_ca": str(TLS / "ca.pem"), "tls_crl": str(crl), "tls_require_certificate": True}
+    async with serve(tmp_path / "data", everywhere(**more)) as served:
+        readers: dict[tuple[str, str], asyncio.StreamReader] = {}
+        for scheme in ("mqtts", "wss"):
+            for certificate in ("revoked.pem", "meter.pem"):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", served.ports[scheme], ssl=client(certificate), server_hostname="localhost"
+                )
+                served.writers.append(writer)
+                readers[scheme, certificate] = reader
+                hello = encode(Connect(5, scheme + certificate), 5)
+                if scheme == "wss":
+                    writer.write(REQUEST)
+                    await reader.readuntil(b"\r\n\r\n")
+                writer.write(hello if scheme == "mqtts" else masked(BINARY, hello))
+                async with asyncio.timeout(60):
+                    assert await reader.read(256)
+        assert served.certificates is not None
+        watch = Watch([served.certificates], served.listeners.review)
+        shutil.copy(TLS / "crl.pem", crl)
+        for _ in range(2):
+            await watch.look(is_told=False)
+        async with asyncio.timeout(60):
+            assert (await readers["mqtts", "revoked.pem"].read()).startswith(b"\xe0\x01\x87")
+            assert b"\xe0\x01\x87" in await readers["wss", "revoked.pem"].read()
+            while len(served.listeners.links) != 2:
+                await asyncio.sleep(0.01)
+        assert {link._connection.client_id for link in served.listeners.links} == {  # type: ignore[union-attr]
+            "mqttsmeter.pem",
+            "wssmeter.pem",
+        }
+
+
+async def test_a_list_that_comes_during_a_handshake_counts(tmp_path: Path) -> None:
+    """The handshake has looked at the list before."""
+    crl = tmp_path / "crl.pem"
+    shutil.copy(TLS / "crl-before.pem", crl)
+    more = {"tls_ca": str(TLS / "ca.pem"), "tls_crl": str(crl), "tls_require_certificate": True}
+    async with serve(tmp_path / "data", everywhere(**more)) as served:
+        assert served.certificates is not None
+        shutil.copy(TLS / "crl.pem", crl)
+        before = served.certificates.context()
+        served.certificates.again()()
+        served.certificates._context = before
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", served.ports["mqtts"], ssl=client("revoked.pem"), server_hostname="localhost"
+        )
+        served.writers.append(writer)
+        with suppress(ConnectionError):
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
 
 
 @pytest.mark.parametrize("scheme", ["mqtts", "wss", "mqtt"])

@@ -257,7 +257,7 @@ class Peer:
         while self.inbox:
             packet = self.inbox.pop(0)
             if isinstance(packet, Publish):
-                found.append(packet.payload.decode())
+                found.append(packet.payload.decode(errors="replace"))
                 if packet.qos:
                     self.ack(wire.PUBACK if packet.qos == 1 else wire.PUBREC, packet.packet_id)
             elif isinstance(packet, Ack) and packet.kind == wire.PUBREL:
@@ -299,7 +299,7 @@ class Rig:
     def door(self) -> Door:
         """Of its only listener."""
         settings = self.core.config
-        return Door(self.keyring, lets_anybody=settings.lets_anybody(settings.mqtt.listen[0]))
+        return Door(self.keyring, None, lets_anybody=settings.lets_anybody(settings.mqtt.listen[0]))
 
     def read_keys(self) -> None:
         """Read the files of keys again, as the server does."""
@@ -307,6 +307,8 @@ class Rig:
         for peer in self.peers:
             peer.connection.review()
         self.core.review()
+        for _ in self.core.broker.review():
+            pass
         self.pump()
 
     def peer(self, level: int = 5, identity: str = "") -> Peer:

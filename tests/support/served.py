@@ -12,7 +12,7 @@ from server.config import Config
 from server.delivery.subscriber import Closing
 from server.kinds import Address
 from server.mqtt.listeners import Listeners
-from server.tls import mqtt_certificates
+from server.tls import Certificates, mqtt_certificates
 from shards.rocks import RocksStore
 from tests.support.rig import config
 
@@ -23,8 +23,11 @@ SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 class Served:
     """A server and where it listens, by scheme."""
 
-    def __init__(self, app: App, listeners: Listeners, ports: dict[str, int]) -> None:
+    def __init__(
+        self, app: App, listeners: Listeners, ports: dict[str, int], certificates: Certificates | None
+    ) -> None:
         self.app = app
+        self.certificates = certificates
         self.listeners = listeners
         self.ports = ports
         self.writers: list[asyncio.StreamWriter] = []
@@ -43,10 +46,14 @@ async def serve(data: Path, settings: Config) -> AsyncIterator[Served]:
     """Run it on this loop."""
     app = App(settings, SystemClock(), RocksStore(data), fatal=lambda: None)
     await app.start()
-    listeners = Listeners(app.core.broker, settings, app.keyring, mqtt_certificates(settings))
+    certificates = mqtt_certificates(settings)
+    listeners = Listeners(app.core.broker, settings, app.keyring, certificates, app.metrics)
     where = await listeners.open()
     made = Served(
-        app, listeners, {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, where, strict=True)}
+        app,
+        listeners,
+        {scheme: int(str(at["port"])) for scheme, at in zip(SCHEMES, where, strict=True)},
+        certificates,
     )
     try:
         yield made

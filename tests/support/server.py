@@ -161,10 +161,13 @@ def served(
 
 @asynccontextmanager
 async def serving(
-    data: Path, *arguments: str, settings: Mapping[str, object] | None = None
+    data: Path,
+    *arguments: str,
+    settings: Mapping[str, object] | None = None,
+    program: Sequence[str] = ("server",),
 ) -> AsyncIterator[ServerProcess]:
     """The same, while the loop goes on."""
-    server = ServerProcess(data, *arguments, settings=settings)
+    server = ServerProcess(data, *arguments, settings=settings, program=program)
     try:
         await server.ready()
         yield server

@@ -5,12 +5,14 @@ moment and next to no room; elsewhere they are copied. The server goes on meanwh
 
 A caller does not write wherever the server may: a backup lies below one directory, `store.backups`. What is
 asked for is a path in it, relative or absolute. Links are followed before that is judged; who could put one
-there afterwards has the machine's file system, which is more than a caller has.
+there afterwards has the machine's file system, which is more than a caller has. One is made at a time: the
+engine clears `x.tmp` before it makes `x`, which might be somebody's backup that has just been finished.
 
     store.backups = "/backups"      tuesday, /backups/tuesday            /backups/tuesday
                                     ../etc, /etc/x, out/x if `out` is a link to elsewhere: 422
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -48,6 +50,7 @@ class Backups:
         self._workers = workers
         self._root = config.backups_dir
         self._data = Path(config.dir)
+        self._turn = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/backups", self.create)]
@@ -62,7 +65,8 @@ class Backups:
     async def create(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _WISH)
         try:
-            path = await self._workers.in_thread(partial(self._copy, wish.dir))
+            async with self._turn:
+                path = await self._workers.in_thread(partial(self._copy, wish.dir))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"no backup was made: {error}") from None
         return json_answer({"dir": str(path)}, 201)

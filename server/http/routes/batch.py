@@ -32,9 +32,10 @@ from ..answers import raw_answer, refusal, refusals
 from ..calls import SCHEDULE, WRITES, Gives, described
 from ..posting import Placed, place, place_each
 from ..problems import Problem, problem_of
-from ..requests import flag
+from ..requests import flag, whole_body
 from ..spread import Spreader
 from ..timeline import Timeline
+from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.batch_body import is_ndjson, parse_batch, parse_each
 from ..values.bodies import FieldError
@@ -62,6 +63,7 @@ class Batch:
         clock: Clock,
         timeline: Timeline,
         spreader: Spreader,
+        turns: Turns,
         metrics: Metrics,
         limits: Limits,
         *,
@@ -71,6 +73,7 @@ class Batch:
         self._clock = clock
         self._timeline = timeline
         self._spreader = spreader
+        self._turns = turns
         self._metrics = metrics
         self._limits = limits
         self._max_batch = max_batch
@@ -97,44 +100,56 @@ class Batch:
             raise Problem("forbidden", f"the key {rights.name} may not see every message: it brings no ids")
         content_type = request.headers.get("Content-Type", "")
         is_ndjson(content_type)
-        body = await request.read()
+        body = await whole_body(request)
         now_ms = self._clock.wall_ms()
         post = self._each if is_each else self._all
-        return await post(body, content_type, now_ms, keep_ids, rights)
+        return await post(body, content_type, now_ms, keep_ids, rights, self._turns.of(request))
 
     async def _all(
-        self, body: bytes, content_type: str, now_ms: int, keep_ids: bool, rights: Rights | None
+        self,
+        body: bytes,
+        content_type: str,
+        now_ms: int,
+        keep_ids: bool,
+        rights: Rights | None,
+        turn: Turn,
     ) -> web.Response:
         limits, most = self._limits, self._max_batch
         parse = partial(parse_batch, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
-        messages = await self._aside(len(body), parse)
+        messages = await self._aside(len(body), parse, turn)
         if rights is not None:
-            for index in await _foreign(messages, rights):
+            for index in await _foreign(messages, rights, turn):
                 line = _line(body, content_type, index, len(messages))
                 where = {"line": line, "field": "topic", "detail": "is not one that the key may send to"}
                 raise not_to_send(rights, errors=[where])
             charge(rights, len(messages))
         with refusals():
             try:
-                drafts, placed = await self._submit(messages, now_ms, place, rights)
+                drafts, placed = await self._submit(messages, now_ms, place, rights, turn)
             except Refused as error:
                 raise refusal(error, _line(body, content_type, error.index, len(messages))) from None
         self._metrics.accepted.inc(_fresh(placed, drafts))
         return raw_answer(_accepted(placed, drafts), 201)
 
     async def _each(
-        self, body: bytes, content_type: str, now_ms: int, keep_ids: bool, rights: Rights | None
+        self,
+        body: bytes,
+        content_type: str,
+        now_ms: int,
+        keep_ids: bool,
+        rights: Rights | None,
+        turn: Turn,
     ) -> web.Response:
         limits, most = self._limits, self._max_batch
         parse = partial(parse_each, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
-        items: list[ParsedMessage | FieldError | Problem] = [*await self._aside(len(body), parse)]
+        items: list[ParsedMessage | FieldError | Problem] = [*await self._aside(len(body), parse, turn)]
         if rights is not None:
-            for index in await _foreign(items, rights):
+            for index in await _foreign(items, rights, turn):
                 items[index] = not_to_send(rights)
         messages = [item for item in items if isinstance(item, ParsedMessage)]
         charge(rights, len(messages))
         with refusals():
-            _, placed = await self._submit(messages, now_ms, place_each, rights)
+            _, placed = await self._submit(messages, now_ms, place_each, rights, turn)
         self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
@@ -142,13 +157,14 @@ class Batch:
         for count, one in enumerate(_said(results, self._timeline), 1):
             said.append(one)
             if not count % YIELD_EVERY:
-                await asyncio.sleep(0)
+                await turn.begin()
         return raw_answer(b'{"results":[' + b",".join(said) + b"]}")
 
-    async def _aside(self, size: int, work: Callable[[], T]) -> T:
-        """Small bodies are read at once; large ones in a thread, one at a time, which gives way to the loop
+    async def _aside(self, size: int, work: Callable[[], T], turn: Turn) -> T:
+        """Small bodies are read in a turn; large ones in a thread, one at a time, which gives way to the loop
         every 5 ms: 16 MiB take 100."""
         if size <= ASIDE_BYTES:
+            await turn.begin()
             return work()
         async with self._is_aside:
             return await asyncio.to_thread(work)
@@ -159,13 +175,14 @@ class Batch:
         now_ms: int,
         decide: Callable[..., Any],
         rights: Rights | None,
+        turn: Turn,
     ) -> tuple[list[Draft], Any]:
         """The drafts and what `decide` (`place` or `place_each`) says of them in the writer."""
         if any(message.spread_ms for message in messages):
             async with self._spreader.lock:
-                messages = await self._spreader.settled(messages, now_ms)
-                return await self._place(messages, now_ms, decide, rights)
-        return await self._place(messages, now_ms, decide, rights)
+                messages = await self._spreader.settled(messages, now_ms, turn)
+                return await self._place(messages, now_ms, decide, rights, turn)
+        return await self._place(messages, now_ms, decide, rights, turn)
 
     async def _place(
         self,
@@ -173,10 +190,13 @@ class Batch:
         now_ms: int,
         decide: Callable[..., Any],
         rights: Rights | None,
+        turn: Turn,
     ) -> tuple[list[Draft], Any]:
         user = "" if rights is None else rights.name
         size = sum(len(message.payload) + len(message.topic) for message in messages)
-        drafts = await self._aside(size, lambda: [draft_of(message, now_ms, user) for message in messages])
+        drafts = await self._aside(
+            size, lambda: [draft_of(message, now_ms, user) for message in messages], turn
+        )
         if not drafts:
             return [], []
         late, names = late_ones(messages, now_ms), names_of(messages)
@@ -184,14 +204,14 @@ class Batch:
         return drafts, placed
 
 
-async def _foreign(items: Sequence[object], rights: Rights) -> list[int]:
+async def _foreign(items: Sequence[object], rights: Rights, turn: Turn) -> list[int]:
     """Which of the messages go to topics that the key may not send to; in steps, as rules may be many."""
     found = []
     for index, item in enumerate(items):
         if isinstance(item, ParsedMessage) and not rights.may_publish(item.topic):
             found.append(index)
         if not (index + 1) % YIELD_EVERY:
-            await asyncio.sleep(0)
+            await turn.begin()
     return found
 
 

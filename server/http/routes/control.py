@@ -20,12 +20,10 @@ matched and is left as it is.
 to show how far it is.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -40,13 +38,15 @@ from timeline.position import MessageId, Position, id_text, seq_of
 
 from ...clock import Clock
 from ...writer import Ask
-from ..access import Sees, changes
+from ..access import Sees, changes, sees
 from ..answers import asked, json_answer, refusal
 from ..calls import SCHEDULE, WRITES, Gives, described
+from ..cursors import Cursors
 from ..problems import Problem
 from ..requests import body_of
-from ..selection import Query, Selection, cursor_of, cursor_text, query_over
+from ..selection import Query, Selection, query_over
 from ..timeline import Timeline
+from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms, instant_ms
 from ..values.scalars import Cursor, Point, Seq, Shift
@@ -55,7 +55,7 @@ from ..values.scalars import Filter as TopicFilter
 log = logging.getLogger(__name__)
 
 LOOK_ROWS = 2_000
-"""Rows read between two turns of the loop."""
+"""Rows read in a turn at most."""
 STEP_MESSAGES = 250
 """Messages decided in one go of the writer."""
 
@@ -108,6 +108,8 @@ class Sweep:
 
     query: Query
     sees: Sees | None
+    name: Callable[[Position], str]
+    """What names where to go on."""
     as_of: int
     limit: int
     matched: int = 0
@@ -115,21 +117,32 @@ class Sweep:
     next: Position | None = None
 
     def view(self) -> shapes.Changed:
-        return {
-            "matched": self.matched,
-            "changed": self.changed,
-            "as_of": f"{self.as_of:012x}",
-            "next": None if self.next is None else cursor_text(Position(max(0, self.next - 1))),
-        }
+        """`next` is that of the last row looked at, which need not be there for who asks."""
+        cursor = None
+        if self.next is not None:
+            cursor = self.name(Position(max(0, self.next - 1)))
+        as_of = f"{self.as_of:012x}"
+        return {"matched": self.matched, "changed": self.changed, "as_of": as_of, "next": cursor}
 
 
 class Control:
     """The routes."""
 
-    def __init__(self, ask: Ask, clock: Clock, timeline: Timeline, *, max_delay_ms: int) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        cursors: Cursors,
+        turns: Turns,
+        *,
+        max_delay_ms: int,
+    ) -> None:
         self._ask = ask
+        self._cursors = cursors
         self._clock = clock
         self._timeline = timeline
+        self._turns = turns
         self._max_delay_ms = max_delay_ms
 
     def routes(self) -> list[web.RouteDef]:
@@ -159,9 +172,10 @@ class Control:
         return await self._answer(request, wish, act)
 
     async def _answer(self, request: web.Request, wish: BulkRequest, act: Act) -> web.Response:
-        sweep = self._sweep(wish, changes(request))
+        name = partial(self._cursors.text, is_hidden=sees(request) is not None)
+        sweep, turn = self._sweep(wish, changes(request), name), self._turns.of(request)
         try:
-            await self._run(sweep, None if wish.dry_run else act, lambda: request.transport is None)
+            await self._run(sweep, turn, None if wish.dry_run else act, lambda: request.transport is None)
         except Problem as problem:
             problem.extra |= sweep.view()
             raise
@@ -170,7 +184,7 @@ class Control:
             raise Problem("unreadable", **sweep.view()) from error
         return json_answer(sweep.view())
 
-    def _sweep(self, wish: BulkRequest, sees: Sees | None) -> Sweep:
+    def _sweep(self, wish: BulkRequest, may_change: Sees | None, name: Callable[[Position], str]) -> Sweep:
         """Of what a key may not change nothing is said. Raises FieldError."""
         chosen = wish.filter
         if chosen.topic is None and chosen.due_from is None and chosen.due_to is None:
@@ -178,16 +192,17 @@ class Control:
         since, until = _instant("due_from", chosen.due_from), _instant("due_to", chosen.due_to)
         query = query_over(chosen.topic, since, until)
         as_of = self._timeline.horizon.seq if wish.as_of is None else _seq(wish.as_of)
-        sweep = Sweep(query, sees, as_of, wish.limit or 1 << 62)
+        sweep = Sweep(query, may_change, name, as_of, wish.limit or 1 << 62)
         sweep.next = query.start
         if wish.cursor is not None:
-            sweep.next = max(query.start, Position(cursor_of(wish.cursor) + 1))
+            sweep.next = max(query.start, Position(self._cursors.place(wish.cursor) + 1))
         return sweep
 
-    async def _run(self, sweep: Sweep, act: Act | None, is_abandoned: Callable[[], bool]) -> None:
+    async def _run(self, sweep: Sweep, turn: Turn, act: Act | None, is_abandoned: Callable[[], bool]) -> None:
         """Step by step to the end of the range, the limit, or until nobody waits. `act` None: dry run."""
         while sweep.next is not None and sweep.matched < sweep.limit and not is_abandoned():
-            targets, following = self._step(sweep, sweep.next)
+            await turn.begin()
+            targets, following = self._step(sweep, sweep.next, turn)
             sweep.matched += len(targets)
             if targets and act is not None:
                 acted: Acted = await asked(self._ask, partial(act, targets), cost=len(targets))
@@ -195,16 +210,13 @@ class Control:
                 if acted.refused is not None:
                     raise refusal(acted.refused)  # `next` is the step that is not done
             sweep.next = following
-            await asyncio.sleep(0)
 
-    def _step(self, sweep: Sweep, start: Position) -> tuple[list[Target], Position | None]:
+    def _step(self, sweep: Sweep, start: Position, turn: Turn) -> tuple[list[Target], Position | None]:
         """The next matches, and where to go on, None at the end of the range."""
         selection = Selection(self._timeline, sweep.query, sweep.sees)
         most = min(STEP_MESSAGES, sweep.limit - sweep.matched)
         targets: list[Target] = []
-        looked = 0
-        for place, number, value in islice(selection.rows(start), LOOK_ROWS):
-            looked += 1
+        for looked, (place, number, value) in enumerate(selection.rows(start), 1):
             start = Position(place + 1)
             if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
                 row, record = self._timeline.row_id(place, number), decode(value)
@@ -212,7 +224,9 @@ class Control:
                 targets.append(Target(name, row, due_at(place, record.due_ms)))
                 if len(targets) == most:
                     return targets, start
-        return targets, start if looked == LOOK_ROWS else None
+            if looked == LOOK_ROWS or turn.is_over(looked):
+                return targets, start
+        return targets, None
 
 
 def cancel_all(targets: list[Target], commit: Commit) -> Acted:

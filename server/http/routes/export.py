@@ -12,7 +12,6 @@ Left out is what a message request cannot say: the idempotency key (of which onl
 published it, and MQTT properties other than content type and user properties.
 """
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -31,6 +30,7 @@ from ..problems import Problem
 from ..requests import flag, instant_parameter
 from ..selection import Query, Selection, query_over
 from ..timeline import Timeline
+from ..turns import Turn, Turns
 from ..values.scalars import FLAG, SELECTED
 from ..values.views import message_view
 
@@ -44,9 +44,10 @@ _encode = msgspec.json.Encoder().encode
 class Export:
     """The route."""
 
-    def __init__(self, clock: Clock, timeline: Timeline) -> None:
+    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns) -> None:
         self._clock = clock
         self._timeline = timeline
+        self._turns = turns
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages:export", self.get)]
@@ -63,16 +64,16 @@ class Export:
         now_ms = self._clock.wall_ms()
         may_see = partial(sees, request)
         reading = Reading(self._timeline, query, may_see, now_ms, with_ids=flag(request, "ids"))
-        rights = rights_of(request)
+        rights, turn = rights_of(request), self._turns.of(request)
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
         await response.prepare(request)
         while not reading.is_over:
             if rights is not None and not rights.is_live:
                 raise Problem("unauthorized", "the key has been revoked")  # which cuts the connection
-            lines = reading.step()
+            await turn.begin()
+            lines = reading.step(turn)
             if lines:
                 await response.write(b"\n".join(lines) + b"\n")
-            await asyncio.sleep(0)
         await response.write_eof()
         return response
 
@@ -99,7 +100,7 @@ class Reading:
         self._with_ids = with_ids
         self.is_over = False
 
-    def step(self) -> list[bytes]:
+    def step(self, turn: Turn) -> list[bytes]:
         """The next lines, without their ends; sets `is_over`."""
         selection = Selection(self._timeline, self._query, self._sees())
         lines: list[bytes] = []
@@ -111,7 +112,7 @@ class Reading:
             if line:
                 lines.append(line)
                 size += len(line)
-            if size > STEP_BYTES:
+            if size > STEP_BYTES or turn.is_over(looked):
                 return lines
         self.is_over = looked < STEP_ROWS
         return lines

@@ -17,9 +17,11 @@ from timeline.position import Position
 from ..access import sees
 from ..answers import json_answer
 from ..calls import READ, Gives, described
+from ..cursors import Cursors
 from ..requests import flag, instant_parameter, limit_of
-from ..selection import ALL, Query, Selection, count, cursor_of, cursor_text, query_over
+from ..selection import ALL, Query, Selection, count, query_over
 from ..timeline import Timeline
+from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.scalars import FLAG, PAGED, SELECTED
@@ -30,8 +32,10 @@ AnyState = Annotated[Literal[State, "all"], msgspec.Meta(extra_json_schema={"def
 class Listing:
     """The route."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, cursors: Cursors, turns: Turns) -> None:
         self._timeline = timeline
+        self._cursors = cursors
+        self._turns = turns
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/messages", self.get)]
@@ -48,16 +52,19 @@ class Listing:
         cursor = request.query.get("cursor")
         page = query
         if cursor is not None:
-            page = replace(query, start=max(query.start, Position(cursor_of(cursor) + 1)))
-        selection = Selection(self._timeline, page, sees(request))
-        views, last = await selection.page()
-        answer: shapes.MessagePage = {
-            "messages": views,
-            "next": None if last is None else cursor_text(last),
-        }
+            page = replace(query, start=max(query.start, Position(self._cursors.place(cursor) + 1)))
+        turn = self._turns.of(request)
+        total = 0
         if is_counted:
             is_abandoned = lambda: request.transport is None  # noqa: E731
-            answer["count"] = await count(self._timeline, query, sees(request), is_abandoned)
+            total = await count(self._timeline, query, sees(request), turn, is_abandoned)
+        views, last, is_hidden = await Selection(self._timeline, page, sees(request)).page(turn)
+        answer: shapes.MessagePage = {
+            "messages": views,
+            "next": None if last is None else self._cursors.text(last, is_hidden=is_hidden),
+        }
+        if is_counted:
+            answer["count"] = total
         return json_answer(answer)
 
 

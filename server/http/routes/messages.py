@@ -32,10 +32,11 @@ from ..answers import asked, json_answer, raw_answer
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..posting import first_answer, place
 from ..problems import Problem
-from ..requests import body_of, id_of
+from ..requests import body_of, id_of, whole_body
 from ..selection import visible
 from ..spread import Spreader
 from ..timeline import Timeline
+from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, check_json
 from ..values.drafts import draft_of, late_ones
@@ -69,6 +70,7 @@ class Messages:
         clock: Clock,
         timeline: Timeline,
         spreader: Spreader,
+        turns: Turns,
         metrics: Metrics,
         limits: Limits,
     ) -> None:
@@ -76,6 +78,7 @@ class Messages:
         self._clock = clock
         self._timeline = timeline
         self._spreader = spreader
+        self._turns = turns
         self._metrics = metrics
         self._limits = limits
 
@@ -98,7 +101,7 @@ class Messages:
     )
     async def post(self, request: web.Request) -> web.Response:
         check_json(request.headers.get("Content-Type", ""))
-        body = await request.read()
+        body = await whole_body(request)
         now_ms = self._clock.wall_ms()
         message = parse_one(body, now_ms, self._limits, _key(request))
         rights = rights_of(request)
@@ -107,7 +110,7 @@ class Messages:
         if not message.spread_ms:
             return await self._place(message, now_ms, rights)
         async with self._spreader.lock:
-            (message,) = await self._spreader.settled([message], now_ms)
+            (message,) = await self._spreader.settled([message], now_ms, self._turns.of(request))
             return await self._place(message, now_ms, rights)
 
     async def _place(self, message: ParsedMessage, now_ms: int, rights: Rights | None) -> web.Response:

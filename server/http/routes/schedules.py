@@ -35,7 +35,7 @@ from ..access import check_send, rights_of
 from ..answers import asked, json_answer
 from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
-from ..requests import body_of, limit_of
+from ..requests import body_of, limit_of, whole_body
 from ..timeline import Timeline
 from ..values import shapes
 from ..values.bodies import FieldError, NotReadable
@@ -109,7 +109,7 @@ class ScheduleRoutes:
         rights = rights_of(request)
         record = record_of(wish, now_ms, self._limits, "" if rights is None else rights.name)
         check_send(rights, topic_of(record))
-        body = await request.read()
+        body = await whole_body(request)
         decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
         row, is_new = await asked(self._ask, decide)
         answer = json_answer(self._view(name, row), 201 if is_new else 200)
@@ -258,7 +258,7 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[Body]") -> 
     """The body; the bytes of a payload are not looked at when it is decoded, so here they are."""
     wish = await body_of(request, decoder)
     try:
-        (await request.read()).decode()
+        (await whole_body(request)).decode()
     except UnicodeDecodeError:
         raise NotReadable("not UTF-8") from None
     return wish

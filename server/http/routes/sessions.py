@@ -13,7 +13,6 @@ it has a read position of its own, which a session's does not count. It is set b
 its members; it cannot be deleted, because it ends with the last session that holds it.
 """
 
-import asyncio
 from itertools import chain, islice
 
 import msgspec
@@ -37,6 +36,7 @@ from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
+from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError
 from ..values.scalars import PAGED, Since
@@ -63,6 +63,7 @@ class SessionRoutes:
         ask: Ask,
         clock: Clock,
         timeline: Timeline,
+        turns: Turns,
         sessions: Sessions,
         router: Router,
         broker: Broker,
@@ -70,6 +71,7 @@ class SessionRoutes:
         self._ask = ask
         self._clock = clock
         self._timeline = timeline
+        self._turns = turns
         self._sessions = sessions
         self._router = router
         self._broker = broker
@@ -93,11 +95,12 @@ class SessionRoutes:
         every = chain(own, groups)
         names = sorted(name for name in every if name > cursor)
         views = []
+        turn = self._turns.of(request)
         for name in names[:limit]:
+            await turn.begin()
             subscriber = self._find(name)
             if subscriber is not None:
                 views.append(self._view(subscriber, LIST_LOOK_ROWS))
-                await asyncio.sleep(0)
         page: shapes.SessionPage = {
             "sessions": views,
             "next": names[limit - 1] if len(names) > limit else None,
@@ -111,6 +114,7 @@ class SessionRoutes:
         problems=("not-found",),
     )
     async def get(self, request: web.Request) -> web.Response:
+        await self._turns.of(request).begin()
         return json_answer(self._view(self._subscriber(request), LOOK_ROWS))
 
     @described("Forget a session", READ, Gives(204), problems=("not-found", "wrong-state", *WRITES))

@@ -5,7 +5,6 @@ All of it is known in RAM but for one thing: what a slice holds of shards that i
 `count`, `live` and `bytes` are what was found so far and `count_is_exact` is false.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -20,6 +19,7 @@ from ..calls import ADMIN, Gives, described
 from ..problems import Problem
 from ..requests import limit_of
 from ..timeline import Timeline
+from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, instant_ms
 from ..values.scalars import PAGED
@@ -34,18 +34,20 @@ Counting = Callable[[bytes, int, int, int], Iterator[Counts]]
 class Look:
     """Counts borrowed rows for one request."""
 
-    def __init__(self, counting: Counting) -> None:
+    def __init__(self, counting: Counting, turn: Turn) -> None:
         self._counting = counting
+        self._turn = turn
         self._left = LOOK_ROWS
 
     async def borrowed(self, piece: Slice) -> tuple[Counts, bool]:
         """What the slice holds of shards that it borrows, and whether that is all."""
         total = Counts()
         for shard in list(piece.borrowed.values()):
+            await self._turn.begin()
             for part in self._counting(shard.prefix, piece.start_ms, piece.end_ms, STEP_ROWS):
                 total = total.plus(part)
                 self._left -= part.rows
-                await asyncio.sleep(0)
+                await self._turn.begin()
                 if self._left <= 0:
                     return total, False
         # Moved meanwhile: then they are in the slice's own counts.
@@ -55,8 +57,11 @@ class Look:
 class Slices:
     """The routes."""
 
-    def __init__(self, timeline: Timeline, counting: Counting, caps: Shards, *, split_above: int) -> None:
+    def __init__(
+        self, timeline: Timeline, turns: Turns, counting: Counting, caps: Shards, *, split_above: int
+    ) -> None:
         self._timeline = timeline
+        self._turns = turns
         self._counting = counting
         self._caps = caps
         self._split_above = split_above
@@ -75,7 +80,7 @@ class Slices:
         pieces = (piece for piece in self._timeline.directory if piece.start_ms >= start_ms)
         found = list(islice(pieces, limit + 1))
         more = str(found[limit].start_ms) if len(found) > limit else None
-        look = Look(self._counting)
+        look = Look(self._counting, self._turns.of(request))
         views: list[shapes.Slice] = [
             {
                 **slice_numbers(piece, *(await look.borrowed(piece)), self._timeline.reader),
@@ -90,7 +95,7 @@ class Slices:
     async def get(self, request: web.Request) -> web.Response:
         piece = self._slice(request)
         shards = [self._view(piece, shard) for shard in piece.readable()]
-        borrowed, is_exact = await Look(self._counting).borrowed(piece)
+        borrowed, is_exact = await Look(self._counting, self._turns.of(request)).borrowed(piece)
         numbers = slice_numbers(piece, borrowed, is_exact, self._timeline.reader)
         view: shapes.SliceDetail = {**numbers, "shards": shards}
         return json_answer(view)

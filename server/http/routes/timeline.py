@@ -14,6 +14,7 @@ from ..density import Density
 from ..requests import instant_parameter
 from ..selection import Selection, query_over
 from ..timeline import Timeline
+from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms
 from ..values.scalars import Delay, Filter, Point
@@ -26,9 +27,10 @@ Bucket = Annotated[Delay, msgspec.Meta(extra_json_schema={"default": "PT1M"})]
 class TimelineRoutes:
     """The route."""
 
-    def __init__(self, clock: Clock, timeline: Timeline) -> None:
+    def __init__(self, clock: Clock, timeline: Timeline, turns: Turns) -> None:
         self._clock = clock
         self._timeline = timeline
+        self._turns = turns
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/v1/timeline/density", self.density)]
@@ -46,6 +48,7 @@ class TimelineRoutes:
         selection = Selection(self._timeline, query, may_see)
         density = Density(self._timeline, start_ms, end_ms, width_ms)
         counts = await density.count(
+            self._turns.of(request),
             query.topic,
             lambda row: selection.counts(*row),
             lambda: request.transport is None,

@@ -95,6 +95,8 @@ def test_a_file_that_others_can_read_is_refused(path: Path, mode: int) -> None:
     [
         (f"{GOOD}\n[[key]]\nname = \n", 7, "", "is not TOML"),
         (f"{GOOD}\n[[key]", 6, "", "is not TOML"),
+        ("a = " + "[" * 5_000, 1, "", "is not TOML"),
+        ("a = " + "9" * 5_000, 1, "", "is not TOML"),
         (f"other = 1\n{GOOD}", 1, "other", "is no"),
         ("key = 3\n", 1, "key", "[[key]]"),
         (f"{GOOD}{GOOD}", 5, "name", "line 1 too"),

@@ -70,6 +70,8 @@ def test_passwords_of_both_kinds_are_checked() -> None:
         *(
             BOB.replace("101", "x"),
             BOB.replace("101", "0"),
+            BOB.replace("101", "000000101999"),
+            BOB.replace("101", "0" * 5_000),
             BOB.replace("$7$", "7$"),
             OLD.replace("i9", "!!"),
         ),

@@ -1,5 +1,6 @@
 """Keys over MQTT: who comes in, what rules let through, also those that are made later, and what ends."""
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -388,6 +389,49 @@ def test_who_takes_over_a_session_has_no_subscription_that_it_may_not_ask_for(ri
     assert [packet.topic for packet in _all(taken)] == [b"own/x", b"own/y"]
 
 
+@pytest.mark.parametrize("where", ["here", "away", "crashed"])
+def test_a_subscription_ends_that_its_key_may_not_ask_for_any_more(
+    rig: Keyed, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also of who is away, and also if the server was not there when the file changed."""
+    caplog.set_level(logging.INFO)
+    rig.add("a", subscribe=["own/#", "more/#"])
+    peer = rig.stay("a", "c1")
+    for text in ("own/x", "more/x", "$share/g/own/y", "$share/g/more/y"):
+        assert peer.subscribe(text, qos=1) == (1,)
+    if where != "here":
+        peer.drop()
+    if where == "crashed":
+        rig.crash()
+        rig.pump()
+    rig.file.change("a", ', "more/#"', "")
+    rig.read_keys()
+    ended = [line for line in caplog.messages if "no longer subscribes" in line]
+    assert ended == [
+        f"session c1 no longer subscribes to {text}: a may not" for text in ("more/x", "$share/g/more/y")
+    ]
+    rig.file.change("a", '["own/#"]', '["own/#", "more/#"]')
+    rig.read_keys()
+    ops = rig.come("ops")
+    for topic in ("more/x", "own/x", "more/y", "own/y"):
+        ops.publish1(topic)
+    if where != "here":
+        rig.crash()
+        rig.pump()
+        peer = rig.stay("a", "c1")
+    assert [packet.topic for packet in _all(peer)] == [b"own/x", b"own/y"]
+
+
+def test_of_a_revoked_key_no_subscription_ends(rig: Keyed) -> None:
+    """Who has the next one of its name finds them."""
+    rig.add("a")
+    rig.stay("a", "c1").subscribe("x", qos=1)
+    rig.revoke("a")
+    rig.add("a", subscribe=["x"])
+    rig.come("ops").publish1("x")
+    assert [packet.topic for packet in _all(rig.stay("a", "c1"))] == [b"x"]
+
+
 def test_idempotency_keys_are_each_user_s_own(rig: Keyed) -> None:
     rig.add("a")
     ids = []
@@ -421,7 +465,7 @@ def test_users_of_a_mosquitto(tmp_path: Path) -> None:
 def test_a_door_without_a_keyring_asks_for_nothing() -> None:
     answers: list[object] = []
     packet = Connect(5, "c", username="a", password=b"b")
-    Door(None, lets_anybody=True).ask(
+    Door(None, None, lets_anybody=True).ask(
         packet, "c", "x", "", lambda rights, reason: answers.append((rights, reason))
     )
     assert answers == [(None, None)]

@@ -308,3 +308,38 @@ def test_one_request_that_fails_takes_no_answer_twice() -> None:
 def _spoil(commit: Commit) -> None:
     commit.row(Table.META, b"spoilt", b"")
     raise ValueError("planned")
+
+
+def test_qos_0_that_nobody_had_room_for_is_counted_once_it_has_left_the_tail() -> None:
+    rig = Rig(config(max_entries=16))
+    deaf, other, publisher = rig.connected("deaf"), rig.connected("other"), rig.connected("p")
+    deaf.subscribe("t", qos=0)
+    deaf.subscribe("u", qos=1)
+    other.subscribe("t", qos=0)
+    away = rig.lasting("away")
+    away.subscribe("t", qos=0)
+    away.drop()
+    owed = rig.core.owed
+    deaf.connection.is_blocked = True
+    for index in range(10):
+        publisher.publish("t", f"{index:06}", 0)
+    assert owed.dropped == 0
+    deaf.connection.is_blocked = False
+    deaf.connection.drained()
+    assert _read_all(rig, deaf) == [f"{index:06}" for index in range(10)]
+    assert not owed._put_off
+    deaf.connection.is_blocked = True
+    for index in range(100):
+        publisher.publish("t", f"{index:06}", 0)
+    dropped = owed.dropped
+    assert 100 - 16 <= dropped <= 100
+    assert len(owed._put_off) <= 16
+    deaf.connection.is_blocked = False
+    deaf.connection.drained()
+    found = _read_all(rig, deaf)
+    assert found == [f"{index:06}" for index in range(100 - len(found), 100)] or not found
+    for index in range(40):
+        publisher.publish("t", f"{index:06}", 0)
+    assert owed.dropped == 100 - len(found)
+    assert len(_read_all(rig, other)) == 150
+    assert not owed._put_off

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from server.codec.packets import Connack, Connect, Publish
-from server.delivery.replay import TURN_ROWS
+from server.delivery.replay import TURN_ROWS, TURN_SENT
 from shards.commit import Commit
 from shards.expiry import expire
 from shards.store import Table
@@ -273,3 +273,44 @@ def test_what_retention_has_dropped_is_sent_as_retained() -> None:
     peer = _lasting(rig, "s")
     assert all(packet.retain for packet in peer.inbox if isinstance(packet, Publish))
     assert peer.take_all() == ["old a", "new b", "old c", "new d"]
+
+
+def test_of_many_who_return_at_once_all_have_something_before_one_has_all() -> None:
+    """Each has a window for its whole backlog. Alone it gets it in one turn."""
+    backlog, names = 4 * TURN_SENT, [f"s{n}" for n in range(5)]
+    rig = Rig(config(max_in_flight=2 * backlog, out_bytes=1 << 26))
+    for name in names:
+        _lasting(rig, name).subscribe("t")
+    for peer in list(rig.peers):
+        peer.drop()
+    publisher = rig.connected("publisher")
+    for number in range(backlog):
+        publisher.publish("t", str(number), 1)
+    returning = [rig.peer() for _ in names]
+    for peer, name in zip(returning, names, strict=True):
+        peer.connect(name, clean=False, expiry=86_400, pump=False)
+    while rig.compose() or rig.settle():
+        pass
+    sessions = [rig.core.sessions.get(name) for name in names]
+    had: list[list[int]] = []
+    while rig.stepper.replay():
+        had.append([session.delivered for session in sessions if session is not None])
+    assert had[len(names) - 1] == [TURN_SENT] * len(names)
+    assert all(max(row) - min(row) <= TURN_SENT for row in had[: -len(names)])
+    assert had[-1] == [backlog] * len(names)
+    rig.pump()
+    for peer in returning:
+        peer.take(Connack)
+        assert peer.take_all() == [str(n) for n in range(backlog)]
+    # Nobody else waits: a whole turn.
+    returning[0].drop()
+    for number in range(backlog):
+        publisher.publish("t", str(number), 1)
+    rig.peer().connect(names[0], clean=False, expiry=86_400, pump=False)
+    while rig.compose() or rig.settle():
+        pass
+    alone = rig.core.sessions.get(names[0])
+    assert alone is not None
+    before = alone.delivered
+    rig.core.replay.turn()
+    assert alone.delivered - before == backlog

@@ -6,6 +6,7 @@ Time is told, not waited for.
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -123,6 +124,55 @@ async def test_half_a_head_ends(bench: Bench, sent: bytes) -> None:
     bench.pass_time(10.1)
     said = await wire.end()
     assert not sent.strip() or said.startswith(b"HTTP/1.1 408 ")
+    await bench.until(lambda: not bench.fronts)
+
+
+LIST = b"GET /v1/messages?state=all HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (POST, [201]),
+        (GET, [200]),
+        (OTHER, [100, 201]),
+        (POST + POST, [201, 201]),
+        (POST + GET + POST + LIST, [201, 200, 201, 200]),
+        (GET + LIST, [200, 200]),
+        (POST + b"POST /v1", [201]),
+        (GET + b"GET", [200]),
+        (POST + OTHER[:-3], [201]),
+        (GET + OTHER[:-3], [200]),
+        (b"", []),
+        (b"GET", []),
+        (POST[:-3], []),
+        (OTHER[:-3], []),
+    ],
+)
+async def test_who_sends_no_more_is_answered_and_then_it_ends(
+    bench: Bench, sent: bytes, statuses: list[int]
+) -> None:
+    """As `nc` does: a whole request, then the end of its side. What is not whole gets no answer."""
+    wire, _ = await bench.one()
+    wire.send(sent)
+    wire.writer.write_eof()
+    said = await wire.end()
+    assert [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", said)] == statuses
+    await bench.until(lambda: not bench.fronts)
+
+
+async def test_who_sends_no_more_and_reads_slowly_gets_all(server: Running, bench: Bench) -> None:
+    """Calls that are sent ahead wait while answers are not taken."""
+    for _ in range(20):
+        await server.schedule("t", "x" * 60_000)
+    wire, front = await bench.one()
+    wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    wire.send(LIST * 20)
+    wire.writer.write_eof()
+    await bench.until(lambda: front._is_eof and front._is_full)
+    assert front.kept_bytes
+    wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    assert (await wire.end()).count(b"HTTP/1.1 200 ") == 20
     await bench.until(lambda: not bench.fronts)
 
 

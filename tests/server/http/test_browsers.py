@@ -1,12 +1,13 @@
 """What a foreign page can do to a server on its user's machine: nothing. And what a page of one's own can."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from server.config import Config
 
-from ..conftest import Answer, Running
+from ..conftest import Answer, Fronted, Running
 
 EVIL = "https://evil.example"
 TIMING = {"cron": "@daily", "timezone": "UTC", "topic": "a"}
@@ -71,6 +72,13 @@ async def test_pages_of_its_own_may(server: Running) -> None:
     assert not opened(answer)
 
 
+@pytest.mark.parametrize("path", ["/livez", "/nowhere", "/v1/messages:export", "/docs"])
+async def test_no_library_is_named(server: Running, path: str) -> None:
+    async with server.http.request("GET", path) as answer:
+        assert answer.headers.getall("Server") == ["fasti"]
+        assert "Vary" not in answer.headers
+
+
 def opened(answer: Answer) -> set[str]:
     return {name.lower() for name in answer.headers if name.lower().startswith("access-control-")}
 
@@ -105,6 +113,49 @@ class TestNamed:
         for path, status in (("/v1/messages/x", 404), ("/nowhere", 404), ("/v1/messages:export", 200)):
             answer = await server.call("GET", path, status=status, **more)
             assert answer.headers["Access-Control-Allow-Origin"] == app
+
+    async def test_what_is_open_to_some_says_that_it_depends(self, server: Running) -> None:
+        for more in ({}, {"Origin": EVIL}, {"Origin": "https://app.example"}):
+            answer = await server.call("GET", "/v1/messages", **more)
+            assert answer.headers["Vary"] == "Origin"
+            assert bool(opened(answer)) is (more.get("Origin") == "https://app.example")
+
+    @pytest.mark.parametrize(
+        ("head", "status"),
+        [
+            (
+                "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nORIGIN:\thttps://app.example\r\nContent-L",
+                408,
+            ),
+            ("POST / HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\nContent-Length: 999999999\r\n\r\n", 413),
+            ("POST / HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\nExpect: it\r\n\r\n", 417),
+            ("POST / HTTP/1.1\r\nHost: evil.example\r\nOrigin: {}\r\n\r\n", 421),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\n" + "a: b\r\n" * 101 + "\r\n", 431),
+            ("GET / HTTP/1.1\r\nOrigin: {}\r\nHost: localhost\r\nX: " + "a" * 17_000, 431),
+            ("BREW / HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\n\r\n", 501),
+            ("GET / HTTP/1.2\r\nHost: localhost\r\nOrigin: {}\r\n\r\n", 505),
+        ],
+    )
+    async def test_a_page_can_read_why_it_is_refused(self, server: Running, head: str, status: int) -> None:
+        at = server.http.server
+        assert isinstance(at, Fronted)
+        for origin, is_open in (("https://app.example", True), ("https://evil.example", False)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.front_port)
+            writer.write(head.replace("https://app.example", "{}").format(origin).encode())
+            if status == 408:
+                async with asyncio.timeout(30):
+                    while not any(one.kept_bytes for one in at.desk.connections):
+                        await asyncio.sleep(0.005)
+                now = asyncio.get_running_loop().time()
+                at.desk.connections.look(now)
+                at.desk.connections.look(now + 11)
+            async with asyncio.timeout(30):
+                said = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            writer.close()
+            assert int(said[0].split()[1]) in ((status,) if is_open else (status, 403))
+            headers = dict(line.split(": ", 1) for line in said[1:-2])
+            assert headers.get("Access-Control-Allow-Origin") == (origin if is_open else None)
+            assert headers["Vary"] == "Origin"
 
     async def test_others_still_may_not(self, server: Running) -> None:
         assert not opened(await preflight(server, EVIL, 405))

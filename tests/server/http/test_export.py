@@ -10,6 +10,7 @@ import pytest
 from server.clock import SimulatedClock
 from server.config import Config
 from server.http.routes import export
+from server.http.turns import Turn, Turns
 from server.site import read_side
 from server.times import format_ms
 
@@ -146,12 +147,13 @@ async def test_an_export_while_everything_moves(server: Running, monkeypatch: py
     items = [{"topic": "a", "payload": n, "deliver_in": 60 * (n + 1)} for n in range(60)]
     ids = (await put(server, items))["ids"]
     query = export.query_over(None, None, None)
+    turn = Turn(Turns(server.clock, max_bytes=1), "", server.clock)
     reading = export.Reading(read_side(server.app), query, lambda: None, server.clock.now_ms, with_ids=True)
     found: list[str] = []
     for n in range(200):
         if reading.is_over:
             break
-        found += [json.loads(line)["id"] for line in reading.step()]
+        found += [json.loads(line)["id"] for line in reading.step(turn)]
         name = ids[(n * 7) % 60]
         await server.call("PATCH", f"/v1/messages/{name}", {"deliver_in": 30 + (n * 1_103) % 7_200})
         await server.schedule("later", deliver_in=1_800)

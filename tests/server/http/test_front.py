@@ -156,9 +156,8 @@ async def test_it_answers_as_the_framework_does(
     assert len(statuses) == 1, said
     (_, one, told), (_, two, other) = said[2], said[1]
     assert parsedate_to_datetime(one.pop("Date")).year >= 2026
-    for name in ("Date", "Server"):
-        two.pop(name, None)
-        one.pop(name, None)
+    two.pop("Date")
+    assert one["Server"] == "fasti"
     if b"Idempotency-Key: one" not in headers and "ETag" in one:
         for shown in (one, two):
             shown["ETag"] = shown["Location"] = ""

@@ -3,8 +3,10 @@
 import asyncio
 import hashlib
 import json
+import os
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,11 @@ from shards import handover
 from shards.commit import Commit, Refused
 from shards.cuts import Cut
 from shards.jobs import stored_job
+from shards.rocks import RocksStore
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
-from tests.support.mover import moved
+from tests.support.mover import moved, path_of
 from timeline.position import parse_id
 
 FAR = START_MS + 10 * DAY_MS
@@ -451,6 +454,44 @@ async def test_a_bad_manifest_is_refused_by_name_and_may_be_corrected(work: Work
     assert await work.listed() == [text for text in EVERYTHING if text != "m7"]
 
 
+@pytest.mark.parametrize("kind", ["link", "folder", "link to a folder", "link to nothing"])
+async def test_what_is_no_file_is_not_taken(work: Work, tmp_path: Path, kind: str) -> None:
+    job = await work.create()
+    begun = await work.begin(job, CUTS)
+    files = await asyncio.to_thread(moved, begun)
+    path = path_of(begun["output"]) / files[0]["name"]
+    kept = path.rename(tmp_path / "kept")
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"link": kept, "link to a folder": tmp_path}.get(kind, tmp_path / "nothing"))
+    refused = await work.commit(job, files, 422)
+    assert [(error["file"], error["check"]) for error in refused["errors"]] == [(files[0]["name"], "file")]
+    path.rmdir() if kind == "folder" else path.unlink()
+    kept.rename(path)
+    assert (await work.commit(job, files))["state"] == "done"
+
+
+async def test_what_is_put_in_the_place_of_a_file_after_the_check_is_not_taken(
+    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await work.create()
+    begun = await work.begin(job, CUTS)
+    files = await asyncio.to_thread(moved, begun)
+    out, ingest = path_of(begun["output"]), jobfolder.ingest
+
+    def late(*arguments: Any) -> None:
+        (tmp_path / "other").write_bytes(b"somebody else's")
+        for file in files:
+            (out / file["name"]).unlink()
+            (out / file["name"]).symlink_to(tmp_path / "other")
+        ingest(*arguments)
+
+    monkeypatch.setattr(jobfolder, "ingest", late)
+    assert (await work.commit(job, files))["state"] == "done"
+    assert await work.listed() == EVERYTHING
+
+
 async def test_what_a_refused_commit_took_in_goes_before_the_next(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -774,6 +815,56 @@ async def test_the_directory_of_backups_is_a_setting(
         assert refused.body["errors"][0]["field"] == "dir"
     assert sorted(one.name for one in chosen.iterdir()) == ["one", "three", "two"]
     assert not (tmp_path / "backups").exists()
+
+
+async def test_backups_beside_the_data_never_come_into_it(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    """Their directory holds the server's own; a name is that name, whatever it would be elsewhere."""
+    settings = replace(config, store=replace(config.store, backups=str(tmp_path)))
+    async with running(tmp_path / "data", settings, clock) as server:
+        (tmp_path / "link").symlink_to(tmp_path / "data" / "jobs")
+        (tmp_path / "data" / "jobs").mkdir(exist_ok=True)
+        before = sorted((tmp_path / "data").rglob("*"))
+        for wrong in ("data", "data/", "./data", "data/x", "data/jobs/x", "x/../data/y", "link/x", "link"):
+            await server.call("POST", "/v1/backups", {"dir": wrong}, status=422)
+        assert sorted((tmp_path / "data").rglob("*")) == before
+        names = (
+            "DATA",
+            "data2",
+            "%2e%2e",
+            "..%2fdata",
+            "\u00e9",
+            "e\u0301",
+            "\uff0e\uff0e",
+            "data\\x",
+            "data ",
+        )
+        for name in names:
+            made = await server.call("POST", "/v1/backups", {"dir": name}, status=201)
+            assert made.body["dir"] == str(tmp_path / name)
+        assert set(os.listdir(tmp_path)) == {"data", "link", *names}
+
+
+async def test_one_backup_is_made_at_a_time(
+    tmp_path: Path, config: Config, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine clears `x.tmp` before it makes `x`: it must not be a backup that has been answered."""
+    both, checkpoint, met = threading.Barrier(2), RocksStore.checkpoint, []
+
+    def slow(store: RocksStore, path: Path) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.1)
+            met.append(path)
+        checkpoint(store, path)
+
+    monkeypatch.setattr(RocksStore, "checkpoint", slow)
+    async with running(tmp_path / "data", config, clock) as server:
+        wishes = [server.call("POST", "/v1/backups", {"dir": name}, status=None) for name in ("x.tmp", "x")]
+        answers = await asyncio.gather(*wishes)
+    assert not met
+    assert sorted(answer.status for answer in answers) in ([201, 201], [201, 422])
+    assert all((Path(one.body["dir"]) / "CURRENT").is_file() for one in answers if one.status == 201)
 
 
 async def test_files_of_a_manifest_have_plain_names(work: Work) -> None:

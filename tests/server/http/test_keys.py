@@ -10,16 +10,22 @@ from typing import Any
 import pytest
 
 from server.auth import keyring
+from server.auth.bucket import Bucket
 from server.clock import SimulatedClock
 from server.config import Config
-from server.http import access
+from server.http import access, selection
 from server.http.calls import ADMIN, ANY, OPEN, READ, SCHEDULE
+from server.http.cursors import Cursors
 from server.http.front import Front
 from server.http.openapi import document_of
-from server.http.routes import export
+from server.http.routes import control, export
+from server.http.turns import Turn
+from server.http.values.bodies import FieldError
 from server.times import format_ms
+from server.writer import Busy
+from shards.errors import StoreFailed
 from tests.support.keys import KeysFile, with_keys
-from timeline.position import Position, at_of
+from timeline.position import END, START, Position, at_of
 from timeline.session import Subscription
 
 from ..conftest import NDJSON, FakeLink, Fronted, Running, running
@@ -231,6 +237,67 @@ async def test_the_name_of_a_page_says_nothing_of_what_is_not_there(keyed: Keyed
     assert page["next"] is None
 
 
+async def test_nor_does_that_of_a_page_that_is_cut_at_what_is_not_there(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is short, and a bulk call stops, when much has been looked at: anywhere."""
+    for module, name in ((selection, "LOOK_ROWS"), (selection, "STEP_ROWS"), (control, "LOOK_ROWS")):
+        monkeypatch.setattr(module, name, 2)
+    keyed.add("a", publish=["a/#"], deliver=["a/#"])
+    topics = ["other", "a/1", *["other"] * 6, "a/2", *["other"] * 3]
+    for hours, topic in enumerate(topics, 1):
+        await keyed.schedule("ops", topic, deliver_in=3_600 * hours)
+    places, path = {}, "/v1/messages?limit=1"
+    while path:
+        page = await keyed.body("ops", "GET", path)
+        path = page["next"] and f"/v1/messages?limit=1&cursor={page['next']}"
+        places[page["next"]] = page["messages"][0]["topic"] if page["messages"] else None
+    hidden = [int(place, 16) for place, topic in places.items() if place and topic == "other"]
+    assert len(hidden) >= 8
+    seen, given = [], []
+    path = "/v1/messages?limit=5"
+    while path:
+        page = await keyed.body("a", "GET", path)
+        seen += [message["topic"] for message in page["messages"]]
+        given.append(page["next"] or "")
+        path = page["next"] and f"/v1/messages?limit=5&cursor={page['next']}"
+    assert seen == ["a/1", "a/2"]
+    every = {"filter": {"topic": "#"}, "limit": 1}
+    matched, cursor = 0, None
+    while cursor is not None or not matched:
+        bulk = {**every, "cursor": cursor} if cursor else every
+        said = await keyed.body("a", "POST", "/v1/messages:cancel", {**bulk, "dry_run": True})
+        matched, cursor = matched + said["matched"], said["next"]
+        given.append(cursor or "")
+    assert matched == 2
+    assert sum(len(text) == 56 for text in given) >= 4, given
+    for text in given:
+        assert not any(f"{place:024x}"[:12] in text for place in hidden), text
+    other = Cursors(b"another server's").text(START, is_hidden=True)
+    for text, why in (
+        (other, "begin anew"),
+        ("0" * 56, "begin anew"),
+        ("0" * 26, "is not one"),
+        ("x", "is not"),
+    ):
+        answer = await keyed.call("a", "GET", f"/v1/messages?cursor={text}", status=422)
+        assert why in answer.body["errors"][0]["detail"]
+
+
+def test_what_is_sealed_is_opened_by_who_has_sealed_it() -> None:
+    one, other = Cursors(b"one"), Cursors(b"other")
+    for place in (START, END, Position(12_345)):
+        open_text, sealed = one.text(place), one.text(place, is_hidden=True)
+        assert one.place(open_text) == other.place(open_text) == one.place(sealed) == place
+        assert sealed == one.text(place, is_hidden=True)
+        for at in range(len(sealed)):
+            bad = sealed[:at] + ("1" if sealed[at] == "0" else "0") + sealed[at + 1 :]
+            with pytest.raises(FieldError, match="begin anew"):
+                one.place(bad)
+        with pytest.raises(FieldError, match="begin anew"):
+            other.place(sealed)
+
+
 async def test_a_key_changes_what_it_may_send_to(keyed: Keyed) -> None:
     keyed.add("a", publish=["a/#"], deliver=["#"])
     own, twice, other = [await keyed.schedule("ops", topic) for topic in ("a/1", "a/2", "b/1")]
@@ -268,6 +335,25 @@ async def test_idempotency_keys_are_each_key_s_own(keyed: Keyed) -> None:
             made[name] = made.get(f"{name}2", each["ids"])
             assert made.setdefault(f"{name}2", each["ids"]) == each["ids"]
     assert made["a2"] != made["b2"]
+
+
+@pytest.mark.parametrize(("error", "status"), [(Busy("full"), 429), (StoreFailed("broken"), 503)])
+async def test_what_the_writer_refuses_is_charged_once(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    keyed.add("a", rate=100)
+    await keyed.call("a", "GET", "/v1/info", Connection="close")  # the next is for the quick path
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    taken: list[int] = []
+    monkeypatch.setattr(Bucket, "take", lambda self, count=1: taken.append(count) or 0.0)
+    monkeypatch.setattr(keyed.server.app.core.writer, "submit", refuse)
+    body = {"topic": "a/b", "payload": "x", "deliver_in": 3_600}
+    answer = await keyed.call("a", "POST", "/v1/messages", body, status=status)
+    assert answer.headers["Retry-After"] == "1"
+    assert taken == [1]
 
 
 async def test_a_rate_is_kept_and_says_when(keyed: Keyed) -> None:
@@ -380,11 +466,11 @@ async def test_an_export_ends_when_its_key_is_revoked(keyed: Keyed, monkeypatch:
     shown = {"Authorization": f"Bearer {keyed.keys['a']}"}
     step = export.Reading.step
 
-    def revoking(self: export.Reading) -> list[bytes]:
+    def revoking(self: export.Reading, turn: Turn) -> list[bytes]:
         keyed.file._blocks.pop("a", None)
         keyed.file.write()
         keyed.take()
-        return step(self)
+        return step(self, turn)
 
     monkeypatch.setattr(export.Reading, "step", revoking)
     with pytest.raises(Exception, match=r"payload|disconnected|closed|Transfer"):
@@ -402,8 +488,8 @@ async def test_an_export_is_held_to_rules_that_change_meanwhile(
     shown = {"Authorization": f"Bearer {keyed.keys['a']}"}
     step = export.Reading.step
 
-    def narrowing(self: export.Reading) -> list[bytes]:
-        lines = step(self)
+    def narrowing(self: export.Reading, turn: Turn) -> list[bytes]:
+        lines = step(self, turn)
         if "publish" not in keyed.file._blocks["a"]:
             keyed.file.change("a", "rate = 9", 'publish = ["mine"]\ndeliver = ["mine"]')
             keyed.take()

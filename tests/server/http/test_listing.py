@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from server.http import selection
+from server.http.turns import Turn, Turns
 from server.site import read_side
 from server.times import format_ms
 from timeline.filters import matches
@@ -209,8 +210,9 @@ async def test_a_page_carries_so_many_bytes_and_no_more(
 async def test_nobody_waits_for_an_abandoned_count(server: Running) -> None:
     query = selection.Query(selection.START, selection.END, "#", "all", 1)
     await server.schedule(deliver_in=60)
-    assert await selection.count(read_side(server.app), query, None, lambda: True) == 0
-    assert await selection.count(read_side(server.app), query, None, lambda: False) == 1
+    turn = Turn(Turns(server.clock, max_bytes=1), "", server.clock)
+    assert await selection.count(read_side(server.app), query, None, turn, lambda: True) == 0
+    assert await selection.count(read_side(server.app), query, None, turn, lambda: False) == 1
 
 
 @pytest.mark.parametrize(
@@ -239,3 +241,20 @@ async def test_a_bad_parameter_is_named(server: Running, parameter: str, value: 
 async def test_a_parameter_stands_once(server: Running) -> None:
     answer = await server.call("GET", f"{LIST}?limit=1&limit=2", status=422)
     assert answer.body["errors"] == [{"field": "limit", "detail": "is given twice"}]
+
+
+async def test_pages_are_short_while_all_have_gathered_too_much(server: Running) -> None:
+    """Each gives one message at least, and none is left out."""
+    wanted = {await server.schedule(deliver_in=60 + number) for number in range(5)}
+    turns = Turns(server.clock, max_bytes=1)
+    start, found = selection.START, list[str]()
+    for _ in wanted:
+        query = selection.Query(start, selection.END, "#", "pending", 100)
+        turn = Turn(turns, "", server.clock)
+        views, last = await selection.Selection(read_side(server.app), query, None).page(turn)
+        found += [view["id"] for view in views]
+        assert len(views) == 1
+        assert turns.kept_bytes == 0
+        start = selection.Position((last or 0) + 1)
+    assert last is None
+    assert set(found) == wanted

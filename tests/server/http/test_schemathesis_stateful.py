@@ -1,13 +1,15 @@
 """schemathesis in steps that hang together: schedule, cancel, move, list, one after another, beside a model.
 
 Bodies are drawn from /openapi.json, and every answer is held against it, as in test_schemathesis.py. The
-model is a dictionary of what has to be pending: an id that was given is found, listed once and counted until
-it is cancelled, and not any more then. The same steps each time; FASTI_SOAK=1 takes many more.
+model is a dictionary of what has to be pending: an id that was given is found, listed once, as it was
+scheduled, and counted until it is cancelled, and not any more then. One by one, in batches, all that match.
+The same steps each time; FASTI_SOAK=1 takes many more.
 """
 
 import os
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ SOAK = bool(os.environ.get("FASTI_SOAK"))
 EXAMPLES, STEPS = (300, 50) if SOAK else (20, 20)
 ONE, ALL = "/v1/messages/{id}", "/v1/messages"
 FAR = "2030-01-01T00:00:00Z"
+FIRST, LAST = "2000", "3000"
 NOT_THERE = "f" * 32
 
 
@@ -121,6 +124,55 @@ class Steps(RuleBasedStateMachine):
         if name in self.pending:
             self.pending[name] = at
 
+    @rule(target=messages, count=st.integers(1, 3), is_bad=st.booleans(), is_each=st.booleans())
+    def batch(self, count: int, is_bad: bool, is_each: bool) -> Any:
+        """All or none, or each by itself, with a bad one at the end."""
+        good = {"topic": self.topic, "payload": "x", "deliver_at": FAR}
+        body = [good] * count + [{**good, "topic": "#"}] * is_bad
+        case = self.schema[f"{ALL}:batch"]["POST"].Case(
+            query={"each": str(is_each).lower()}, body=body, media_type="application/json"
+        )
+        response = self.answered(case)
+        if is_bad and not is_each:
+            assert response.status_code == 422, response.text
+            return multiple()
+        answer = response.json()
+        names = [one["id"] for one in answer["results"] if "id" in one] if is_each else answer["ids"]
+        assert len(names) == count, answer
+        self.pending |= dict.fromkeys(names, FAR)
+        return multiple(*names)
+
+    @rule(days=st.integers(-3, 3), is_dry=st.booleans())
+    def shift_all(self, days: int, is_dry: bool) -> None:
+        """All of the walk, by whole days."""
+        body = {
+            "filter": {"topic": self.topic},
+            "shift": f"{'-' * (days < 0)}P{abs(days)}D",
+            "dry_run": is_dry,
+        }
+        answer = self.bulk("reschedule", body)
+        assert answer["matched"] == len(self.pending)
+        if not is_dry:
+            self.pending = {name: later(at, days) for name, at in self.pending.items()}
+
+    @rule(limit=st.integers(1, 3))
+    def cancel_some(self, limit: int) -> None:
+        """The first ones in order of time; which of those that are due at one time is the server's to say."""
+        answer = self.bulk("cancel", {"filter": {"topic": self.topic}, "limit": limit})
+        assert answer["matched"] == answer["changed"] == min(limit, len(self.pending))
+        gone = []
+        for name in list(self.pending):
+            if self.call("GET", ONE, path_parameters={"id": name}).json()["state"] == "cancelled":
+                gone.append(self.pending.pop(name))
+        assert len(gone) == answer["changed"]
+        assert max(gone, default=FIRST) <= min(self.pending.values(), default=LAST)
+
+    def bulk(self, verb: str, body: dict[str, Any]) -> Any:
+        case = self.schema[f"{ALL}:{verb}"]["POST"].Case(body=body, media_type="application/json")
+        response = self.answered(case)
+        assert response.status_code == 200, response.text
+        return response.json()
+
     @initialize(method=st.sampled_from(("GET", "DELETE")))
     def ask_for_what_is_not_there(self, method: str) -> None:
         assert self.call(method, ONE, path_parameters={"id": NOT_THERE}).status_code == 404
@@ -130,20 +182,28 @@ class Steps(RuleBasedStateMachine):
         """Every page, to the end: each pending one once, in order of time."""
         query: dict[str, Any] = {"topic": self.topic, "limit": limit}
         found, dues = [], []
+        shown: dict[str, str] = {}
         for _ in range(len(self.pending) + 2):
             page = self.call("GET", ALL, query=query).json()
             found += [message["id"] for message in page["messages"]]
             dues += [message["deliver_at"] for message in page["messages"]]
+            assert {message["topic"] for message in page["messages"]} <= {self.topic}
+            shown |= {message["id"]: message["deliver_at"] for message in page["messages"]}
             if page["next"] is None:
                 break
             query["cursor"] = page["next"]
         assert sorted(found) == sorted(self.pending)
         assert dues == sorted(dues)
+        assert shown == {name: at.replace("Z", ".000Z") for name, at in self.pending.items()}
 
     @invariant()
     def they_are_counted(self) -> None:
         answer = self.call("GET", ALL, query={"topic": self.topic, "count": "true", "limit": 1}).json()
         assert answer["count"] == len(self.pending)
+
+
+def later(at: str, days: int) -> str:
+    return (datetime.fromisoformat(at) + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def test_schedule_cancel_and_list_hang_together(schema: Any) -> None:

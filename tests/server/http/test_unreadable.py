@@ -4,8 +4,10 @@ import asyncio
 import gzip
 import json
 import logging
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -70,6 +72,38 @@ async def test_a_body_that_is_not_what_its_headers_say(
     await server.call("GET", "/livez")
     assert "Traceback" not in caplog.text
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_compressed_body_that_nobody_asks_for_is_not_unpacked(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A MiB may say that it is a GiB: to read on to its end is one thing, to unpack it another."""
+    begun, real = [], zlib.decompressobj
+
+    def noted(form: int = 15, **more: Any) -> Any:
+        begun.append(form)
+        return real(form, **more)
+
+    monkeypatch.setattr(zlib, "decompressobj", noted)
+    packed = {"Content_Type": "application/json", "Content_Encoding": "gzip"}
+    for path, status, count in (("/v1/nowhere", 404, 0), ("/v1/info", 405, 0), ("/v1/messages", 201, 1)):
+        await server.call("POST", path, gzip.compress(BODY), status=status, **packed)
+        assert len(begun) == count
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_compressed_body_is_one_whole_run(server: Running, encoding: str) -> None:
+    def answer(raw: bytes, status: int) -> Awaitable[object]:
+        named = {"Content_Type": "application/json", "Content_Encoding": encoding}
+        return server.call("POST", "/v1/messages", raw, status=status, **named)
+
+    pack = gzip.compress if encoding == "gzip" else zlib.compress
+    await answer(pack(BODY), 201)
+    await answer(pack(BODY)[:-1], 400)
+    await answer(pack(BODY) + b"x", 400)
+    await answer(pack(BODY) + pack(b" "), 400)
+    if encoding == "deflate":
+        await answer(pack(BODY)[2:-4], 201)  # some send it bare
 
 
 async def test_a_compressed_body_counts_as_the_largest(server: Running) -> None:

@@ -283,3 +283,34 @@ def test_pubrel_before_pubrec_has_left() -> None:
     peer.publish("t", "y", 2, packet_id=3)
     peer.take_ack(wire.PUBREC, 3)
     assert watch.take_all() == ["y"]
+
+
+@pytest.mark.parametrize("bound", [{"queued": 100}, {"queued_bytes": 1 << 16}])
+def test_below_level_5_a_publish_waits_where_it_cannot_be_refused(bound: dict[str, int]) -> None:
+    """The queue is full of others' requests: at level 5 that is said, below it there is no way to say it."""
+    rig = Rig(config(**bound))
+    peers = {level: rig.connected(str(level), level) for level in (4, 5)}
+    size = bound.get("queued_bytes", 0)
+    rig.core.writer.submit(lambda commit: None, lambda answer: None, cost=100, size=size)
+    ids = {level: peer.publish("$delayed/60/t", qos=1, pump=False) for level, peer in peers.items()}
+    rig.pump()
+    assert peers[5].take_ack(wire.PUBACK, ids[5]).reason == 0x97
+    assert not peers[4].is_closed
+    assert peers[4].take_ack(wire.PUBACK, ids[4]).reason == 0
+
+
+def test_below_level_5_no_more_is_taken_than_counts_as_congestion() -> None:
+    rig = Rig(config(queued=100))
+    peers = [rig.connected(str(number), 4) for number in range(50)]
+    watch = rig.lasting("watch", receive_maximum=1_000)
+    watch.subscribe("#", qos=1)
+    for peer in peers:
+        for _ in range(10):
+            peer.publish("t", qos=1, pump=False)
+    waiting = [peer for peer in peers if peer.connection.is_unfinished]
+    assert len(waiting) == 45  # 51 publishes are more than half of the bound
+    assert all(peer.connection.has_published and peer.connection.kept_bytes for peer in waiting)
+    rig.pump()
+    for peer in peers:
+        assert len(peer.inbox) == 10
+    assert len(watch.publishes()) == 500

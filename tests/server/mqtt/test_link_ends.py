@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -83,7 +84,7 @@ class Served:
         self.rig = Rig(config(**keys))
         start_s = self.rig.clock.mono() - time.monotonic()
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
-        self.links = Links(self.rig.core.broker)
+        self.links = Links(self.rig.core.broker, Counter())
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()
@@ -94,7 +95,7 @@ class Served:
 
     def begin(self) -> tuple[MqttLink, Transport]:
         rig, transport = self.rig, Transport()
-        link = MqttLink(rig.core.broker, asyncio.get_running_loop(), self.links, rig.door)
+        link = MqttLink(rig.core.broker, asyncio.get_running_loop(), self.links, rig.door, "127.0.0.1")
         link.connection_made(cast("Any", transport))
         return link, transport
 

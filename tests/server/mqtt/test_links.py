@@ -6,12 +6,16 @@ import gc
 import select
 import socket
 import ssl
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from fcntl import ioctl
 from pathlib import Path
 from queue import Queue
+from termios import TIOCOUTQ
 from typing import Any, cast
 
 import pytest
@@ -264,6 +268,59 @@ def _fill(served: Served) -> None:
             one.send(Pingreq())
             one.take(Pingresp)
     one.socket.close()
+
+
+class Counted:
+    """A transport that counts what is given to it."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.given = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self.given += len(data)
+        self._transport.write(data)
+
+    def unknown_bytes(self) -> int:
+        """Given, not said to be unsent, and not with the system."""
+        waiting = bytearray(4)
+        ioctl(self._transport.get_extra_info("socket").fileno(), TIOCOUTQ, waiting)
+        unsent = self._transport.get_write_buffer_size()
+        return self.given - int(unsent) - int.from_bytes(waiting, sys.byteorder)
+
+
+class TestWide:
+    """With room for MiBs in one turn."""
+
+    @pytest.fixture
+    def keys(self) -> dict[str, Any]:
+        return {"out_bytes": 8 * MIB, "maximum_packet_size": 8 * MIB}
+
+    @pytest.mark.parametrize("scheme", SCHEMES)
+    def test_what_waits_below_tls_is_known(self, served: Served, scheme: str) -> None:
+        """What is unsent bounds what a client gets: unsent bytes that nobody counts have no bound."""
+        filler = Client(served.ports["mqtt"], level=4)
+        filler.connect("filler")
+        for number in range(32):
+            filler.send(Publish(b"kept/%d" % number, bytes(MIB // 4), 1, retain=True, packet_id=1))
+            filler.take(Ack)
+        one = Client(served.ports[scheme], scheme, receive_bytes=4_096)
+        one.connect("zombie")
+        (link,) = [link for link in served.listeners.links if link._connection.client_id == "zombie"]  # type: ignore[union-attr]
+        counted = link._transport = Counted(link._transport)  # type: ignore[assignment]
+        one.send(Subscribe(1, (("kept/#", SubscribeOptions(0)),)))
+        _until(lambda: counted.given > 7 * MIB)
+        time.sleep(0.1)
+        told: Queue[int] = Queue()
+        served.loop.call_soon_threadsafe(lambda: told.put(counted.unknown_bytes()))
+        unknown = told.get(timeout=30)
+        print(f"{scheme}: of {counted.given:,} bytes {unknown:,} are not known")
+        assert unknown < MIB // 4
+        one.socket.close()
+        filler.socket.close()
 
 
 def _is_settled(
@@ -542,7 +599,7 @@ class _Server:
 async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
     server = _Server()
-    links = Links(cast("Any", server))
+    links = Links(cast("Any", server), Counter())
     resumed: list[int] = []
 
     class Held:

@@ -10,10 +10,10 @@ import pytest
 
 from server.__main__ import main
 from server.auth.keyring import Keyring
-from server.auth.last_use import FILE, read_last_use
+from server.auth.last_use import FILE, LastUse, read_last_use
 from server.auth.rights import Principal
-from server.auth.watch import Watch
 from server.codec.packets import Connack, Connect, Disconnect
+from server.watch import Watch
 from tests.support.http import http
 from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown
 from tests.support.mqtt import dial
@@ -29,7 +29,8 @@ class Watched:
         self.a = self.file.add("a")
         self.keyring: Keyring = ring(self.file.path, Clock())
         self.reviews = 0
-        self.watch = Watch(self.keyring, folder, self._review)
+        self.watch = Watch([self.keyring], self._review)
+        self.last_use = LastUse(self.keyring.used, folder)
 
     def _review(self) -> None:
         self.reviews += 1
@@ -80,7 +81,7 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
         for _ in range(3):
             await watched.watch.look(is_told=False)
     (said,) = caplog.messages
-    assert said.startswith(f"keys are as they were: {watched.file.path}:1: hash: is missing")
+    assert said.startswith(f"keys: what was read before stays: {watched.file.path}:1: hash: is missing")
     assert watched.knows("a", watched.a)
     assert watched.reviews == 0
     watched.file.write()
@@ -90,13 +91,13 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
 
 
 async def test_last_uses_are_noted_when_there_are_new_ones(watched: Watched) -> None:
-    await watched.watch.note()
+    await watched.last_use.note()
     assert not (watched.folder / FILE).exists()
     watched.knows("a", watched.a)
-    await watched.watch.note()
+    await watched.last_use.note()
     assert read_last_use(watched.folder) == {"a": NOW_MS}
     (watched.folder / FILE).unlink()
-    await watched.watch.note()
+    await watched.last_use.note()
     assert not (watched.folder / FILE).exists()
 
 
@@ -104,8 +105,8 @@ async def test_last_uses_that_cannot_be_noted_are_not(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.knows("a", watched.a)
-    watched.watch._folder = watched.folder / "nowhere"
-    await watched.watch.note()
+    watched.last_use._folder = watched.folder / "nowhere"
+    await watched.last_use.note()
     assert "is not noted" in caplog.text
 
 

@@ -1,0 +1,118 @@
+"""Files of keys, rules and certificates, read again when they change or when somebody says so.
+
+Every LOOK_S the files are looked at (a few system calls); those that are others now, and have been for one
+look, are read in a thread and put in place on the loop, and whoever holds what they allow looks at it again
+(`review`). A file that is being written is not read: of half a file keys are missing, or the rules of one,
+which would then allow every topic. What cannot be used leaves all as it was, and the log says what is wrong
+with it, once for each change.
+
+    12:00:00   keys.toml is another           it may be half written
+    12:00:02   it is as it was at 12:00:00    read; connections by a key that is gone end
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+
+Stamps = tuple[tuple[int, int, int, int] | None, ...]
+"""Of each file what tells it from another that takes its place; None: it is not there."""
+
+
+class Watched(Protocol):
+    """What has been read from files."""
+
+    name: str
+    """What it is, for the log."""
+    paths: tuple[Path, ...]
+    stamps: Stamps
+    """Of the files when they were read for the first time, taken before."""
+
+    def again(self) -> Callable[[], None]:
+        """Read them, in any thread; what comes back puts it in place, on the loop. OSError, ValueError."""
+
+
+class Watch:
+    """Looks after the files of everything that is `watched`."""
+
+    def __init__(self, watched: Sequence[Watched], review: Callable[[], None]) -> None:
+        """`review`: called when something is another now."""
+        self._watched = watched
+        self._review = review
+        self._told = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._read = [one.stamps for one in watched]
+        """What the files were when they were read, be it in vain."""
+        self._seen = list(self._read)
+        """What they were at the last look."""
+
+    def start(self) -> None:
+        """Begin to look, if there is anything to look at."""
+        if any(one.paths for one in self._watched):
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def hurry(self) -> None:
+        """Read the files now, whether they look changed or not."""
+        self._told.set()
+
+    async def look(self, *, is_told: bool) -> None:
+        """Read what has changed and stands still; `is_told`: read all of it anyway."""
+        has_news = False
+        for at, one in enumerate(self._watched):
+            now = stamps_of(one.paths)
+            is_still, self._seen[at] = now == self._seen[at], now
+            if one.paths and (is_told or (is_still and now != self._read[at])):
+                self._read[at] = now
+                has_news = await _read_again(one) or has_news
+        if has_news:
+            self._review()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._told.wait()
+            except TimeoutError:
+                pass
+            is_told = self._told.is_set()
+            self._told.clear()
+            try:
+                await self.look(is_told=is_told)
+            except Exception:
+                log.exception("files could not be looked after")
+
+
+async def _read_again(one: Watched) -> bool:
+    """Whether there is something new in place."""
+    try:
+        put = await asyncio.to_thread(one.again)
+        put()
+    except (OSError, ValueError) as error:
+        log.error("%s: what was read before stays: %s", one.name, error)
+        return False
+    log.info("%s: read again", one.name)
+    return True
+
+
+def stamps_of(paths: Sequence[Path]) -> Stamps:
+    """What the files are now. A few system calls."""
+    return tuple(map(_stamp, paths))
+
+
+def _stamp(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode

@@ -1,0 +1,100 @@
+"""The Containerfile: what it copies is there and is enough, what it runs starts, what it asks is answered.
+
+There is no container engine where the tests run: the image itself is not built here.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.server import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+LINES = re.sub(r"\\\n\s*", "", (ROOT / "Containerfile").read_text(encoding="utf-8")).splitlines()
+
+
+def said(word: str) -> list[str]:
+    """What stands behind a word, in each of its lines."""
+    return [line.partition(" ")[2] for line in LINES if line.startswith(f"{word} ")]
+
+
+def listed(text: str) -> list[str]:
+    found: list[str] = json.loads(text[text.index("[") :])
+    return found
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """What is copied into it, and nothing else."""
+    for line in said("COPY"):
+        source, target = line.split()
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / source, tmp_path / target)
+    return tmp_path
+
+
+def run(image: Path, data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The entry point with these arguments, in what has been copied."""
+    program, *first = listed(*said("ENTRYPOINT"))
+    assert program == "python"
+    env = dict(pair.split("=") for line in said("ENV") for pair in line.split())
+    env = {name: value.replace("/data/", f"{data}/") for name, value in env.items()}
+    command = [sys.executable, "-P", *first, *arguments]
+    env |= {"PATH": os.environ["PATH"], "PYTHONPATH": str(image)}
+    return subprocess.run(
+        command, cwd=data, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_what_it_runs_is_all_there(image: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A key is made, then the settings are right; without one nothing listens on all addresses."""
+    data = tmp_path_factory.mktemp("data")
+    arguments = [text.replace("/data", str(data)) for text in listed(*said("CMD"))]
+    assert run(image, data, *arguments, "--check").returncode == 2
+    made = run(image, data, "keys", "add", "ops", "--scope", "admin")
+    assert made.returncode == 0, made.stderr
+    checked = run(image, data, *arguments, "--check")
+    assert checked.returncode == 0, checked.stderr
+    assert re.search(r"auth\.keys_file\s.*keys\.toml", checked.stdout)
+
+
+def test_it_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    try:
+        server.wait_ready()
+        (line,) = said("HEALTHCHECK")
+        program, *arguments = listed(line)
+        assert program == "python"
+
+        def healthy() -> bool:
+            code = [text.replace("127.0.0.1:8080", f"127.0.0.1:{server.http[1]}") for text in arguments]
+            return subprocess.run([sys.executable, *code], check=False, capture_output=True).returncode == 0
+
+        assert healthy()
+        assert server.stop() == 0
+        assert not healthy()
+    finally:
+        server.kill()
+
+
+def test_who_runs_it_is_nobody_in_particular_and_what_it_is_made_of_is_locked() -> None:
+    assert said("USER") == ["fasti"]
+    assert said("VOLUME") == ["/data"]
+    assert [line.split()[0] for line in said("COPY")] == [
+        "requirements.lock",
+        "timeline/",
+        "shards/",
+        "server/",
+    ]
+    (install,) = said("RUN")
+    assert "--require-hashes -r requirements.lock" in install
+    (base,) = said("FROM")
+    assert re.fullmatch(r"python:3\.\d+-slim", base)

@@ -1,0 +1,149 @@
+"""What every proof of overload stands on: a server process of small bounds, and what is counted of it.
+
+    bounded    a running server, its settings, the sum of its bounds, and its memory while it ran
+    Latencies  how long something took, each time
+    Table      what was counted, a line each, printed at once at the end
+    aside      a load in a process of its own, so that it does not hold up who measures
+
+The sum is the one that `--check` prints, of the same settings that the process was started with: RSS above it
+is a bound that does not hold, or one that is not in the sum.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+
+from server.bounds import Bound, bounds, in_all
+from server.config import Config, load
+from tests.support.server import ServerProcess, environment, serving
+
+SOAK = bool(os.environ.get("FASTI_SOAK"))
+MIB = 1 << 20
+
+SMALL: Mapping[str, object] = {
+    "limits.connections": 50,
+    "limits.sessions": 50,
+    "limits.subscriptions": 1_000,
+    "limits.subscription_bytes": "1MiB",
+    "limits.out_bytes": "64KiB",
+    "limits.in_bytes": "8MiB",
+    "limits.queued": 5_000,
+    "limits.queued_bytes": "4MiB",
+    "limits.route_cache_bytes": "1MiB",
+    "limits.schedules": 1_000,
+    "limits.max_payload": "32KiB",
+    "http.max_body": "1MiB",
+    "http.connections": 200,
+    "http.connections_per_address": 200,
+    "http.buffered_bytes": "8MiB",
+    "mqtt.maximum_packet_size": "64KiB",
+    "mqtt.topic_alias_maximum": 0,
+    "mqtt.receive_maximum": 100,
+    "sessions.max_in_flight": 200,
+    "slices.max": 1_000,
+    "wheel.max_bytes": "4MiB",
+    "wheel.max_entries": 20_000,
+    "tail.max_bytes": "4MiB",
+    "tail.max_entries": 20_000,
+}
+"""Bounds whose sum is so small that exceeding it would be seen."""
+
+T = TypeVar("T")
+
+
+def config_of(settings: Mapping[str, object]) -> Config:
+    """As the process reads them."""
+    return load(None, environment(settings), {})[0]
+
+
+class Bounded:
+    """A running server of small bounds. Its memory is read from /proc."""
+
+    def __init__(self, server: ServerProcess, settings: Mapping[str, object]) -> None:
+        self.server = server
+        self.config = config_of(settings)
+        self.sum_bytes = in_all(self.config)
+        self.at_start_bytes = server.rss_bytes()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was resident since the start, or since `forget_peak` (VmHWM)."""
+        return _status_bytes(self.server.pid, "VmHWM")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.server.pid}/clear_refs").write_text("5")
+
+    def line(self, name: str) -> Bound:
+        """One line of the sum."""
+        return next(one for one in bounds(self.config) if one.name == name)
+
+    def check(self, table: "Table") -> None:
+        """The peak is within the sum."""
+        peak = self.peak_bytes
+        table.add("sum of the bounds", f"{self.sum_bytes / MIB:.0f} MiB")
+        table.add("RSS at the start", f"{self.at_start_bytes / MIB:.0f} MiB")
+        table.add("RSS at most", f"{peak / MIB:.0f} MiB")
+        assert peak <= self.sum_bytes, f"{table}\n{self.server.output[-2_000:]}"
+
+
+@asynccontextmanager
+async def bounded(
+    data: Path, settings: Mapping[str, object], *, program: Sequence[str] = ("server",)
+) -> AsyncIterator[Bounded]:
+    """A ready server with `SMALL` and what else is given."""
+    together = {**SMALL, **settings}
+    async with serving(data, settings=together, program=program) as server:
+        yield Bounded(server, together)
+        assert server.process.poll() is None, server.output
+        assert "Traceback" not in server.output, server.output
+
+
+class Latencies:
+    """Milliseconds, in the order of their measuring."""
+
+    def __init__(self, ms: list[float] | None = None) -> None:
+        self.ms = [] if ms is None else ms
+
+    def at(self, share: float) -> float:
+        """The latency that this share of all does not exceed; 0 of none."""
+        return sorted(self.ms)[min(len(self.ms) - 1, int(share * len(self.ms)))] if self.ms else 0.0
+
+    def __str__(self) -> str:
+        if not self.ms:
+            return "none"
+        shares = f"p50 {self.at(0.5):.1f}, p99 {self.at(0.99):.1f}, max {max(self.ms):.1f}"
+        return f"{shares} ms of {len(self.ms):,}"
+
+
+class Table:
+    """What was counted: name and value, in lines."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.lines: list[tuple[str, str]] = []
+
+    def add(self, name: str, value: object) -> None:
+        self.lines.append((name, f"{value:,}" if isinstance(value, int) else str(value)))
+
+    def __str__(self) -> str:
+        width = max((len(name) for name, _ in self.lines), default=0)
+        return "\n".join([self.title, *(f"  {name:<{width}}  {value}" for name, value in self.lines)])
+
+
+async def aside(work: Callable[..., T], *arguments: object) -> T:
+    """`work` in a process of its own, where the loop goes on meanwhile; its result. Both can be pickled."""
+    loop = asyncio.get_running_loop()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return await loop.run_in_executor(pool, work, *arguments)
+
+
+def _status_bytes(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    raise RuntimeError("the server has ended")

@@ -1,0 +1,95 @@
+"""Files of a mosquitto mean here what they mean there: what a real one did with them has been recorded."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.auth.hashes import mosquitto
+from server.auth.keys_file import KeysFileError
+from server.auth.mosquitto import AclFile, read_acl, read_passwords
+from server.auth.rights import Principal, Rights
+from tests.support.keys import Clock
+from tests.support.mosquitto import LETTERS, RECORD, acl_files, record
+
+READ_HERE = ("topic read a\n # topic deny a\ntopic write bob\n",)
+"""A remark that is indented: there an error."""
+REFUSED_HERE = ("twice", "base64", "user:hash", "is no hash", "rounds", "length")
+"""Lines of a password file that are passed over there: nobody, or one of two, could come in by them."""
+
+
+@pytest.fixture
+async def recorded(tmp_path: Path) -> Any:
+    if os.environ.get("FASTI_RECORD") == "mosquitto":
+        await record(tmp_path)
+    return json.loads(RECORD.read_text())
+
+
+def read(path: Path, text: str) -> AclFile | None:
+    path.write_text(text)
+    try:
+        return read_acl(path)
+    except KeysFileError:
+        return None
+
+
+def is_refused(path: Path) -> bool:
+    try:
+        read_passwords(path)
+    except KeysFileError as error:
+        return any(part in str(error) for part in REFUSED_HERE)
+    return False
+
+
+def is_of_its_own_making(user: str, client_id: str, topic: str) -> bool:
+    """A topic that begins with `$` because a name does: no pattern allows it here, as clients choose ids."""
+    return any(name.startswith("$") and topic.startswith(name) for name in (user, client_id))
+
+
+async def test_acl_files(recorded: Any, tmp_path: Path) -> None:
+    assert [case["file"] for case in recorded["acl"]] == acl_files()
+    clients = [(user or "", client_id) for user in recorded["users"] for client_id in recorded["clients"]]
+    compared = stricter = refused = 0
+    for case in recorded["acl"]:
+        text, answers = case["file"], case["answers"]
+        acl = read(tmp_path / "acl", text)
+        assert (acl is None) is (answers is None and text not in READ_HERE), text
+        if acl is None or answers is None:
+            refused += 1
+            continue
+        for (user, client_id), letters in zip(clients, answers, strict=True):
+            rights = Rights(Principal(user, acl.grant(user), Clock().mono), client_id)
+            for topic, letter in zip(recorded["topics"], letters, strict=True):
+                may = rights.may_publish(topic.encode()), rights.may_receive(topic.encode())
+                compared += 1
+                if LETTERS[may] != letter:
+                    stricter += 1
+                    where = (text, user, client_id, topic, letter)
+                    assert is_of_its_own_making(user, client_id, topic), where
+                    assert all(map(bool.__le__, may, (letter in "wb", letter in "rb"))), where
+    print(
+        f"mosquitto {recorded['mosquitto']}: {len(recorded['acl'])} files, {refused} refused, "
+        f"{compared:,} answers, {stricter} stricter"
+    )
+    assert compared > 60_000
+    assert stricter < 100
+
+
+async def test_password_files(recorded: Any, tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    let_in = refused = 0
+    for case in recorded["passwords"]:
+        path.write_text(case["file"])
+        path.chmod(0o600)
+        if is_refused(path):
+            refused += 1
+            continue
+        users = read_passwords(path)
+        shown = [user in users and mosquitto(users[user])(key.encode()) for user, key in recorded["shown"]]
+        assert shown == case["answers"], case["file"]
+        let_in += sum(shown)
+    print(f"{len(recorded['passwords'])} files, {refused} refused, {let_in} let in")
+    assert let_in >= 9
+    assert refused < len(recorded["passwords"]) * 2 // 3
