@@ -27,6 +27,7 @@ from .codec.publish import CONNECT_BYTES
 from .config import Config
 from .delivery.broker import HOLD_BYTES
 from .delivery.owed import PUT_OFF_BYTES
+from .delivery.owners import REMEMBERED_BYTES, RIGHTS_BYTES, RIGHTS_MAX
 from .delivery.publishing import WISH_BYTES
 from .delivery.router import PAIR_BYTES
 from .http.selection import PAGE_BYTES
@@ -127,6 +128,14 @@ def told_short(config: Config) -> str:
     )
 
 
+_OWNERS = Bound(
+    "owners",
+    REMEMBERED_BYTES + RIGHTS_MAX * RIGHTS_BYTES,
+    f"answers {show_size(REMEMBERED_BYTES)}, rules of {RIGHTS_MAX:,} clients x {RIGHTS_BYTES}",
+)
+"""Where somebody is asked for a key."""
+
+
 def _shared(config: Config) -> list[Bound]:
     limits, wheel, tail = config.limits, config.wheel, config.tail
     entries = wheel.max_entries * (ENTRY_PAYLOAD_BYTES + ENTRY_OVERHEAD)
@@ -187,6 +196,7 @@ def _shared(config: Config) -> list[Bound]:
             f"{show_size(limits.route_cache_bytes)}; all subscriptions may be in one answer, x {PAIR_BYTES}",
             ("limits.route_cache_bytes", "limits.subscriptions"),
         ),
+        *([_OWNERS] if config.auth.keys_file or config.mqtt.password_file or config.mqtt.acl_file else []),
         Bound(
             "schedules",
             SCHEDULE_BYTES * limits.schedules,

@@ -1,20 +1,22 @@
 """Commands on a stopped server's data: look, check, repair."""
 
+import os
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from shards import keys
 from shards.errors import Corrupt, StoreFailed, WrongFormat
+from shards.pointers import Pointer, pointers, repair_pointers
 from shards.recover import format_of, read_directory, stored_cursor
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import session_of
 from shards.verify import (
-    DIRECTORY,
     Damage,
     Fault,
     adopt_strays,
+    orphans,
     repair_counts,
     repair_owners,
     repair_rows,
@@ -35,7 +37,7 @@ from .times import format_ms
 
 def inspect(path: Path, max_slices: int) -> int:
     """Print slices, shards and sessions; 0."""
-    store = _open_existing(path)
+    store = _open_existing(path, is_read=True)
     cursor = stored_cursor(store, 0)
     directory = read_directory(store, max_slices)
     _say(f"{path}: horizon {format_ms(at_of(cursor.horizon))}, bound {format_ms(cursor.bound_ms)}")
@@ -65,36 +67,72 @@ def verify(path: Path, max_slices: int, *, repair: bool) -> int:
 
     What is damaged in the directory cannot be repaired, and then nothing is. Raises Corrupt: it has gone.
     """
-    store = _open_existing(path, for_repair=repair)
-    if repair:
+    store = _open_existing(path, is_read=not repair, for_repair=repair)
+    try:
+        return _verify(store, max_slices, is_repair=repair)
+    finally:
+        store.close()
+
+
+def _verify(store: RocksStore, max_slices: int, *, is_repair: bool) -> int:
+    if is_repair:
         store.finish_rewrites()
     damages = verify_tables(store)
     for damage in damages:
         _say(str(damage))
-    gone = [damage.table.value for damage in damages if damage.table in DIRECTORY]
+    gone = [damage.table.value for damage in damages if damage.is_final]
     if gone:
-        store.close()
         _say(f"table {', '.join(gone)} cannot be made again: nothing is repaired, restore a backup")
         return 1
+    lost_shards = [damage for damage in damages if damage.table is Table.SHARDS]
+    if lost_shards and not is_repair:
+        _say("--repair counts these shards again; nothing else is looked at before")
+        return 1
+    if lost_shards:
+        repair_rows(store, lost_shards)
     cursor = stored_cursor(store, 0)
     directory = read_directory(store, max_slices)
+    directory.floor = cursor.floor
     faults = verify_counts(store, directory)
     lost = strays(store, directory, cursor.floor)
+    lone = orphans(store, directory)
+    wrong = [] if lost or is_repair else list(pointers(store, directory))
     owners = verify_owners(store, directory, cursor.horizon)
-    for fault in (*faults, *lost, *owners):
-        _say(str(fault))
-    if repair:
-        adopt_strays(store, lost)
-        _repair(store, damages, faults, max_slices)
+    for found in (*faults, *lost, *lone, *wrong, *owners):
+        _say(str(found))
+    if is_repair:
+        adopt_strays(store, lost, lone)
+        others = [damage for damage in damages if damage not in lost_shards]
+        _repair(store, others, faults, max_slices, is_adopted=bool(lost))
+        wrong = _repair_pointers(store, max_slices)
         # After all else: what is lost is not pending, what was a stray is.
-        repair_owners(store, verify_owners(store, read_directory(store, max_slices), cursor.horizon))
-    store.close()
-    count = len(damages) + len(faults) + len(lost) + len(owners)
+        owners_now = verify_owners(store, read_directory(store, max_slices), cursor.horizon)
+        if owners_now:
+            repair_owners(store, owners_now)
+        store.flush()  # what is there now is what counts as synced
+    count = len(damages) + len(faults) + len(lost) + len(lone) + len(wrong) + len(owners)
+    left = [str(one) for one in lost if not one.is_mendable] + [str(one) for one in lone if one.has_rows]
     _say(f"{count} faults" if count else "nothing wrong")
-    return 0 if not count or (repair and all(stray.is_known for stray in lost)) else 1
+    if is_repair and left:
+        _say(f"{len(left)} of them cannot be repaired: nobody knows where that slice ended")
+    return 0 if not count or (is_repair and not left) else 1
 
 
-def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault], max_slices: int) -> None:
+def _repair_pointers(store: RocksStore, max_slices: int) -> list[Pointer]:
+    """Once all messages that can be there are; what was wrong."""
+    directory = read_directory(store, max_slices)
+    directory.floor = stored_cursor(store, 0).floor
+    wrong = list(pointers(store, directory))
+    for pointer in wrong:
+        _say(str(pointer))
+    if wrong:
+        repair_pointers(store, wrong)
+    return wrong
+
+
+def _repair(
+    store: RocksStore, damages: list[Damage], faults: list[Fault], max_slices: int, *, is_adopted: bool
+) -> None:
     """What can be read is kept; the rest is gone."""
     stretches = chain(*(damage.stretches for damage in damages), *(fault.stretches for fault in faults))
     if any(stretch.is_cut for stretch in stretches):
@@ -111,11 +149,11 @@ def _repair(store: RocksStore, damages: list[Damage], faults: list[Fault], max_s
         _say(f"table {table.value} is made anew from what can be read of it")
     if damages:
         repair_rows(store, damages)
-    if Table.MESSAGES in unreadable:
-        # Rows were read round the damage from both ends: the counts of the two need not agree.
+    if is_adopted or Table.MESSAGES in unreadable:
+        # Rows were read round damage from both ends, or by who borrows them: the counts need not agree.
         again = verify_counts(store, read_directory(store, max_slices))
         repair_counts(store, again)
-        lost += sum(f.shard.count - f.counted.count for f in again)
+        lost += sum(f.shard.count - f.counted.count for f in again if Table.MESSAGES in unreadable)
     if faults:
         _say(f"repaired {len(faults)} shards" + (f"; {lost} messages are lost" if lost > 0 else ""))
 
@@ -131,10 +169,11 @@ def retime(path: Path, config: Config) -> int:
     return 0
 
 
-def _open_existing(path: Path, *, for_repair: bool = False) -> RocksStore:
+def _open_existing(path: Path, *, is_read: bool = False, for_repair: bool = False) -> RocksStore:
+    """`is_read`: that is all, so a directory that cannot be written will do."""
     if not (path / "CURRENT").exists():
         raise StoreFailed(f"{path} holds no data")
-    store = RocksStore(path, for_repair=for_repair)
+    store = RocksStore(path, read_only=is_read and not os.access(path, os.W_OK), for_repair=for_repair)
     try:
         with suppress(Corrupt):  # what cannot be read is found by the command
             format_of(store)

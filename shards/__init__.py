@@ -5,6 +5,7 @@ The store
     rocks.py         the contract on RocksDB
     memory.py        the contract in RAM: the model that RocksDB is held against, and what most tests run on
     mark.py          a time that can be written on a full disk: how far dispatch may go then
+    synced.py        how much was synced: a log cut off since is told from one that a kill tore
     scan.py          the guarded iterators over a RocksDB column family
     errors.py        StoreFailed, Corrupt and others
 
@@ -42,6 +43,7 @@ Cutting and dropping slices
 
 Opening and checking
     recover.py       from what is on disk to `Opened`, and back to it after a failure
+    pointers.py      rows that point at others, and at nothing
     verify.py        derived data against the rows; repair
 
 What rows stand for are values of timeline/; server/writer.py decides when a group is composed and synced.

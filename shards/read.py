@@ -144,7 +144,7 @@ def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
     """Look a message up through `get`, which may see writes that are still being composed."""
     now = wanted
     for _ in range(2):
-        found = _at(get, directory, wanted, now)
+        found = row_at(get, directory, wanted, now)
         if found is not None and not is_moved(found.value):
             return found
         target = get(Table.MOVED, keys.message(wanted))
@@ -156,7 +156,8 @@ def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
     raise Corrupt(f"message {wanted:032x} is said to have moved to {now:032x}, which is moved too")
 
 
-def _at(get: Getter, directory: Directory, wanted: MessageId, row: MessageId) -> Found | None:
+def row_at(get: Getter, directory: Directory, wanted: MessageId, row: MessageId) -> Found | None:
+    """The row of a message that is said to be there, a stub too."""
     place, number = id_position(row), id_shard(row)
     if number == HELD_SHARD:
         value = get(Table.HELD, keys.place(place))

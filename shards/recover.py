@@ -5,7 +5,9 @@ they count, so that nothing has to be scanned but the slice the horizon is in (t
 messages are still pending). Ten million pending messages open as fast as ten.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -32,9 +34,12 @@ from .tables import (
     cursor_from,
     shard_from,
     slice_from,
+    structure_from,
 )
 from .unreadable import Stretch, notes
 from .waiting import Waiting
+
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -192,7 +197,7 @@ def stored_cursor(store: Store, wall_ms: int) -> StoredCursor:
     """Where dispatch stood; a new store's timeline begins now. Raises Corrupt if only this row is missing."""
     value = store.get(Table.META, META_CURSOR)
     if value is not None:
-        cursor = cursor_from(value)
+        cursor = named(Table.META, META_CURSOR, cursor_from, value)
         # On a full disk dispatch goes on by the mark alone.
         return msgspec.structs.replace(cursor, bound_ms=max(cursor.bound_ms, store.marked_ms()))
     _check_new(store, "where dispatch stood")
@@ -208,17 +213,25 @@ def _check_new(store: Store, missing: str) -> None:
             )
 
 
+def named(table: Table, key: bytes, read: Callable[..., Value], *values: bytes) -> Value:
+    """What a row says that nothing goes without. Raises Corrupt, which names it."""
+    try:
+        return read(*values)
+    except Corrupt as error:
+        raise Corrupt(f"table {table.value}, key {key.hex()}: {error}") from error
+
+
 def read_directory(store: Store, max_slices: int) -> Directory:
     directory = Directory(max_slices=max_slices)
     shards = {}
     for key, value in store.scan(Table.SHARDS, b"", keys.LAST):
-        shard = shard_from(key, value)
+        shard = named(Table.SHARDS, key, shard_from, key, value)
         shards[shard.prefix] = shard
     by_home: dict[tuple[int, int], list[bytes]] = {}
     for prefix, shard in shards.items():
         by_home.setdefault(shard.home, []).append(prefix)
     for key, value in store.scan(Table.SLICES, b"", keys.LAST):
-        piece, borrowed = slice_from(key, value)
+        piece, borrowed = named(Table.SLICES, key, slice_from, key, value)
         for prefix in by_home.get(piece.home, ()):
             piece.adopt(shards[prefix])
         piece.borrowed = {shards[p].number: shards[p] for p in borrowed if p in shards}
@@ -229,7 +242,7 @@ def read_directory(store: Store, max_slices: int) -> Directory:
 def read_structures(store: Store) -> dict[int, str]:
     """Pattern by number."""
     rows = store.scan(Table.STRUCTURES, b"", keys.LAST)
-    return {int.from_bytes(key, "big"): value.decode() for key, value in rows}
+    return dict(named(Table.STRUCTURES, key, structure_from, key, value) for key, value in rows)
 
 
 def count_pending(reader: Reader, horizon: Position) -> int:

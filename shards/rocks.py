@@ -20,11 +20,12 @@ do (1 to 8 ms).
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 from rocksdict import (
@@ -44,6 +45,7 @@ from .errors import Corrupt, ShardsError, StoreFailed, StoreLocked
 from .mark import Mark
 from .scan import scan, scan_at_rest
 from .store import Batch, Contents, Table
+from .synced import Synced
 from .unreadable import REPAIR_BYTES, Unreadable
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,19 @@ _END = b"\xff" * 64
 _ROTTEN = ("Corruption", "Input/output error", "No such file")
 """How the engine names bytes that are not as they were written, or not there."""
 OPEN_FILES = 256
+_TRACKING = """[Version]
+  rocksdb_version=9.8.4
+  options_file_version=1.1
+[DBOptions]
+  track_and_verify_wals_in_manifest=true
+[CFOptions "default"]
+[TableOptions/BlockBasedTable "default"]
+"""
+"""What the binding has no setter for, as a file of the engine's. See synced.py."""
+_OF_THE_BINDING = "(os error "
+"""How errors end that the binding meets by itself; the engine says them otherwise."""
+_WRITTEN = frozenset(("rocksdict-config.json", "LOG", "LOCK"))
+"""What is written when a database is opened to be read."""
 ROOM_BYTES = 64 << 10
 """A disk with less room is not tried."""
 
@@ -97,7 +112,9 @@ class RocksStore:
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path
+        self._base = _tracking()  # once: later the disk may be full
         self._mark = Mark(path / "bound")
+        self._synced = Synced(path)
         self.read_only = read_only
         self.is_damaged = for_repair
         self._for_repair = for_repair
@@ -106,6 +123,8 @@ class RocksStore:
         self._families: dict[Table, Rdict] = {}
         self._handles: dict[Table, object] = {}
         self._messages: list[object] = []
+        self._links: TemporaryDirectory[str] | None = None
+        """What the engine reads while the disk does not even take what it writes to read."""
         self._open(read_only=read_only)
 
     def batch(self) -> RocksBatch:
@@ -119,9 +138,11 @@ class RocksStore:
 
     def flush(self) -> None:
         try:
+            change = self._db.latest_sequence_number()
             self._db.flush_wal(True)
         except Exception as error:
             raise self._write_refusal(f"sync of {self.path}", error) from error
+        self._synced.note(change)
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         family = self._family(table)
@@ -293,6 +314,7 @@ class RocksStore:
         self._is_reading = False
         if reading is not None:
             reading.close()
+            self._drop_links()
 
     def _check_room(self) -> None:
         """Opening writes what the log holds into tables: compressed to less than an eighth hardly ever."""
@@ -301,15 +323,24 @@ class RocksStore:
             log_bytes = sum(log.stat().st_size for log in self.path.glob("*.log"))
         except OSError as error:
             raise StoreFailed(f"{self.path}: {error.strerror}") from error
+        if disk.f_flag & os.ST_RDONLY:
+            raise StoreFailed(f"{self.path}: Read-only file system")
         free = disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
         if free < ROOM_BYTES + log_bytes // 8:
             raise StoreFailed(f"{self.path}: No space left on device: {free} bytes are free")
 
     def close(self) -> None:
+        self._synced.settle()
         self._families.clear()
         self._handles.clear()
         self._messages.clear()
         _close(self._db)
+        self._drop_links()
+
+    def _drop_links(self) -> None:
+        links, self._links = self._links, None
+        if links is not None:
+            links.cleanup()
 
     def _family(self, table: Table) -> Rdict:
         family = self._families.get(table)
@@ -335,27 +366,69 @@ class RocksStore:
             self._stop_compacting(text)
         return StoreFailed(f"{where}: {text}")
 
+    def _opened(self, options: Options, names: set[str], *, read_only: bool) -> Rdict:
+        families = dict.fromkeys(names, options)
+        if not read_only:
+            return Rdict(str(self.path), options, families, AccessType.read_write())
+        try:
+            return Rdict(str(self.path), options, families, AccessType.read_only())
+        except Exception as error:
+            if _OF_THE_BINDING not in str(error):
+                raise
+        # It writes a file of its own, and the engine its log, even to read: where a disk takes nothing, both
+        # go into a folder of links to what is on it.
+        self._links = TemporaryDirectory(prefix="fasti-")
+        folder = Path(self._links.name)
+        for file in self.path.iterdir():
+            if file.is_file() and file.name not in _WRITTEN:
+                (folder / file.name).symlink_to(file.absolute())
+        return Rdict(str(folder), options, families, AccessType.read_only())
+
+    def _checked(self, check: Callable[[], None]) -> None:
+        """A repair goes on with what is left."""
+        try:
+            check()
+        except Corrupt as error:
+            if not self._for_repair:
+                raise
+            log.error("%s", str(error))
+
     def _stop_compacting(self, why: str) -> None:
         self.is_damaged = True
         log.error("%s is damaged, nothing is compacted until it is repaired: %s", self.path, why)
 
-    def _options(self) -> Options:
-        options = _options(Cache(CACHE_BYTES))
+    def _options(self, base: Options | None = None) -> Options:
+        options = _options(Cache(CACHE_BYTES), base)
         options.set_disable_auto_compactions(self.is_damaged)
         return options
 
     def _open(self, *, read_only: bool) -> None:
+        try:
+            self._open_tables(read_only=read_only)
+        except ShardsError:
+            if read_only:
+                self._drop_links()
+            raise
+
+    def _open_tables(self, *, read_only: bool) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        options = self._options()
+        self._checked(self._synced.check_manifest)
+        options = self._options(self._base)
         names = set(_families_on_disk(self.path, options))
         if not read_only:
             self._mark.prepare()
             # What is not there yet is made at opening, all in one go: a sixth of the time of one by one.
             names.update(table.value for table in Table)
-        families = dict.fromkeys(names, options)
-        access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
-            db = Rdict(str(self.path), options, families, access)
+            db = self._opened(options, names, read_only=read_only)
+        except Exception as error:
+            raise _refusal(self.path, error) from error
+        try:
+            self._checked(lambda: self._synced.check(db.latest_sequence_number()))
+        except Corrupt:
+            db.close()
+            raise
+        try:
             found = {table: db.get_column_family(table.value) for table in Table}
             handles = {table: db.get_column_family_handle(table.value) for table in Table}
         except Exception as error:
@@ -368,6 +441,21 @@ class RocksStore:
         self._families.update(found)
         self._handles.update(handles)
         self._messages[:] = [handles[Table.MESSAGES]]
+
+
+def _tracking() -> Options:
+    """Options by which the engine keeps account of its logs, also to read: without them it crashes on such an
+    account. Raises StoreFailed."""
+    try:
+        with TemporaryDirectory(prefix="fasti-options-") as name:
+            (Path(name) / "OPTIONS-000001").write_text(_TRACKING)
+            (Path(name) / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
+            options, _ = Options.load_latest(name)
+    except OSError as error:
+        raise StoreFailed(f"the directory for temporary files: {error.strerror}") from error
+    except Exception as error:
+        raise StoreFailed(f"options of the engine: {error}") from error
+    return options
 
 
 def _close(db: Rdict) -> None:
@@ -404,7 +492,7 @@ def _refusal(path: Path, error: Exception) -> ShardsError:
     return StoreFailed(f"{path}: {text}")
 
 
-def _options(cache: Cache) -> Options:
+def _options(cache: Cache, base: Options | None = None) -> Options:
     """Bounded memory: all column families share one cache and one budget of memtables.
 
     Index and filter blocks go into the cache too; by default they lie outside it and grow with the data.
@@ -415,7 +503,7 @@ def _options(cache: Cache) -> Options:
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     blocks.set_bloom_filter(10, False)
     blocks.set_block_size(16 << 10)
-    options = Options(raw_mode=True)
+    options = base or Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())

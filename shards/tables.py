@@ -171,6 +171,14 @@ def slice_from(key: bytes, value: bytes) -> tuple[Slice, list[bytes]]:
     return piece, [value[at : at + 10] for at in range(_SLICE.size, len(value), 12)]
 
 
+def structure_from(key: bytes, value: bytes) -> tuple[int, str]:
+    """A structure's number and pattern. Raises Corrupt."""
+    try:
+        return int.from_bytes(key, "big"), value.decode()
+    except UnicodeDecodeError as error:
+        raise Corrupt(f"no pattern: {error}") from error
+
+
 def cursor_value(cursor: StoredCursor) -> bytes:
     horizon, floor = keys.place(cursor.horizon), keys.place(cursor.floor)
     return _CURSOR.pack(horizon, cursor.bound_ms, cursor.seq, cursor.running_ms, floor)

@@ -1,31 +1,35 @@
 """Checks derived data against the message rows that it is made from, and finds rows that cannot be read.
 
 A shard's counts are compared with its rows. Rows under a prefix that no shard row names are *strays*: nobody
-reads them; but for those of an unfinished job, and those that an expired slice has left. What the engine
-cannot read of any table, and rows that cannot be decoded, are found on the way: a stretch is named by its
-keys, and its messages are counted, since the shard says how many there were.
+reads them; but for those of an unfinished job, and those that an expired slice has left. What an aborted job
+has left are copies. A shard row of which no slice knows is an *orphan*. What the engine cannot read of any
+table, and rows that cannot be decoded, are found on the way: a stretch is named by its keys, and its messages
+are counted, since the shard says how many there were. (Rows that point at others: pointers.py.)
 
-Repair writes the counts again, a shard row for strays whose slice is known, and structure 0 to the shards
-whose structure nobody knows any more. A table with an unreadable stretch is made anew from what can be read
-of it; rows that cannot be decoded are deleted. Where the directory itself (`slices`, `shards`, `meta`) is
-damaged there is nothing to make it from: a backup is.
+Repair writes the counts again, a shard row for strays whose slice is known, or a slice that borrows them, and
+structure 0 to the shards whose structure nobody knows any more. A row of `shards` that cannot be decoded is
+deleted first: its messages are strays then. Copies go, and orphans without messages; those with some are
+named, for nobody knows where their slice ended. A table with an unreadable stretch is made anew from what can
+be read of it; rows that cannot be decoded are deleted. Where the directory itself (`slices`, `meta`, a block
+of `shards`) is damaged there is nothing to make it from: a backup is.
 
 How many messages of each owner are pending is counted from the rows, too, which their counters in `meta` have
 to agree with.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
-from timeline.position import END, Position
+from timeline.position import END, ID_BYTES, Position
 from timeline.slices import Directory, Shard
 from timeline.structures import ANYTHING, Structures
 
 from .errors import Corrupt
-from .jobs import DONE, stored_jobs
+from .jobs import ABORTED, DONE, stored_jobs
 from .keys import (
     MESSAGE_KEY_BYTES,
     OWNED,
@@ -41,7 +45,20 @@ from .read import Reader
 from .record import decode, is_stub, owner_of
 from .schedules import schedule_of
 from .store import Store, Table
-from .tables import cursor_row_of, dedupe_from, owned_from, owned_value, session_of, shard_value
+from .tables import (
+    META_CURSOR,
+    cursor_from,
+    cursor_row_of,
+    dedupe_from,
+    owned_from,
+    owned_value,
+    session_of,
+    shard_from,
+    shard_value,
+    slice_from,
+    structure_from,
+    wall_from,
+)
 from .unreadable import REPAIR_BYTES, Stretch, Unreadable, readable
 
 ROWS_END = b"\xff" * 64
@@ -75,12 +92,32 @@ class Stray:
     counted: Shard
     is_known: bool
     """Whether there is a slice for them."""
+    is_copy: bool = False
+    """They are a job's, that was aborted."""
+
+    @property
+    def is_mendable(self) -> bool:
+        return self.is_known or self.is_copy
 
     def __str__(self) -> str:
         text = f"{self.counted.count} rows, {self.counted.live} live, in a shard that has no row"
-        if not self.is_known:
+        if self.is_copy:
+            text += ", left by a job that was aborted"
+        elif not self.is_known:
             text += ", of a slice that has none"
         return f"slice {self.counted.home.start_ms} shard {self.counted.number}: {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A shard row that is of no slice, and that no slice borrows."""
+
+    shard: Shard
+    has_rows: bool
+
+    def __str__(self) -> str:
+        text = f"slice {self.shard.home.start_ms} shard {self.shard.number}: the row of a shard of no slice"
+        return text + ("" if self.has_rows else ", without messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +141,52 @@ class Damage:
     stretches: list[Stretch] = field(default_factory=list)
     bad: list[bytes] = field(default_factory=list)
 
+    @property
+    def is_final(self) -> bool:
+        """There is nothing to make it from. Rows of `shards` can be counted again."""
+        is_in_directory = self.table in DIRECTORY
+        return is_in_directory and bool(self.stretches or (self.bad and self.table is not Table.SHARDS))
+
     def __str__(self) -> str:
         lines = [str(stretch) for stretch in self.stretches]
         lines += [f"table {self.table.value}: the row at {key!r} cannot be decoded" for key in self.bad]
         return "\n".join(lines)
 
 
-_DECODERS: Mapping[Table, Callable[[bytes], object]] = MappingProxyType(
+def _value(check: Callable[[bytes], object]) -> Callable[[bytes, bytes], object]:
+    return lambda _, value: check(value)
+
+
+def _check_id(value: bytes) -> None:
+    if len(value) != ID_BYTES:
+        raise Corrupt(f"{len(value)} bytes are no id")
+
+
+def _check_retained(key: bytes, value: bytes) -> None:
+    if not key.startswith(b"\xff"):
+        decode(value[_RETAINED_HEAD:])
+
+
+def _check_meta(key: bytes, value: bytes) -> None:
+    if key == META_CURSOR:
+        cursor_from(value)
+
+
+_RETAINED_HEAD = 14
+_DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
     {
-        Table.SESSIONS: session_of,
-        Table.CURSORS: cursor_row_of,
-        Table.DEDUPE: dedupe_from,
-        Table.SCHEDULES: schedule_of,
-        Table.HELD: decode,
+        Table.SLICES: slice_from,
+        Table.SHARDS: shard_from,
+        Table.STRUCTURES: structure_from,
+        Table.SESSIONS: _value(session_of),
+        Table.CURSORS: _value(cursor_row_of),
+        Table.DEDUPE: _value(dedupe_from),
+        Table.MOVED: _value(_check_id),
+        Table.HELD: _value(decode),
+        Table.DISPATCHES: _value(wall_from),
+        Table.SCHEDULES: _value(schedule_of),
+        Table.RETAINED: _check_retained,
+        Table.META: _check_meta,
     }
 )
 
@@ -159,7 +229,8 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
     """Rows in shards that nobody knows: a look between any two shards, and a count where there are any."""
     known = {shard.prefix for piece in directory for shard in piece.readable()}
     own = {piece.home for piece in directory}
-    at_work = {child.home for job in stored_jobs(store) for child in job.children if job.state != DONE}
+    borrowed = _borrowed(store)
+    copies = _copies(store)
     unreadable = Unreadable(kept_bytes=REPAIR_BYTES)
     found: list[Stray] = []
     start = b""
@@ -168,10 +239,12 @@ def strays(store: Store, directory: Directory, floor: Position) -> list[Stray]:
         shard = Shard(home, number, ANYTHING)
         span = shard_range(shard.prefix)
         start = span[1]
-        if shard.prefix not in known and home not in at_work:
+        state = copies.get(shard.prefix)
+        if shard.prefix not in known and (state is None or state == ABORTED):
             counted = _count(store, shard, [span], unreadable)
             if counted.last >= floor:
-                found.append(Stray(counted, home in own))
+                is_known = home in own or shard.prefix in borrowed
+                found.append(Stray(counted, is_known and state is None, state is not None))
     return found
 
 
@@ -212,12 +285,46 @@ def repair_owners(store: Store, faults: list[OwnerFault]) -> None:
     store.flush()
 
 
-def adopt_strays(store: Store, found: list[Stray]) -> None:
-    """Write the shard rows of those whose slice is known; durable on return."""
+def orphans(store: Store, directory: Directory) -> list[Orphan]:
+    """Shard rows of which the directory does not know."""
+    known = {shard.prefix for piece in directory for shard in piece.readable()}
+    found = []
+    for key, value in readable(store, Table.SHARDS, b"", ROWS_END):
+        if key not in known:
+            row = next(readable(store, Table.MESSAGES, *shard_range(key)), None)
+            found.append(Orphan(shard_from(key, value), row is not None))
+    return found
+
+
+def _borrowed(store: Store) -> set[bytes]:
+    """The prefixes that slices borrow, whether there is a shard row or not."""
+    rows = readable(store, Table.SLICES, b"", ROWS_END)
+    return {prefix for key, value in rows for prefix in slice_from(key, value)[1]}
+
+
+def _copies(store: Store) -> dict[bytes, str]:
+    """Where copies of jobs may lie that have not become a slice's own; the state of the job."""
+    return {
+        Shard(child.home, source.shard).prefix: job.state
+        for job in stored_jobs(store)
+        if job.state != DONE
+        for child in job.children
+        for sources in job.sources
+        for source in sources
+    }
+
+
+def adopt_strays(store: Store, found: list[Stray], lone: Sequence[Orphan] = ()) -> None:
+    """Write the shard rows of those whose slice is known; copies and empty orphans go. Durable on return."""
     batch = store.batch()
     for stray in found:
-        if stray.is_known:
+        if stray.is_copy:
+            batch.delete_range(Table.MESSAGES, *shard_range(stray.counted.prefix))
+        elif stray.is_known:
             batch.put(Table.SHARDS, stray.counted.prefix, shard_value(stray.counted))
+    for orphan in lone:
+        if not orphan.has_rows:
+            batch.delete(Table.SHARDS, orphan.shard.prefix)
     store.write(batch)
     store.flush()
 
@@ -233,7 +340,7 @@ def verify_tables(store: Store) -> list[Damage]:
         for key, value in unreadable.scan(store, table, b"", ROWS_END):
             try:
                 if check is not None:
-                    check(value)
+                    check(key, value)
             except Corrupt:
                 damage.bad.append(key)
         damage.stretches = list(unreadable)
@@ -245,7 +352,8 @@ def verify_tables(store: Store) -> list[Damage]:
 def structure_rows(store: Store) -> Iterator[tuple[int, str]]:
     """The structures that can be read."""
     for key, value in readable(store, Table.STRUCTURES, b"", ROWS_END):
-        yield int.from_bytes(key, "big"), value.decode()
+        with suppress(Corrupt):
+            yield structure_from(key, value)
 
 
 def repair_counts(store: Store, faults: list[Fault]) -> None:

@@ -11,9 +11,9 @@ row stays, and is handed out to who reads it again when its owner may.
 
 Everybody's: what has no owner, because nobody had to show a key or the server itself made it.
 
-Answers are remembered up to REMEMBERED_BYTES, at which all are forgotten, and until the files change
-(`forget`). It is asked once for each delivery of a session that reads on, so the usual case, no owner, comes
-first.
+Answers are remembered up to REMEMBERED_BYTES, and the rules of RIGHTS_MAX clients that they come from; at
+either bound all of that kind is forgotten, and both when the files change (`forget`). It is asked once for
+each delivery of a session that reads on, so the usual case, no owner, comes first.
 """
 
 import logging
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 REMEMBERED_BYTES = 4 << 20
 ANSWER_OVERHEAD = 300
 """Bytes of a remembered answer besides its names and topic."""
+RIGHTS_MAX = 1_000
+RIGHTS_BYTES = 12_000
+"""Of a client's rules, with what these remember themselves."""
 
 RightsOf = Callable[[str, str], Rights | None]
 """What a client may, by the name of its key and its id; None: everything."""
@@ -97,11 +100,14 @@ class Owners:
 
     def _find(self, owner: bytes, publisher: bytes, topic: bytes) -> bool:
         """Said in the log when it is no, and not again before it is forgotten."""
-        size = ANSWER_OVERHEAD + 2 * (len(owner) + len(publisher)) + len(topic)
+        size = ANSWER_OVERHEAD + len(owner) + len(publisher) + len(topic)
         if self._bytes + size > REMEMBERED_BYTES:
-            self.forget()
+            self._known = {}
+            self._bytes = 0
         client = owner, publisher
         if client not in self._rights:
+            if len(self._rights) >= RIGHTS_MAX:
+                self._rights = {}
             self._rights[client] = self._rights_of(*(name.decode(errors="replace") for name in client))
         rights = self._rights[client]
         answer = rights is None or rights.may_publish(topic)

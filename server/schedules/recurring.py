@@ -243,7 +243,9 @@ class Schedules(Rider):
                 self._write(commit, name, old)
             row, taken_back = without(commit, old)
             row = self._from_now(row)
-            row = msgspec.structs.replace(row, timing=timing, record=record, body=body, anchor_ms=now_ms)
+            # Of the same definition by somebody else only the owner is another.
+            anchor_ms = old.anchor_ms if (old.timing, old.body) == (timing, body) else now_ms
+            row = msgspec.structs.replace(row, timing=timing, record=record, body=body, anchor_ms=anchor_ms)
         row = self._next(commit, name, row)
         self._take_back(commit, taken_back)
         self._write(commit, name, row)

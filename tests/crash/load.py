@@ -330,6 +330,7 @@ class Load:
                 await asyncio.sleep(self.chance.random() * 0.03)
                 letter = self._any()
                 if letter is None:
+                    await self._look(calls)
                     continue
                 letter.is_cancel_asked = True
                 answer = await calls.call("DELETE", f"/v1/messages/{letter.id}")
@@ -343,8 +344,13 @@ class Load:
                 await asyncio.sleep(self.chance.random() * 0.03)
                 letter = self._any()
                 if letter is None or not letter.dues:
+                    await self._look(calls)
                     continue
                 await self._move_one(calls, letter)
+
+    async def _look(self, calls: Http) -> None:
+        """There is nothing to do: notice at least whether the server is still there."""
+        await calls.call("GET", "/v1/messages?limit=1")
 
     async def _move_one(self, calls: Http, letter: Letter) -> None:
         due_ms = self._soon()

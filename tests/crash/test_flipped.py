@@ -22,7 +22,10 @@ from .hand import Hand
 
 START_MS = 1_800_000_000_000
 COUNT = 600
-KINDS = ("CURRENT", "MANIFEST-*", "OPTIONS-*", "*.log", "*.sst", "IDENTITY", "rocksdict-config.json", "bound")
+KINDS = (
+    *("CURRENT", "MANIFEST-*", "OPTIONS-*", "*.log", "*.sst", "IDENTITY", "rocksdict-config.json"),
+    *("bound", "synced"),
+)
 
 
 def _draft(number: int) -> Draft:

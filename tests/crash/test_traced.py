@@ -1,6 +1,7 @@
 """An ack follows its sync, as the kernel sees it; and a sync that fails, in the real process."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,9 +21,11 @@ from server.codec.packets import (
 )
 from server.times import format_ms
 from tests.support.http import Http, http
-from tests.support.mqtt import Peer, dial, user, wall_ms
+from tests.support.mqtt import Peer, dial, payloads, user, wall_ms
 from tests.support.server import ServerProcess, run, serving
 
+from .lag import lag_of
+from .test_disk_full import LAG_MS, _due_soon, _reader
 from .traced import CALLS, Answer, traced, unsynced
 
 HOUR_MS = 3_600_000
@@ -234,3 +237,30 @@ async def test_a_sync_that_fails(tmp_path: Path, nth: int) -> None:
         assert {name for name in acked if name} <= there
         assert await server.stopped() == 0
     assert run("verify", "--data", str(data)).returncode == 0
+
+
+async def test_a_sync_that_takes_a_second(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Writes wait for it; deliveries, look-ups and lists do not."""
+    async with serving(tmp_path / "data") as server, http(server.url) as calls:
+        reader = await _reader(server)
+        name = await calls.schedule("later", "x", deliver_in="1h")
+        soon = await _due_soon(calls, 30)
+        slow = ("-e", "trace=fdatasync", "-e", "inject=fdatasync:delay_enter=1000000")
+        async with traced(server.pid, tmp_path / "trace", *slow), lag_of(server.url) as lag:
+            started = time.monotonic()
+            await calls.schedule("later", "waits", deliver_in="1h")
+            assert time.monotonic() - started >= 1
+            writing = asyncio.create_task(calls.schedule("later", "waits too", deliver_in="1h"))
+            reads = 0
+            while not writing.done():
+                await calls.call("GET", f"/v1/messages/{name}", status=200)
+                await calls.call("GET", "/v1/messages?limit=10", status=200)
+                reads += 1
+            await writing
+            assert payloads(await reader.take_many(30)) == soon
+        reader.drop()
+    record_property("counted", f"{reads} look-ups and lists while one write waited for its sync; {lag}")
+    assert reads > 10
+    assert lag.at(1) < LAG_MS, f"the loop waits for the disk: {lag}"

@@ -10,11 +10,12 @@ from server.clock import SimulatedClock
 from server.config import load
 from server.core import Core
 from server.delivery.owners import Open
+from shards.keys import owned
 from shards.record import CANCELLED, decode
 from shards.recover import format_of
 from shards.rocks import RocksStore
 from shards.store import Table
-from shards.tables import FORMATS, META_FORMAT, META_ZONES
+from shards.tables import FORMATS, META_FORMAT, META_ZONES, owned_value
 from shards.verify import verify_counts, verify_owners
 from tests.data.make_format import OWNER, Keys
 from tests.support.http import http
@@ -113,3 +114,19 @@ def test_the_format_is_raised_by_a_server_with_keys_and_by_no_other(version: str
         Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, auth=auth)
         assert format_of(store) == expected
         store.close()
+
+
+def test_a_wrong_counter_of_an_owner_is_found_and_repaired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(DATA / "format-2", path)
+    store = RocksStore(path)
+    batch = store.batch()
+    batch.put(Table.META, owned(OWNER), owned_value(9, 1))
+    store.write(batch)
+    store.close()
+    assert main(["verify", "--data", str(path)]) == 1
+    assert "owner 'meter-7': says 8 messages are pending, there are 1" in capsys.readouterr().out
+    assert main(["verify", "--repair", "--data", str(path)]) == 0
+    assert main(["verify", "--data", str(path)]) == 0

@@ -85,7 +85,12 @@ def test_what_is_no_hash_is_refused_and_not_told(text: str) -> None:
 
 
 def test_a_bad_line_is_told(passwords: Path, acl: Path) -> None:
-    for text, line in ((f"{PASSWORDS}bob:{BOB}\n", 5), (f"{PASSWORDS}eve\n", 5), ("a:b\n", 1)):
+    for text, line in (
+        (f"{PASSWORDS}bob:{BOB}\n", 5),
+        (f"{PASSWORDS}eve\n", 5),
+        ("a:b\n", 1),
+        (f"{'n' * 256}:{BOB}\n", 1),
+    ):
         passwords.write_text(text)
         with pytest.raises(KeysFileError) as raised:
             read_passwords(passwords)

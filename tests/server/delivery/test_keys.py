@@ -462,6 +462,27 @@ def test_users_of_a_mosquitto(tmp_path: Path) -> None:
     assert nobody.publish1("news").reason == 0x87
 
 
+def test_what_a_user_of_a_mosquitto_has_retained_goes_with_his_right_to_it(tmp_path: Path) -> None:
+    """As with mosquitto, which asks its ACL again."""
+    passwords, acl = tmp_path / "passwords", tmp_path / "acl"
+    passwords.write_text(f"old:{HASH}\n")
+    acl.write_text("user old\ntopic readwrite old/#\n")
+    rig = Keyed(tmp_path, password_file=str(passwords), acl_file=str(acl))
+    old = rig.connected("c", level=4, username="old", key="x")
+    for topic in ("old/1", "old/2"):
+        old.publish1(topic, topic, retain=True)
+    acl.write_text("user old\ntopic readwrite old/#\ntopic deny old/2\n")
+    rig.read_keys()
+    ops = rig.come("ops")
+    ops.subscribe("#", qos=0)
+    assert ops.payloads() == ["old/1"]
+    passwords.write_text(f"other:{HASH}\n")
+    rig.read_keys()
+    again = rig.come("ops", "again")
+    again.subscribe("#", qos=0)
+    assert again.payloads() == []
+
+
 def test_a_door_without_a_keyring_asks_for_nothing() -> None:
     answers: list[object] = []
     packet = Connect(5, "c", username="a", password=b"b")

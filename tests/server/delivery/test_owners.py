@@ -9,7 +9,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Will
-from server.delivery.owners import REMEMBERED_BYTES, Owners
+from server.delivery.owners import REMEMBERED_BYTES, RIGHTS_MAX, Owners
 from server.schedules.recurring import Schedules
 from shards.record import Record, encode
 from shards.schedules import TimingRow
@@ -184,6 +184,32 @@ def test_a_recurring_schedule_stamps_its_owner(rig: Keyed) -> None:
     assert minutes(2) == ["tick"] * 2
 
 
+def test_the_same_schedule_by_somebody_else_changes_hands_and_keeps_its_times(rig: Keyed) -> None:
+    timing = TimingRow("every", "60000", "UTC")
+    core = rig.core
+
+    def put(owner: bytes) -> None:
+        record = encode(Record(b"m", b"tick", owner=owner))
+        core.broker.submit(
+            lambda commit: core.schedules.put(commit, "s", timing, record, b"{}"), lambda durable: None
+        )
+        rig.pump()
+
+    put(b"meter")
+    before = core.schedules.get("s")
+    rig.pass_ms(25_000)
+    put(b"ops")
+    after = core.schedules.get("s")
+    assert before is not None
+    assert after is not None
+    assert before.occurrence is not None
+    assert after.occurrence is not None
+    assert after.occurrence.at_ms == before.occurrence.at_ms
+    assert after.count == before.count == 1
+    owned = core.opened.owned
+    assert (owned.pending(b"meter"), owned.pending(b"ops")) == (0, 1)
+
+
 def test_what_is_withheld_does_not_become_what_is_retained(rig: Keyed) -> None:
     """Neither in the place of a good one, nor to clear it."""
     rig.come("ops").publish1("m", "good", retain=True)
@@ -292,11 +318,16 @@ def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytes
     owners.forget()
     assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
     assert len(asked) == 2
-    before = len(asked)
-    for number in range(3 * REMEMBERED_BYTES // 1_000):
-        assert owners.allow(Record(b"%d" % number * 50, b"", owner=b"a", publisher=b"%d" % number))
-    owners.allow(Record(b"yes", b"", owner=b"a", publisher=b"c"))
-    assert len(asked) > before
+    for number in range(RIGHTS_MAX):
+        assert owners.allow(Record(b"t", b"", owner=b"a", publisher=b"%d" % number))
+    assert len(asked) == RIGHTS_MAX + 2
+    assert owners.allow(Record(b"new", b"", owner=b"a", publisher=b"c"))
+    assert len(asked) == RIGHTS_MAX + 3, "the rules of clients were forgotten at their bound"
+    caplog.clear()
+    for number in range(REMEMBERED_BYTES // 1_000):
+        assert owners.allow(Record(b"%4d" % number * 250, b"", owner=b"a", publisher=b"c"))
+    assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
+    assert len(caplog.records) == 1, "the answers were forgotten at theirs"
 
 
 RULES = (["a"], ["b", "b/#"], ["#"], [], ["+/1"], ["a/#", "c"], ["%c/#"])

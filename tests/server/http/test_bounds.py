@@ -333,6 +333,16 @@ class TestLittle:
         bench.pass_time(0)
         await bench.until(lambda: not bench.fronts)
 
+    async def test_a_large_answer_that_does_not_go_out_counts_at_once(self, bench: Bench) -> None:
+        """Not when all are looked at: by then there could be dozens."""
+        wire, front = await bench.one()
+        wire.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        assert front._transport is not None
+        front._transport.write(bytes(16 << 20))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert front._transport is None
+
 
 async def test_an_answer_that_nobody_takes_ends_the_connection(bench: Bench) -> None:
     wire, front = await bench.one()

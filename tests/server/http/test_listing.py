@@ -251,7 +251,7 @@ async def test_pages_are_short_while_all_have_gathered_too_much(server: Running)
     for _ in wanted:
         query = selection.Query(start, selection.END, "#", "pending", 100)
         turn = Turn(turns, "", server.clock)
-        views, last = await selection.Selection(read_side(server.app), query, None).page(turn)
+        views, last, _ = await selection.Selection(read_side(server.app), query, None).page(turn)
         found += [view["id"] for view in views]
         assert len(views) == 1
         assert turns.kept_bytes == 0

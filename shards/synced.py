@@ -1,0 +1,125 @@
+"""What has been synced, noted beside the database: a log or a MANIFEST that was cut off since is damage.
+
+An engine cannot tell a log that ends early because a kill tore it from one that lost its end, or all of
+itself, afterwards: it opens with what is left. So after a sync the number of the last change that it covers
+is noted, and how long the engine's MANIFEST was (synced by then too: here, when it has grown). A start that
+finds less refuses.
+
+The note is written in place and not synced itself: it is never ahead of what is durable, and after a loss of
+power only older, which says less. It is written NOTE_S apart at the most often, so that what was synced in
+the last moments before a kill is not in it; a heartbeat follows within a second, and a close notes all. Of
+files that the engine has gone on from (a log that was followed by another) it keeps such notes in its
+MANIFEST, if it is told to (rocks.py).
+
+    "synced"    twice, in sectors of their own:
+                change number (8) · number of the MANIFEST (8) · its bytes (8) · CRC-32 of these (4)
+"""
+
+import os
+import struct
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .errors import Corrupt
+
+NOTE_S = 0.1
+_SECTOR = 4_096
+_NOTE = struct.Struct(">QQQ")
+
+
+class Note(NamedTuple):
+    """At least so much is there. `manifest`: its number; 0: no note."""
+
+    change: int = 0
+    manifest: int = 0
+    manifest_bytes: int = 0
+
+
+class Synced:
+    """The note of one data directory, and who writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / "synced"
+        self._manifest = (0, 0)
+        """Number and bytes of the MANIFEST when it was synced here last."""
+        self._change = self._noted = 0
+        self._next = 0.0
+
+    def read(self) -> Note:
+        """What was noted last; nothing if there is no note that can be read, which is no more than that."""
+        try:
+            raw = self._path.read_bytes()
+        except OSError:
+            return Note()
+        found = (_note(raw[at : at + _SECTOR]) for at in (0, _SECTOR))
+        return max((note for note in found if note is not None), default=Note())
+
+    def check_manifest(self) -> None:
+        """Before the engine opens. Raises Corrupt: it is shorter than it was."""
+        noted = self.read()
+        with suppress(OSError, ValueError):
+            path = self._folder / (self._folder / "CURRENT").read_text().strip()
+            size = path.stat().st_size
+            if _number(path) == noted.manifest and size < noted.manifest_bytes:
+                raise Corrupt(
+                    f"{path}: {size} bytes, of {noted.manifest_bytes} that were synced: it is cut off"
+                )
+
+    def check(self, change: int) -> None:
+        """The engine is open, up to this change. Raises Corrupt if more was synced."""
+        noted = self.read()
+        if change < noted.change:
+            raise Corrupt(
+                f"{self._folder}: what was synced is not all there: the log ends at change {change}, "
+                f"{noted.change} was synced. A *.log file is cut off or gone: restore a backup. "
+                "`verify --repair` accepts what is left"
+            )
+
+    def note(self, change: int) -> None:
+        """All changes up to this one are durable. Blocks; what cannot be noted is not."""
+        self._change = change
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + NOTE_S
+            self.settle()
+
+    def settle(self) -> None:
+        """Note now what is to be noted."""
+        if self._change == self._noted:
+            return
+        with suppress(OSError, ValueError):
+            self._sync_manifest()
+            raw = _NOTE.pack(self._change, *self._manifest)
+            sector = (raw + zlib.crc32(raw).to_bytes(4, "big")).ljust(_SECTOR, b"\0")
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                os.pwrite(file, sector + sector, 0)
+            finally:
+                os.close(file)
+            self._noted = self._change
+
+    def _sync_manifest(self) -> None:
+        path = self._folder / (self._folder / "CURRENT").read_text().strip()
+        found = _number(path), path.stat().st_size
+        if found != self._manifest:
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+            self._manifest = found
+
+
+def _number(manifest: Path) -> int:
+    return int(manifest.name.removeprefix("MANIFEST-"))
+
+
+def _note(sector: bytes) -> Note | None:
+    raw, checksum = sector[: _NOTE.size], sector[_NOTE.size : _NOTE.size + 4]
+    if len(checksum) < 4 or zlib.crc32(raw) != int.from_bytes(checksum, "big"):
+        return None
+    return Note(*_NOTE.unpack(raw))
