@@ -18,6 +18,7 @@ from typing import Literal, TypedDict
 
 from .wire import Span, When
 
+Door = Literal["http", "mqtt"]
 Gap = Literal["skip", "after", "before"]
 Overlap = Literal["first", "second", "both"]
 Misfire = Literal["fire_all", "fire_once", "skip"]

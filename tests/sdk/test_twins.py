@@ -19,6 +19,7 @@ TWINS: dict[type, type] = {
     fasti.Client: sync.Client,
     messages.Messages: sync.Messages,
     messages.Message: sync.Message,
+    messages.ByKey: sync.ByKey,
     schedules.Schedules: sync.Schedules,
     admin.Sessions: sync.Sessions,
     admin.Slices: sync.Slices,
