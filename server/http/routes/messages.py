@@ -56,6 +56,8 @@ from ..values.views import etag, message_view, time_text
 KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
+NAMED = "/v1/messages/by-key/{key:[^/]+}"
+"""With braces too, which the router takes for its own otherwise."""
 NO_ROW = MessageId(0)
 """The tag of a row that no message is in."""
 Door = Annotated[Literal["http", "mqtt"], msgspec.Meta(extra_json_schema={"default": HTTP})]
@@ -147,9 +149,9 @@ class Messages:
             web.get("/v1/messages/{id}", self.get),
             web.patch("/v1/messages/{id}", self.patch),
             web.delete("/v1/messages/{id}", self.delete),
-            web.get("/v1/messages/by-key/{key}", self.get_by_key),
-            web.patch("/v1/messages/by-key/{key}", self.patch_by_key),
-            web.delete("/v1/messages/by-key/{key}", self.delete_by_key),
+            web.get(NAMED, self.get_by_key),
+            web.patch(NAMED, self.patch_by_key),
+            web.delete(NAMED, self.delete_by_key),
         ]
 
     @described(
