@@ -44,7 +44,9 @@ class Load:
         self._taken(await calls.call("POST", "/v1/messages:batch", many, **self.shown), "ids")
 
     async def cancel(self, calls: Http) -> None:
-        for _ in range(min(8, len(self.ids))):
+        for _ in range(8):
+            if not self.ids:  # others take from it meanwhile
+                break
             name = self.ids.pop(self.chance.randrange(len(self.ids)))
             answer = await calls.call("DELETE", f"/v1/messages/{name}", **self.shown)
             self.tally["cancelled"] += answer.status == 204
