@@ -149,8 +149,8 @@ def _check_mark(folder: Path, said: Said) -> list[str]:
 
 
 def _spoil(folder: Path) -> None:
-    """A rotten block among rows of others; a shard without its row; rows that cannot be decoded, that point
-    nowhere, that count what is not there."""
+    """A rotten block among rows of others, a shard without its row, a row that cannot be decoded, one that
+    points nowhere, an owner with less pending than is said."""
     numbers = list(range(2_000))
     random.Random(1).shuffle(numbers)
     path = folder / "data"
@@ -160,9 +160,8 @@ def _spoil(folder: Path) -> None:
     store = RocksStore(path, for_repair=True)
     batch = store.batch()
     batch.put(Table.SESSIONS, b"nobody's", b"\xff\xff")
-    nowhere = START_MS + 40 * DAY_MS << 80 | 7
-    batch.put(Table.MOVED, b"\0" * 3 + b"\x07" * 13, nowhere.to_bytes(16, "big"))
-    batch.put(Table.META, owned(b"somebody"), owned_value(3, 0))
+    batch.put(Table.MOVED, bytes(16), (START_MS + 400 * DAY_MS << 80 | 7).to_bytes(16, "big"))
+    batch.put(Table.META, owned(b"nobody"), owned_value(3, 0))
     some = next(iter(store.scan(Table.SHARDS, b"", b"\xff" * 16)))[0]
     stray = Home(int.from_bytes(some[:6], "big"), int.from_bytes(some[6:8], "big"))
     lost = stray.start_ms.to_bytes(6, "big") + stray.generation.to_bytes(2, "big") + b"\0\x09"
