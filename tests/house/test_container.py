@@ -87,7 +87,7 @@ def test_it_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
 
 def test_who_runs_it_is_nobody_in_particular_and_what_it_is_made_of_is_locked() -> None:
     assert said("USER") == ["fasti"]
-    assert said("VOLUME") == ["/data"]
+    assert said("VOLUME") == ["/data /backups"]
     assert [line.split()[0] for line in said("COPY")] == [
         "requirements.lock",
         "timeline/",
