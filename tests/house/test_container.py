@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from server.config import load
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,12 @@ def test_what_it_runs_is_all_there(image: Path, tmp_path_factory: pytest.TempPat
     assert re.search(r"auth\.keys_file\s.*keys\.toml", checked.stdout)
 
 
+def test_backups_are_in_its_volume() -> None:
+    """Nothing else there is its user's to write to."""
+    config, _ = load(None, dict(pair.split("=") for line in said("ENV") for pair in line.split()), {})
+    assert config.store.backups_dir.is_relative_to(*said("VOLUME"))
+
+
 def test_it_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data")
     try:
@@ -87,7 +94,7 @@ def test_it_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
 
 def test_who_runs_it_is_nobody_in_particular_and_what_it_is_made_of_is_locked() -> None:
     assert said("USER") == ["fasti"]
-    assert said("VOLUME") == ["/data /backups"]
+    assert said("VOLUME") == ["/data"]
     assert [line.split()[0] for line in said("COPY")] == [
         "requirements.lock",
         "timeline/",
