@@ -519,3 +519,36 @@ async def test_whose_bodies_are_slow_leaves_room_for_those_of_others(server: Run
     again.send(small)
     await again.reader.readuntil(b"\r\n\r\n")
     assert (await again.answer())[0] == 201
+
+
+class Held:
+    """A connection that holds so much."""
+
+    def __init__(self, address: str, unsent_bytes: int) -> None:
+        self.address, self.unsent_bytes = address, unsent_bytes
+        self.kept_bytes = 0
+        self.is_cut = False
+
+    def check(self, now_s: float, passed_s: float) -> None:
+        """In time."""
+
+    def stop(self) -> None:
+        """Not asked for."""
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+
+async def test_many_that_hold_a_little_are_cut_before_one_of_another_that_holds_more() -> None:
+    connections = Connections(replace(Config().http, buffered_bytes=1 << 20), Metrics())
+    flood = [Held("10.0.0.1", (30 + n) << 10) for n in range(30)]
+    other = Held("10.0.0.2", 100 << 10)
+    for one in (*flood, other):
+        connections.add(one)
+    connections.relieve()
+    # 1,435 KiB are 411 too many.
+    assert [one.is_cut for one in flood] == [False] * 22 + [True] * 8
+    assert not other.is_cut
+    for one in (*flood, other):
+        connections.discard(one)
+    assert len(connections) == 0
