@@ -292,8 +292,8 @@ class OpenGroup:
 
         It is looked up, and not kept for all that have keys: few are asked for so soon.
         """
-        placed = self._made.placed
-        index = bisect_left(placed, seq_of(place), key=_seq)
+        placed, seq = self._made.placed, seq_of(place)
+        index = bisect_left(placed, seq, key=_seq) if seq > self._made.first_seq else len(placed)
         if index < len(placed) and placed[index][0] == place:
             _, number, value = placed[index]
             shard = self._slice_for(place >> 48).shards[number]
