@@ -10,6 +10,7 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Will
 from server.delivery.owners import REMEMBERED_BYTES, RIGHTS_MAX, Owners
+from server.schedules import recurring
 from server.schedules.recurring import Schedules
 from shards.record import Record, encode
 from shards.schedules import TimingRow
@@ -208,6 +209,44 @@ def test_the_same_schedule_by_somebody_else_changes_hands_and_keeps_its_times(ri
     assert after.count == before.count == 1
     owned = core.opened.owned
     assert (owned.pending(b"meter"), owned.pending(b"ops")) == (0, 1)
+
+
+def test_schedules_of_one_who_is_over_his_quota_hold_up_nobody_elses(
+    rig: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more of them than are asked for in a round, and all stand before the other in the line."""
+    monkeypatch.setattr(recurring, "STEP", 3)
+    rig.add("few")
+    schedules, core = rig.core.schedules, rig.core
+    timing = TimingRow("every", "60000", "UTC")
+
+    def put(name: str, owner: bytes) -> None:
+        record = encode(Record(b"m", owner, owner=owner))
+        core.broker.submit(lambda c: schedules.put(c, name, timing, record, b"{}"), lambda durable: None)
+        rig.pump()
+
+    def minutes(count: int) -> list[str]:
+        for _ in range(60 * count):
+            rig.pass_ms(1_000)
+            schedules.step()
+            rig.pump()
+        return taken(peer)
+
+    for number in range(8):
+        put(f"few-{number}", b"few")
+    rig.pass_ms(10)
+    put("ops", b"ops")
+    rig.file.change("few", "scopes", "pending = 1\nscopes")
+    rig.read_keys()
+    peer = reader(rig)
+    assert minutes(4).count("ops") == 4
+    assert core.opened.owned.pending(b"few") == 1
+    assert not schedules.is_settled
+    put("few-7", b"ops")
+    assert minutes(2).count("ops") == 4, "who has room takes one over, whatever it still owes"
+    rig.file.change("few", "pending = 1", "pending = 1000")
+    rig.read_keys()
+    assert minutes(2).count("few") >= 7
 
 
 def test_what_is_withheld_does_not_become_what_is_retained(rig: Keyed) -> None:
