@@ -267,6 +267,13 @@ class Keyring:
             principal.revoke()
         return Rights(principal, client_id)
 
+    def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:
+        """What `rights_of` allows to be published, and how many rules have been looked at for that."""
+        if self.is_open:
+            return True, 0
+        principal = self._own if name == OWN_NAME else self._principals.get(name)
+        return (False, 0) if principal is None else principal.may_send(client_id, topic)
+
     def quota_of(self, owner: bytes) -> int:
         """How many messages of that name may be pending; 0: any number, as of one that counts no more."""
         entry = self._entries.get(owner.decode())

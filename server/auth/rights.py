@@ -15,14 +15,16 @@ was subscribed to: a rule that is made later holds for what is retained, delayed
 `may_publish` is asked again of who has sent it (server/delivery/owners).
 
 A principal lives as long as its key, and its `grant` is replaced when the file says something else; `Rights`
-are its rules for one client, with the answers remembered until then.
+are its rules for one client, with the answers remembered until then. Who asks for one topic each of very many
+clients (`Principal.may_send`) has nothing made ready for each: of the rules only those are put in words that
+begin like the topic.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from timeline.filters import covers, matcher
+from timeline.filters import covers, matcher, matches
 
 from .bucket import Bucket
 
@@ -37,6 +39,7 @@ REMEMBERED_BYTES = 4 << 10
 _MARK = re.compile("%[cu%]")
 _VALUE = re.compile("%[cu]")
 _WIDENING = frozenset("/+#\0")
+_BEGIN = re.compile("[^%+#]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
 class Principal:
     """Somebody who has shown a key, or anybody. Only the keyring changes it."""
 
-    __slots__ = ("bucket", "grant", "here", "is_live", "last_used_ms", "name")
+    __slots__ = ("_sends", "bucket", "grant", "here", "is_live", "last_used_ms", "name")
 
     def __init__(self, name: str, grant: Grant, mono: Callable[[], float]) -> None:
         """`name`: empty for who has shown nothing. `mono`: seconds that elapse."""
@@ -88,11 +91,13 @@ class Principal:
         self.bucket = Bucket(grant.rate, mono)
         self.here = Rights(self, "")
         """Its rights where there is no client id."""
+        self._sends: _Sends | None = None
 
     def replace(self, grant: Grant) -> None:
         """The file says something else of it now."""
         if grant != self.grant:
             self.grant = grant
+            self._sends = None
             self.bucket.resize(grant.rate)
 
     def revoke(self) -> None:
@@ -102,6 +107,16 @@ class Principal:
 
     def has(self, scope: str) -> bool:
         return scope in self.grant.scopes
+
+    def may_send(self, client_id: str, topic: bytes) -> tuple[bool, int]:
+        """What `may_publish` of that client's rights says, and how many rules have been looked at."""
+        rules = self.grant.publish
+        if SCHEDULE not in self.grant.scopes or rules.is_every:
+            return SCHEDULE in self.grant.scopes, 0
+        if self._sends is None:
+            self._sends = _Sends(rules)
+        text = topic.decode()
+        return _match(Rights(self, client_id).bound(self._sends.narrowed(text)), text), self._sends.count
 
 
 class Rights:
@@ -161,11 +176,11 @@ class Rights:
     def _learn(self) -> None:
         grant = self.principal.grant
         self._grant = grant
-        self._publish = _Answers(self._bound(grant.publish) if SCHEDULE in grant.scopes else NOTHING)
-        self._deliver = _Answers(self._bound(grant.deliver) if READ in grant.scopes else NOTHING)
-        self._subscribe = self._bound(grant.subscribe) if READ in grant.scopes else NOTHING
+        self._publish = _Answers(self.bound(grant.publish) if SCHEDULE in grant.scopes else NOTHING)
+        self._deliver = _Answers(self.bound(grant.deliver) if READ in grant.scopes else NOTHING)
+        self._subscribe = self.bound(grant.subscribe) if READ in grant.scopes else NOTHING
 
-    def _bound(self, rules: Rules) -> Rules:
+    def bound(self, rules: Rules) -> Rules:
         """The rules with client id and name put in. Of a denial that cannot be said everything is denied."""
         if rules.otherwise is not None:
             return replace(rules, otherwise=self._patterns(rules.otherwise))
@@ -241,6 +256,41 @@ class _Answers:
         if self._allow is None or any(fits(text) for fits in self._allow):
             return True
         return self._otherwise is not None and self._otherwise.match(topic)
+
+
+class _Sends:
+    """Rules by what they begin with. `count`: how many there are."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._allow = _begun(rules.allow or ())
+        self._deny = _begun(rules.deny)
+        self._otherwise = None if rules.otherwise is None else _Sends(rules.otherwise)
+        self.count: int = len(self._allow) + len(self._deny)
+        if self._otherwise is not None:
+            self.count += self._otherwise.count
+
+    def narrowed(self, topic: str) -> Rules:
+        """Without those that cannot match the topic; a denial with a mark in it stays, as it may deny all."""
+        allow = tuple(text for begin, text in self._allow if topic.startswith(begin))
+        deny = tuple(text for begin, text in self._deny if topic.startswith(begin) or "%" in text)
+        otherwise = None if self._otherwise is None else self._otherwise.narrowed(topic)
+        return Rules(None if self._rules.allow is None else allow, deny, otherwise)
+
+
+def _begun(rules: Iterable[str]) -> list[tuple[str, str]]:
+    """Each with what every topic begins with that it matches; `a/#` matches `a` too."""
+    found = ((_BEGIN.match(text), text) for text in rules)
+    return [(begin[0].removesuffix("/"), text) for begin, text in found if begin is not None]
+
+
+def _match(rules: Rules, topic: str) -> bool:
+    """As `_Answers.match`, for once."""
+    if any(matches(denied, topic) for denied in rules.deny):
+        return False
+    if rules.allow is None or any(matches(allowed, topic) for allowed in rules.allow):
+        return True
+    return rules.otherwise is not None and _match(rules.otherwise, topic)
 
 
 def _is_level(value: str) -> bool:

@@ -1,5 +1,7 @@
 """What a principal may do as one client."""
 
+import random
+
 import pytest
 
 from server.auth.rights import (
@@ -136,6 +138,49 @@ def test_a_rule_that_is_made_later_counts_at_once() -> None:
     somebody.revoke()
     assert not any((here.may_publish(b"a"), here.may_receive(b"b"), here.may_subscribe("b"), here.is_live))
     assert not somebody.has(READ)
+
+
+WORDS = ("a", "b", "+", "#", "%c", "%u", "%%", "x%c", "$SYS", "")
+NAMES = ("a", "b", "x", "", "a/b", "+", "$SYS", "%c", "bob")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_asks_once_for_each_client_hears_the_same(seed: int) -> None:
+    """Whatever the rules, a mosquitto's too, and whoever the client is."""
+    chance = random.Random(seed)
+
+    def filters() -> tuple[str, ...]:
+        made = []
+        for _ in range(chance.randrange(4)):
+            levels = [chance.choice(WORDS) for _ in range(chance.randrange(1, 4))]
+            if "#" in levels:
+                levels = levels[: levels.index("#") + 1]
+            made.append("/".join(levels) or "a")
+        return tuple(made)
+
+    found = [0, 0]
+    for _ in range(20):
+        otherwise = Rules(filters(), filters()) if chance.random() < 0.5 else None
+        allow = None if chance.random() < 0.1 else filters()
+        deny = filters() if chance.random() < 0.5 else ()
+        scopes = EVERY_SCOPE if chance.random() < 0.9 else frozenset((READ,))
+        somebody = principal(chance.choice(NAMES), scopes=scopes, publish=Rules(allow, deny, otherwise))
+        for _ in range(30):
+            client = chance.choice(NAMES)
+            topic = "/".join(chance.choice(NAMES) for _ in range(chance.randrange(1, 4))).encode()
+            answer = Rights(somebody, client).may_publish(topic)
+            assert somebody.may_send(client, topic)[0] == answer, (somebody.grant, client, topic)
+            found[answer] += 1
+    assert min(found) > 20
+
+
+def test_rules_that_are_replaced_are_asked_no_more() -> None:
+    somebody = principal(publish=Rules(("a/%c",)))
+    assert somebody.may_send("c", b"a/c") == (True, 1)
+    somebody.replace(Grant(EVERY_SCOPE, Rules(("b", "c"))))
+    assert somebody.may_send("c", b"a/c") == (False, 2)
+    somebody.revoke()
+    assert somebody.may_send("c", b"b") == (False, 0)
 
 
 def test_answers_are_remembered_within_a_bound() -> None:
