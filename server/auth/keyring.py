@@ -47,7 +47,7 @@ WAITING_MAX = 256
 KEY_BYTES_MAX = 1_024
 """A longer key or password is wrong without a check."""
 OWN_NAME = "fasti-server"
-"""What the server's own programs are called. The keys file can have no such key."""
+"""What the server's own programs are called. No file can have such a key or user."""
 
 
 class Why(Enum):
@@ -305,6 +305,8 @@ class Keyring:
         acl = None if acl_path is None else read_acl(acl_path)
         if password_path is not None:
             for user, stored in read_passwords(password_path).items():
+                if user == OWN_NAME:
+                    raise KeysFileError(password_path, 0, f"{OWN_NAME} is the server itself", "user")
                 if user in entries:
                     raise KeysFileError(password_path, 0, f"{shown(user)} is in auth.keys_file too", "user")
                 grant = EVERYTHING if acl is None else acl.grant(user)
