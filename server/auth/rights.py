@@ -6,8 +6,9 @@ A rule is a topic filter that may hold `%c` (the client id), `%u` (the principal
     deliver   orders/+/state   of what it subscribes to, it is sent these only
 
 A value that holds `/`, `+` or `#`, or begins with `$`, would widen the rule that it is put into: such a rule
-allows nothing. So does one with `%c` where there is no client, over HTTP. What is denied comes before what is
-allowed.
+allows nothing. So does one with `%c` where there is no client, over HTTP, and for a client whose id is longer
+than VALUE_BYTES_MAX: a message says no more of it, by which it is judged on its way. What is denied comes
+before what is allowed.
 
 Three questions, as three things are done: `may_publish` a topic, `may_subscribe` to a filter (all that it can
 match has to be allowed), `may_receive` a topic, which is asked when a message is on its way and not when it
@@ -38,6 +39,8 @@ REMEMBERED_BYTES = 4 << 10
 """Of these topics; a longer one is not remembered."""
 _MARK = re.compile("%[cu%]")
 _VALUE = re.compile("%[cu]")
+VALUE_BYTES_MAX = 255
+"""Of a name or client id that is put into a rule."""
 _WIDENING = frozenset("/+#\0")
 _BEGIN = re.compile("[^%+#]*")
 
@@ -204,6 +207,7 @@ class Rights:
         with `$` because a value does: clients choose their ids.
         """
         values = {"%c": self._client_id, "%u": self.principal.name}
+        values = {mark: value if _is_short(value) else "" for mark, value in values.items()}
         if any(mark in value for value in values.values() for mark in "+#\0"):
             return NOTHING
 
@@ -295,7 +299,12 @@ def _match(rules: Rules, topic: str) -> bool:
 
 def _is_level(value: str) -> bool:
     """Whether a value is one level of a topic, and nothing more."""
-    return bool(value) and not value.startswith("$") and _WIDENING.isdisjoint(value)
+    is_one = bool(value) and not value.startswith("$") and _WIDENING.isdisjoint(value)
+    return is_one and _is_short(value)
+
+
+def _is_short(value: str) -> bool:
+    return len(value) <= VALUE_BYTES_MAX and len(value.encode()) <= VALUE_BYTES_MAX
 
 
 def _admits(allowed: str, topic_filter: str) -> bool:

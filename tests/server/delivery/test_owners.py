@@ -354,6 +354,16 @@ def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytes
     assert len(caplog.records) == 1, "the answers were forgotten at theirs"
 
 
+def test_a_client_id_that_is_too_long_to_be_noted_is_in_no_rule(rig: Keyed) -> None:
+    """Said when it publishes: what was taken would be withheld, as a message has only the beginning of it."""
+    rig.add("fleet", publish=["m/%c"])
+    peer = reader(rig)
+    for client, reason in (("c" * 255, 0), ("c" * 256, 0x87), ("ä" * 128, 0x87)):
+        assert rig.come("fleet", client).publish1(f"m/{client}", "x").reason == reason
+    assert taken(peer) == ["x"]
+    assert rig.core.owners.withheld == 0
+
+
 def test_rules_that_take_long_to_look_at_do_not_hold_up_the_others(
     rig: Keyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
