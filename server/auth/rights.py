@@ -22,7 +22,7 @@ begin like the topic.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from timeline.filters import covers, matcher, matches
@@ -43,6 +43,8 @@ VALUE_BYTES_MAX = 255
 """Of a name or client id that is put into a rule."""
 _WIDENING = frozenset("/+#\0")
 _BEGIN = re.compile("[^%+#]*")
+Fits = Callable[[str], bool]
+"""Whether a rule matches a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
 class Principal:
     """Somebody who has shown a key, or anybody. Only the keyring changes it."""
 
-    __slots__ = ("_sends", "bucket", "grant", "here", "is_live", "last_used_ms", "name")
+    __slots__ = ("_sends", "_shared", "bucket", "grant", "here", "is_live", "last_used_ms", "name")
 
     def __init__(self, name: str, grant: Grant, mono: Callable[[], float]) -> None:
         """`name`: empty for who has shown nothing. `mono`: seconds that elapse."""
@@ -95,12 +97,14 @@ class Principal:
         self.here = Rights(self, "")
         """Its rights where there is no client id."""
         self._sends: _Sends | None = None
+        self._shared: dict[str, Fits] | None = None
 
     def replace(self, grant: Grant) -> None:
         """The file says something else of it now."""
         if grant != self.grant:
             self.grant = grant
             self._sends = None
+            self._shared = None
             self.bucket.resize(grant.rate)
 
     def revoke(self) -> None:
@@ -110,6 +114,13 @@ class Principal:
 
     def has(self, scope: str) -> bool:
         return scope in self.grant.scopes
+
+    def fits(self, text: str) -> "Fits":
+        """What a rule of a client matches, as it is with its name put in. Those without a mark are the same
+        for all clients, of which there may be 100,000."""
+        if self._shared is None:
+            self._shared = {one: matcher(one) for one in _unmarked(self.grant)}
+        return self._shared.get(text) or matcher(text)
 
     def may_send(self, client_id: str, topic: bytes) -> tuple[bool, int]:
         """What `may_publish` of that client's rights says, and how many rules have been looked at."""
@@ -132,7 +143,7 @@ class Rights:
         self.principal = principal
         self._client_id = client_id
         self._grant: Grant | None = None
-        self._publish = self._deliver = _Answers(NOTHING)
+        self._publish = self._deliver = _Answers(NOTHING, matcher)
         self._subscribe = NOTHING
 
     @property
@@ -179,8 +190,10 @@ class Rights:
     def _learn(self) -> None:
         grant = self.principal.grant
         self._grant = grant
-        self._publish = _Answers(self.bound(grant.publish) if SCHEDULE in grant.scopes else NOTHING)
-        self._deliver = _Answers(self.bound(grant.deliver) if READ in grant.scopes else NOTHING)
+        publish = self.bound(grant.publish) if SCHEDULE in grant.scopes else NOTHING
+        deliver = self.bound(grant.deliver) if READ in grant.scopes else NOTHING
+        self._publish = _Answers(publish, self.principal.fits)
+        self._deliver = _Answers(deliver, self.principal.fits)
         self._subscribe = self.bound(grant.subscribe) if READ in grant.scopes else NOTHING
 
     def bound(self, rules: Rules) -> Rules:
@@ -229,10 +242,10 @@ class _Answers:
 
     __slots__ = ("_allow", "_bytes", "_deny", "_known", "_otherwise")
 
-    def __init__(self, rules: Rules) -> None:
-        self._otherwise = None if rules.otherwise is None else _Answers(rules.otherwise)
-        self._allow = None if rules.allow is None else [matcher(text) for text in rules.allow]
-        self._deny = [matcher(text) for text in rules.deny]
+    def __init__(self, rules: Rules, fits: Callable[[str], Fits]) -> None:
+        self._otherwise = None if rules.otherwise is None else _Answers(rules.otherwise, fits)
+        self._allow = None if rules.allow is None else [fits(text) for text in rules.allow]
+        self._deny = [fits(text) for text in rules.deny]
         self._known: dict[bytes, bool] = {}
         self._bytes = 0
 
@@ -280,6 +293,13 @@ class _Sends:
         deny = tuple(text for begin, text in self._deny if topic.startswith(begin) or "%" in text)
         otherwise = None if self._otherwise is None else self._otherwise.narrowed(topic)
         return Rules(None if self._rules.allow is None else allow, deny, otherwise)
+
+
+def _unmarked(grant: Grant) -> Iterator[str]:
+    """The rules that say the same for every client."""
+    for rules in (grant.publish, grant.deliver, grant.publish.otherwise, grant.deliver.otherwise):
+        if rules is not None:
+            yield from (text for text in (*(rules.allow or ()), *rules.deny) if "%" not in text)
 
 
 def _begun(rules: Iterable[str]) -> list[tuple[str, str]]:

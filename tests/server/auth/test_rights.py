@@ -183,6 +183,30 @@ def test_rules_that_are_replaced_are_asked_no_more() -> None:
     assert somebody.may_send("c", b"b") == (False, 0)
 
 
+def test_what_a_rule_without_a_mark_matches_is_kept_once_for_all_clients() -> None:
+    """There may be 100,000 of them, and 50 rules are 60 KB."""
+    every = Rules(("a/#", "b/%c"), ("a/secret",), Rules(("c/+",), ("c/%u",)))
+    somebody = principal(publish=every, deliver=every)
+    clients = [Rights(somebody, name) for name in ("c1", "c2")]
+    answers = []
+    for one in clients:
+        topics = (b"a/1", b"a/secret", b"b/%c", b"b/c1", b"c/1", b"c/bob", b"d")
+        assert [t for t in topics if one.may_publish(t)] == [t for t in topics if one.may_receive(t)]
+        assert [t for t in topics if one.may_publish(t)] == [b"a/1", b"b/%c", b"c/1"]
+        answers += [one._publish, one._deliver]
+    for other in answers[1:]:
+        assert other._deny == answers[0]._deny
+        assert other._allow is not None
+        assert answers[0]._allow is not None
+        assert other._allow[0] is answers[0]._allow[0]
+        assert other._otherwise is not None
+        assert answers[0]._otherwise is not None
+        assert other._otherwise._allow == answers[0]._otherwise._allow
+    somebody.replace(Grant(EVERY_SCOPE, EVERY, EVERY, Rules(("b",))))
+    assert not clients[0].may_receive(b"a/1")
+    assert clients[0].may_receive(b"b")
+
+
 def test_answers_are_remembered_within_a_bound() -> None:
     some = rights("a/#")
     for number in range(3 * REMEMBERED):
