@@ -173,7 +173,7 @@ async def test_who_sends_no_more_and_reads_slowly_gets_all(server: Running, benc
     assert front.kept_bytes
     wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
     assert (await wire.end()).count(b"HTTP/1.1 200 ") == 20
-    await bench.until(lambda: not bench.fronts)
+    await bench.until(lambda: front not in bench.fronts)
 
 
 @pytest.mark.parametrize("call", [POST, GET])
