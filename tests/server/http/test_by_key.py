@@ -110,36 +110,31 @@ class TestRetention:
     def config(self) -> Config:
         return replace(Config(), slices=replace(Slices(), retention_ms=DAY_MS))
 
-    @pytest.mark.parametrize("is_cancelled", [False, True])
-    async def test_what_retention_has_dropped_is_gone(self, server: Running, is_cancelled: bool) -> None:
-        """Nobody says 204: whether it went out is not known. When the key is forgotten, nothing is."""
-        made = await keyed_one(server)
-        if is_cancelled:
-            await server.call("DELETE", BY_KEY + "k", status=204)
+    async def test_what_retention_has_dropped_is_gone(self, server: Running) -> None:
+        """Nobody says 204: whether it went out is not known. When the key is forgotten, nothing is.
+
+        A moved one is not gone with its first slice; the key of one that is gone is free.
+        """
+        made = {key: (await keyed_one(server, key)).body["id"] for key in ("k", "cancelled", "free", "moved")}
+        await server.call("DELETE", BY_KEY + "cancelled", status=204)
+        await server.call("PATCH", BY_KEY + "moved", {"deliver_in": "P9D"})
         server.app.leavings.stop()
         await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
-        for method, body in (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1})):
-            gone = await server.call(method, BY_KEY + "k", body, status=410)
-            assert (gone.slug, gone.body["id"]) == ("gone", made.body["id"])
+        calls = (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1}))
+        for key in ("k", "cancelled", "free"):
+            for method, body in calls:
+                gone = await server.call(method, BY_KEY + key, body, status=410)
+                assert (gone.slug, gone.body["id"]) == ("gone", made[key])
+        anew = await keyed_one(server, "free")
+        assert anew.body["id"] != made["free"]
         server.app.leavings._is_stopping = False
         await server.app.leavings.sweep()
-        for method, body in (("GET", None), ("DELETE", None), ("PATCH", {"deliver_in": 1})):
-            assert (await server.call(method, BY_KEY + "k", body, status=404)).slug == "not-found"
-
-    async def test_a_key_whose_message_is_gone_is_free(self, server: Running) -> None:
-        made = await keyed_one(server)
-        server.app.leavings.stop()
-        await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
-        anew = await keyed_one(server)
-        assert anew.body["id"] != made.body["id"]
-        assert (await server.call("GET", BY_KEY + "k")).body["id"] == anew.body["id"]
-
-    async def test_a_moved_one_is_not_gone_with_its_first_slice(self, server: Running) -> None:
-        made = await keyed_one(server)
-        await server.call("PATCH", BY_KEY + "k", {"deliver_in": "P9D"})
-        await server.call("POST", "/v1/clock:advance", {"by": "P8D"})
-        assert (await server.call("GET", BY_KEY + "k")).body["id"] == made.body["id"]
-        await server.call("DELETE", BY_KEY + "k", status=204)
+        for key in ("k", "cancelled"):
+            for method, body in calls:
+                assert (await server.call(method, BY_KEY + key, body, status=404)).slug == "not-found"
+        assert (await server.call("GET", BY_KEY + "free")).body["id"] == anew.body["id"]
+        assert (await server.call("GET", BY_KEY + "moved")).body["id"] == made["moved"]
+        await server.call("DELETE", BY_KEY + "moved", status=204)
 
 
 # -- a POST under a key that is known
@@ -163,14 +158,14 @@ async def test_what_was_cancelled_is_said_and_scheduled_anew_when_asked(server: 
     assert server.app.core.opened.pending == 1
 
 
-@pytest.mark.parametrize("passed_ms", [0, 2 * HOUR_MS])
-async def test_what_is_pending_or_dispatched_is_not_replaced(server: Running, passed_ms: int) -> None:
+async def test_what_is_pending_or_dispatched_is_not_replaced(server: Running) -> None:
     first = await keyed_one(server)
-    await server.pass_time(passed_ms)
-    again = await keyed_one(server, status=200, query="?replace=true")
-    assert again.body["id"] == first.body["id"]
-    other = await keyed_one(server, status=422, query="?replace=true", payload="other")
-    assert other.slug == "idempotency-mismatch"
+    for state in ("pending", "dispatched"):
+        again = await keyed_one(server, status=200, query="?replace=true")
+        assert (again.body["id"], again.body["state"]) == (first.body["id"], state)
+        other = await keyed_one(server, status=422, query="?replace=true", payload="other")
+        assert other.slug == "idempotency-mismatch"
+        await server.pass_time(2 * HOUR_MS)
 
 
 async def test_replacing_counts_as_any_other_for_what_must_not_be_late(server: Running) -> None:
@@ -204,15 +199,13 @@ async def test_all_at_once_one_message_takes_the_place(server: Running) -> None:
     assert (await server.call("GET", BY_KEY + "k")).body["id"] == (new or [made.body["id"]])[0]
 
 
-@pytest.mark.parametrize("spread", [{}, {"spread": "5m"}])
-async def test_a_relative_time_is_the_same_request_however_late_it_comes(
-    server: Running, spread: dict[str, str]
-) -> None:
-    first = await keyed_one(server, **spread)
-    await server.pass_time(30 * MINUTE_MS)
-    for query in ("", "?replace=true", "?key_only=true"):
-        again = await keyed_one(server, status=200, query=query, **spread)
-        assert again.body["deliver_at"] == first.body["deliver_at"]
+async def test_a_relative_time_is_the_same_request_however_late_it_comes(server: Running) -> None:
+    for key, spread in (("plain", {}), ("spread", {"spread": "5m"})):
+        first = await keyed_one(server, key, **spread)
+        await server.pass_time(20 * MINUTE_MS)
+        for query in ("", "?replace=true", "?key_only=true"):
+            again = await keyed_one(server, key, status=200, query=query, **spread)
+            assert again.body["deliver_at"] == first.body["deliver_at"]
 
 
 async def test_with_its_key_only_any_request_is_the_same(server: Running) -> None:
@@ -233,18 +226,18 @@ async def test_with_its_key_only_any_request_is_the_same(server: Running) -> Non
     assert (await keyed_one(server, query=both, **computed)).body["id"] != first.body["id"]
 
 
-@pytest.mark.parametrize("query", ["replace=true", "key_only=true"])
-async def test_they_are_of_a_key(server: Running, query: str) -> None:
-    bare = await server.call("POST", f"/v1/messages?{query}", BODY, status=422)
-    assert bare.body["errors"][0]["field"] == "key"
-    items = [{**BODY, "key": "k"}, BODY]
-    batch = await server.call("POST", f"/v1/messages:batch?{query}", items, status=422)
-    assert [(e["line"], e["field"]) for e in batch.body["errors"]] == [(2, "key")]
-    assert server.app.core.opened.pending == 0
-    each = (await server.call("POST", f"/v1/messages:batch?{query}&each=true", items)).body["results"]
-    assert (set(each[0]), each[1]["problem"]["errors"][0]["field"]) == ({"id"}, "key")
-    refused = await server.call("POST", f"/v1/messages?{query}x", BODY, status=422)
-    assert refused.body["errors"][0]["field"] == query.partition("=")[0]
+async def test_they_are_of_a_key(server: Running) -> None:
+    for query in ("replace=true", "key_only=true"):
+        bare = await server.call("POST", f"/v1/messages?{query}", BODY, status=422)
+        assert bare.body["errors"][0]["field"] == "key"
+        items = [{**BODY, "key": query}, BODY]
+        batch = await server.call("POST", f"/v1/messages:batch?{query}", items, status=422)
+        assert [(e["line"], e["field"]) for e in batch.body["errors"]] == [(2, "key")]
+        await server.call("GET", BY_KEY + quote(query), status=404)
+        each = (await server.call("POST", f"/v1/messages:batch?{query}&each=true", items)).body["results"]
+        assert (set(each[0]), each[1]["problem"]["errors"][0]["field"]) == ({"id"}, "key")
+        refused = await server.call("POST", f"/v1/messages?{query}x", BODY, status=422)
+        assert refused.body["errors"][0]["field"] == query.partition("=")[0]
 
 
 @pytest.mark.parametrize("each", [False, True])
