@@ -58,9 +58,8 @@ class Synced:
         found = (_note(raw[at : at + _SECTOR]) for at in (0, _SECTOR))
         return max((note for note in found if note is not None), default=Note())
 
-    def check_manifest(self) -> None:
+    def check_manifest(self, noted: Note) -> None:
         """Before the engine opens. Raises Corrupt: it is shorter than it was."""
-        noted = self.read()
         with suppress(OSError, ValueError):
             path = self._folder / (self._folder / "CURRENT").read_text().strip()
             size = path.stat().st_size
@@ -69,9 +68,8 @@ class Synced:
                     f"{path}: {size} bytes, of {noted.manifest_bytes} that were synced: it is cut off"
                 )
 
-    def check(self, change: int) -> None:
-        """The engine is open, up to this change. Raises Corrupt if more was synced."""
-        noted = self.read()
+    def check(self, noted: Note, change: int) -> None:
+        """The engine is open, up to this change. Raises Corrupt if more had been synced before."""
         if change < noted.change:
             raise Corrupt(
                 f"{self._folder}: what was synced is not all there: the log ends at change {change}, "
