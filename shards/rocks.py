@@ -113,6 +113,7 @@ class RocksStore:
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path
+        path.mkdir(parents=True, exist_ok=True)
         self._base = _tracking(path)  # once: later the disk may be full
         self._mark = Mark(path / "bound")
         self._synced = Synced(path)
@@ -412,7 +413,6 @@ class RocksStore:
             raise
 
     def _open_tables(self, *, read_only: bool) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
         noted = self._synced.read()  # before anything else is: who reads beside a server sees it grow
         self._checked(lambda: self._synced.check_manifest(noted))
         options = self._options(self._base)
@@ -473,7 +473,6 @@ def _tracking(path: Path) -> Options:
         return _loaded(None)
     except OSError as error:
         try:
-            path.mkdir(parents=True, exist_ok=True)
             return _loaded(path)
         except OSError:
             raise StoreFailed(f"the directory for temporary files: {error.strerror}") from error
