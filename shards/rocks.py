@@ -127,6 +127,10 @@ class RocksStore:
         self._messages: list[object] = []
         self._links: TemporaryDirectory[str] | None = None
         """What the engine reads while the disk does not even take what it writes to read."""
+        if not read_only and not for_repair and self._synced.is_doubtful():
+            # Refused, if it is, before its log is used up.
+            self._open(read_only=True)
+            self.close()
         self._open(read_only=read_only)
 
     def batch(self) -> RocksBatch:
@@ -332,11 +336,11 @@ class RocksStore:
             raise StoreFailed(f"{self.path}: No space left on device: {free} bytes are free")
 
     def close(self) -> None:
-        self._synced.settle()
         self._families.clear()
         self._handles.clear()
         self._messages.clear()
         _close(self._db)
+        self._synced.settle()
         self._drop_links()
 
     def _drop_links(self) -> None:
