@@ -40,7 +40,8 @@ types: .venv/tested .venv/spark
 test: style types
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
-# What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of each reader of bytes.
+# What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of each reader of bytes;
+# small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45, or "all").
 # atheris guides the readers' inputs where it installs, else our own fuzzer does.
 soak: .venv/tested
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]' || \
@@ -48,6 +49,7 @@ soak: .venv/tested
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
+	nice -n 10 $(BIN)/python -m tests.mutation
 
 bench: .venv/tested .venv/spark
 	$(BIN)/python -m tests.bench

@@ -51,7 +51,7 @@ CONNECTION_BYTES = 12 << 10
 HTTP_CONNECTION_BYTES = 12 << 10
 """One that has been answered and is idle: with aiohttp's side and its task."""
 PAGE_COPIES = 4
-"""A page of a list as it was read, as JSON, on its way to the socket, until that is seen to be unread."""
+"""A page of a list as it was read, as JSON, on its way to the socket, and before it counts as buffered."""
 TLS_BYTES = 256 << 10
 """What the event loop reads a TLS connection into: 26 KB of it are touched by a client that says little."""
 SESSION_BYTES = 4_500

@@ -82,7 +82,7 @@ class Cron:
 
     def after(self, local: datetime) -> datetime | None:
         """The first match later than `local` (naive); None if there is none within 40 years."""
-        first = (local + _SECOND).replace(microsecond=0)
+        first = local + _SECOND
         at = self._time_from(first.time()) if self._has(first.date()) else None
         if at is not None:
             return datetime.combine(first.date(), at)

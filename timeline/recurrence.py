@@ -24,6 +24,7 @@ after the other, on each day that dateutil looks at: `FREQ=SECONDLY;BYMONTH=2;BY
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -167,13 +168,11 @@ def _times(parts: Mapping[str, str], start: datetime, days: int) -> Iterator[dat
     else:
         budget = _Budget()
     left = _count_tries(rule) if parts["FREQ"] in ("SECONDLY", "MINUTELY") else _Left()
-    try:
+    with suppress(_Exhausted):
         for at in rule:
             yield at
             if "COUNT" not in parts:
                 budget.left, left.count = days, TRIES
-    except _Exhausted:
-        return
 
 
 def _lines(text: str) -> tuple[str, frozenset[datetime]]:
@@ -248,14 +247,8 @@ def _until(text: str) -> tuple[datetime | None, datetime | None]:
 
 
 def _lend(parts: dict[str, str], start: datetime) -> None:
-    """Write into the rule what it would take from its start."""
+    """Write into the rule which day it would take from its start: `_moved` keeps the time of day only."""
     freq = parts["FREQ"]
-    if freq not in _UNITS[:3]:
-        parts.setdefault("BYHOUR", str(start.hour))
-    if freq not in _UNITS[:2]:
-        parts.setdefault("BYMINUTE", str(start.minute))
-    if freq != "SECONDLY":
-        parts.setdefault("BYSECOND", str(start.second))
     if any(name in parts for name in _BY_DAY):
         return
     if freq == "WEEKLY":

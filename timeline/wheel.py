@@ -123,7 +123,6 @@ class Wheel(Generic[Item]):
         if place > self.loaded:
             self.clear(place)
             self._now_ms = max(self._now_ms, at_of(place))
-            self._is_sorted = False
 
     def shed(self) -> None:
         """Give the far half back to the disk: `loaded` moves back to the last entry that is kept."""

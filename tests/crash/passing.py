@@ -3,7 +3,8 @@
 Nothing of the code is touched: the interpreter tells of each call of a function in C, before and after it,
 in every thread. What counts are calls of the operating system, of the engine, and writes into files, made
 from the code, however deep below it: `shutil.rmtree` in a function of jobfolder.py is so many unlinks of that
-function. A *point* is the function of ours with the call that was made: `shards.mark:Mark.prepare rename`.
+function. A *point* is the function of ours with the call that was made and the line that it comes from:
+`shards.mark:Mark.prepare rename (33)`.
 
 It ends by SIGKILL *before* the call, *after* it, or *half*way: of what the call wrote the second half is
 taken back, so that the file is as after a write that was torn.
@@ -201,7 +202,7 @@ def _place(frame: FrameType | None, call: str) -> tuple[str, list[Line]]:
             module = path[len(str(ROOT)) + 1 : -3].replace("/", ".")
             function = frame.f_code.co_qualname.replace(".<locals>", "")
             lines.append(Line(module, frame.f_lineno))
-            point = f"{module}:{function} {call}"
+            point = f"{module}:{function} {call} ({lines[0].number})"
             if module != ROCKS:
                 break
         frame = frame.f_back

@@ -4,7 +4,7 @@
                 archive, are given up; a backup; the stop
     worked      groups of puts, cancels, moves and acks, and dispatch, by hand (steps.py)
     marked      a disk that takes no groups: the bound of dispatch in a file of its own
-    repaired    rotten blocks, rows without a shard, that cannot be decoded, that point at nothing
+    repaired    rotten blocks, rows without a shard, rows that cannot be decoded
     retimed     messages by local time when the rules of their zone have changed
     keyed       the keys file, and when keys were used
 
@@ -150,7 +150,7 @@ def _check_mark(folder: Path, said: Said) -> list[str]:
 
 def _spoil(folder: Path) -> None:
     """A rotten block among rows of others, a shard without its row, a row that cannot be decoded, one that
-    points at nothing, an owner of whom too much is said to be pending."""
+    points nowhere, an owner with less pending than is said."""
     numbers = list(range(2_000))
     random.Random(1).shuffle(numbers)
     path = folder / "data"
@@ -160,8 +160,8 @@ def _spoil(folder: Path) -> None:
     store = RocksStore(path, for_repair=True)
     batch = store.batch()
     batch.put(Table.SESSIONS, b"nobody's", b"\xff\xff")
-    batch.put(Table.MOVED, b"\1" * 16, b"\2" * 16)
-    batch.put(Table.META, owned(b"meter-7"), owned_value(3, 1))
+    batch.put(Table.MOVED, bytes(16), (START_MS + 400 * DAY_MS << 80 | 7).to_bytes(16, "big"))
+    batch.put(Table.META, owned(b"nobody"), owned_value(3, 0))
     some = next(iter(store.scan(Table.SHARDS, b"", b"\xff" * 16)))[0]
     stray = Home(int.from_bytes(some[:6], "big"), int.from_bytes(some[6:8], "big"))
     lost = stray.start_ms.to_bytes(6, "big") + stray.generation.to_bytes(2, "big") + b"\0\x09"

@@ -27,7 +27,7 @@ from .places import Place, places, why_free
 from .plots import HAS_SPARK, PLOTS
 
 IS_SOAK = bool(os.environ.get("FASTI_SOAK"))
-TRIES = {"worked": 200, "marked": 60, "repaired": 120, "retimed": 40, "keyed": 90, "served": 330}
+TRIES = {"worked": 200, "marked": 60, "repaired": 200, "retimed": 40, "keyed": 90, "served": 400}
 INSIDE = {"worked": 20, "repaired": 40, "served": 80}
 FEW = 1
 """Tries for each plot, if not in the soak."""

@@ -1,5 +1,7 @@
 """What people write and hand in: keys, passwords, rules, settings, filters; exports that are taken back."""
 
+import atexit
+import shutil
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -40,7 +42,9 @@ from .targets import BASE64, BODY_WORDS, LIMITS, LOCAL, NOW_MS, ONE
 def _folder() -> Path:
     """In RAM if there is such a place: one file is written again for each input."""
     memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="fasti-fuzz-", dir=memory if memory.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="fasti-fuzz-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _file(data: bytes) -> Path:

@@ -261,7 +261,8 @@ def handshake(data: bytes) -> None:
         name, _, value = line.partition(":")
         named.setdefault(name.lower(), []).append(value.strip(" \t").lower())
         assert not set(line) & set("\r\n\0"), "a line in a line"
-    assert named["host"][0].removesuffix(":9001") in ("localhost", "127.0.0.1", "[::1]")
+    host = named["host"][0]
+    assert host.removesuffix(":9001").removesuffix(":") in ("localhost", "127.0.0.1", "[::1]")
     assert len(named["host"]) == 1
     assert all(origin in FRIENDS for origin in named.get("origin", []))
 

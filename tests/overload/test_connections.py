@@ -98,7 +98,7 @@ async def test_as_many_connections_as_may_be(
         after = await latencies(at, PROBE_S)
         table.add("latency after", after)
         assert is_normal(after, before), str(table)
-    record_property("counted", table)
+    record_property("counted", str(table))
     print(table)
 
 
@@ -150,5 +150,5 @@ async def test_out_of_descriptors(tmp_path: Path, record_property: Callable[[str
         assert not (await late.connect("late")).reason
         await late.close()
         await keeper.close()
-    record_property("counted", table)
+    record_property("counted", str(table))
     print(table)

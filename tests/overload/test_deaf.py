@@ -156,5 +156,5 @@ async def test_who_never_reads_and_who_never_acks(
         after = await latencies(at, PROBE_S)
         table.add("latency after", after)
         assert is_normal(after, before), str(table)
-    record_property("counted", table)
+    record_property("counted", str(table))
     print(table)

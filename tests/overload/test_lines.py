@@ -99,7 +99,7 @@ async def _route_cache(running: Bounded, stack: AsyncExitStack) -> None:
         peer.put(f"some/topic/that/is/long/{number}", b"", 0)
         if not number % 500:
             await peer.publish("tick", b"", 1)
-    assert await _figure(running, "fasti_route_cache_bytes") > 4 * MIB
+    assert await _figure(running, "fasti_route_cache_bytes") > MIB  # it has been begun anew
 
 
 async def _idle_http(running: Bounded, stack: AsyncExitStack) -> None:

@@ -138,5 +138,5 @@ async def test_sessions_return_at_once(
         after = await latencies(at, PROBE_S)
         table.add("latency after", after)
         assert is_normal(after, before), str(table)
-    record_property("counted", table)
+    record_property("counted", str(table))
     print(table)

@@ -13,6 +13,7 @@ from shards.tables import dedupe_from
 from shards.verify import verify_counts
 from timeline.position import (
     HELD_SHARD,
+    SEQ_MAX,
     MessageId,
     at_of,
     id_position,
@@ -50,6 +51,10 @@ def is_consistent(opened: Opened) -> bool:
     )
 
 
+HIGH = 1 << 40
+"""A seq that this server has not come to: it begins at SEQ_GAP."""
+
+
 @pytest.fixture
 def opened() -> Opened:
     return open_at(MemoryStore())
@@ -82,9 +87,10 @@ def test_answers_come_in_the_order_of_the_drafts(opened: Opened) -> None:
 
 
 def test_no_row_gets_an_id_that_was_adopted(opened: Opened) -> None:
-    adopted(opened, (draft(LATER), name_of(700)), (draft(LATER), name_of(699)))
+    assert opened.horizon.seq < HIGH - 1
+    adopted(opened, (draft(LATER), name_of(HIGH)), (draft(LATER), name_of(HIGH - 1)))
     (fresh,) = put(opened, draft(LATER))
-    assert seq_of(id_position(fresh)) > 701, "above what was adopted and above its rows"
+    assert seq_of(id_position(fresh)) > HIGH + 1, "above what was adopted and above its rows"
     (again,) = put(open_at(opened.store), draft(LATER))  # type: ignore[arg-type]
     assert seq_of(id_position(again)) > seq_of(id_position(fresh))
 
@@ -222,3 +228,7 @@ def test_no_room_for_a_slice() -> None:
     assert opened.pending == 1
     assert opened.reader.find(name_of(700)) is None
     assert list(opened.store.scan(Table.MOVED, b"", keys.LAST)) == []
+
+
+def test_imports_leave_half_of_all_seqs() -> None:
+    assert 2 * SEQ_LIMIT == SEQ_MAX + 1

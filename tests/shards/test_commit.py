@@ -6,6 +6,7 @@ from shards import keys
 from shards.commit import Caps, Control, Known, Outcome, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
+from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
 from shards.record import CANCELLED, MOVED, decode
 from shards.recover import Opened, count_pending
@@ -79,6 +80,35 @@ def test_a_slice_opens_a_bounded_number_of_structures(monkeypatch: pytest.Monkey
     opened = open_at(MemoryStore(), caps=Caps(messages=100, bytes=1 << 20, pending=100, structure_above=1))
     ids = put(opened, *(draft(NOW + 5, "x", topic) for topic in "abcdefc"))
     assert [id_shard(m) for m in ids] == [0, 1, 2, 0, 0, 0, 2]
+
+
+def test_a_slice_with_as_many_shards_as_it_can_have_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shards.open_group.SHARDS_MAX", 4)
+    opened = open_at(MemoryStore(), caps=Caps(messages=1, bytes=1 << 20, pending=100, structure_above=1_000))
+    for text in "abc":
+        put(opened, draft(NOW + 5, text))
+    opened.open_group.forget()
+    with pytest.raises(Refused, match="shards") as caught:
+        group(opened).put([draft(NOW + 5, "d")])
+    assert (caught.value.why, caught.value.index) == ("over-quota", 0)
+    assert texts(opened) == ["a", "b", "c"]
+
+
+def test_the_floor_of_a_group_is_the_lowest_place_that_it_touches() -> None:
+    made = GroupCommit()
+    floors = []
+    for place in (5, 3, 9, 3):
+        made.touch(Position(place))
+        floors.append(made.floor)
+    assert floors == [5, 3, 3, 3]
+
+
+def test_a_group_tells_how_many_rows_it_has() -> None:
+    opened = open_at(MemoryStore())
+    commit = group(opened)
+    commit.put([draft(NOW + 5), draft(NOW + 6)])
+    made = sync(opened, opened.open_group.seal())
+    assert made.rows == 5, "two messages, their shard, its slice, the cursor"
 
 
 def test_all_drafts_are_placed_or_none() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shards.cuts import Notes
-from timeline.position import START, before, id_position
+from timeline.position import START, Position, before, id_position
 
 from .splits import FAR, Split
 from .timelines import group
@@ -17,6 +17,7 @@ def test_notes_are_bounded_and_by_span(tmp_path: Path) -> None:
     prefix = cut.prefixes[0]
     notes.note(prefix, START)
     notes.note(b"another", before(FAR))
+    notes.note(prefix, before(cut.end_ms))
     assert (cut.noted, cut.is_overrun) == (set(), False)
     notes.note(prefix, before(FAR))
     assert (cut.noted, cut.is_overrun) == ({(0, before(FAR))}, False)
@@ -48,3 +49,9 @@ def test_what_is_moved_is_noted_where_it_was(tmp_path: Path) -> None:
     assert cut.noted == {(1, id_position(split.ids[5]))}
     assert cut.child_at(id_position(split.ids[5])) == cut.children[1]
     assert (cut.start_ms, cut.end_ms) == (cut.children[0].start_ms, cut.children[1].end_ms)
+
+
+def test_the_cut_belongs_to_what_comes_after_it(tmp_path: Path) -> None:
+    cut = Split(tmp_path).begin(FAR, FAR + 4_000)
+    assert cut.child_at(before(FAR + 4_000)) == cut.children[1]
+    assert cut.child_at(Position(before(FAR + 4_000) - 1)) == cut.children[0]

@@ -11,7 +11,7 @@ from shards.leavings import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.recover import Opened
 from shards.store import Table
-from timeline.position import MessageId
+from timeline.position import MessageId, before, position
 from timeline.slices import Slice
 
 from .timelines import NOW, QUARTER, draft, group, open_at, put, sync
@@ -77,6 +77,19 @@ def test_what_expires_leaves_its_rows_and_a_note(it: Left) -> None:
     it.seal()
     assert list(left(it.store)) == []
     assert list(it.store.scan(Table.MESSAGES, *keys.slice_range(home))) == []
+
+
+def test_dispatch_turns_go_with_the_slices_that_they_passed(it: Left) -> None:
+    end_ms = it.first.end_ms
+    turns = [(position(NOW, 1), NOW), (before(end_ms), NOW + 1), (position(end_ms, 1), NOW + 2)]
+    group(it.opened).open_group.dispatched(turns)
+    it.seal()
+    gone = it.first
+    assert expire(group(it.opened), [gone]) == [gone]
+    it.seal()
+    left_over = [keys.place_of(key) for key, _ in it.store.scan(Table.DISPATCHES, b"", keys.LAST)]
+    assert left_over == [before(end_ms), position(end_ms, 1)]
+    assert expire(group(it.opened), [gone]) == []
 
 
 def test_a_look_finds_keys_and_ids(it: Left) -> None:

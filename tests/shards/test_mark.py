@@ -1,6 +1,7 @@
 """The bound of dispatch that can be written when nothing else can."""
 
 import resource
+import zlib
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,51 @@ def test_a_write_that_fails_says_where(mark: Mark) -> None:
             mark.write(7)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_each_copy_lies_in_a_sector_of_its_own(mark: Mark) -> None:
+    """As it is on disk: other versions read it."""
+    mark.prepare()
+    mark.write(0x0102030405)
+    raw = mark.path.read_bytes()
+    copy = (0x0102030405).to_bytes(8, "big") + zlib.crc32((0x0102030405).to_bytes(8, "big")).to_bytes(
+        4, "big"
+    )
+    assert raw == (copy + bytes(4_096 - 12)) * 2
+    mark.path.write_bytes(bytes([255]) * 4_096 + raw[4_096:])
+    assert mark.read() == 0x0102030405
+
+
+def test_what_cannot_be_made_or_read_says_where(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match="missing"):
+        Mark(tmp_path / "missing" / "mark").prepare()
+    with pytest.raises(StoreFailed, match=tmp_path.name):
+        Mark(tmp_path).read()
+
+
+def test_it_is_on_disk_when_it_has_been_written(mark: Mark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all its bytes, and its name before that."""
+    synced: list[tuple[str, int]] = []
+
+    def note(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        synced.append((path.name, path.stat().st_size if path.is_file() else 0))
+
+    monkeypatch.setattr("shards.mark.os.fdatasync", note)
+    monkeypatch.setattr("shards.mark.os.fsync", note)
+    mark.path.unlink(missing_ok=True)
+    mark.prepare()
+    mark.write(7)
+    folder = mark.path.parent.name
+    assert synced == [(mark.path.with_suffix(".new").name, 8_192), (folder, 0), (mark.path.name, 8_192)]
+
+
+def test_of_two_copies_the_later_counts(mark: Mark) -> None:
+    mark.prepare()
+    for numbers in ((5, 9), (9, 5)):
+        halves = []
+        for number in numbers:
+            mark.write(number)
+            halves.append(mark.path.read_bytes()[:4_096])
+        mark.path.write_bytes(b"".join(halves))
+        assert mark.read() == 9

@@ -137,3 +137,10 @@ def test_long_ones_are_read_and_not_remembered() -> None:
     known = stored._remembered.cache_info().currsize
     assert headers_of(long) == headers_of(long) == ((("a", LONG),), None)
     assert stored._remembered.cache_info().currsize == known
+
+
+@pytest.mark.parametrize(("name", "value"), [("n" * 65_535, "v"), ("n", "v" * 65_535)])
+def test_the_longest_string_is_one(name: str, value: str) -> None:
+    lengths = [len(text).to_bytes(2, "big") for text in (name, value)]
+    expected = b"\x26" + lengths[0] + name.encode() + lengths[1] + value.encode()
+    assert properties_of([(name, value)]) == expected

@@ -173,3 +173,16 @@ def test_a_directory_to_sync_has_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(NotADirectoryError):
         sync_directory(tmp_path / "file")
+
+
+def test_what_makes_names_durable_is_the_sync_of_their_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(
+        sst.os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+    )
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    sync_directory(tmp_path)
+    assert synced == [tmp_path]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shards import keys
 from shards.errors import Corrupt
-from shards.fate import AT_ONCE_MS, LATE_MS, is_over
+from shards.fate import AT_ONCE_MS, LATE_MS, has_expired, is_over, is_too_late
 from shards.memory import MemoryStore
 from shards.read import Reader
 from shards.record import CANCELLED as CANCEL
@@ -189,6 +189,15 @@ def test_what_a_move_left_is_no_message() -> None:
 def test_what_was_asked_without_a_time_is_due_when_it_came() -> None:
     assert due_at(position(70, 3), 50) == 50
     assert due_at(position(70, 3), 0) == 70
+
+
+def test_a_second_is_not_late() -> None:
+    assert not is_too_late(70, 1_070)
+    assert is_too_late(70, 1_071)
+    assert not has_expired(70, AT_ONCE_MS, 1_069)
+    assert has_expired(70, AT_ONCE_MS, 1_070)
+    assert not has_expired(70, 5, 74)
+    assert has_expired(70, 5, 75)
 
 
 def test_after_its_dispatch_at_once_means_at_once() -> None:

@@ -12,6 +12,7 @@ def figures(waiting: Waiting) -> tuple[int, int]:
 
 
 def test_each_verb_changes_its_own_figure() -> None:
+    assert figures(Waiting()) == (0, 0)
     waiting = Waiting(5, 2)
     waiting.placed(10)
     waiting.cancelled()
@@ -61,3 +62,12 @@ def test_running_time_is_added_up_and_comes_back() -> None:
     opened.open_group.ran(500)
     put(opened, draft(NOW + DAY_MS))
     assert opened.running_ms == open_at(opened.store).running_ms == 2_000  # type: ignore[arg-type]
+
+
+def test_opening_a_group_is_where_undoing_it_comes_back_to() -> None:
+    opened = open_at(MemoryStore())
+    put(opened, draft(NOW + DAY_MS))
+    group(opened).put([draft(NOW + DAY_MS)])
+    assert opened.pending == 2
+    opened.waiting.undo()
+    assert opened.pending == 1

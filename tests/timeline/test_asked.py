@@ -51,5 +51,22 @@ def test_it_is_a_list_without_doubles_and_survives(steps: list[tuple[str, str]])
 
 def test_rows_of_before_ask_for_nothing() -> None:
     asked = Asked()
+    assert asked.done == 0
     asked.restore([Subscription("a", 1, Position(0))], 0, b"")
     assert (len(asked), asked.done, asked.topic) == (0, 0, b"")
+
+
+def test_who_asks_after_a_restart_is_behind_all_that_had() -> None:
+    asked, subscriptions = Asked(), [Subscription(name, 1, Position(0)) for name in "abc"]
+    for subscription in subscriptions:
+        asked.add(subscription)
+    for asks_again in (subscriptions[:1], []):
+        done, asked = asked.done, Asked()
+        asked.restore(subscriptions, done, b"")
+        for subscription in asks_again:
+            asked.add(subscription)
+    line = []
+    while asked:
+        line.append(asked.first)
+        asked.finish()
+    assert line == ["b", "c", "a"]

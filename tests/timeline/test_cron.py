@@ -93,3 +93,19 @@ def test_cron_agrees_with_apscheduler(fields: tuple[str, str, str, str, str], af
 def test_every_macro_is_read() -> None:
     for name in MACROS:
         assert cron_times(name, START, 1)
+
+
+def test_nothing_is_looked_for_behind_the_last_year() -> None:
+    assert parse_cron("0 0 1 1 *").after(datetime(9999, 6, 1)) is None
+    assert parse_cron("0 0 1 1 *").after(datetime(9998, 6, 1)) == datetime(9999, 1, 1)
+
+
+def test_a_number_has_three_digits_at_most() -> None:
+    assert parse_cron("007 * * * *").minutes == (7,)
+    with pytest.raises(CronError, match="minute"):
+        parse_cron("0007 * * * *")
+
+
+def test_the_rarest_date_is_found() -> None:
+    cron = parse_cron("0 0 29 2 */7")
+    assert cron.after(datetime(2088, 2, 29)) == datetime(2128, 2, 29)

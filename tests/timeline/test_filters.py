@@ -1,6 +1,7 @@
 """Topics and filters: the checks, MQTT's examples of matching, the trie against one comparison per filter."""
 
 import random
+from itertools import product
 from time import process_time
 
 import pytest
@@ -15,7 +16,9 @@ from timeline.filters import (
     Trie,
     check_filter,
     check_topic,
+    covers,
     is_reserved,
+    levels_of,
     matcher,
     matches,
     parse_share,
@@ -35,6 +38,10 @@ FILTERS = st.builds(
 )
 def test_a_good_topic_passes(topic: bytes) -> None:
     check_topic(topic)
+
+
+def test_levels_are_what_is_between_slashes() -> None:
+    assert [levels_of(topic) for topic in (b"a", b"/", b"a/b", b"a//b/")] == [1, 2, 2, 4]
 
 
 @pytest.mark.parametrize("first", [b"$SYS", b"$share", b"$delayed", b"$dead", b"$queue", b"$control"])
@@ -70,7 +77,9 @@ def test_a_bad_topic_is_named(topic: bytes, said: str) -> None:
         check_topic(topic)
 
 
-@pytest.mark.parametrize("good", ["a", "#", "+", "/", "+/+/#", "a//b", "$SYS/#", "/+", "é/#", "$share"])
+@pytest.mark.parametrize(
+    "good", ["a", "#", "+", "/", "+/+/#", "a//b", "$SYS/#", "/+", "é/#", "$share", "x" * 65_535]
+)
 def test_a_good_filter_passes(good: str) -> None:
     check_filter(good)
     assert parse_share(good) == (None, good)
@@ -95,6 +104,24 @@ def test_a_bad_filter_is_named(bad: str, said: str) -> None:
         check_filter(bad)
     with pytest.raises(FilterError, match=said):
         parse_share(bad)
+
+
+SAMPLES = ["/".join(levels) for depth in (1, 2, 3, 4) for levels in product("abz", repeat=depth)]
+"""As deep as no filter below is, and with a level that none of them names."""
+
+
+@given(*(st.lists(st.sampled_from("ab+"), max_size=3),) * 2, st.booleans(), st.booleans())
+def test_a_filter_covers_another_if_it_matches_all_of_it(
+    wide: list[str], narrow: list[str], wide_is_open: bool, narrow_is_open: bool
+) -> None:
+    first, second = wide + ["#"] * (wide_is_open or not wide), narrow + ["#"] * (narrow_is_open or not narrow)
+    wider, narrower = "/".join(first), "/".join(second)
+    matched = [topic for topic in SAMPLES if matches(narrower, topic)]
+    assert covers(wider, narrower) <= all(matches(wider, topic) for topic in matched)
+    if "#" not in second:
+        assert covers(wider, narrower) == all(matches(wider, topic) for topic in matched)
+    assert covers(wider, wider)
+    assert covers("#", narrower)
 
 
 def test_a_share_is_taken_apart() -> None:

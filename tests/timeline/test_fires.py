@@ -9,7 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.cron import Cron, parse_cron
-from timeline.fires import Every, Fire, Gap, Overlap, Plan, fires, local_text, next_fire
+from timeline.fires import (
+    GRACE_MS,
+    Every,
+    Fire,
+    Gap,
+    Misfire,
+    Overlap,
+    Plan,
+    Progress,
+    fires,
+    following,
+    just_before,
+    local_text,
+    next_fire,
+)
 from timeline.recurrence import parse_rule
 
 ZONES = ("Europe/Bucharest", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC")
@@ -210,3 +224,70 @@ def test_start_end_and_jitter() -> None:
     assert again == found, "pure"
     other = Plan(parse_cron("*/10 * * * *"), zone, jitter_ms=15 * MINUTE_MS, seed="b")
     assert [f.at_ms for f in next_fires(other, start - 1, 9)] != [f.at_ms for f in found[:9]]
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Pacific/Apia", "2011-12-30"),
+        ("Pacific/Kwajalein", "1993-08-21"),
+        ("Antarctica/Casey", "2009-10-18"),
+        ("Antarctica/Casey", "2010-03-05"),
+        ("Atlantic/Azores", "2026-10-25"),
+    ],
+)
+def test_fires_are_in_order_where_a_day_is_skipped_or_many_hours(zone: str, day: str) -> None:
+    there = ZoneInfo(zone)
+    first = datetime.fromisoformat(day) - timedelta(days=3)
+    asked = [first + timedelta(hours=3 * step) for step in range(8 * 8)]
+    expected = sorted({int(nominal.replace(tzinfo=there).timestamp() * 1_000) for nominal in asked})
+    plan = Plan(parse_cron("0 */3 * * *"), there)
+    for number, start in enumerate(expected[:30]):
+        found = [fire.base_ms for fire in next_fires(plan, start - 1, 12)]
+        assert found == expected[number : number + 12]
+
+
+def test_jitter_is_anything_from_nothing_to_its_bound() -> None:
+    plan = Plan(Every(1_000, 0), ZoneInfo("UTC"), jitter_ms=2, seed="x")
+    assert {fire.at_ms - fire.base_ms for fire in next_fires(plan, 0, 100)} == {0, 1, 2}
+
+
+def test_only_what_counts_elapsed_time_says_so() -> None:
+    assert Plan(Every(1_000, 0), ZoneInfo("UTC")).counts_elapsed
+    assert not Plan(parse_cron("@daily"), ZoneInfo("UTC")).counts_elapsed
+
+
+def test_a_rule_with_an_end_fires_to_its_last_time() -> None:
+    start = datetime(2027, 3, 27, 3, 30)
+    plan = Plan(parse_rule("FREQ=DAILY;COUNT=3", start), ZoneInfo("Europe/Bucharest"))
+    found = [(utc(fire.base_ms), fire.note[:17]) for fire in fires(plan, 0)]
+    assert found == [("03-27T01:30", ""), ("03-28T01:30", "the clocks skip 2"), ("03-29T00:30", "")]
+
+
+def test_a_local_time_that_is_skipped_counts_as_if_the_clocks_had_gone_on() -> None:
+    plan = Plan(parse_cron("30 3 * * *"), ZoneInfo("Europe/Bucharest"), gap="skip")
+    nominal_ms = ms("2026-03-29T03:30+00:00")
+    assert utc(just_before(plan, nominal_ms, 0)) == "03-29T01:30"
+
+
+def test_of_a_time_that_comes_twice_the_last_is_taken_when_both_are_over() -> None:
+    plan = Plan(parse_cron("30 3 * * *"), ZoneInfo("Europe/Bucharest"), overlap="both")
+    nominal_ms, first = ms("2026-10-25T03:30+00:00"), ms("2026-10-25T00:30+00:00")
+    assert just_before(plan, nominal_ms, first - 1) == first - 1
+    assert just_before(plan, nominal_ms, first) == first + 60 * MINUTE_MS - 1
+    assert just_before(plan, nominal_ms, first + DAY_MS) == first + 60 * MINUTE_MS - 1
+
+
+@pytest.mark.parametrize("misfire", ["skip", "fire_once", "fire_all"])
+def test_a_fire_that_is_late_by_the_grace_is_not_missed(misfire: Misfire) -> None:
+    plan = Plan(Every(60_000, 0), ZoneInfo("UTC"))
+    for late_ms, at_ms in ((GRACE_MS, 60_000), (GRACE_MS + 1, 120_000 if misfire == "skip" else 60_000)):
+        fire, _ = following(plan, misfire, Progress(0), 60_000 + late_ms, was_late=False)
+        assert fire is not None
+        assert fire.at_ms == at_ms
+
+
+def test_what_is_moved_before_a_gap_comes_before_what_stands_there() -> None:
+    """02:15 is skipped and fires at 01:45, before 01:50, which the expression names first."""
+    found = fired("15,50 1,2 * * *", "Australia/Lord_Howe", "2026-10-04", gap="before", count=4)
+    assert found == ["10-03T14:45", "10-03T15:15", "10-03T15:20", "10-03T15:50"]

@@ -159,3 +159,20 @@ def test_a_failed_bound_is_written_again() -> None:
     assert horizon.needs_heartbeat
     durable(horizon)
     assert at_of(horizon.limit(END)) == NOW + 5_000
+
+
+def test_a_mark_stands_in_for_a_bound_that_cannot_be_written() -> None:
+    horizon = make(bound_ms=NOW + 10)
+    horizon.unbounded = True
+    horizon.observe(NOW + 60_000)
+    assert horizon.mark_ms == NOW + 60_000 + BOUND_MS
+    horizon.marked(horizon.mark_ms)
+    assert not horizon.unbounded
+    marks = []
+    for wall_ms in (NOW + 60_000 + BOUND_MS // 2, NOW + 60_000 + BOUND_MS // 2 + 1):
+        horizon.observe(wall_ms)
+        marks.append(horizon.mark_ms)
+    assert marks == [None, NOW + 60_000 + BOUND_MS // 2 + 1 + BOUND_MS]
+    horizon.observe(NOW + 90_000)
+    horizon.marked(NOW + 20)
+    assert horizon.limit(END) == before(NOW + 60_000 + BOUND_MS)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from timeline.position import (
     AT_MAX,
     END,
+    HELD_SHARD,
+    POSITION_BYTES,
     SEQ_MAX,
     START,
     BadId,
@@ -16,14 +18,16 @@ from timeline.position import (
     id_position,
     id_shard,
     id_text,
+    is_held,
     message_id,
     parse_id,
     position,
     seq_of,
 )
 
-ats = st.integers(0, AT_MAX)
-seqs = st.integers(0, SEQ_MAX)
+# Large ones too: of a wide range hypothesis takes mostly the first few.
+ats = st.one_of(st.integers(0, AT_MAX), st.integers(AT_MAX // 2, AT_MAX))
+seqs = st.one_of(st.integers(0, SEQ_MAX), st.integers(SEQ_MAX // 2, SEQ_MAX))
 words = st.integers(0, 0xFFFF)
 
 
@@ -79,3 +83,16 @@ def test_anything_else_is_no_id(text: str) -> None:
 
 def test_an_id_of_zeros_can_be_read() -> None:
     assert parse_id("0" * 32) == MessageId(0)
+    assert parse_id("0123456789abcdef" * 2) == 0x0123456789ABCDEF0123456789ABCDEF
+
+
+def test_which_ids_are_of_held_messages() -> None:
+    place = position(7, 42)
+    assert is_held(message_id(place, HELD_SHARD, 0))
+    assert not is_held(message_id(place, HELD_SHARD - 1, 0))
+    assert id_text(message_id(place, HELD_SHARD, 0))[12:16] == "ffff"
+
+
+def test_the_ends_of_the_timeline() -> None:
+    assert (position(0, 0), position(AT_MAX, SEQ_MAX)) == (START, END)
+    assert END + 1 == 1 << 8 * POSITION_BYTES

@@ -53,6 +53,8 @@ def test_lines_exdates_count_and_until() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        *["FREQ=DAILY\nRDATE:20270131T091505", "FREQ=DAILY;COUNT=0000005"],
+        *["FREQ=YEARLY;BYEASTER=0", "FREQ=DAILY;INTERVAL", "FREQ=DAILY;INTERVAL="],
         *["", "FREQ=NEVER", "INTERVAL=2", "FREQ=DAILY;INTERVAL=0", "FREQ=DAILY;COUNT=5000", "FREQ=DAILY;X=1"],
         *["FREQ=DAILY;FREQ=DAILY", "FREQ=DAILY;COUNT=2;UNTIL=20280101", "FREQ=MONTHLY;BYDAY=XX"],
         *["FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30", "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=30"],
@@ -89,3 +91,70 @@ def test_what_is_found_within_some_days_is_not() -> None:
     ):
         expected = list(islice(rrulestr(text, dtstart=START), 200))
         assert list(islice(parse_rule(text, START).times(START - timedelta(seconds=1)), 200)) == expected
+
+
+def test_a_rule_goes_on_for_as_long_as_it_is_asked() -> None:
+    """What a search may look at is counted anew for each time that is found."""
+    times = parse_rule("FREQ=DAILY", START).times(START)
+    assert next(islice(times, 25_000, None)) == START + timedelta(days=25_001)
+
+
+def test_a_rule_with_count_is_counted_within_so_many_days() -> None:
+    rare = parse_rule("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29;COUNT=1000", START)
+    assert rare.counted is not None
+    assert 60 < len(rare.counted) < 80
+    daily = parse_rule("FREQ=DAILY;COUNT=1000", START)
+    assert list(daily.times(START + timedelta(days=998))) == [START + timedelta(days=999)]
+
+
+def test_a_rule_has_so_many_characters() -> None:
+    assert parse_rule("FREQ=DAILY" + " " * (32_768 - 10), START)
+    with pytest.raises(RuleError, match="32769 characters"):
+        parse_rule("FREQ=DAILY" + " " * (32_768 - 9), START)
+
+
+def test_an_interval_has_a_bound() -> None:
+    assert next(parse_rule("FREQ=SECONDLY;INTERVAL=100000", START).times(START)) == START + timedelta(
+        seconds=100_000
+    )
+    with pytest.raises(RuleError, match="INTERVAL"):
+        parse_rule("FREQ=SECONDLY;INTERVAL=100001", START)
+
+
+@pytest.mark.parametrize("text", ["FREQ=YEARLY;INTERVAL=3", "FREQ=MONTHLY;INTERVAL=5", "FREQ=MONTHLY"])
+def test_a_rule_asked_after_a_thousand_years_says_the_same(text: str) -> None:
+    local = START.replace(year=3_327, day=1)
+    assert next(parse_rule(text, START).times(local)) == next(rrulestr(text, dtstart=START).xafter(local))
+
+
+def test_so_many_times_may_be_left_out() -> None:
+    times = [(START + timedelta(days=day)).strftime("%Y%m%dT%H%M%S") for day in range(1_001)]
+    rule = parse_rule(
+        "FREQ=DAILY\nEXDATE:" + ",".join(times[:600]) + "\nEXDATE:" + ",".join(times[600:1_000]), START
+    )
+    assert next(rule.times(START - timedelta(days=1))) == START + timedelta(days=1_000)
+    with pytest.raises(RuleError, match="at most 1000"):
+        parse_rule("FREQ=DAILY\nEXDATE:" + ",".join(times), START)
+
+
+def test_a_rule_makes_so_many_times_a_day() -> None:
+    hours, minutes = (",".join(map(str, range(count))) for count in (24, 60))
+    text = f"FREQ=DAILY;BYHOUR={hours};BYMINUTE={minutes};BYSECOND="
+    assert next(parse_rule(text + "5", START).times(START)) == START + timedelta(minutes=1)
+    with pytest.raises(RuleError, match="2880 times a day"):
+        parse_rule(text + "5,6", START)
+
+
+@pytest.mark.parametrize("unit", ["seconds", "minutes", "hours"])
+def test_a_rule_by_the_second_is_not_counted_from_its_start(unit: str) -> None:
+    local = START + timedelta(days=100_000)
+    rule = parse_rule(f"FREQ={unit.upper().removesuffix('S')}LY", START)
+    assert next(rule.times(local)) == local + timedelta(**{unit: 1})
+
+
+def test_a_day_that_a_rule_lasts_until_is_a_whole_one() -> None:
+    last = datetime(2027, 2, 1, 23, 59, 59)
+    rule = parse_rule("FREQ=DAILY;UNTIL=20270201;BYHOUR=23;BYMINUTE=59;BYSECOND=59", START)
+    assert list(rule.times(START))[-1] == last
+    rule = parse_rule("FREQ=DAILY;UNTIL=20270201", START.replace(hour=0, minute=0, second=0))
+    assert list(rule.times(START))[-1] == datetime(2027, 2, 1)

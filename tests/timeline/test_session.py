@@ -92,6 +92,7 @@ def test_the_packet_ids_out_of_use_are_bounded() -> None:
 def test_there_is_room_for_no_more_than_there_are_packet_ids_in_use() -> None:
     session = make(window=PACKET_ID_MAX)
     session.retire([7, 9])
+    assert session.window == PACKET_ID_MAX - 2
     session.resize(PACKET_ID_MAX)
     while session.has_room:
         session.take(Position(1), 0, 1)
@@ -114,6 +115,10 @@ def test_resends_come_by_rank_each_once() -> None:
     assert resends.first().packet_id == 7
     resends.clear()
     assert not resends
+    assert 7 not in resends
+    resends.add(flights[1], 5)
+    resends.add(flights[0], 6)
+    assert resends.first() is flights[1]
 
 
 def test_an_acked_flight_is_not_sent_again() -> None:
@@ -122,6 +127,22 @@ def test_an_acked_flight_is_not_sent_again() -> None:
     session.resends = Resends(session.flights.values())
     session.ack(first)
     assert not session.resends
+
+
+def test_a_session_may_be_kept_for_longer_or_not_at_all() -> None:
+    session = make()
+    session.keep_for(0)
+    assert not session.is_persistent
+    session.keep_for(7)
+    assert (session.expiry_s, session.received) == (7, {})
+
+
+def test_it_is_said_whether_a_filter_is_new() -> None:
+    session = make()
+    assert session.subscribe(Subscription("a", 1, Position(0)), Position(100))
+    assert not session.subscribe(Subscription("a", 2, Position(0)), Position(100))
+    assert session.unsubscribe("a")
+    assert session.subscribe(Subscription("a", 1, Position(0)), Position(100))
 
 
 @pytest.mark.parametrize(("expiry_s", "is_persistent"), [(0, False), (1, True)])
@@ -237,7 +258,9 @@ def test_changes_of_subscriptions_are_counted() -> None:
     session.subscribe(Subscription("a", 2, Position(300)), Position(300))
     after_second = session.changes
     session.unsubscribe("a")
-    assert 0 < after_first < after_second < session.changes
+    after_third = session.changes
+    session.rewind(None, Position(50), Position(300))
+    assert 0 < after_first < after_second < after_third < session.changes
 
 
 def test_bytes_in_flight_are_bounded_and_one_always_goes() -> None:
@@ -259,6 +282,22 @@ def test_bytes_in_flight_are_bounded_and_one_always_goes() -> None:
     assert (session.has_room, session.flight_bytes) == (True, 0)
     session.weigh(session.flights[7], 100)
     assert not session.has_room
+
+
+def test_a_bound_of_one_byte_is_one() -> None:
+    session = Session("c", read=Position(0), expiry_s=60, window=10, max_bytes=1)
+    session.take(Position(1), 0, 1, 1)
+    assert not session.has_room
+
+
+def test_the_bytes_of_filters_are_counted() -> None:
+    session = make()
+    sizes = [session.filter_bytes]
+    for name in ("a/b", "\xe9", "a/b"):
+        subscribe(session, name, 100)
+        sizes.append(session.filter_bytes)
+    session.unsubscribe("a/b")
+    assert [*sizes, session.filter_bytes] == [0, 3, 5, 5, 2]
 
 
 class SessionMachine(RuleBasedStateMachine):

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from timeline.position import AT_MAX, END, START, Position, before, position
+from timeline.position import AT_MAX, END, HELD_SHARD, START, Position, before, position
 from timeline.slices import (
     DAY_MS,
     MINUTE_MS,
@@ -128,10 +128,12 @@ def test_find_get_and_drop() -> None:
 
 def test_another_directory_is_taken_over_in_place() -> None:
     directory, fresh = make(), make()
+    assert (directory.floor, directory.epoch) == (START, 0)
     directory.open(NOW, NOW)
     piece = fresh.open(NOW + DAY_MS, NOW)
     directory.replace(fresh)
     assert list(directory) == [piece]
+    assert (directory.epoch, fresh.epoch) == (1, 0)
 
 
 def test_check_sees_an_overlap() -> None:
@@ -257,6 +259,20 @@ def test_shards_are_bounded() -> None:
 
 
 # -- the directory as a whole
+
+
+def test_no_shard_has_the_number_that_means_held() -> None:
+    piece = Slice(0, 1_000, 0)
+    piece.adopt(Shard(piece.home, HELD_SHARD - 2))
+    with pytest.raises(TooManyShards):
+        piece.open_shard(0)
+
+
+def test_the_first_millisecond_has_a_slice() -> None:
+    directory = make()
+    piece = directory.open(0, 0)
+    assert (piece.start_ms, piece.end_ms) == (0, NARROWEST_MS)
+    directory.check()
 
 
 def test_ten_years_of_a_message_each_quarter_of_an_hour() -> None:

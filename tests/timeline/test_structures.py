@@ -71,6 +71,16 @@ def test_children_with_many_children_are_merged_deeply() -> None:
     assert pattern_of(structures, "x/new") == "x/+"
 
 
+def test_merged_children_are_still_known() -> None:
+    structures = learned()
+    for first in range(FANOUT + 1):
+        structures.place(f"x/{first}/c{first % FANOUT}".encode())
+    assert pattern_of(structures, "x/1/c1") == "x/+/c1"
+    assert not structures._root.children["x"].children
+    structures.place(f"x/1/c{FANOUT}".encode())
+    assert pattern_of(structures, "x/1/c2") == "x/+/+"
+
+
 def test_what_is_restored_is_known() -> None:
     structures = learned()
     for number in range(FANOUT + 1):
@@ -85,6 +95,7 @@ def test_what_is_restored_is_known() -> None:
     assert pattern is not None
     third = Structures(max_structures=1_024)
     third.restore({number: pattern, number + 1: "orders/#"})
+    assert third._nodes == LEVELS_MAX + 1
     third._seen = LEARN_TOPICS
     assert third.place(deep.encode()) == (number, None)
 
@@ -95,10 +106,15 @@ def test_caches_are_dropped_at_their_bound(monkeypatch: pytest.MonkeyPatch) -> N
     for name in "abcdefgh":
         structures.place(name.encode())
         structures.overlapping([name])
+        assert len(structures._by_topic) <= 3
+    structures.overlapping(["c", "d"])
+    assert {"c", "d"} <= structures._by_filter.keys()
     for name in "abcdefgh":
         structures.overlapping([name])
     assert len(structures._by_topic) <= 3
     assert len(structures._by_filter) <= 3
+    assert b"h" in structures._by_topic
+    assert "h" in structures._by_filter
     assert structures.overlapping(["a"]) == {ANYTHING, 1}
 
 
@@ -148,7 +164,7 @@ def test_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a/b/c", "d/e/f", "g/h"):
         number, _ = structures.place(name.encode())
         assert overlap(structures.pattern(number).split("/"), name.split("/"))
-    assert structures._nodes <= 3
+    assert structures._nodes == 3
 
 
 @given(filters, topics)

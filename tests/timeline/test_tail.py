@@ -1,5 +1,6 @@
 """The ring of what was dispatched last, against a list that forgets nothing but its front."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,16 @@ def test_a_message_larger_than_the_ring_is_not_kept() -> None:
     assert tail.covers(Position(12))
     assert tail.after(Position(12), 5) == []
     assert tail.bytes == 0
+
+
+@pytest.mark.parametrize(("entries", "size"), [(16, 1_000), (1_000, 16)])
+def test_what_fits_exactly_stays_and_beyond_that_seven_eighths_do(entries: int, size: int) -> None:
+    tail = make(entries, size)
+    for number in range(16):
+        tail.append(Position(11 + number), "x", 1)
+    assert (len(tail), tail.bytes, tail.floor) == (16, 16, 10)
+    tail.append(Position(27), "x", 1)
+    assert (len(tail), tail.bytes, tail.floor) == (14, 14, 13)
 
 
 @given(

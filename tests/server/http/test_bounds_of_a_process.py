@@ -131,7 +131,7 @@ def test_answers_that_nobody_takes_are_bounded_below_tls_too(tmp_path: Path) -> 
         assert ask(b"POST /v1/messages:batch", line * 1_000).startswith(b"HTTP/1.1 201 ")
         for _ in range(8):
             deaf = dial()
-            deaf.sendall(b"GET /v1/messages?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            deaf.sendall(b"GET /v1/messages?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
         deadline = time.monotonic() + WITHIN_S
         while b'bounded_total{bound="http.buffered_bytes"}' not in (said := ask(b"GET /metrics")):
             assert time.monotonic() < deadline, said[-200:]
