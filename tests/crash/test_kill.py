@@ -16,13 +16,14 @@ from pathlib import Path
 from tests.support.http import http
 from tests.support.mqtt import wall_ms
 from tests.support.server import ServerProcess, run, serving
+from tests.support.soak import SOAK
 
 from .ledger import Ledger
 from .load import Load, found_after_a_start, whole_or_absent
 from .past import RETENTION_S, Past
 from .verified import verified
 
-LIVES = int(os.environ.get("FASTI_CYCLES") or (20 if os.environ.get("FASTI_SOAK") else 3))
+LIVES = int(os.environ.get("FASTI_CYCLES") or (20 if SOAK else 3))
 IS_LONG = LIVES > 50
 RECENT_MS = 120_000
 """With many lives each start looks only at what is due since then; every hundredth at what is since the last

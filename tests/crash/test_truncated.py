@@ -21,12 +21,12 @@ from shards.record import Record, decode, encode, is_stub
 from shards.rocks import RocksStore
 from shards.store import Table
 from tests.support.clock import HandClock
+from tests.support.soak import SOAK
 from timeline.position import END, START
 
 from .hand import Hand
 
 START_MS = 1_800_000_000_000
-SOAK = bool(os.environ.get("FASTI_SOAK"))
 COUNT = 640
 GROUP = 20
 BLOCK = 32 << 10
