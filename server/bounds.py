@@ -30,7 +30,7 @@ from .codec.publish import CONNECT_BYTES
 from .config import Config
 from .delivery.broker import HOLD_BYTES
 from .delivery.owed import PUT_OFF_BYTES
-from .delivery.owners import REMEMBERED_BYTES, RIGHTS_BYTES, RIGHTS_MAX
+from .delivery.owners import REMEMBERED_BYTES
 from .delivery.publishing import WISH_BYTES
 from .delivery.router import PAIR_BYTES
 from .http.selection import PAGE_BYTES
@@ -134,11 +134,7 @@ def told_short(config: Config) -> str:
 
 
 _KEYS = (
-    Bound(
-        "owners",
-        REMEMBERED_BYTES + RIGHTS_MAX * RIGHTS_BYTES,
-        f"answers {show_size(REMEMBERED_BYTES)}, rules of {RIGHTS_MAX:,} clients x {RIGHTS_BYTES}",
-    ),
+    Bound("owners", REMEMBERED_BYTES, f"answers {show_size(REMEMBERED_BYTES)}"),
     Bound(
         "keys",
         CHECK_BYTES * THREADS + KEY_BYTES * (REMEMBERED + ADDRESSES_MAX),
