@@ -93,8 +93,7 @@ async def test_it_begins_when_it_is_told_and_goes_where_it_is_told(
         assert (await c.info()).now == nine, "it was neither ended nor moved"
 
 
-@pytest.mark.parametrize("kill", [False, True])
-async def test_a_restart(server: FastiServer, kill: bool) -> None:
+async def test_a_restart(server: FastiServer) -> None:
     addresses = server.url, server.mqtt
     async with server.client() as c, c.subscribe("t/#", session="worker") as s:
         for misfire in ("fire_once", "fire_all", "skip"):
@@ -103,7 +102,7 @@ async def test_a_restart(server: FastiServer, kill: bool) -> None:
         dropped = await c.messages.schedule("t/dropped", "x", delay=timedelta(hours=3), late="drop")
         now = START + timedelta(minutes=30)
         assert await c.advance(timedelta(minutes=30)) == now, "by whomever"
-        restarting = asyncio.create_task(server.restart(kill=kill))
+        restarting = asyncio.create_task(server.restart())
         meanwhile = await c.messages.schedule("u", "waits for it", delay=1)
         assert await restarting == now, "no time has passed"
         assert (server.url, server.mqtt) == addresses
@@ -111,7 +110,7 @@ async def test_a_restart(server: FastiServer, kill: bool) -> None:
         assert await c.messages.count() == 6
 
         now += timedelta(hours=4)
-        assert await server.restart(kill=kill, down_for=timedelta(hours=4)) == now
+        assert await server.restart(kill=True, down_for=timedelta(hours=4)) == now
         assert (await dropped.refresh()).state == "expired"
         got = await taken(s, 6)
         late = [timedelta(hours=n, minutes=30) for n in range(4)]
