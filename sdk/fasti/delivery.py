@@ -105,8 +105,9 @@ class Delivery(Received):
         True: the ack has been written to the connection that the message came on. It waits while the server
         does not read. False: nothing was acked and nothing will be, because that connection has ended, be
         there a new one or not, or because the subscription is closed. With a session the message comes again;
-        in a group it goes to another member, or to this one again while its place is kept. It raises nothing. The first answer stays: a second call, also one at the
-        same time, also after a close, gives the same and sends nothing.
+        in a group it goes to another member, or to this one again while its place is kept. It raises nothing.
+        The first answer stays: a second call, also one at the same time or after a close, gives the same and
+        sends nothing.
 
         At QoS 2 with a session or in a group True is also said when the connection was lost: the message
         comes again under its packet id, is recognised, not handed out a second time, and acked then, as long
