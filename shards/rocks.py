@@ -426,7 +426,7 @@ class RocksStore:
         try:
             self._checked(lambda: self._synced.check(db.latest_sequence_number()))
         except Corrupt:
-            db.close()
+            _close(db)
             raise
         try:
             found = {table: db.get_column_family(table.value) for table in Table}

@@ -24,11 +24,23 @@ from aiohttp.typedefs import Middleware
 
 from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import Principal, Rights
+from ..networks import network_of
 from .answers import Handler
 from .calls import ANY, OPEN, SCHEDULE, call_of
 from .problems import Problem
 
-__all__ = ["Access", "Rights", "Sees", "changes", "charge", "check_send", "not_to_send", "rights_of", "sees"]
+__all__ = [
+    "Access",
+    "Rights",
+    "Sees",
+    "changes",
+    "charge",
+    "check_send",
+    "client_of",
+    "not_to_send",
+    "rights_of",
+    "sees",
+]
 RIGHTS = web.RequestKey("rights", Rights)
 CHALLENGE = 'Bearer realm="fasti"'
 SCHEME = "bearer"
@@ -110,6 +122,12 @@ class Access:
 def rights_of(request: web.Request) -> Rights | None:
     """What who sent the request may; None: everything, nobody is asked for keys."""
     return request.get(RIGHTS)
+
+
+def client_of(request: web.Request) -> str:
+    """Who is meant where clients share something: a key, or where keys are not asked for a network."""
+    rights = rights_of(request)
+    return network_of(request.remote or "") if rights is None else f"key {rights.name}"
 
 
 def sees(request: web.Request) -> Sees | None:

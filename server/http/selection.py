@@ -220,7 +220,7 @@ async def count(
     # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
     await turn.begin()
     pieces = 0
-    while (piece := next(timeline.directory.over(start, query.end), None)) is not None:
+    while (piece := timeline.directory.first_over(start, query.end)) is not None:
         pieces += 1
         if turn.is_over(pieces):
             await turn.begin()
