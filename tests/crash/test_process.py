@@ -155,7 +155,16 @@ def test_a_bad_setting_ends_the_process(tmp_path: Path) -> None:
     assert not data.exists()
 
 
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["--clock", "sundial"], ["dance"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nonsense"],
+        ["--clock", "sundial"],
+        ["--clock", "simulated", "--clock-start", "2030-01-01T00:00:00"],
+        ["--clock-start", "2030-01-01T00:00:00Z"],
+        ["dance"],
+    ],
+)
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
