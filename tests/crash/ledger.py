@@ -91,6 +91,14 @@ class Inbox:
     ended: set[int] = field(default_factory=set)
     """Connections that the client ended: what it sent last may be lost with them."""
 
+    opened: dict[int, int] = field(default_factory=dict)
+    """When each connection was begun, ms. What comes of it may be read when its server has been killed."""
+
+    def open(self, now_ms: int) -> None:
+        """The next connection begins."""
+        self.connection += 1
+        self.opened[self.connection] = now_ms
+
     def closed(self, read_ms: int) -> None:
         """A connection has ended while the server lived, which had read what was sent until then."""
         self.ended.add(self.connection)
@@ -258,7 +266,7 @@ class Ledger:
     def _is_sure(self, inbox: Inbox, former: Arrival, arrival: Arrival) -> bool:
         if not former.acked_ms or (former.connection in inbox.ended and not former.is_ack_read):
             return False
-        first = bisect_left(self.kills_ms, former.acked_ms)
+        first = bisect_left(self.kills_ms, inbox.opened.get(former.connection, former.acked_ms))
         if first < len(self.kills_ms) and self.kills_ms[first] <= arrival.at_ms:
             start = bisect_left(self.wrote, (former.acked_ms, 0, 0))
             since = self.wrote[start : start + LIFE_WRITES]

@@ -140,7 +140,7 @@ class Load:
     ) -> Peer:
         """A connection of one of the sessions, which notes what comes and acks it, but for holes."""
         inbox = self.ledger.inboxes[name]
-        inbox.connection += 1
+        inbox.open(wall_ms())
 
         def arrived(peer: Peer, packet: Publish, now_ms: int) -> None:
             due = user(packet, "fasti-due")

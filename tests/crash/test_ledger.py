@@ -171,3 +171,16 @@ def test_an_ack_that_was_sent_as_its_connection_ended_may_be_lost() -> None:
     book.inbox.connection += 1
     book.got(late_ms=20_000)
     assert book.ledger.check() == []
+
+
+def test_what_is_read_when_its_server_has_been_killed_may_come_again() -> None:
+    """It lay on the way; the ack went nowhere, whatever the next server answers before its own end."""
+    book = Book()
+    book.inbox.open(DUE_MS - 1_000)
+    book.ledger.kills_ms += [DUE_MS, DUE_MS + 10_000]
+    book.got(late_ms=8)
+    for since_ms in (500, 1_500, 2_500):
+        book.ledger.written(DUE_MS + since_ms, DUE_MS + since_ms + 1)
+    book.inbox.open(DUE_MS + 400)
+    book.got(late_ms=20_000)
+    assert book.ledger.check() == []
