@@ -10,7 +10,7 @@ from shards.read import Found
 from shards.record import Record, id_at
 from shards.recover import Opened
 from shards.state import Journal, State, state_of
-from timeline.position import MessageId, Position, message_id
+from timeline.position import MessageId, Position, at_of, before, message_id
 
 
 class Timeline:
@@ -25,13 +25,28 @@ class Timeline:
 
     @property
     def pending(self) -> int:
-        """Messages neither dispatched nor cancelled."""
+        """Messages neither dispatched nor cancelled, retries among them."""
         return self._opened.pending
 
     @property
     def held(self) -> int:
         """Rows that wait because the clock was set back."""
         return self._opened.held
+
+    def retried_slices(self, start: Position, end: Position) -> set[int]:
+        """The slices, by start, that have retries at start <= position < end: their figures count these, too.
+
+        A look for each of them.
+        """
+        found: set[int] = set()
+        while (place := self.reader.next_retry(start, end)) is not None:
+            piece = self.directory.find(at_of(place))
+            if piece is None:
+                start = Position(place + 1)
+            else:
+                found.add(piece.start_ms)
+                start = before(piece.end_ms)
+        return found
 
     def row_id(self, place: Position, number: int) -> MessageId:
         """What the row at `place` in the shard `number` is called: the id of a message that never moved."""
