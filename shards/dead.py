@@ -49,7 +49,7 @@ def bury(commit: Commit, row: DeadRow, *, max_messages: int, max_bytes: int) -> 
     for key in _keys(place, row):
         commit.row(Table.DEAD, key, value if key[0] == 0 else b"")
     before = totals(commit)
-    _set_totals(commit, DeadTotals(before.count + 1, before.bytes + _size(value), before.oldest))
+    _set_totals(commit, DeadTotals(before.count + 1, before.bytes + size_of(value), before.oldest))
     return _drop_oldest(commit, max_messages, max_bytes)
 
 
@@ -64,7 +64,7 @@ def remove(commit: Commit, place: Position, row: DeadRow) -> None:
     for key in _keys(place, row):
         commit.row(Table.DEAD, key, None)
     before = totals(commit)
-    size = before.bytes - _size(encode_row(row))
+    size = before.bytes - size_of(encode_row(row))
     _set_totals(commit, DeadTotals(max(0, before.count - 1), max(0, size), before.oldest))
 
 
@@ -78,6 +78,17 @@ def drop_older(commit: Commit, running_ms: int, limit: int) -> int:
         _drop(commit, place, row)
         gone += 1
     return gone
+
+
+def names(place: Position, row: DeadRow) -> tuple[bytes, bytes]:
+    """The keys of the rows that name a dead letter: by its group, by its message."""
+    at = keys.place(place)
+    return keys.dead_of_group(row.group) + at, keys.dead_of_message(row.id) + at
+
+
+def size_of(value: bytes) -> int:
+    """What a dead letter takes, by its value."""
+    return len(value) + ROW_BYTES
 
 
 def totals(commit: Commit) -> DeadTotals:
@@ -168,12 +179,7 @@ def _totals(value: bytes | None) -> DeadTotals:
 
 
 def _keys(place: Position, row: DeadRow) -> tuple[bytes, bytes, bytes]:
-    at = keys.place(place)
-    return keys.dead(at), keys.dead_of_group(row.group) + at, keys.dead_of_message(row.id) + at
-
-
-def _size(value: bytes) -> int:
-    return len(value) + ROW_BYTES
+    return keys.dead(keys.place(place)), *names(place, row)
 
 
 def _readable(key: bytes, value: bytes) -> DeadRow | None:

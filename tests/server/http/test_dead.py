@@ -13,6 +13,7 @@ from server.delivery.subscriber import Subscriber
 from server.http.routes import dead
 from shards.dead import stored_totals
 from shards.recover import format_of
+from shards.store import Table
 from tests.support.keys import KeysFile, with_keys
 from tests.support.link import FakeLink
 
@@ -153,6 +154,23 @@ async def test_the_place_of_a_retry_names_nothing(server: Running) -> None:
     await server.call("PATCH", f"/v1/messages/{row}", {"deliver_in": 5}, status=404)
 
 
+async def test_while_the_clock_is_set_back_it_is_held_and_no_message_either(server: Running) -> None:
+    (name,) = await poison(server, "bad")
+    _, other = await server.connect("other", "jobs/#")
+    server.clock.now_ms -= 10 * MINUTE_MS
+    await act(server, "requeue", ids=[name], deliver_in=5 * 60)
+    assert (server.app.core.opened.held, server.app.core.opened.pending) == (1, 1)
+    page = (await server.call("GET", "/v1/messages?count=true")).body
+    assert (page["messages"], page["count"]) == ([], 0)
+    await server.pass_time(5 * MINUTE_MS)
+    assert [message.id_text(0) for message in link_of(server, "w").sent] == [name]
+    assert other.sent == []
+    assert server.app.core.opened.held == 0
+    # The message is where it was, and so is what is said of it.
+    assert (await server.call("GET", f"/v1/messages/{name}")).body["state"] == "dispatched"
+    assert server.app.core.reader.get(Table.MOVED, bytes.fromhex(name)) is None
+
+
 async def test_two_groups_that_give_it_up_have_a_letter_each(server: Running) -> None:
     await server.connect("m", TEXT)
     await server.connect("w", "jobs/#")
@@ -290,7 +308,7 @@ async def test_retention_counts_running_time(tmp_path: Path, config: Config, clo
     short = replace(config, dead=Dead(retention_ms=2 * day_ms))
     async with running(path, short, clock) as server:
         await poison(server, "1")
-        await server.pass_time(day_ms)
+        server.app.core.writer.ran(day_ms)
         await poison(server, "2")
         await server.app.housekeeping.run_due()
         assert len(await listed(server)) == 2
@@ -298,8 +316,7 @@ async def test_retention_counts_running_time(tmp_path: Path, config: Config, clo
     async with running(path, short, clock) as server:
         await server.app.housekeeping.run_due()
         assert len(await listed(server)) == 2
-        await server.pass_time(day_ms + 60_000)
-        await server.app.quiet()
+        server.app.core.writer.ran(day_ms + 60_000)
         await server.app.housekeeping.run_due()
         assert [letter["payload"] for letter in await listed(server)] == ["2"]
         assert server.app.core.letters.expired == 1
