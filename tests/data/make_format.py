@@ -1,7 +1,8 @@
 """Writes the data directory of the highest format version: `python -m tests.data.make_format DIR`.
 
-That of a server that asks for keys, with a retry and a dead letter. One is kept for each version that was ever
-released (format-1, ...); tests/shards/test_old_formats.py opens them all. Never written again once released.
+That of a server that asks for keys, with a retry and a dead letter. One is kept for each version that was
+ever released (format-1, ...); tests/shards/test_old_formats.py opens them all. Never written again once
+released.
 """
 
 import sys

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 import fasti
-from fasti import admin, delivery, jobs, messages, schedules, subscribe, sync, timeline
+from fasti import admin, dead, delivery, jobs, messages, schedules, subscribe, sync, timeline
 
 TWINS: dict[type, type] = {
     fasti.Client: sync.Client,
@@ -23,6 +23,7 @@ TWINS: dict[type, type] = {
     admin.Sessions: sync.Sessions,
     admin.Slices: sync.Slices,
     admin.Server: sync.Server,
+    dead.Dead: sync.Dead,
     jobs.Jobs: sync.Jobs,
     timeline.Timeline: sync.Timeline,
     subscribe.Subscription: sync.Subscription,
