@@ -10,7 +10,8 @@
     watch.py         files of keys and certificates, read again when they change
     accepting.py     sockets that listen, and connections before they have a protocol
     revoked.py       lists of revoked certificates: whether one is on them
-    tls.py           certificates, read again when their files change; what TLS has not sent
+    tls.py           certificates, read again when their files change
+    unsent.py        what TLS has not sent, counted
     browsers.py      which pages in a browser may speak to this server
     version.py       which version of the server this is
 

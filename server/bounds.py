@@ -23,11 +23,14 @@ from shards.rocks import CACHE_BYTES as BLOCK_CACHE_BYTES
 from shards.rocks import MEMTABLES_BYTES
 from timeline.structures import CACHE_BYTES, NODES_MAX, PATTERN_BYTES
 
+from .auth.aside import CHECK_BYTES, THREADS
+from .auth.backoff import ADDRESSES_MAX
+from .auth.keyring import REMEMBERED
 from .codec.publish import CONNECT_BYTES
 from .config import Config
 from .delivery.broker import HOLD_BYTES
 from .delivery.owed import PUT_OFF_BYTES
-from .delivery.owners import REMEMBERED_BYTES, RIGHTS_BYTES, RIGHTS_MAX
+from .delivery.owners import REMEMBERED_BYTES
 from .delivery.publishing import WISH_BYTES
 from .delivery.router import PAIR_BYTES
 from .http.selection import PAGE_BYTES
@@ -40,6 +43,8 @@ from .writer import ENTRY_OVERHEAD, ENTRY_PAYLOAD_BYTES
 
 MIB = 1 << 20
 
+KEY_BYTES = 400
+"""A key that was right, or an address that wrong ones have come from."""
 PROCESS_BYTES = 60 * MIB
 """The interpreter, its modules, what is made once."""
 STALE_BYTES = 40
@@ -128,10 +133,14 @@ def told_short(config: Config) -> str:
     )
 
 
-_OWNERS = Bound(
-    "owners",
-    REMEMBERED_BYTES + RIGHTS_MAX * RIGHTS_BYTES,
-    f"answers {show_size(REMEMBERED_BYTES)}, rules of {RIGHTS_MAX:,} clients x {RIGHTS_BYTES}",
+_KEYS = (
+    Bound("owners", REMEMBERED_BYTES, f"answers {show_size(REMEMBERED_BYTES)}"),
+    Bound(
+        "keys",
+        CHECK_BYTES * THREADS + KEY_BYTES * (REMEMBERED + ADDRESSES_MAX),
+        f"{THREADS} that are being checked x {show_size(CHECK_BYTES)}, {REMEMBERED:,} that were right and "
+        f"{ADDRESSES_MAX:,} addresses of wrong ones x {KEY_BYTES}",
+    ),
 )
 """Where somebody is asked for a key."""
 
@@ -185,7 +194,7 @@ def _shared(config: Config) -> list[Bound]:
         Bound(
             "HTTP pages",
             config.http.buffered_bytes + PAGE_COPIES * PAGE_BYTES,
-            f"{show_size(config.http.buffered_bytes)} of pages that are being read, "
+            f"{show_size(config.http.buffered_bytes)} of pages and batches that are being read, "
             f"{PAGE_COPIES} x {show_size(PAGE_BYTES)} of one that is sent",
             ("http.buffered_bytes",),
         ),
@@ -196,7 +205,7 @@ def _shared(config: Config) -> list[Bound]:
             f"{show_size(limits.route_cache_bytes)}; all subscriptions may be in one answer, x {PAIR_BYTES}",
             ("limits.route_cache_bytes", "limits.subscriptions"),
         ),
-        *([_OWNERS] if config.auth.keys_file or config.mqtt.password_file or config.mqtt.acl_file else []),
+        *(_KEYS if config.auth.keys_file or config.mqtt.password_file or config.mqtt.acl_file else ()),
         Bound(
             "schedules",
             SCHEDULE_BYTES * limits.schedules,

@@ -107,7 +107,7 @@ class Core:
             rights_of=auth.rights_of,
         )
         self.cursors = self.sessions.cursors
-        self.owners = Owners(auth.rights_of)
+        self.owners = Owners(auth.may_send)
         ready = Ready(wake)
         self.groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready)
         self.dispatch = Dispatch(

@@ -11,23 +11,18 @@ there stays, until the files change again.
 Client certificates, where a CA is named, must be of that CA and not on its list of revoked ones; a connection
 whose certificate is on a new list ends. One that only expires meanwhile ends nothing: when that comes nobody
 has decided anything, and it cannot be shown again. Who shows one is known by the common name in it.
-
-And of the connections: what is not sent below TLS is counted (`Pieces`), as bounds are judged by it.
 """
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .config import Config, ConfigError
 from .revoked import Revoked, Shown, revoked_in, shown_by
 from .watch import stamps_of
-
-PIECE = 64 << 10
-"""Bytes written at once above TLS: as many as fill the transport below."""
 
 
 class Files(NamedTuple):
@@ -122,68 +117,6 @@ def shown_on(transport: asyncio.BaseTransport) -> Shown | None:
     spoken = transport.get_extra_info("ssl_object")
     certificate = None if spoken is None else spoken.getpeercert(binary_form=True)
     return shown_by(certificate) if certificate else None
-
-
-def counting(transport: asyncio.Transport) -> asyncio.Transport:
-    """One whose `get_write_buffer_size` says what is not sent; without TLS that is any."""
-    return transport if transport.get_extra_info("sslcontext") is None else Pieces(transport)
-
-
-class Pieces(asyncio.Transport):
-    """A TLS transport that counts what is not sent.
-
-    It counts what waits to be encrypted, but hands all of one write to the transport below, where nobody can
-    see it; only when that one is full does it keep, and count, the rest. So an answer is written in pieces.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__()
-        self._transport = transport
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if len(data) <= PIECE:
-            self._transport.write(data)
-            return
-        view = memoryview(data)
-        for at in range(0, len(view), PIECE):
-            self._transport.write(view[at : at + PIECE])
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        for data in list_of_data:
-            self.write(data)
-
-    def can_write_eof(self) -> bool:
-        return self._transport.can_write_eof()
-
-    def write_eof(self) -> None:
-        self._transport.write_eof()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._transport.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def is_reading(self) -> bool:
-        return self._transport.is_reading()
 
 
 def _why(error: Exception) -> str:

@@ -2,9 +2,10 @@
 
 Every LOOK_S the files are looked at (a few system calls); those that are others now, and have been for one
 look, are read in a thread and put in place on the loop, and whoever holds what they allow looks at it again
-(`review`). A file that is being written is not read: of half a file keys are missing, or the rules of one,
-which would then allow every topic. What cannot be used leaves all as it was, and the log says what is wrong
-with it, once for each change.
+(`review`), before anything else is read. A file that is being written is not read: of half a file keys are
+missing, or the rules of one, which would then allow every topic. What cannot be used leaves all as it was,
+and the log says once what is wrong with it. It may be nothing that the files say (no descriptors were left),
+and they would never be others: so what failed is tried again, or a key that was revoked would stay.
 
     12:00:00   keys.toml is another           it may be half written
     12:00:02   it is as it was at 12:00:00    read; connections by a key that is gone end
@@ -19,6 +20,8 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
+RETRY_LOOKS = 5
+"""After so many looks what could not be used is tried again."""
 
 Stamps = tuple[tuple[int, int, int, int] | None, ...]
 """Of each file what tells it from another that takes its place; None: it is not there."""
@@ -50,6 +53,10 @@ class Watch:
         """What the files were when they were read, be it in vain."""
         self._seen = list(self._read)
         """What they were at the last look."""
+        self._faults = [""] * len(watched)
+        """What is wrong with them, if something is."""
+        self._looks = [0] * len(watched)
+        """Since they were read."""
 
     def start(self) -> None:
         """Begin to look, if there is anything to look at."""
@@ -68,15 +75,18 @@ class Watch:
 
     async def look(self, *, is_told: bool) -> None:
         """Read what has changed and stands still; `is_told`: read all of it anyway."""
-        has_news = False
         for at, one in enumerate(self._watched):
             now = stamps_of(one.paths)
             is_still, self._seen[at] = now == self._seen[at], now
-            if one.paths and (is_told or (is_still and now != self._read[at])):
-                self._read[at] = now
-                has_news = await _read_again(one) or has_news
-        if has_news:
-            self._review()
+            is_other = is_told or now != self._read[at]
+            self._looks[at] += 1
+            is_retried = bool(self._faults[at]) and self._looks[at] >= RETRY_LOOKS
+            if one.paths and (is_told or (is_still and (is_other or is_retried))):
+                self._read[at], self._looks[at] = now, 0
+                fault = await _read_again(one, "" if is_other else self._faults[at])
+                self._faults[at] = fault
+                if not fault:
+                    self._review()
 
     async def _run(self) -> None:
         while True:
@@ -93,16 +103,20 @@ class Watch:
                 log.exception("files could not be looked after")
 
 
-async def _read_again(one: Watched) -> bool:
-    """Whether there is something new in place."""
+async def _read_again(one: Watched, known: str) -> str:
+    """What is wrong with it, empty: it is in place. `known`: what the log says already."""
     try:
         put = await asyncio.to_thread(one.again)
         put()
-    except (OSError, ValueError) as error:
-        log.error("%s: what was read before stays: %s", one.name, error)
-        return False
+    except Exception as error:
+        fault = str(error) or repr(error)
+        if fault != known:
+            is_expected = isinstance(error, OSError | ValueError)
+            text = "%s: what was read before stays: %s"
+            log.error(text, one.name, fault, exc_info=None if is_expected else error)
+        return fault
     log.info("%s: read again", one.name)
-    return True
+    return ""
 
 
 def stamps_of(paths: Sequence[Path]) -> Stamps:

@@ -179,7 +179,7 @@ class Commit:
 
     def check_pending(self, count: int, owner: bytes) -> None:
         """Raise Refused if so many more would be more than may be pending, in all or of their owner."""
-        if self._waiting.pending + count > self.caps.pending:
+        if count and self._waiting.pending + count > self.caps.pending:
             raise Refused("over-quota", f"{self.caps.pending} messages are pending, as many as may be")
         quota = self._quota_of(owner) if owner and count else 0
         if quota and self._owned.pending(owner) + count > quota:

@@ -432,7 +432,7 @@ class RocksStore:
         try:
             self._checked(lambda: self._synced.check(db.latest_sequence_number()))
         except Corrupt:
-            db.close()
+            _close(db)
             raise
         try:
             there = [table for table in Table if table.value in names]

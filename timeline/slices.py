@@ -214,6 +214,16 @@ class Directory:
             if before(piece.end_ms) > start and before(piece.start_ms) < end:
                 yield piece
 
+    def first_over(self, start: Position, end: Position) -> Slice | None:
+        """The first of `over`, for who goes on behind it when the directory may be another."""
+        for at in range(max(0, self._by_start.bisect_right(at_of(start)) - 1), len(self._by_start)):
+            piece: Slice = self._by_start.peekitem(at)[1]
+            if before(piece.start_ms) >= end:
+                return None
+            if before(piece.end_ms) > start:
+                return piece
+        return None
+
     def adopt(self, piece: Slice) -> None:
         """Enter a slice that is known to overlap none (recovery, split)."""
         self._by_start[piece.start_ms] = piece

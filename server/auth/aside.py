@@ -9,7 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 THREADS = 2
-"""Checks at a time; each takes some 20 MiB."""
+"""Checks at a time."""
+CHECK_BYTES = 20 << 20
+"""What one takes."""
 
 
 class Aside(Protocol):

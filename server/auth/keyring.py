@@ -47,7 +47,7 @@ WAITING_MAX = 256
 KEY_BYTES_MAX = 1_024
 """A longer key or password is wrong without a check."""
 OWN_NAME = "fasti-server"
-"""What the server's own programs are called. The keys file can have no such key."""
+"""What the server's own programs are called. No file can have such a key or user."""
 
 
 class Why(Enum):
@@ -267,6 +267,13 @@ class Keyring:
             principal.revoke()
         return Rights(principal, client_id)
 
+    def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:
+        """What `rights_of` allows to be published, and how many rules have been looked at for that."""
+        if self.is_open:
+            return True, 0
+        principal = self._own if name == OWN_NAME else self._principals.get(name)
+        return (False, 0) if principal is None else principal.may_send(client_id, topic)
+
     def quota_of(self, owner: bytes) -> int:
         """How many messages of that name may be pending; 0: any number, as of one that counts no more."""
         entry = self._entries.get(owner.decode())
@@ -298,6 +305,8 @@ class Keyring:
         acl = None if acl_path is None else read_acl(acl_path)
         if password_path is not None:
             for user, stored in read_passwords(password_path).items():
+                if user == OWN_NAME:
+                    raise KeysFileError(password_path, 0, f"{OWN_NAME} is the server itself", "user")
                 if user in entries:
                     raise KeysFileError(password_path, 0, f"{shown(user)} is in auth.keys_file too", "user")
                 grant = EVERYTHING if acl is None else acl.grant(user)

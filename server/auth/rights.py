@@ -6,8 +6,9 @@ A rule is a topic filter that may hold `%c` (the client id), `%u` (the principal
     deliver   orders/+/state   of what it subscribes to, it is sent these only
 
 A value that holds `/`, `+` or `#`, or begins with `$`, would widen the rule that it is put into: such a rule
-allows nothing. So does one with `%c` where there is no client, over HTTP. What is denied comes before what is
-allowed.
+allows nothing. So does one with `%c` where there is no client, over HTTP, and for a client whose id is longer
+than VALUE_BYTES_MAX: a message says no more of it, by which it is judged on its way. What is denied comes
+before what is allowed.
 
 Three questions, as three things are done: `may_publish` a topic, `may_subscribe` to a filter (all that it can
 match has to be allowed), `may_receive` a topic, which is asked when a message is on its way and not when it
@@ -15,14 +16,16 @@ was subscribed to: a rule that is made later holds for what is retained, delayed
 `may_publish` is asked again of who has sent it (server/delivery/owners).
 
 A principal lives as long as its key, and its `grant` is replaced when the file says something else; `Rights`
-are its rules for one client, with the answers remembered until then.
+are its rules for one client, with the answers remembered until then. Who asks for one topic each of very many
+clients (`Principal.may_send`) has nothing made ready for each: of the rules only those are put in words that
+begin like the topic.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from timeline.filters import covers, matcher
+from timeline.filters import covers, matcher, matches
 
 from .bucket import Bucket
 
@@ -36,7 +39,12 @@ REMEMBERED_BYTES = 4 << 10
 """Of these topics; a longer one is not remembered."""
 _MARK = re.compile("%[cu%]")
 _VALUE = re.compile("%[cu]")
+VALUE_BYTES_MAX = 255
+"""Of a name or client id that is put into a rule."""
 _WIDENING = frozenset("/+#\0")
+_BEGIN = re.compile("[^%+#]*")
+Fits = Callable[[str], bool]
+"""Whether a rule matches a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ NO_GRANT = Grant(frozenset(), NOTHING, NOTHING, NOTHING)
 class Principal:
     """Somebody who has shown a key, or anybody. Only the keyring changes it."""
 
-    __slots__ = ("bucket", "grant", "here", "is_live", "last_used_ms", "name")
+    __slots__ = ("_sends", "_shared", "bucket", "grant", "here", "is_live", "last_used_ms", "name")
 
     def __init__(self, name: str, grant: Grant, mono: Callable[[], float]) -> None:
         """`name`: empty for who has shown nothing. `mono`: seconds that elapse."""
@@ -88,11 +96,15 @@ class Principal:
         self.bucket = Bucket(grant.rate, mono)
         self.here = Rights(self, "")
         """Its rights where there is no client id."""
+        self._sends: _Sends | None = None
+        self._shared: dict[str, Fits] | None = None
 
     def replace(self, grant: Grant) -> None:
         """The file says something else of it now."""
         if grant != self.grant:
             self.grant = grant
+            self._sends = None
+            self._shared = None
             self.bucket.resize(grant.rate)
 
     def revoke(self) -> None:
@@ -102,6 +114,23 @@ class Principal:
 
     def has(self, scope: str) -> bool:
         return scope in self.grant.scopes
+
+    def fits(self, text: str) -> "Fits":
+        """What a rule of a client matches, as it is with its name put in. Those without a mark are the same
+        for all clients, of which there may be 100,000."""
+        if self._shared is None:
+            self._shared = {one: matcher(one) for one in _unmarked(self.grant)}
+        return self._shared.get(text) or matcher(text)
+
+    def may_send(self, client_id: str, topic: bytes) -> tuple[bool, int]:
+        """What `may_publish` of that client's rights says, and how many rules have been looked at."""
+        rules = self.grant.publish
+        if SCHEDULE not in self.grant.scopes or rules.is_every:
+            return SCHEDULE in self.grant.scopes, 0
+        if self._sends is None:
+            self._sends = _Sends(rules)
+        text = topic.decode()
+        return _match(Rights(self, client_id).bound(self._sends.narrowed(text)), text), self._sends.count
 
 
 class Rights:
@@ -114,7 +143,7 @@ class Rights:
         self.principal = principal
         self._client_id = client_id
         self._grant: Grant | None = None
-        self._publish = self._deliver = _Answers(NOTHING)
+        self._publish = self._deliver = _Answers(NOTHING, matcher)
         self._subscribe = NOTHING
 
     @property
@@ -161,11 +190,13 @@ class Rights:
     def _learn(self) -> None:
         grant = self.principal.grant
         self._grant = grant
-        self._publish = _Answers(self._bound(grant.publish) if SCHEDULE in grant.scopes else NOTHING)
-        self._deliver = _Answers(self._bound(grant.deliver) if READ in grant.scopes else NOTHING)
-        self._subscribe = self._bound(grant.subscribe) if READ in grant.scopes else NOTHING
+        publish = self.bound(grant.publish) if SCHEDULE in grant.scopes else NOTHING
+        deliver = self.bound(grant.deliver) if READ in grant.scopes else NOTHING
+        self._publish = _Answers(publish, self.principal.fits)
+        self._deliver = _Answers(deliver, self.principal.fits)
+        self._subscribe = self.bound(grant.subscribe) if READ in grant.scopes else NOTHING
 
-    def _bound(self, rules: Rules) -> Rules:
+    def bound(self, rules: Rules) -> Rules:
         """The rules with client id and name put in. Of a denial that cannot be said everything is denied."""
         if rules.otherwise is not None:
             return replace(rules, otherwise=self._patterns(rules.otherwise))
@@ -189,6 +220,7 @@ class Rights:
         with `$` because a value does: clients choose their ids.
         """
         values = {"%c": self._client_id, "%u": self.principal.name}
+        values = {mark: value if _is_short(value) else "" for mark, value in values.items()}
         if any(mark in value for value in values.values() for mark in "+#\0"):
             return NOTHING
 
@@ -210,10 +242,10 @@ class _Answers:
 
     __slots__ = ("_allow", "_bytes", "_deny", "_known", "_otherwise")
 
-    def __init__(self, rules: Rules) -> None:
-        self._otherwise = None if rules.otherwise is None else _Answers(rules.otherwise)
-        self._allow = None if rules.allow is None else [matcher(text) for text in rules.allow]
-        self._deny = [matcher(text) for text in rules.deny]
+    def __init__(self, rules: Rules, fits: Callable[[str], Fits]) -> None:
+        self._otherwise = None if rules.otherwise is None else _Answers(rules.otherwise, fits)
+        self._allow = None if rules.allow is None else [fits(text) for text in rules.allow]
+        self._deny = [fits(text) for text in rules.deny]
         self._known: dict[bytes, bool] = {}
         self._bytes = 0
 
@@ -243,9 +275,56 @@ class _Answers:
         return self._otherwise is not None and self._otherwise.match(topic)
 
 
+class _Sends:
+    """Rules by what they begin with. `count`: how many there are."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._allow = _begun(rules.allow or ())
+        self._deny = _begun(rules.deny)
+        self._otherwise = None if rules.otherwise is None else _Sends(rules.otherwise)
+        self.count: int = len(self._allow) + len(self._deny)
+        if self._otherwise is not None:
+            self.count += self._otherwise.count
+
+    def narrowed(self, topic: str) -> Rules:
+        """Without those that cannot match the topic; a denial with a mark in it stays, as it may deny all."""
+        allow = tuple(text for begin, text in self._allow if topic.startswith(begin))
+        deny = tuple(text for begin, text in self._deny if topic.startswith(begin) or "%" in text)
+        otherwise = None if self._otherwise is None else self._otherwise.narrowed(topic)
+        return Rules(None if self._rules.allow is None else allow, deny, otherwise)
+
+
+def _unmarked(grant: Grant) -> Iterator[str]:
+    """The rules that say the same for every client."""
+    for rules in (grant.publish, grant.deliver, grant.publish.otherwise, grant.deliver.otherwise):
+        if rules is not None:
+            yield from (text for text in (*(rules.allow or ()), *rules.deny) if "%" not in text)
+
+
+def _begun(rules: Iterable[str]) -> list[tuple[str, str]]:
+    """Each with what every topic begins with that it matches; `a/#` matches `a` too."""
+    found = ((_BEGIN.match(text), text) for text in rules)
+    return [(begin[0].removesuffix("/"), text) for begin, text in found if begin is not None]
+
+
+def _match(rules: Rules, topic: str) -> bool:
+    """As `_Answers.match`, for once."""
+    if any(matches(denied, topic) for denied in rules.deny):
+        return False
+    if rules.allow is None or any(matches(allowed, topic) for allowed in rules.allow):
+        return True
+    return rules.otherwise is not None and _match(rules.otherwise, topic)
+
+
 def _is_level(value: str) -> bool:
     """Whether a value is one level of a topic, and nothing more."""
-    return bool(value) and not value.startswith("$") and _WIDENING.isdisjoint(value)
+    is_one = bool(value) and not value.startswith("$") and _WIDENING.isdisjoint(value)
+    return is_one and _is_short(value)
+
+
+def _is_short(value: str) -> bool:
+    return len(value) <= VALUE_BYTES_MAX and len(value.encode()) <= VALUE_BYTES_MAX
 
 
 def _admits(allowed: str, topic_filter: str) -> bool:

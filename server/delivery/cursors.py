@@ -49,7 +49,9 @@ ASKED_COST = 32_768
 """Flights and subscriptions that one batch takes in, of those whom nobody waits for, and in all. About 1 ms
 and 4 ms."""
 LAZY_PAUSE = 9
-"""After writing those whom nobody waits for, so many times as long as it took is for something else."""
+"""After writing those whom nobody waits for, so many times as long as it took is for something else, ..."""
+LAZY_PAUSE_MAX_S = 0.2
+"""... but no longer than this: on a busy machine most of the time that it took was others' already."""
 NEVER = float("inf")
 
 
@@ -315,7 +317,7 @@ class Cursors(Rider):
                     log.exception("the cursor of %r cannot be written", subscriber.session.client_id)
                     self.dirty.discard(subscriber)
         ended = self._clock.mono()
-        self._lazy_from = ended + LAZY_PAUSE * (ended - started)
+        self._lazy_from = ended + min(LAZY_PAUSE * (ended - started), LAZY_PAUSE_MAX_S)
 
     def _write_cursor(self, commit: Commit, subscriber: Subscriber, mono: float) -> int:
         """The cursor, and the subscriptions too if they are not stored as they are; what it cost.

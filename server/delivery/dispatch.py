@@ -239,7 +239,10 @@ class Dispatch(Rider):
             owner = message.record.owner
             if owner:
                 self._passed(owner)
-                if not self._owners.allow(message.record):
+                may_have = self._owners.allow(message.record)
+                if self._owners.cost:
+                    cost += self._owners.take_cost()
+                if not may_have:
                     # In its place on the timeline, for who reads it again when the owner may.
                     self._tail.append(place, message, size)
                     continue

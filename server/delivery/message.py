@@ -16,7 +16,7 @@ SHARED_MS = 1_000
 
 
 def publisher_of(client_id: str) -> bytes:
-    """A client id as it is stored with what the client publishes."""
+    """A client id as it is stored with what the client publishes; no rule is for a longer one."""
     return client_id.encode()[:255]
 
 

@@ -11,9 +11,10 @@ row stays, and is handed out to who reads it again when its owner may.
 
 Everybody's: what has no owner, because nobody had to show a key or the server itself made it.
 
-Answers are remembered up to REMEMBERED_BYTES, and the rules of RIGHTS_MAX clients that they come from; at
-either bound all of that kind is forgotten, and both when the files change (`forget`). It is asked once for
-each delivery of a session that reads on, so the usual case, no owner, comes first.
+Answers are remembered up to REMEMBERED_BYTES; at the bound all are forgotten, and when the files change
+(`forget`). One that is not remembered takes a while where there are many rules, and a thousand clients may
+each have a message due at once: what these cost is summed up for who has a budget (`cost`). It is asked once
+for each delivery of a session that reads on, so the usual case, no owner, comes first.
 """
 
 import logging
@@ -30,12 +31,14 @@ log = logging.getLogger(__name__)
 REMEMBERED_BYTES = 4 << 20
 ANSWER_OVERHEAD = 300
 """Bytes of a remembered answer besides its names and topic."""
-RIGHTS_MAX = 1_000
-RIGHTS_BYTES = 12_000
-"""Of a client's rules, with what these remember themselves."""
+ANSWER_COST = 10
+"""What an answer costs that was not remembered, each some 2 us, ..."""
+COST_RULES = 16
+"""... and one more for each so many rules."""
 
-RightsOf = Callable[[str, str], Rights | None]
-"""What a client may, by the name of its key and its id; None: everything."""
+MaySend = Callable[[str, str, bytes], tuple[bool, int]]
+"""Whether a client, by the name of its key and its id, may publish to a topic, and how many rules have been
+looked at."""
 
 
 def owner_of(rights: Rights | None) -> bytes:
@@ -52,6 +55,8 @@ class Auth(Protocol):
 
     def rights_of(self, name: str, client_id: str) -> Rights | None: ...
 
+    def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]: ...
+
     def quota_of(self, owner: bytes) -> int:
         """How many messages of that name may be pending; 0: any number."""
 
@@ -64,6 +69,9 @@ class Open:
     def rights_of(self, name: str, client_id: str) -> None:
         """Everything."""
 
+    def may_send(self, name: str, client_id: str, topic: bytes) -> tuple[bool, int]:  # noqa: ARG002
+        return True, 0
+
     def quota_of(self, owner: bytes) -> int:  # noqa: ARG002
         return 0
 
@@ -71,13 +79,19 @@ class Open:
 class Owners:
     """Asked by dispatch and by replay. `withheld`: how often the answer was no."""
 
-    def __init__(self, rights_of: RightsOf) -> None:
-        self._rights_of = rights_of
+    def __init__(self, may_send: MaySend) -> None:
+        self._may_send = may_send
         self._known: dict[tuple[bytes, bytes, bytes], bool] = {}
         """By owner, publisher and topic."""
-        self._rights: dict[tuple[bytes, bytes], Rights | None] = {}
         self._bytes = 0
+        self.cost = 0
+        """Of answers that were not remembered, since `take_cost`."""
         self.withheld = 0
+
+    def take_cost(self) -> int:
+        """`cost`, which begins anew."""
+        cost, self.cost = self.cost, 0
+        return cost
 
     def allow(self, record: Record) -> bool:
         """Whether a message may be handed out; if not, that is counted."""
@@ -95,7 +109,6 @@ class Owners:
     def forget(self) -> None:
         """The files say something else now."""
         self._known = {}
-        self._rights = {}
         self._bytes = 0
 
     def _find(self, owner: bytes, publisher: bytes, topic: bytes) -> bool:
@@ -104,13 +117,9 @@ class Owners:
         if self._bytes + size > REMEMBERED_BYTES:
             self._known = {}
             self._bytes = 0
-        client = owner, publisher
-        if client not in self._rights:
-            if len(self._rights) >= RIGHTS_MAX:
-                self._rights = {}
-            self._rights[client] = self._rights_of(*(name.decode(errors="replace") for name in client))
-        rights = self._rights[client]
-        answer = rights is None or rights.may_publish(topic)
+        names = owner.decode(errors="replace"), publisher.decode(errors="replace")
+        answer, rules = self._may_send(*names, topic)
+        self.cost += ANSWER_COST + rules // COST_RULES
         if not answer:
             name = shown(owner)
             log.warning("withheld: %s may not send to %s", name, shown(topic), extra=by(name))

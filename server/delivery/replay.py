@@ -47,6 +47,8 @@ TURN_ROWS = 1_000
 TURN_SENT = 100
 """Of them, how many are sent while others wait for a turn: were it all, a session with a wide window would
 have its whole backlog before the last of 2,000 had a message."""
+TURN_OWNERS = 2_000
+"""What it may cost in a turn to find out whether their owners may send them (server/delivery/owners)."""
 TURN_RESENDS = 250
 """Messages that are sent again in a turn: some 5 ms."""
 TURN_COST = 1_000
@@ -237,6 +239,7 @@ class Replay:
                     if message is not None:
                         left -= COST_SENT
                         may_have = self._owners.allow(message.record)
+                        left -= self._owners.take_cost()
                         if may_have and not subscriber.offer_retained(message, subscription):
                             return Progress.BLOCKED
                 asked.topic = topic
@@ -268,6 +271,7 @@ class Replay:
         """Move the read position over a stretch; False if there was no room for a message."""
         session = subscriber.session
         count, left = 0, TURN_SENT if self._ready else TURN_ROWS
+        self._owners.take_cost()  # what others have spent
         for place, message in self._stretch(subscriber, session.read, horizon):
             count += 1
             if message is not None:
@@ -278,7 +282,7 @@ class Replay:
                 if message[0].shard < 0 and not is_owed(*message):
                     self._owed.caught(place)
             session.read = place
-            if not left:
+            if not left or self._owners.cost >= TURN_OWNERS:
                 return True
         if count < TURN_ROWS:
             session.read = horizon

@@ -24,6 +24,7 @@ from aiohttp.typedefs import Middleware
 
 from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import Principal, Rights
+from ..networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
 from .problems import Problem
@@ -35,6 +36,7 @@ __all__ = [
     "changes",
     "charge",
     "check_send",
+    "client_of",
     "not_to_send",
     "owns",
     "rights_of",
@@ -122,6 +124,12 @@ class Access:
 def rights_of(request: web.Request) -> Rights | None:
     """What who sent the request may; None: everything, nobody is asked for keys."""
     return request.get(RIGHTS)
+
+
+def client_of(request: web.Request) -> str:
+    """Who is meant where clients share something: a key, or where keys are not asked for a network."""
+    rights = rights_of(request)
+    return network_of(request.remote or "") if rights is None else f"key {rights.name}"
 
 
 def sees(request: web.Request) -> Sees | None:

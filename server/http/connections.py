@@ -3,17 +3,19 @@
 A connection has bounds of its own in time (server/http/front.py), which are looked at here for all of them,
 twice a second: one timer instead of one for each request. What a client has sent ahead counts at once, what
 it does not read when all are looked at, or when a large answer does not go out. Above `http.buffered_bytes`
-the one that holds most is cut, as often as it takes.
+one is cut, as often as it takes: of the network that holds most the one that holds most. Were it the largest
+of all, a hundred that hold a little each would have everybody else's answers cut.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
 from ..config import Http
 from ..logs import by
 from ..metrics import Metrics
-from ..networks import Networks
+from ..networks import Networks, network_of
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,8 @@ class Connections:
     def __init__(self, config: Http, metrics: Metrics) -> None:
         self._config = config
         self._metrics = metrics
-        self._all: set[Bounded] = set()
+        self._all: dict[Bounded, str] = {}
+        """Those that are open, and the network that each is from."""
         self._networks = Networks()
         self._kept_bytes = 0
         self._looked_s: float | None = None
@@ -74,7 +77,7 @@ class Connections:
         return True
 
     def add(self, connection: Bounded) -> None:
-        self._all.add(connection)
+        self._all[connection] = network_of(connection.address)
         self._metrics.connections += 1
         self._networks.add(connection.address)
 
@@ -82,7 +85,7 @@ class Connections:
         if connection not in self._all:
             return
         self.keep(connection, 0)
-        self._all.discard(connection)
+        del self._all[connection]
         self._metrics.connections -= 1
         self._networks.discard(connection.address)
 
@@ -106,16 +109,25 @@ class Connections:
         self.relieve()
 
     def relieve(self) -> None:
-        """Cut those that hold most, while all hold more than they may."""
+        """Cut connections, while all hold more than they may."""
         held = {one: one.kept_bytes + one.unsent_bytes for one in self._all}
         over = sum(held.values()) - self._config.buffered_bytes
-        for connection in sorted(held, key=lambda one: -held[one]) if over > 0 else ():
+        if over <= 0:
+            return
+        totals: Counter[str] = Counter()
+        rising: dict[str, list[Bounded]] = {}
+        for one in sorted(held, key=held.__getitem__):
+            network = self._all[one]
+            totals[network] += held[one]
+            rising.setdefault(network, []).append(one)
+        while over > 0:
+            ((network, _),) = totals.most_common(1)
+            connection = rising[network].pop()
             log.warning(
-                "connection closed: http.buffered_bytes are held, and no other holds so many",
+                "connection closed: http.buffered_bytes are held, and from nowhere else so many",
                 extra=by(connection.address),
             )
             self.note("http.buffered_bytes")
             connection.cut()
             over -= held[connection]
-            if over <= 0:
-                return
+            totals[network] -= held[connection]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from shards.read import Row
 from shards.record import is_message
 from timeline.position import Position, at_of, before
-from timeline.slices import Shard
+from timeline.slices import Shard, Slice
 
 from .timeline import Timeline
 from .turns import Turn
@@ -59,12 +59,20 @@ class Density:
                 if start <= row[0] < self._end and wanted(row):
                     self._add(row[0], 1)
         await turn.begin()
-        for number, start, end in self._by_numbers(structures, is_exact=is_all and not topic):
-            await self._read(number, start, end, wanted, turn, is_abandoned)
+        # Slice by slice, each looked up when it is its turn: what has to be read of 20,000 is a long list.
+        low, pieces = self._low, 0
+        while (piece := self._timeline.directory.first_over(low, self._end)) is not None:
+            pieces += 1
+            if turn.is_over(pieces):
+                await turn.begin()
+                continue  # the directory may be another by now
+            for number, start, end in self._by_numbers(piece, structures, is_exact=is_all and not topic):
+                await self._read(number, start, end, wanted, turn, is_abandoned)
+            low = before(piece.end_ms)
         return self.counts
 
     def _by_numbers(
-        self, structures: set[int] | None, *, is_exact: bool
+        self, piece: Slice, structures: set[int] | None, *, is_exact: bool
     ) -> list[tuple[int, Position, Position]]:
         """Count the shards whose own figures are enough; give the numbers of the others, whose rows have to
         be read, each with the span to read.
@@ -72,15 +80,13 @@ class Density:
         A split, or the copying after it, may come in between: the number of a row's shard stays.
         """
         left = []
-        retried = self._timeline.retried_slices(self._low, self._end) if is_exact else set()
-        for piece in self._timeline.directory.over(self._low, self._end):
-            for shard in piece.over(self._low, self._end, structures):
-                is_own = shard.number in piece.shards
-                is_told = is_exact and is_own and piece.start_ms not in retried
-                if is_told and self._is_inside(shard):
-                    self._add(shard.first, shard.live)
-                elif shard.live:
-                    left.append((shard.number, *piece.within(self._low, self._end)))
+        is_told = is_exact and not self._timeline.has_retries(piece)
+        for shard in piece.over(self._low, self._end, structures):
+            is_own = shard.number in piece.shards
+            if is_told and is_own and self._is_inside(shard):
+                self._add(shard.first, shard.live)
+            elif shard.live:
+                left.append((shard.number, *piece.within(self._low, self._end)))
         return left
 
     def _is_inside(self, shard: Shard) -> bool:

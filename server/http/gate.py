@@ -5,13 +5,21 @@ or in it, which the writer counts. Here a body is counted from the first byte re
 bound a request is refused with 429 before its body is read. A body whose length is not announced, or that
 comes compressed, counts as the largest that may be. One request is let through however large, so that none
 starves. A client that waits for "100 Continue" hears it when there is room for its body.
+
+Who announces much and sends it slowly holds what it has announced for hours. So the bodies of one client
+(access.py) may be as many bytes as they leave free for others:
+
+    a bound of 128 MiB      one client holds 64 at most; beside it another 32, beside both a third 16 ...
 """
+
+from collections import Counter
 
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Middleware
 
 from ..config import Config
 from ..writer import Busy, Writer
+from .access import client_of
 from .answers import Handler, problem_of_write
 from .problems import Problem
 
@@ -21,7 +29,10 @@ class Gate:
 
     def __init__(self, config: Config, writer: Writer) -> None:
         self._max_body = config.http.max_body
+        self._max_bytes = config.limits.queued_bytes
         self._writer = writer
+        self._held: Counter[str] = Counter()
+        """Bytes of bodies by client; one without any is not kept."""
 
     def middleware(self) -> Middleware:
         @web.middleware
@@ -29,15 +40,16 @@ class Gate:
             if not request.body_exists:
                 return await handler(request)
             size = self.size(None if "Content-Encoding" in request.headers else request.content_length)
+            client = client_of(request)
             try:
-                self._writer.enter(size)
+                self._enter(client, size)
             except Busy as error:
                 raise problem_of_write(error) from None
             try:
                 await _go_ahead(request)
                 return await handler(request)
             finally:
-                self._writer.leave(size)
+                self._leave(client, size)
 
         return bounded
 
@@ -47,6 +59,20 @@ class Gate:
         if size > self._max_body:
             raise Problem("too-large", f"the body has {size} bytes, http.max_body is {self._max_body}")
         return size
+
+    def _enter(self, client: str, size: int) -> None:
+        """Raises Busy."""
+        held = self._held[client]
+        if held and held + size > self._max_bytes - self._writer.queued_bytes:
+            raise Busy(f"{held} bytes of one client's requests are under way, as many as are left for others")
+        self._writer.enter(size)
+        self._held[client] = held + size
+
+    def _leave(self, client: str, size: int) -> None:
+        self._writer.leave(size)
+        self._held[client] -= size
+        if not self._held[client]:
+            del self._held[client]
 
 
 async def unasked(request: web.Request) -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from ..logs import by, shown
-from ..tls import counting
+from ..unsent import counting
 from .answers import SERVER
 from .problems import Problem
 

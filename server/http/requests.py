@@ -4,6 +4,7 @@ A parameter that is not known is refused by name, because one that is silently n
 answer that looks right. So is one that stands twice.
 """
 
+import asyncio
 import re
 from collections.abc import Collection
 from typing import TypeVar
@@ -100,7 +101,7 @@ async def whole_body(request: web.Request) -> bytes:
         return raw
     if UNPACKED not in request:
         try:
-            request[UNPACKED] = unpacked(raw, encoding, request.client_max_size)
+            request[UNPACKED] = await asyncio.to_thread(unpacked, raw, encoding, request.client_max_size)
         except TooLong:
             text = f"the body has more than {request.client_max_size} bytes, http.max_body"
             raise Problem("too-large", text) from None

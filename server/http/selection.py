@@ -214,21 +214,20 @@ async def count(
     if query.state != PENDING or query.topic or sees is not None:
         return await _count_rows(timeline, query, sees, turn, is_abandoned)
     start = max(query.start, Position(timeline.horizon.position + 1))
-    retried = timeline.retried_slices(start, query.end)
-    if query.is_whole and not retried and not timeline.held:
+    if query.is_whole and not timeline.held and timeline.reader.next_retry(start, query.end) is None:
         return timeline.pending
     held = [place for place, _, value in timeline.reader.held() if is_message(value)]
     total = sum(1 for place in held if query.start <= place < query.end)
     # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
     await turn.begin()
     pieces = 0
-    while (piece := next(timeline.directory.over(start, query.end), None)) is not None:
+    while (piece := timeline.directory.first_over(start, query.end)) is not None:
         pieces += 1
         if turn.is_over(pieces):
             await turn.begin()
             continue  # the directory may be another by now
         first, last = before(piece.start_ms), before(piece.end_ms)
-        is_plain = not piece.borrowed and piece.start_ms not in retried
+        is_plain = not piece.borrowed and not timeline.has_retries(piece)
         if start <= first and last <= query.end and is_plain:
             total += piece.live
         else:

@@ -10,11 +10,11 @@ emptiest millisecond.
     ...                                   when all 64 have one, the first stretch again, 74 ms further on
 
 Counting and placing may not be interleaved with another request's, or both would find the same place empty:
-whoever spreads holds `lock` until the messages are placed. What has been counted is remembered for the time
-of one request, and the places that it has chosen itself are added.
+whoever spreads holds `lock` until the messages are placed, and counts in turns of its own (`Turns.apart`):
+the others wait for it, whatever else its client has asked for. What has been counted is remembered for the
+time of one request, and the places that it has chosen itself are added.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -22,7 +22,7 @@ from sortedcontainers import SortedList
 
 from .density import Density
 from .timeline import Timeline
-from .turns import Turn
+from .turns import Lock, Turn
 from .values.message_body import ParsedMessage
 
 PARTS = 64
@@ -36,7 +36,7 @@ class Spreader:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self.lock = asyncio.Lock()
+        self.lock = Lock()
 
     async def settled(
         self, messages: Sequence[ParsedMessage], now_ms: int, turn: Turn

@@ -10,7 +10,8 @@ from shards.read import Found
 from shards.record import Record, id_at
 from shards.recover import Opened
 from shards.state import Journal, State, state_of
-from timeline.position import MessageId, Position, at_of, before, message_id
+from timeline.position import MessageId, Position, before, message_id
+from timeline.slices import Slice
 
 
 class Timeline:
@@ -33,20 +34,10 @@ class Timeline:
         """Rows that wait because the clock was set back."""
         return self._opened.held
 
-    def retried_slices(self, start: Position, end: Position) -> set[int]:
-        """The slices, by start, that have retries at start <= position < end: their figures count these, too.
-
-        A look for each of them.
-        """
-        found: set[int] = set()
-        while (place := self.reader.next_retry(start, end)) is not None:
-            piece = self.directory.find(at_of(place))
-            if piece is None:
-                start = Position(place + 1)
-            else:
-                found.add(piece.start_ms)
-                start = before(piece.end_ms)
-        return found
+    def has_retries(self, piece: Slice) -> bool:
+        """Whether retries wait in the slice: its figures count these, too, which are no messages."""
+        start = max(before(piece.start_ms), Position(self.horizon.position + 1))
+        return self.reader.next_retry(start, before(piece.end_ms)) is not None
 
     def row_id(self, place: Position, number: int) -> MessageId:
         """What the row at `place` in the shard `number` is called: the id of a message that never moved."""

@@ -9,18 +9,24 @@ it, and the *clients* take turns, not the calls; a client is a key, or where key
     steps               A1 B1 C1 A2 B1 C1 A3 B1 C1 A4 B1 ...
 
 So a flood of calls makes itself wait. A call that comes alone waits for nobody. What waits is bounded by
-`http.connections`: a connection has one call under way. What the calls have gathered for their answers
-meanwhile is bounded by `http.buffered_bytes` together: beyond it a page ends where it is.
+`http.connections`: a connection has one call under way.
+
+What the calls have gathered meanwhile, for their answers or of their bodies, is bounded by
+`http.buffered_bytes` together. A client may hold as much of it as it leaves free, so that who fills it leaves
+half to the others. Beyond that a page ends where it is (`keep`), and who knows before how much it will be
+waits until there is room (`room`), again by client. Who holds something in that way asks for no more of it,
+so nobody waits for himself.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 
 from ..clock import Clock
-from ..networks import network_of
-from .access import rights_of
+from .access import client_of
 
 STEP_S = 0.005
 """How long a step may take, as far as rows of usual size are read; who reads them looks at the clock."""
@@ -37,6 +43,10 @@ class Turns:
         self.max_bytes = max_bytes
         self.kept_bytes = 0
         """What all of them have gathered."""
+        self._kept: Counter[str] = Counter()
+        """By client; one that has gathered nothing is not kept."""
+        self._wanting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        """By client, those that wait for room, and for how much. None is empty."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """By client, those that wait; the client whose turn is next is the first. None is empty."""
         self._is_taken = False
@@ -44,9 +54,11 @@ class Turns:
 
     def of(self, request: web.Request) -> "Turn":
         """The turns of this call."""
-        rights = rights_of(request)
-        client = network_of(request.remote or "") if rights is None else f"key {rights.name}"
-        return Turn(self, client, self._clock)
+        return Turn(self, client_of(request), self._clock)
+
+    def apart(self) -> "Turn":
+        """Of work that others wait for, whoever it is done for: no call of one of them slows it down."""
+        return Turn(self, "", self._clock)
 
     async def wait(self, client: str) -> None:
         """Until it is the turn of one more call of this client."""
@@ -59,15 +71,51 @@ class Turns:
         self._waiting.setdefault(client, deque()).append(future)
         await future
 
+    def has_room(self, client: str, size: int) -> bool:
+        """Whether the client may gather so much more."""
+        return self._kept[client] + size <= self.max_bytes - self.kept_bytes
+
+    async def room(self, client: str, size: int) -> None:
+        """`take`, when there is room; if nobody holds anything there is, for however much."""
+        if client in self._wanting or not self._is_free(client, size):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._wanting.setdefault(client, deque()).append((size, future))
+            try:
+                await future
+            except asyncio.CancelledError:
+                if not future.cancelled():  # it has been given meanwhile
+                    self.give(client, size)
+                raise
+        else:
+            self.take(client, size)
+
+    def take(self, client: str, size: int) -> None:
+        """Count what the client has gathered, until `give`."""
+        self._kept[client] += size
+        self.kept_bytes += size
+
+    def give(self, client: str, size: int) -> None:
+        """It is gone; others may have room now."""
+        self.kept_bytes -= size
+        self._kept[client] -= size
+        if not self._kept[client]:
+            del self._kept[client]
+        for other, calls in list(self._wanting.items()):
+            while calls and (calls[0][1].done() or self._is_free(other, calls[0][0])):
+                wanted, future = calls.popleft()
+                if not future.done():  # who waited may have been given up
+                    self.take(other, wanted)
+                    future.set_result(None)
+            if not calls:
+                del self._wanting[other]
+
+    def _is_free(self, client: str, size: int) -> bool:
+        return not self.kept_bytes or self.has_room(client, size)
+
     def _next(self) -> None:
         """Another turn of the loop has begun."""
         self._is_taken = False
-        while self._waiting and not self._is_taken:
-            client = next(iter(self._waiting))
-            calls = self._waiting.pop(client)
-            future = calls.popleft()
-            if calls:
-                self._waiting[client] = calls  # behind the others
+        while not self._is_taken and (future := _next_of(self._waiting)) is not None:
             if not future.done():  # who waited may have been given up
                 future.set_result(None)
                 self._is_taken = True
@@ -96,11 +144,74 @@ class Turn:
 
     def keep(self, size: int) -> bool:
         """Count bytes that wait for the end of the call, until `release`. False: they are too many now."""
+        has_room = self._turns.has_room(self._client, size)
         self._kept_bytes += size
-        self._turns.kept_bytes += size
-        return self._turns.kept_bytes <= self._turns.max_bytes
+        self._turns.take(self._client, size)
+        return has_room
+
+    @asynccontextmanager
+    async def room(self, size: int) -> AsyncIterator[None]:
+        """Within it so many bytes count as gathered; entered when there is room for them."""
+        await self._turns.room(self._client, size)
+        try:
+            yield
+        finally:
+            self._turns.give(self._client, size)
 
     def release(self) -> None:
-        """What was gathered is given, or given up."""
-        self._turns.kept_bytes -= self._kept_bytes
+        """What was kept is given, or given up."""
+        if self._kept_bytes:
+            self._turns.give(self._client, self._kept_bytes)
         self._kept_bytes = 0
+
+    @asynccontextmanager
+    async def alone(self, lock: "Lock") -> AsyncIterator[None]:
+        """Hold the lock; clients, not calls, take turns at it."""
+        await lock.hold(self._client)
+        try:
+            yield
+        finally:
+            lock.let_go()
+
+
+class Lock:
+    """One call at a time holds it, and whoever waits for it waits for one call of each other client."""
+
+    def __init__(self) -> None:
+        self._is_held = False
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By client, as in `Turns`."""
+
+    async def hold(self, client: str) -> None:
+        """Returns when it is held."""
+        if not self._is_held:
+            self._is_held = True
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # it has been handed over meanwhile
+                self.let_go()
+            raise
+
+    def let_go(self) -> None:
+        """The next one holds it."""
+        while (future := _next_of(self._waiting)) is not None:
+            if not future.done():  # who waited may have been given up
+                future.set_result(None)
+                return
+        self._is_held = False
+
+
+def _next_of(waiting: dict[str, deque[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
+    """Of the client whose turn is next the call that waits longest; the client goes behind the others."""
+    if not waiting:
+        return None
+    client = next(iter(waiting))
+    calls = waiting.pop(client)
+    future = calls.popleft()
+    if calls:
+        waiting[client] = calls
+    return future

@@ -41,7 +41,8 @@ from ..delivery.subscriber import Closing
 from ..logs import by
 from ..networks import Networks
 from ..revoked import Shown
-from ..tls import common_name, counting, shown_on
+from ..tls import common_name, shown_on
+from ..unsent import counting
 from .door import Door
 from .state import Connection
 

@@ -10,11 +10,15 @@ An occurrence that was written while the clock was set back waits in the table `
 written when the wall clock has reached its due and it has left that table. So there is never more than one
 that is written and not yet dispatched, whatever the clock does, and a change takes it back.
 
+What is refused is asked for again a second later, and stands nobody in the way meanwhile: it may be that only
+the owner of its messages has as many pending as he may.
+
 What was noted in RAM when it was decided may be lost with its group; whenever the store has failed and is
 back all rows are read again. Bounds: `max_schedules`, and 100 requests to a round.
 """
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -105,6 +109,9 @@ class Schedules(Rider):
         self._passed: set[tuple[Position, str]] = set()
         """Passed by the horizon before this start: not delivered late by it."""
         self._asked: set[str] = set()
+        self._refused: deque[tuple[float, tuple[Position, str], SortedSet[tuple[Position, str]]]] = deque()
+        """When those that were refused are asked for again, s of monotonic time, and in which set they are
+        then: until then they are in none."""
         self._stuck: dict[str, Position] = {}
         """What cannot be followed: asked for no more, also when the rows are read again."""
         self._unreadable: set[bytes] = set()
@@ -126,6 +133,7 @@ class Schedules(Rider):
         self._places.clear()
         self._due.clear()
         self._held.clear()
+        self._refused.clear()
         self._unreadable.clear()
         for key, value in readable(self._store, Table.SCHEDULES, b"", NAMES_END):
             try:
@@ -141,7 +149,8 @@ class Schedules(Rider):
     @property
     def is_settled(self) -> bool:
         """Whether every occurrence whose time has come has its successor."""
-        return not self._asked and next(self._come(), None) is None
+        is_refused = any(self._places.get(name) == place for _, (place, name), _ in self._refused)
+        return not self._asked and not is_refused and next(self._come(), None) is None
 
     def _come(self) -> Iterator[tuple[Position, str]]:
         """Those whose occurrence the horizon has passed, or, of held ones, whose due the wall clock shows."""
@@ -155,13 +164,24 @@ class Schedules(Rider):
         """Ask the writer for what follows the occurrences that the horizon has passed."""
         if self._writer.broken is not None or self._clock.mono() < self._retry_at:
             return
-        for entry in list(islice((e for e in self._come() if e[1] not in self._asked), STEP)):
+        first = list(islice((e for e in self._come() if e[1] not in self._asked), STEP))
+        for entry in (*first, *self._again(STEP - len(first))):
             try:
                 self._asked.add(entry[1])
                 self._writer.submit(partial(self._advance, entry=entry), partial(self._advanced, entry[1]))
             except (Busy, StoreFailed):
                 self._asked.discard(entry[1])
                 return
+
+    def _again(self, most: int) -> list[tuple[Position, str]]:
+        """Those that were refused and are to be asked for again, which come behind all others."""
+        again: list[tuple[Position, str]] = []
+        while self._refused and self._refused[0][0] <= self._clock.mono() and len(again) < most:
+            _, entry, waiting = self._refused.popleft()
+            if self._places.get(entry[1]) == entry[0] and entry[1] not in self._asked:
+                waiting.add(entry)
+                again.append(entry)
+        return again
 
     def _advance(self, commit: Commit, entry: tuple[Position, str]) -> None:
         """In the writer: the next occurrence, if the row still names this one."""
@@ -193,7 +213,11 @@ class Schedules(Rider):
         self._asked.discard(name)
         if isinstance(answer, Refused):
             log.warning("schedule %s: its next message is refused, tried again: %s", name, answer)
-            self._retry_at = self._clock.mono() + RETRY_S
+            place = self._places.get(name)
+            for waiting in (self._due, self._held):
+                if place is not None and (place, name) in waiting:
+                    waiting.discard((place, name))
+                    self._refused.append((self._clock.mono() + RETRY_S, (place, name), waiting))
         elif isinstance(answer, Exception) and not isinstance(answer, StoreFailed):
             # It would fail again, and take others with it each time.
             log.error("schedule %s does not go on until it is changed or the server starts: %r", name, answer)
@@ -225,8 +249,8 @@ class Schedules(Rider):
     ) -> tuple[ScheduleRow, bool]:
         """Make or change a schedule; its row and whether it is new. Raises Refused.
 
-        A change counts from now on; what the old definition owed by then is written first. One that cannot
-        be read is no schedule: this one is new.
+        A change counts from now on; what the old definition owed by then is written first, if that is not
+        refused. One that cannot be read is no schedule: this one is new.
         """
         old, now_ms, taken_back = self._if_readable(commit, name), self._clock.wall_ms(), None
         is_new = old is None
@@ -238,9 +262,11 @@ class Schedules(Rider):
             return old, False
         else:
             if old.occurrence is not None and has_passed(commit, old.occurrence, now_ms):
-                # Written at once: what follows may be refused, and this one is placed.
-                old = self._successor(commit, name, old)
-                self._write(commit, name, old)
+                # Written at once: what follows may be refused, and this one is placed. Whose it was may have
+                # as many pending as he may, which who takes it over does not wait for.
+                with suppress(Refused):
+                    old = self._successor(commit, name, old)
+                    self._write(commit, name, old)
             row, taken_back = without(commit, old)
             row = self._from_now(row)
             # Of the same definition by somebody else only the owner is another.

@@ -6,31 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.support.http import http
+from tests.support.latencies import Latencies
 
 EVERY_S = 0.02
 
 
-class Lag:
-    """Milliseconds that calls of /livez took, one after the other, EVERY_S apart."""
-
-    def __init__(self) -> None:
-        self.ms: list[float] = []
-
-    def at(self, share: float) -> float:
-        """So long or less took this share of the calls."""
-        return sorted(self.ms)[int((len(self.ms) - 1) * share)]
-
-    def __str__(self) -> str:
-        parts = (
-            f"{name} {self.at(share):.1f} ms" for name, share in (("median", 0.5), ("p90", 0.9), ("max", 1))
-        )
-        return f"{len(self.ms)} calls of /livez meanwhile: {', '.join(parts)}"
-
-
 @asynccontextmanager
-async def lag_of(url: str) -> AsyncIterator[Lag]:
-    """Measured until the end of the block, which has to last for some calls."""
-    lag = Lag()
+async def lag_of(url: str) -> AsyncIterator[Latencies]:
+    """Of calls of /livez, one after the other, EVERY_S apart, until the end of the block."""
+    lag = Latencies()
 
     async def measure() -> None:
         async with http(url) as calls:

@@ -40,11 +40,12 @@ from server.offline import verify
 from server.schedules import retime
 from server.times import format_ms, parse_deliver_at
 from shards.errors import Corrupt, ShardsError, StoreFailed
+from shards.keys import owned
 from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.schedules import schedule_of
 from shards.store import Table
-from shards.tables import META_RETAINED
+from shards.tables import META_RETAINED, owned_value
 from shards.verify import verify_counts
 from tests.server.conftest import START_MS, running
 from tests.server.schedules.rig import Zoned
@@ -148,7 +149,8 @@ def _check_mark(folder: Path, said: Said) -> list[str]:
 
 
 def _spoil(folder: Path) -> None:
-    """A rotten block among rows of others, a shard without its row, a row that cannot be decoded."""
+    """A rotten block among rows of others, a shard without its row, a row that cannot be decoded, one that
+    points nowhere, an owner with less pending than is said."""
     numbers = list(range(2_000))
     random.Random(1).shuffle(numbers)
     path = folder / "data"
@@ -158,6 +160,8 @@ def _spoil(folder: Path) -> None:
     store = RocksStore(path, for_repair=True)
     batch = store.batch()
     batch.put(Table.SESSIONS, b"nobody's", b"\xff\xff")
+    batch.put(Table.MOVED, bytes(16), (START_MS + 400 * DAY_MS << 80 | 7).to_bytes(16, "big"))
+    batch.put(Table.META, owned(b"nobody"), owned_value(3, 0))
     some = next(iter(store.scan(Table.SHARDS, b"", b"\xff" * 16)))[0]
     stray = Home(int.from_bytes(some[:6], "big"), int.from_bytes(some[6:8], "big"))
     lost = stray.start_ms.to_bytes(6, "big") + stray.generation.to_bytes(2, "big") + b"\0\x09"

@@ -6,9 +6,6 @@ write that is cut off at exactly that byte.
 """
 
 import asyncio
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,23 +13,12 @@ import pytest
 from server.times import format_ms
 from tests.support.http import Http, http
 from tests.support.mqtt import payloads, wall_ms
-from tests.support.server import ServerProcess, run, serving
+from tests.support.server import run, serving
 
-from .test_disk_full import _message, _reader, _until_taken
+from .disks import later, limited, reader_of, until_taken
 
 FAR_MS = 4_000
 """Beyond the bound of dispatch that the last group can have written."""
-
-
-@contextmanager
-def limited(server: ServerProcess, size: int) -> Iterator[None]:
-    """No file of the server may grow beyond `size` bytes, nor be written there."""
-    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def _refused(calls: Http, payload: str) -> list[str]:
@@ -40,7 +26,7 @@ async def _refused(calls: Http, payload: str) -> list[str]:
     accepted: list[str] = []
     async with asyncio.timeout(60):
         while True:
-            answer = await calls.call("POST", "/v1/messages", _message(payload))
+            answer = await calls.call("POST", "/v1/messages", later(payload))
             if answer.status == 503:
                 return accepted
             assert answer.status == 201, answer
@@ -50,7 +36,7 @@ async def _refused(calls: Http, payload: str) -> list[str]:
 async def test_a_disk_that_takes_nothing_at_all(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with serving(data) as server, http(server.url) as calls:
-        reader = await _reader(server)
+        reader = await reader_of(server)
         due_ms = wall_ms() + FAR_MS
         soon = [await calls.schedule("soon/1", f"s{n}", deliver_at=format_ms(due_ms + n)) for n in range(20)]
         acked = [await calls.schedule("later", "x", deliver_in="1h")]
@@ -61,8 +47,8 @@ async def test_a_disk_that_takes_nothing_at_all(tmp_path: Path) -> None:
             assert (await calls.call("GET", "/readyz")).status == 503
             got = await reader.take_many(len(soon))
             assert payloads(got) == [f"s{n}" for n in range(20)]
-            assert (await calls.call("POST", "/v1/messages", _message("z"))).status == 503
-        acked.append(await _until_taken(calls))
+            assert (await calls.call("POST", "/v1/messages", later("z"))).status == 503
+        acked.append(await until_taken(calls))
         await calls.call("DELETE", f"/v1/messages/{acked[0]}", status=204)
         reader.drop()
         server.kill()
@@ -83,7 +69,7 @@ async def test_a_write_that_is_cut_off(tmp_path: Path, cut: int) -> None:
         log = max(data.glob("*.log"))
         with limited(server, log.stat().st_size + cut):
             acked += await _refused(calls, "y" * 800)
-        acked.append(await _until_taken(calls))
+        acked.append(await until_taken(calls))
         server.kill()
     async with serving(data) as server, http(server.url) as calls:
         rows = await calls.listed("state=pending")

@@ -5,74 +5,30 @@ takes the right to mount; without it the test is skipped.
 """
 
 import asyncio
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from server.times import format_ms, parse_deliver_at
+from server.times import parse_deliver_at
 from shards.mark import Mark
-from tests.support.http import Answer, Http, http
-from tests.support.mqtt import Peer, dial, payloads, user, wall_ms
+from tests.support.http import Http, http
+from tests.support.mqtt import dial, payloads, user
 from tests.support.server import ServerProcess, run, serving
 
+from .disks import LAG_MS, Filler, due_soon, later, reader_of, until_refused, until_taken
 from .lag import lag_of
-
-SIZE = "16m"
-LAG_MS = 900
-"""Nobody waits so long. The engine, closed on such a disk, waits for a second."""
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(path)]
-    try:
-        done = subprocess.run(mount, capture_output=True, text=True, timeout=10, check=False)
-    except OSError as error:
-        pytest.skip(f"no disk of its own for the test: {error}")
-    if done.returncode:
-        pytest.skip(f"no disk of its own for the test: {done.stderr.strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], capture_output=True, timeout=10, check=True)
-
-
-class Filler:
-    """A file that takes all the room there is."""
-
-    def __init__(self, disk: Path) -> None:
-        self._path = disk / "filler"
-
-    def fill(self, keep: int = 0) -> None:
-        """Leave `keep` bytes, about."""
-        with self._path.open("wb", buffering=0) as out:
-            for size in (1 << 16, 1 << 12):
-                try:
-                    while True:
-                        out.write(b"\0" * size)
-                except OSError:
-                    continue
-            if keep:
-                out.truncate(max(0, out.tell() - keep))
-
-    def free(self) -> None:
-        self._path.unlink(missing_ok=True)
 
 
 async def test_disk_full(small_disk: Path, record_property: Callable[[str, object], None]) -> None:
     data = small_disk / "data"
     filler = Filler(small_disk)
     async with serving(data) as server, http(server.url) as calls, lag_of(server.url) as lag:
-        reader = await _reader(server)
+        reader = await reader_of(server)
         acked = [await calls.schedule("before", f"b{n}", deliver_in="1h") for n in range(20)]
-        soon = await _due_soon(calls, 60)
+        soon = await due_soon(calls, 60)
         filler.fill()
-        refused = await _until_refused(calls)
+        refused = await until_refused(calls)
         assert refused.slug == "store-unavailable"
         assert "Retry-After" in refused.headers
         # Dispatch goes on: what was in RAM arrives, in time, while no write is taken.
@@ -91,16 +47,16 @@ async def test_disk_full(small_disk: Path, record_property: Callable[[str, objec
         assert (await calls.call("DELETE", f"/v1/messages/{acked[0]}")).status == 503
         assert (await calls.call("PATCH", f"/v1/messages/{acked[1]}", {"deliver_in": "2h"})).status == 503
         for body in ("a", "b"):
-            assert (await calls.call("POST", "/v1/messages", _message(body))).status == 503
+            assert (await calls.call("POST", "/v1/messages", later(body))).status == 503
         await calls.call("GET", "/livez", status=200)
         filler.free()
-        name = await _until_taken(calls)
+        name = await until_taken(calls)
         await calls.call("GET", "/readyz", status=200)
         await calls.call("DELETE", f"/v1/messages/{acked[0]}", status=204)
         await _whole(calls, acked, name)
         reader.drop()
         await asyncio.sleep(0.1)
-    record_property("counted", f"{len(soon)} delivered in time on a full disk; {lag}")
+    record_property("counted", f"{len(soon)} delivered in time on a full disk; /livez meanwhile: {lag}")
     assert lag.at(1) < LAG_MS, f"the loop waits for the disk: {lag}"
     async with serving(data) as server, http(server.url) as calls:
         await _whole(calls, acked, name)
@@ -118,12 +74,12 @@ async def test_full_at_the_nth_write(small_disk: Path) -> None:
             filler.fill(keep)
             async with asyncio.timeout(60):
                 while True:
-                    answer = await calls.call("POST", "/v1/messages", _message("x" * 1_000))
+                    answer = await calls.call("POST", "/v1/messages", later("x" * 1_000))
                     if answer.status == 503:
                         break
                     acked.append(answer.body["id"])
             filler.free()
-            acked.append(await _until_taken(calls))
+            acked.append(await until_taken(calls))
         server.kill()
     async with serving(data) as server, http(server.url) as calls:
         found = {m["id"] for m in await calls.listed("state=pending")}
@@ -151,48 +107,6 @@ async def test_start_on_a_full_disk(small_disk: Path) -> None:
     async with serving(data) as server, http(server.url) as calls:
         await calls.call("GET", f"/v1/messages/{name}", status=200)
         assert await server.stopped() == 0
-
-
-async def _reader(server: ServerProcess) -> Peer:
-    peer = await dial(server.mqtt)
-    await peer.connect("reader", clean=False, session_expiry=600)
-    await peer.subscribe("soon/#")
-    return peer
-
-
-async def _due_soon(calls: Http, count: int) -> list[str]:
-    """Messages due in a second and more, 50 ms apart: the last ones beyond what a group can have allowed."""
-    start_ms = wall_ms() + 1_500
-    items: list[dict[str, object]] = [
-        {"topic": f"soon/{n % 3}", "payload": f"s{n}", "deliver_at": format_ms(start_ms + 50 * n)}
-        for n in range(count)
-    ]
-    assert (await calls.schedule_many(items)).status == 201
-    return [f"s{n}" for n in range(count)]
-
-
-def _message(body: str) -> dict[str, object]:
-    return {"topic": "later", "payload": body, "deliver_in": "1h"}
-
-
-async def _until_refused(calls: Http) -> Answer:
-    for _ in range(2_000):
-        answer = await calls.call("POST", "/v1/messages", _message("x" * 200))
-        if answer.status != 201:
-            assert answer.status == 503, answer
-            return answer
-    raise AssertionError("the disk is full and writes go on")
-
-
-async def _until_taken(calls: Http) -> str:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        answer = await calls.call("POST", "/v1/messages", _message("again"))
-        if answer.status == 201:
-            return str(answer.body["id"])
-        assert answer.status == 503, answer
-        await asyncio.sleep(0.05)
-    raise AssertionError("there is room and writes are still refused")
 
 
 async def _whole(calls: Http, acked: list[str], name: str) -> None:

@@ -5,7 +5,6 @@ and no file of the job is left; and the next job can finish what this one has be
 """
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,17 +23,17 @@ from shards.verify import verify_counts
 from tests.support.http import Http, http
 from tests.support.mover import moved
 from tests.support.server import ServerProcess, serving
+from tests.support.soak import SOAK
 
 from .handing import POINTS
 
 COUNT = 20
 STEP_MS = 600_000
-ALL = bool(os.environ.get("FASTI_SOAK"))
 USUAL = (
     *("after plan", "written begin", "synced begin", "after checkpoint"),
     *("after ingest", "written switch", "synced switch"),
 )
-TRIED = POINTS if ALL else USUAL
+TRIED = POINTS if SOAK else USUAL
 GONE = (aiohttp.ClientError, AssertionError, ConnectionError)
 
 

@@ -1,6 +1,6 @@
 """kill -9 at random instants under load, again and again on one data directory.
 
-FASTI_SOAK=1 makes it many more lives, FASTI_CYCLES=1000 so many; FASTI_SEED=n repeats a run's choices (its
+FASTI_SOAK=1 makes it 1,000 lives (an hour), FASTI_CYCLES=n so many; FASTI_SEED=n repeats a run's choices (its
 timing is the machine's own). What was counted stands in the summary of the run; of a long one it is printed
 every 25 lives what has been counted so far, and every 100 all that was promised is delivered and checked.
 """
@@ -16,13 +16,14 @@ from pathlib import Path
 from tests.support.http import http
 from tests.support.mqtt import wall_ms
 from tests.support.server import ServerProcess, run, serving
+from tests.support.soak import SOAK
 
 from .ledger import Ledger
 from .load import Load, found_after_a_start, whole_or_absent
 from .past import RETENTION_S, Past
 from .verified import verified
 
-LIVES = int(os.environ.get("FASTI_CYCLES") or (20 if os.environ.get("FASTI_SOAK") else 3))
+LIVES = int(os.environ.get("FASTI_CYCLES") or (1_000 if SOAK else 3))
 IS_LONG = LIVES > 50
 RECENT_MS = 120_000
 """With many lives each start looks only at what is due since then; every hundredth at what is since the last

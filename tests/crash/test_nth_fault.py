@@ -20,11 +20,11 @@ from server.times import format_ms
 from tests.support.http import Http, http
 from tests.support.mqtt import Peer, dial, user, wall_ms
 from tests.support.server import run, serving
+from tests.support.soak import SOAK
 
-from .test_disk_full import _reader, _until_taken
+from .disks import reader_of, until_taken
 from .traced import traced
 
-SOAK = bool(os.environ.get("FASTI_SOAK"))
 WRITES = "write,pwrite64"
 SYNCS = "fsync,fdatasync"
 KINDS = {
@@ -120,7 +120,7 @@ async def test_the_nth_write_or_sync_fails(
     chance, told, data = random.Random(seed), _Told(), tmp_path / "data"
     injected = 0
     async with serving(data) as server, http(server.url) as calls:
-        reader = await _reader(server)
+        reader = await reader_of(server)
         publisher = await _publisher(server.mqtt)
         for kind, when in FAULTS:
             refused = told.counts["503"]
@@ -139,7 +139,7 @@ async def test_the_nth_write_or_sync_fails(
             assert found, f"{kind}, {when}: it was never reached"
             if when.endswith("+"):
                 assert told.counts["503"] > refused, f"{kind}, {when}: nobody was refused"
-            told.acked["again"] = await _until_taken(calls)
+            told.acked["again"] = await until_taken(calls)
         assert await _delivered(reader, told.soon) == set(), f"FASTI_SEED={seed}"
         for peer in (reader, publisher):
             peer.drop()

@@ -21,12 +21,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.server import ROOT, environment
+from tests.support.soak import SOAK
 
 from .passing import AFTER, BEFORE, HALF, Line
 from .places import Place, places, why_free
 from .plots import HAS_SPARK, PLOTS
 
-IS_SOAK = bool(os.environ.get("FASTI_SOAK"))
 TRIES = {"worked": 200, "marked": 60, "repaired": 200, "retimed": 40, "keyed": 90, "served": 400}
 INSIDE = {"worked": 20, "repaired": 40, "served": 80}
 FEW = 1
@@ -125,7 +125,7 @@ async def test_killed_at_every_place(tmp_path: Path, record_property: Callable[[
     report, gate = Report(), asyncio.Semaphore(AT_ONCE)
     async with asyncio.TaskGroup() as group:
         for plot, tries in TRIES.items():
-            most = int(os.environ.get("FASTI_TRIES") or (tries if IS_SOAK else FEW))
+            most = int(os.environ.get("FASTI_TRIES") or (tries if SOAK else FEW))
             group.create_task(_play(plot, tmp_path / plot, most, seed, report, gate))
     print(report.table(), flush=True)
     known = [place for place in places() if HAS_SPARK or not place.name.startswith("spark.")]
@@ -137,13 +137,13 @@ async def test_killed_at_every_place(tmp_path: Path, record_property: Callable[[
     unmet = _unmet(bound, report.passed)
     assert not unmet, f"no plot comes by {unmet}"
     assert report.kills
-    if IS_SOAK:
+    if SOAK:
         for when in (BEFORE, AFTER):
             unmet = _unmet(bound, report.at[when])
             assert not unmet, f"nobody was killed {when} {unmet}"
 
 
-@pytest.mark.skipif(not IS_SOAK, reason="FASTI_SOAK=1")
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace on this machine")
 async def test_killed_inside_the_engine(
     tmp_path: Path, record_property: Callable[[str, object], None]

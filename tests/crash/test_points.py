@@ -23,13 +23,14 @@ from shards.rocks import RocksStore
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
 from tests.support.server import ROOT, environment
+from tests.support.soak import SOAK
 from timeline.position import END, START, MessageId
 
 from .hand import POINTS, Hand
 from .ledger import Arrival, Inbox, Ledger, Letter
 from .steps import SESSION, START_MS
 
-RUNS = 30 if os.environ.get("FASTI_SOAK") else 1
+RUNS = 30 if SOAK else 1
 SEED = os.environ.get("FASTI_SEED")
 
 

@@ -7,7 +7,6 @@ mount; skipped without it.
 """
 
 import asyncio
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -27,12 +26,10 @@ from tests.shards.timelines import CAPS, NOW, draft, put
 from tests.support.http import Http, http
 from tests.support.mqtt import dial, payloads, wall_ms
 from tests.support.server import ServerProcess, run, serving
+from tests.support.soak import SOAK
 
+from .disks import LAG_MS, due_soon, limited, reader_of, until_refused, until_taken
 from .lag import lag_of
-from .test_disk_faults import limited
-from .test_disk_full import LAG_MS, _due_soon, _reader, _until_refused, _until_taken, small_disk
-
-__all__ = ["small_disk"]
 
 UNSPECIFIED = 0x83
 
@@ -78,7 +75,7 @@ async def _remount(disk: Path, how: str) -> None:
 
 async def _nothing_is_taken(calls: Http, server: ServerProcess, acked: list[str]) -> None:
     """Writes are refused, whoever asks; what needs none goes on."""
-    refused = await _until_refused(calls)
+    refused = await until_refused(calls)
     assert refused.slug == "store-unavailable"
     assert "Retry-After" in refused.headers
     assert (await calls.call("GET", "/readyz")).status == 503
@@ -117,21 +114,23 @@ async def test_it_becomes_read_only_and_writable_again(
     try:
         await server.ready()
         async with http(server.url) as calls, lag_of(server.url) as lag:
-            reader = await _reader(server)
+            reader = await reader_of(server)
             acked = [await calls.schedule("before", f"b{n}", deliver_in="1h") for n in range(20)]
-            soon = await _due_soon(calls, 40)
+            soon = await due_soon(calls, 40)
             with limited(server, 0):
-                await _until_refused(calls)
+                await until_refused(calls)
                 await _remount(small_disk, "ro")
             # From here on nothing but the file system refuses.
             await _nothing_is_taken(calls, server, acked)
             assert payloads(await reader.take_many(40)) == soon
             assert "Read-only file system" in server.output
             await _remount(small_disk, "rw")
-            acked.append(await _until_taken(calls))
+            acked.append(await until_taken(calls))
             await calls.call("GET", "/readyz", status=200)
             reader.drop()
-        record_property("counted", f"{len(soon)} delivered in time on a read-only disk; {lag}")
+        record_property(
+            "counted", f"{len(soon)} delivered in time on a read-only disk; /livez meanwhile: {lag}"
+        )
         assert lag.at(1) < LAG_MS, f"the loop waits for the disk: {lag}"
         server.kill()
         assert "Traceback" not in server.output, server.output
@@ -143,7 +142,7 @@ async def test_it_becomes_read_only_and_writable_again(
     assert run("verify", "--data", str(data)).returncode == 0
 
 
-@pytest.mark.skipif(not os.environ.get("FASTI_SOAK"), reason="FASTI_SOAK=1 runs it")
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1 runs it")
 async def test_the_kernel_takes_it_away(image: Path, tmp_path: Path) -> None:
     """Under full work, for good: until the server has been stopped, and the file system mounted again."""
     disk = tmp_path / "disk"
@@ -155,9 +154,9 @@ async def test_the_kernel_takes_it_away(image: Path, tmp_path: Path) -> None:
         try:
             await server.ready()
             async with http(server.url) as calls:
-                reader = await _reader(server)
+                reader = await reader_of(server)
                 acked = [await calls.schedule("before", f"b{n}", deliver_in="1h") for n in range(20)]
-                soon = await _due_soon(calls, 40)
+                soon = await due_soon(calls, 40)
                 device.write_text("1")
                 await _nothing_is_taken(calls, server, acked)
                 assert payloads(await reader.take_many(40)) == soon

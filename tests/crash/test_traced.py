@@ -24,8 +24,8 @@ from tests.support.http import Http, http
 from tests.support.mqtt import Peer, dial, payloads, user, wall_ms
 from tests.support.server import ServerProcess, run, serving
 
+from .disks import LAG_MS, due_soon, reader_of
 from .lag import lag_of
-from .test_disk_full import LAG_MS, _due_soon, _reader
 from .traced import CALLS, Answer, traced, unsynced
 
 HOUR_MS = 3_600_000
@@ -244,9 +244,9 @@ async def test_a_sync_that_takes_a_second(
 ) -> None:
     """Writes wait for it; deliveries, look-ups and lists do not."""
     async with serving(tmp_path / "data") as server, http(server.url) as calls:
-        reader = await _reader(server)
+        reader = await reader_of(server)
         name = await calls.schedule("later", "x", deliver_in="1h")
-        soon = await _due_soon(calls, 30)
+        soon = await due_soon(calls, 30)
         slow = ("-e", "trace=fdatasync", "-e", "inject=fdatasync:delay_enter=1000000")
         async with traced(server.pid, tmp_path / "trace", *slow), lag_of(server.url) as lag:
             started = time.monotonic()

@@ -5,7 +5,6 @@ the end of a kill (a log that was never synced so far) still opens, with all tha
 FASTI_SOAK=1 cuts all files at more places.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,12 +20,12 @@ from shards.record import Record, decode, encode, is_stub
 from shards.rocks import RocksStore
 from shards.store import Table
 from tests.support.clock import HandClock
+from tests.support.soak import SOAK
 from timeline.position import END, START
 
 from .hand import Hand
 
 START_MS = 1_800_000_000_000
-SOAK = bool(os.environ.get("FASTI_SOAK"))
 COUNT = 640
 GROUP = 20
 BLOCK = 32 << 10

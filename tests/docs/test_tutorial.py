@@ -35,12 +35,6 @@ SHAPES = (
     (re.compile(r"in \d+\.\d\ds"), "in <s>"),
     (re.compile(r" +"), " "),
 )
-PROGRAMS = {
-    "fasti": "-m fasti.cli",
-    "fasti-server": "-m server",
-    "pytest": "-m pytest -p no:asyncio",
-    "python": "",
-}
 FIXED = re.compile(r"2027-\d\d-\d\dT\S+")
 """What is asked for by date is the same in every run."""
 

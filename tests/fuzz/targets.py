@@ -446,7 +446,6 @@ FULL = Record(
     *(b"a/b", b"payload", 5, 2, True, True, 60_000, 1 << 70, b"k" * 16, b"client"),
     *(b"\x03\0\x01x&\0\x01a\0\x01b", 1, b"2027-03-28T09:00[UTC]", CANCELLED, 77, b"nightly", b"meter-7"),
 )
-FULL_BARE = msgspec.structs.replace(FULL, owner=b"")
 SESSION = tables.SessionRow(
     60, [tables.SubscriptionRow("a/#", 1, b"p" * 12, 3, 7, 1)], 5, b"w" * 16, encode(FULL), 3, 9, b"d" * 12
 )

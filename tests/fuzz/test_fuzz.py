@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.soak import SOAK
+
 from .everything import TARGETS
 from .fuzzer import Run, Target
 from .guided import guided, is_installed
@@ -19,9 +21,9 @@ from .planted import PLANTED
 
 CORPUS = Path(__file__).with_name("corpus")
 SEED = int(os.environ.get("FASTI_SEED", "0"))
-SOAK_S = float(os.environ.get("FASTI_FUZZ_S", "600")) if os.environ.get("FASTI_SOAK") else 0.0
+SOAK_S = float(os.environ.get("FASTI_FUZZ_S", "600")) if SOAK else 0.0
 HIDDEN, SLOW, STUCK = PLANTED
-FEW = {"connection": 25}
+FEW = {"connection": 25, "conversation": 40}
 INPUTS = 250
 
 

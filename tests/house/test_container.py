@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from server.config import load
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +65,12 @@ def test_what_it_runs_is_all_there(image: Path, tmp_path_factory: pytest.TempPat
     checked = run(image, data, *arguments, "--check")
     assert checked.returncode == 0, checked.stderr
     assert re.search(r"auth\.keys_file\s.*keys\.toml", checked.stdout)
+
+
+def test_backups_are_in_its_volume() -> None:
+    """Nothing else there is its user's to write to."""
+    config, _ = load(None, dict(pair.split("=") for line in said("ENV") for pair in line.split()), {})
+    assert config.store.backups_dir.is_relative_to(*said("VOLUME"))
 
 
 def test_it_is_healthy_when_it_is_ready(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("version", "files", "watch", "revoked", "logs", "times", "clock", "networks"),
     ("kinds",),
     ("config", "accepting"),
-    ("writer", "metrics", "tls", "browsers"),
+    ("writer", "metrics", "tls", "unsent", "browsers"),
     ("loader", "mending", "held"),
     ("codec", "delivery", "schedules", "jobs", "auth"),
     ("mqtt", "http"),

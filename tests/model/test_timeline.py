@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from tests.support.soak import SOAK
+
 from .mutants import MUTANTS, Mutant
 from .oracle import Violation
 from .rig import CLIENTS, DAY_MS, FILTERS, TOPICS, Rig
 from .walk import walk
 
-SOAK = bool(os.environ.get("FASTI_SOAK"))
 WALKS = 20_000 if SOAK else 200
 MUTANT_WALKS = 800
 

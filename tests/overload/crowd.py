@@ -1,22 +1,24 @@
 """Many clients at once, in the process of the test, and what can be asked of a server meanwhile.
 
 gathered   so many connections, made a few at a time
-Reader     one of them: counts what it is sent, acks or does not, reads or does not
+present    they are there, and cut off in the end
 metric     one figure of /metrics
 latencies  plain publishes of a normal client to itself, from a process of its own
 """
 
 import asyncio
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from server.codec.packets import Publish
+from tests.support.http import http
+from tests.support.latencies import Latencies
 from tests.support.mqtt import Peer, dial
+from tests.support.soak import SOAK
 
-from .frame import SOAK, Latencies, aside
+from .frame import aside
 
 AT_ONCE = 100
 Address = tuple[str, int]
@@ -50,17 +52,15 @@ async def until(holds: Callable[[], bool], why: Callable[[], str], seconds: floa
         await asyncio.sleep(0.01)
 
 
-def metrics(url: str) -> dict[str, float]:
-    """All figures, by name and labels as they stand there."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-    return {name: float(value) for name, _, value in pairs}
+async def metrics(url: str) -> dict[str, float]:
+    """All figures, asked for on a connection of its own."""
+    async with http(url, timeout_s=60) as calls:
+        return await calls.metrics()
 
 
 async def metric(url: str, name: str) -> float:
     """One of them, 0 if there is none."""
-    return (await asyncio.to_thread(metrics, url)).get(name, 0.0)
+    return (await metrics(url)).get(name, 0.0)
 
 
 async def probing(address: Address, seconds: float, pause_s: float) -> list[float]:

@@ -1,7 +1,6 @@
 """What every proof of overload stands on: a server process of small bounds, and what is counted of it.
 
     bounded    a running server, its settings, the sum of its bounds, and its memory while it ran
-    Latencies  how long something took, each time
     Table      what was counted, a line each, printed at once at the end
     aside      a load in a process of its own, so that it does not hold up who measures
 
@@ -10,7 +9,6 @@ is a bound that does not hold, or one that is not in the sum.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
@@ -22,7 +20,6 @@ from server.bounds import Bound, bounds, in_all
 from server.config import Config, load
 from tests.support.server import ServerProcess, environment, serving
 
-SOAK = bool(os.environ.get("FASTI_SOAK"))
 MIB = 1 << 20
 
 SMALL: Mapping[str, object] = {
@@ -70,21 +67,13 @@ class Bounded:
         self.sum_bytes = in_all(self.config)
         self.at_start_bytes = server.rss_bytes()
 
-    @property
-    def peak_bytes(self) -> int:
-        """The most that was resident since the start, or since `forget_peak` (VmHWM)."""
-        return _status_bytes(self.server.pid, "VmHWM")
-
-    def forget_peak(self) -> None:
-        Path(f"/proc/{self.server.pid}/clear_refs").write_text("5")
-
     def line(self, name: str) -> Bound:
         """One line of the sum."""
         return next(one for one in bounds(self.config) if one.name == name)
 
     def check(self, table: "Table") -> None:
         """The peak is within the sum."""
-        peak = self.peak_bytes
+        peak = self.server.peak_bytes()
         table.add("sum of the bounds", f"{self.sum_bytes / MIB:.0f} MiB")
         table.add("RSS at the start", f"{self.at_start_bytes / MIB:.0f} MiB")
         table.add("RSS at most", f"{peak / MIB:.0f} MiB")
@@ -101,23 +90,6 @@ async def bounded(
         yield Bounded(server, together)
         assert server.process.poll() is None, server.output
         assert "Traceback" not in server.output, server.output
-
-
-class Latencies:
-    """Milliseconds, in the order of their measuring."""
-
-    def __init__(self, ms: list[float] | None = None) -> None:
-        self.ms = [] if ms is None else ms
-
-    def at(self, share: float) -> float:
-        """The latency that this share of all does not exceed; 0 of none."""
-        return sorted(self.ms)[min(len(self.ms) - 1, int(share * len(self.ms)))] if self.ms else 0.0
-
-    def __str__(self) -> str:
-        if not self.ms:
-            return "none"
-        shares = f"p50 {self.at(0.5):.1f}, p99 {self.at(0.99):.1f}, max {max(self.ms):.1f}"
-        return f"{shares} ms of {len(self.ms):,}"
 
 
 class Table:
@@ -140,10 +112,3 @@ async def aside(work: Callable[..., T], *arguments: object) -> T:
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return await loop.run_in_executor(pool, work, *arguments)
-
-
-def _status_bytes(pid: int, name: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) << 10
-    raise RuntimeError("the server has ended")

@@ -8,7 +8,6 @@ measure    a client that does a little of everything now and then, and how long 
 
 import asyncio
 import json
-import os
 import re
 import time
 from collections import Counter, deque
@@ -18,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from server.codec import wire
-from server.codec.packets import Ack, Pingreq, Pingresp, Publish
+from server.codec.packets import Ack, Pingreq, Pingresp
 from tests.support.mqtt import Closed, dial
+from tests.support.soak import SOAK
 
 Address = tuple[str, int]
-WAIT_S = 600.0 if os.environ.get("FASTI_SOAK") else 60.0
+WAIT_S = 600.0 if SOAK else 60.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d\d\d)")
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (\d+)")
 _RETRY = re.compile(rb"\r\n[Rr]etry-[Aa]fter: (\d+)")
@@ -374,6 +374,3 @@ def measure(
 
 def _ms(began_s: float) -> float:
     return (time.monotonic() - began_s) * 1_000
-
-
-__all__ = ["Flooded", "Measured", "Pour", "Publish", "batch", "call", "flood", "measure", "pour", "schedule"]

@@ -13,9 +13,11 @@ from pathlib import Path
 from server.codec.packets import Publish
 from server.times import format_ms
 from tests.support.http import Http, http
+from tests.support.latencies import Latencies
 from tests.support.mqtt import Peer, dial, wall_ms
+from tests.support.soak import SOAK
 
-from .frame import SOAK, Latencies, Table, aside, bounded
+from .frame import Table, aside, bounded
 from .load import Address, Measured, measure
 
 COUNT = 1_000_000 if SOAK else 20_000
@@ -109,7 +111,7 @@ async def test_all_due_in_one_second(tmp_path: Path, record_property: Callable[[
         table.add("scheduled in", f"{time.monotonic() - began:.1f} s")
         # On a slow machine some are late by then: what is proved is the same.
         await asyncio.sleep(max(0.0, (due_ms - wall_ms()) / 1_000 - 1))
-        running.forget_peak()
+        running.server.forget_peak()
         measured: list[Measured] = []
         while not all(reader.done() for reader in readers):
             measured += await aside(measure, server.http, server.mqtt, 2, 5.0 if SOAK else 0.7, 0.02)

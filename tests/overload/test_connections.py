@@ -11,9 +11,10 @@ from pathlib import Path
 from server.accepting import FILES
 from server.codec.packets import Publish
 from tests.support.mqtt import Peer, dial
+from tests.support.soak import SOAK
 
-from .crowd import gathered, is_normal, latencies, metric, metrics, present, until
-from .frame import MIB, SOAK, Table, bounded
+from .crowd import gathered, is_normal, latencies, metric, present, until
+from .frame import MIB, Table, bounded
 
 COUNT = 10_000 if SOAK else 400
 PROBE_S = 5.0 if SOAK else 0.3
@@ -83,7 +84,7 @@ async def test_as_many_connections_as_may_be(
         while await metric(url, "fasti_connections"):
             await asyncio.sleep(0.05)
         table.add("all gone after", f"{time.monotonic() - began:.1f} s")
-        one.forget_peak()
+        one.server.forget_peak()
         resident = one.server.rss_bytes()
         table.add("RSS then", f"{resident / MIB:.0f} MiB")
         callers = await gathered(COUNT - 2, lambda _: _idle(one.server.http))
@@ -141,9 +142,7 @@ async def test_out_of_descriptors(tmp_path: Path, record_property: Callable[[str
             peers[0].drop() if not peers[0].is_closed else None
         await asyncio.sleep(0.2)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
-        shed = (await asyncio.to_thread(metrics, one.server.url))[
-            f'fasti_mqtt_connections_bounded_total{{bound="{FILES}"}}'
-        ]
+        shed = await metric(one.server.url, f'fasti_mqtt_connections_bounded_total{{bound="{FILES}"}}')
         table.add("shed, as counted", int(shed))
         assert shed == 400 - there
         late = await dial(at)

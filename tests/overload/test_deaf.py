@@ -15,9 +15,10 @@ from pathlib import Path
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from tests.support.mqtt import Peer, dial
+from tests.support.soak import SOAK
 
 from .crowd import gathered, is_normal, latencies, metric, metrics, present
-from .frame import MIB, SOAK, Table, bounded
+from .frame import MIB, Table, bounded
 
 EACH = 200 if SOAK else 30
 SECONDS = 30.0 if SOAK else 1.5
@@ -128,14 +129,14 @@ async def test_who_never_reads_and_who_never_acks(
                     await asyncio.sleep(0.05)
             table.add("who reads and acks has got", ", ".join(f"{good.got[qos]:,}" for qos in (0, 1, 2)))
             table.add("latency meanwhile", await probing)
-            found = await asyncio.to_thread(metrics, url)
+            found = await metrics(url)
             dropped = int(found["fasti_messages_dropped_total"])
             table.add("dropped, as counted", dropped)
             table.add("in flight", int(found["fasti_in_flight"]))
             of_lines = sum(
                 one.line(name).bytes for name in ("out_bytes x connections", "in flight x sessions")
             )
-            grown = one.peak_bytes - one.at_start_bytes
+            grown = one.server.peak_bytes() - one.at_start_bytes
             table.add("RSS more than at the start", f"{grown / MIB:.0f} MiB")
             table.add("of it by one connection", f"{grown / (2 * EACH):,.0f} bytes")
             table.add("out_bytes and in flight may have", f"{of_lines / MIB:.0f} MiB")

@@ -15,15 +15,16 @@ import aiohttp
 from server.codec.packets import Publish
 from server.times import format_ms
 from tests.support.http import Http, http
+from tests.support.latencies import Latencies
 from tests.support.mqtt import Peer, dial, wall_ms
+from tests.support.soak import SOAK
 
-from .frame import SOAK, Bounded, Latencies, Table, aside, bounded
+from .frame import Bounded, Table, aside, bounded
 from .load import Flooded, Measured, Pour, flood, measure, pour
 
 SYNC_MS = 300
 LOAD_S = 20.0 if SOAK else 1.5
 DUE = 200
-REFUSALS = {429}
 QUOTA_EXCEEDED = 0x97
 POURS = [
     Pour("$delayed/3600/load/mqtt", 1),

@@ -10,8 +10,10 @@ from pathlib import Path
 from statistics import median
 
 from tests.support.http import Http, http
+from tests.support.latencies import Latencies
+from tests.support.soak import SOAK
 
-from .frame import SOAK, Latencies, Table, aside, bounded
+from .frame import Table, aside, bounded
 from .load import Flooded, Measured, flood, measure
 
 ROWS = 50_000 if SOAK else 10_000

@@ -10,8 +10,10 @@ import pytest
 
 from tests.support.http import http
 from tests.support.mqtt import Peer, dial
+from tests.support.soak import SOAK
 
-from .frame import MIB, SOAK, Bounded, Table, bounded
+from .crowd import metric
+from .frame import MIB, Bounded, Table, bounded
 from .load import Caller, call, request
 
 pytestmark = pytest.mark.skipif(not SOAK, reason="takes minutes: make soak")
@@ -44,28 +46,22 @@ async def _scheduled(running: Bounded, topic: str, count: int, size: int, delay:
             assert answer.status == 201, answer
 
 
-async def _figure(running: Bounded, name: str) -> float:
-    async with http(running.server.url, timeout_s=60) as calls:
-        text = (await calls.call("GET", "/metrics", status=200)).body.decode()
-    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
-
-
 async def _wheel_of_large(running: Bounded, stack: AsyncExitStack) -> None:
     await _scheduled(running, "soon", 9_000, 4_000, "5m")
-    assert await _figure(running, "fasti_wheel_bytes") > 24 * MIB
+    assert await metric(running.server.url, "fasti_wheel_bytes") > 24 * MIB
 
 
 async def _wheel_of_small(running: Bounded, stack: AsyncExitStack) -> None:
     await _scheduled(running, "soon", 99_000, 10, "2m")
-    assert await _figure(running, "fasti_wheel_entries") > 90_000
+    assert await metric(running.server.url, "fasti_wheel_entries") > 90_000
 
 
 async def _tail(running: Bounded, stack: AsyncExitStack) -> None:
     await _scheduled(running, "past", 40_000, 1_000, "0s")
     async with asyncio.timeout(60):
-        while await _figure(running, "fasti_messages_pending") > 1_000:
+        while await metric(running.server.url, "fasti_messages_pending") > 1_000:
             await asyncio.sleep(0.1)
-    assert await _figure(running, "fasti_tail_bytes") > 24 * MIB
+    assert await metric(running.server.url, "fasti_tail_bytes") > 24 * MIB
 
 
 async def _schedules(running: Bounded, stack: AsyncExitStack) -> None:
@@ -99,7 +95,7 @@ async def _route_cache(running: Bounded, stack: AsyncExitStack) -> None:
         peer.put(f"some/topic/that/is/long/{number}", b"", 0)
         if not number % 500:
             await peer.publish("tick", b"", 1)
-    assert await _figure(running, "fasti_route_cache_bytes") > MIB  # it has been begun anew
+    assert await metric(running.server.url, "fasti_route_cache_bytes") > MIB  # it has been begun anew
 
 
 async def _idle_http(running: Bounded, stack: AsyncExitStack) -> None:
@@ -143,7 +139,7 @@ async def _away(running: Bounded, stack: AsyncExitStack) -> None:
         peer = await dial(running.server.mqtt)
         await peer.connect(f"a-session-{number}", clean=False, session_expiry=3_600)
         await peer.close()
-    assert await _figure(running, "fasti_sessions") == 10_000
+    assert await metric(running.server.url, "fasti_sessions") == 10_000
 
 
 async def _unacked(running: Bounded, stack: AsyncExitStack) -> None:
@@ -156,7 +152,7 @@ async def _unacked(running: Bounded, stack: AsyncExitStack) -> None:
     for _ in range(2_000):
         await writer.publish("t", b"x", 1)
     async with asyncio.timeout(60):
-        while await _figure(running, "fasti_in_flight") < 60 * 2_000:
+        while await metric(running.server.url, "fasti_in_flight") < 60 * 2_000:
             await asyncio.sleep(0.1)
 
 
@@ -220,9 +216,9 @@ async def test_a_full_bound_is_within_its_line(
     async with bounded(tmp_path / "data", filling.settings) as running, AsyncExitStack() as stack:
         await _scheduled(running, "far", 1_000, 8_000, "3h")
         before = running.server.rss_bytes()
-        running.forget_peak()
+        running.server.forget_peak()
         await filling.fill(running, stack)
-        grown = running.peak_bytes - before
+        grown = running.server.peak_bytes() - before
         allowed = sum(running.line(name).bytes for name in filling.names)
         table = Table(f"{' + '.join(filling.names)}, {filling.fill.__name__.strip('_')}")
         table.add("in the sum", f"{allowed / MIB:.1f} MiB")

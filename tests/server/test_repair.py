@@ -17,6 +17,7 @@ from shards.record import decode, is_stub
 from shards.recover import Opened, open_timeline, stored_cursor
 from shards.rocks import RocksStore
 from shards.store import Table
+from shards.synced import Synced
 from shards.tables import META_CURSOR, META_FORMAT
 from tests.shards.timelines import NOW, draft, group, put, sync
 from timeline.position import END, START, MessageId, id_position
@@ -246,9 +247,19 @@ def test_a_repair_that_was_cut_off_is_refused_and_gone_on_with(
         with pytest.raises(StoreFailed, match="killed"):
             verify(path, 50, repair=True)
     gc.collect()
+    with monkeypatch.context() as patch:
+        patch.setattr(Synced, "check", _not_all_there)
+        for _ in range(2):
+            with pytest.raises(Corrupt, match="not all there"):
+                RocksStore(left)
+            gc.collect()
     for _ in range(2):
         with pytest.raises(Corrupt, match="a repair was cut off; run it again"):
             RocksStore(left)
         gc.collect()
     assert verify(left, 50, repair=True) == 0
     assert gettable(left, {number: ids[number] for number in fine}) == fine
+
+
+def _not_all_there(synced: Synced, change: int) -> None:
+    raise Corrupt("what was synced is not all there")

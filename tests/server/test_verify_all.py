@@ -2,7 +2,6 @@
 clean after, and left alone by a second repair. A repair that is killed goes on when it is run again."""
 
 import logging
-import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import META_CURSOR, META_RETAINED, shard_from, shard_value, slice_from, slice_value
 from tests.shards.timelines import CAPS, NOW, QUARTER, draft, group, put, sync, texts
+from tests.support.soak import SOAK
 from timeline.position import before, id_position
 from timeline.slices import Home, Shard, Slice
 
@@ -324,7 +324,7 @@ sys.exit(verify(Path(sys.argv[1]), 50, repair=True))
 """
 
 
-@pytest.mark.parametrize("calls", range(40) if os.environ.get("FASTI_SOAK") else (1, 5))
+@pytest.mark.parametrize("calls", range(40) if SOAK else (1, 5))
 def test_a_repair_that_is_killed_goes_on(calls: int, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a store with every fault at once, one of them a rotten block, at one of its writes or syncs."""
     _planted(path, _all_at_once)

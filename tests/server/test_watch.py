@@ -4,16 +4,18 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from server.__main__ import main
+from server.auth import keys_file
 from server.auth.keyring import Keyring
 from server.auth.last_use import FILE, LastUse, read_last_use
 from server.auth.rights import Principal
 from server.codec.packets import Connack, Connect, Disconnect
-from server.watch import Watch
+from server.watch import RETRY_LOOKS, Watch
 from tests.support.http import http
 from tests.support.keys import NOW_MS, Clock, KeysFile, ring, shown
 from tests.support.mqtt import dial
@@ -88,6 +90,48 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
     for _ in range(2):
         await watched.watch.look(is_told=False)
     assert watched.reviews == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")]
+)
+async def test_a_revoked_key_ends_though_its_file_could_not_be_read_at_once(
+    watched: Watched, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is as it should be, so nothing says when it can be read again."""
+    watched.file.revoke("a")
+
+    def secured_text(*_: object) -> str:
+        raise error
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(keys_file, "secured_text", secured_text)
+        for _ in range(3 * RETRY_LOOKS):
+            await watched.watch.look(is_told=False)
+        assert watched.knows("a", watched.a)
+        assert len(caplog.messages) == 1
+    for _ in range(RETRY_LOOKS):
+        await watched.watch.look(is_told=False)
+    assert not watched.knows("a", watched.a)
+    assert watched.reviews == 1
+
+
+async def test_what_a_revoked_key_holds_ends_before_other_files_are_read(watched: Watched) -> None:
+    """Which may take a while, or fail."""
+    before: list[int] = []
+
+    class Other:
+        name, paths, stamps = "other", (watched.file.path,), ()
+
+        def again(self) -> Callable[[], None]:
+            before.append(watched.reviews)
+            raise IndexError("a fault of the server")
+
+    watch = Watch([watched.keyring, Other()], watched._review)
+    watched.file.revoke("a")
+    for _ in range(2):
+        await watch.look(is_told=False)
+    assert before == [1]
 
 
 async def test_last_uses_are_noted_when_there_are_new_ones(watched: Watched) -> None:

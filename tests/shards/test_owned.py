@@ -1,6 +1,7 @@
 """What each owner has pending: exact over groups that fail, kills, and what the horizon passes meanwhile."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -216,8 +217,13 @@ def test_a_key_that_is_known_is_not_refused() -> None:
     opened = opened_at(MemoryStore(), quota_of=quota)
     write(opened, [of(A, key=bytes([n]) * 16) for n in range(3)])
     opened.open_group.begin(NOW)
-    opened.commit.put([of(A, key=bytes([n]) * 16) for n in range(3)])
+    for pending in (CAPS.pending, 1):  # lowered below what is pending
+        opened.commit.caps = replace(CAPS, pending=pending)
+        again = [of(A, key=bytes([n]) * 16) for n in range(3)]
+        opened.commit.put(again)
+        adopt(opened.commit, again, [MessageId(0)] * 3)
     assert opened.owned.pending(A) == 3
+    refused(lambda: opened.commit.put([of(B)]))
 
 
 def test_a_counter_that_says_something_else_is_found_and_repaired() -> None:

@@ -66,6 +66,12 @@ class Http:
         lines = b"".join(json.dumps(item).encode() + b"\n" for item in items)
         return await self.call("POST", path, lines, Content_Type=NDJSON)
 
+    async def metrics(self) -> dict[str, float]:
+        """All figures, by name and labels as they stand there."""
+        page = (await self.call("GET", "/metrics", status=200)).body.decode()
+        pairs = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
     async def rows(self) -> int:
         """Rows of all slices: what is stored at all."""
         pieces = (await self.call("GET", "/v1/slices?limit=1000", status=200)).body["slices"]

@@ -111,8 +111,18 @@ class ServerProcess:
 
     def rss_bytes(self) -> int:
         """Resident memory."""
+        return self._status_bytes("VmRSS")
+
+    def peak_bytes(self) -> int:
+        """The most that was resident since its start, or since `forget_peak`."""
+        return self._status_bytes("VmHWM")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def _status_bytes(self, name: str) -> int:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) << 10
         raise RuntimeError("the server has ended")
 

@@ -98,7 +98,9 @@ def test_over_gives_the_slices_of_a_stretch() -> None:
         directory.adopt(piece)
 
     def starts(start: Position, end: Position) -> list[int]:
-        return [piece.start_ms for piece in directory.over(start, end)]
+        found = list(directory.over(start, end))
+        assert directory.first_over(start, end) is (found[0] if found else None)
+        return [piece.start_ms for piece in found]
 
     assert starts(START, END) == [1_000, 2_000, 4_000]
     assert starts(before(0), before(1_000)) == []

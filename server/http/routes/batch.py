@@ -35,9 +35,9 @@ from ..problems import Problem, problem_of
 from ..requests import flag, whole_body
 from ..spread import Spreader
 from ..timeline import Timeline
-from ..turns import Turn, Turns
+from ..turns import Lock, Turn, Turns
 from ..values import shapes
-from ..values.batch_body import is_ndjson, parse_batch, parse_each
+from ..values.batch_body import is_ndjson, items_at_most, parse_batch, parse_each
 from ..values.bodies import FieldError
 from ..values.drafts import draft_of, late_ones, names_of
 from ..values.message_body import Item, ParsedMessage
@@ -45,6 +45,8 @@ from ..values.scalars import FLAG
 
 YIELD_EVERY = 500
 ASIDE_BYTES = 512 << 10
+ITEM_BYTES = 1 << 10
+"""What an item costs in RAM besides its payload, from when it has been read to its answer."""
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -77,7 +79,7 @@ class Batch:
         self._metrics = metrics
         self._limits = limits
         self._max_batch = max_batch
-        self._is_aside = asyncio.Lock()
+        self._is_aside = Lock()
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/messages:batch", self.post)]
@@ -101,9 +103,10 @@ class Batch:
         content_type = request.headers.get("Content-Type", "")
         is_ndjson(content_type)
         body = await whole_body(request)
-        now_ms = self._clock.wall_ms()
+        turn = self._turns.of(request)
         post = self._each if is_each else self._all
-        return await post(body, content_type, now_ms, keep_ids, rights, self._turns.of(request))
+        async with turn.room(ITEM_BYTES * items_at_most(body, self._max_batch)):
+            return await post(body, content_type, self._clock.wall_ms(), keep_ids, rights, turn)
 
     async def _all(
         self,
@@ -166,7 +169,7 @@ class Batch:
         if size <= ASIDE_BYTES:
             await turn.begin()
             return work()
-        async with self._is_aside:
+        async with turn.alone(self._is_aside):
             return await asyncio.to_thread(work)
 
     async def _submit(
@@ -179,8 +182,8 @@ class Batch:
     ) -> tuple[list[Draft], Any]:
         """The drafts and what `decide` (`place` or `place_each`) says of them in the writer."""
         if any(message.spread_ms for message in messages):
-            async with self._spreader.lock:
-                messages = await self._spreader.settled(messages, now_ms, turn)
+            async with turn.alone(self._spreader.lock):
+                messages = await self._spreader.settled(messages, now_ms, self._turns.apart())
                 return await self._place(messages, now_ms, decide, rights, turn)
         return await self._place(messages, now_ms, decide, rights, turn)
 

@@ -109,8 +109,8 @@ class Messages:
         charge(rights, 1)
         if not message.spread_ms:
             return await self._place(message, now_ms, rights)
-        async with self._spreader.lock:
-            (message,) = await self._spreader.settled([message], now_ms, self._turns.of(request))
+        async with self._turns.of(request).alone(self._spreader.lock):
+            (message,) = await self._spreader.settled([message], now_ms, self._turns.apart())
             return await self._place(message, now_ms, rights)
 
     async def _place(self, message: ParsedMessage, now_ms: int, rights: Rights | None) -> web.Response:

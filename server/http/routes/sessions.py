@@ -99,7 +99,7 @@ class SessionRoutes:
         for name in names[:limit]:
             await turn.begin()
             subscriber = self._find(name)
-            if subscriber is not None:
+            if subscriber is not None and _is_own(subscriber, rights):
                 views.append(self._view(subscriber, LIST_LOOK_ROWS))
         page: shapes.SessionPage = {
             "sessions": views,
@@ -150,18 +150,18 @@ class SessionRoutes:
     )
     async def replay(self, request: web.Request) -> web.Response:
         """Set the read position back; it never moves forward."""
-        name = request.match_info["client_id"]
+        name, rights = request.match_info["client_id"], rights_of(request)
         subscriber = self._subscriber(request)
         wish = await body_of(request, _REWIND)
         place = _position(wish.since, self._clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:
-            if self._find(name) is not subscriber:
+            if self._find(name) is not subscriber or not _is_own(subscriber, rights):
                 return False
             self._broker.rewind(commit, subscriber, place)
             return True
 
-        if not await asked(self._ask, rewind):
+        if not await asked(self._ask, rewind) or not _is_own(subscriber, rights):
             raise _unknown(name)
         return json_answer(self._view(subscriber, LOOK_ROWS))
 

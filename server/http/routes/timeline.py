@@ -20,6 +20,8 @@ from ..values.bodies import FieldError, delay_ms
 from ..values.scalars import Delay, Filter, Point
 
 BUCKETS_MAX = 10_000
+BUCKET_BYTES = 64
+"""Of a count that is not over."""
 DAY_MS = 86_400_000
 Bucket = Annotated[Delay, msgspec.Meta(extra_json_schema={"default": "PT1M"})]
 
@@ -46,15 +48,16 @@ class TimelineRoutes:
         query = query_over(request.query.get("topic"), start_ms, end_ms)
         may_see = sees(request)
         selection = Selection(self._timeline, query, may_see)
-        density = Density(self._timeline, start_ms, end_ms, width_ms)
-        counts = await density.count(
-            self._turns.of(request),
-            query.topic,
-            lambda row: selection.counts(*row),
-            lambda: request.transport is None,
-            is_all=may_see is None,
-        )
-        starts = range(start_ms, end_ms, width_ms)
+        turn, starts = self._turns.of(request), range(start_ms, end_ms, width_ms)
+        async with turn.room(BUCKET_BYTES * len(starts)):
+            density = Density(self._timeline, start_ms, end_ms, width_ms)
+            counts = await density.count(
+                turn,
+                query.topic,
+                lambda row: selection.counts(*row),
+                lambda: request.transport is None,
+                is_all=may_see is None,
+            )
         view: shapes.Density = {
             "from": format_ms(start_ms),
             "to": format_ms(end_ms),

@@ -105,6 +105,11 @@ def parse_batch(
     return messages
 
 
+def items_at_most(body: bytes, max_batch: int) -> int:
+    """How many items a body can have; nothing is read for it."""
+    return min(max_batch, 1 + max(body.count(b","), body.count(b"\n")))
+
+
 def parse_each(
     body: bytes, content_type: str, now_ms: int, limits: Limits, max_batch: int, *, keep_ids: bool = False
 ) -> list[ParsedMessage | FieldError]:

@@ -34,6 +34,9 @@ HEADER_BYTES_MAX = 4_096
 EXPIRES_MS_MAX = 4_294_967_295_000
 """MQTT counts message expiry in 32 bits of seconds."""
 
+RAW_FACTOR = 8
+"""Times as long as what it stands for a JSON string can be: base64 with every character escaped."""
+
 Encoding = Literal["text", "base64", "json"]
 
 
@@ -116,6 +119,9 @@ def checked(
         topic = topic_bytes(request.topic, limits.topic_levels)
         if topics is not None:
             topics[request.topic] = topic
+    if len(memoryview(request.payload)) > RAW_FACTOR * (limits.max_payload + 2) + 2:
+        # Nobody need be told how many bytes it is exactly: to find out takes longer than all that is read.
+        raise FieldError("payload", f"is longer than limits.max_payload, which is {limits.max_payload}")
     payload, encoding = payload_bytes(request.payload, request.encoding)
     if len(payload) > limits.max_payload:
         raise FieldError("payload", f"has {len(payload)} bytes, limits.max_payload is {limits.max_payload}")

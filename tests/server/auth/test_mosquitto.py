@@ -84,6 +84,13 @@ def test_what_is_no_hash_is_refused_and_not_told(text: str) -> None:
     assert not text or text not in str(raised.value)
 
 
+def test_nobody_is_called_what_the_server_is(passwords: Path, acl: Path) -> None:
+    """What he has sent would be handed out, whatever the rules say later: it would be the server's own."""
+    passwords.write_text(f"fasti-server:{BOB}\n")
+    with pytest.raises(KeysFileError, match="is the server itself"):
+        ring(None, Clock(), password_file=str(passwords), acl_file=str(acl))
+
+
 def test_a_bad_line_is_told(passwords: Path, acl: Path) -> None:
     for text, line in (
         (f"{PASSWORDS}bob:{BOB}\n", 5),

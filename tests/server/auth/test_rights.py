@@ -1,5 +1,7 @@
 """What a principal may do as one client."""
 
+import random
+
 import pytest
 
 from server.auth.rights import (
@@ -136,6 +138,73 @@ def test_a_rule_that_is_made_later_counts_at_once() -> None:
     somebody.revoke()
     assert not any((here.may_publish(b"a"), here.may_receive(b"b"), here.may_subscribe("b"), here.is_live))
     assert not somebody.has(READ)
+
+
+WORDS = ("a", "b", "+", "#", "%c", "%u", "%%", "x%c", "$SYS", "")
+NAMES = ("a", "b", "x", "", "a/b", "+", "$SYS", "%c", "bob")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_asks_once_for_each_client_hears_the_same(seed: int) -> None:
+    """Whatever the rules, a mosquitto's too, and whoever the client is."""
+    chance = random.Random(seed)
+
+    def filters() -> tuple[str, ...]:
+        made = []
+        for _ in range(chance.randrange(4)):
+            levels = [chance.choice(WORDS) for _ in range(chance.randrange(1, 4))]
+            if "#" in levels:
+                levels = levels[: levels.index("#") + 1]
+            made.append("/".join(levels) or "a")
+        return tuple(made)
+
+    found = [0, 0]
+    for _ in range(20):
+        otherwise = Rules(filters(), filters()) if chance.random() < 0.5 else None
+        allow = None if chance.random() < 0.1 else filters()
+        deny = filters() if chance.random() < 0.5 else ()
+        scopes = EVERY_SCOPE if chance.random() < 0.9 else frozenset((READ,))
+        somebody = principal(chance.choice(NAMES), scopes=scopes, publish=Rules(allow, deny, otherwise))
+        for _ in range(30):
+            client = chance.choice(NAMES)
+            topic = "/".join(chance.choice(NAMES) for _ in range(chance.randrange(1, 4))).encode()
+            answer = Rights(somebody, client).may_publish(topic)
+            assert somebody.may_send(client, topic)[0] == answer, (somebody.grant, client, topic)
+            found[answer] += 1
+    assert min(found) > 20
+
+
+def test_rules_that_are_replaced_are_asked_no_more() -> None:
+    somebody = principal(publish=Rules(("a/%c",)))
+    assert somebody.may_send("c", b"a/c") == (True, 1)
+    somebody.replace(Grant(EVERY_SCOPE, Rules(("b", "c"))))
+    assert somebody.may_send("c", b"a/c") == (False, 2)
+    somebody.revoke()
+    assert somebody.may_send("c", b"b") == (False, 0)
+
+
+def test_what_a_rule_without_a_mark_matches_is_kept_once_for_all_clients() -> None:
+    """There may be 100,000 of them, and 50 rules are 60 KB."""
+    every = Rules(("a/#", "b/%c"), ("a/secret",), Rules(("c/+",), ("c/%u",)))
+    somebody = principal(publish=every, deliver=every)
+    clients = [Rights(somebody, name) for name in ("c1", "c2")]
+    answers = []
+    for one in clients:
+        topics = (b"a/1", b"a/secret", b"b/%c", b"b/c1", b"c/1", b"c/bob", b"d")
+        assert [t for t in topics if one.may_publish(t)] == [t for t in topics if one.may_receive(t)]
+        assert [t for t in topics if one.may_publish(t)] == [b"a/1", b"b/%c", b"c/1"]
+        answers += [one._publish, one._deliver]
+    for other in answers[1:]:
+        assert other._deny == answers[0]._deny
+        assert other._allow is not None
+        assert answers[0]._allow is not None
+        assert other._allow[0] is answers[0]._allow[0]
+        assert other._otherwise is not None
+        assert answers[0]._otherwise is not None
+        assert other._otherwise._allow == answers[0]._otherwise._allow
+    somebody.replace(Grant(EVERY_SCOPE, EVERY, EVERY, Rules(("b",))))
+    assert not clients[0].may_receive(b"a/1")
+    assert clients[0].may_receive(b"b")
 
 
 def test_answers_are_remembered_within_a_bound() -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Will
-from server.delivery.owners import REMEMBERED_BYTES, RIGHTS_MAX, Owners
+from server.delivery.dispatch import TURN_COST
+from server.delivery.owners import ANSWER_COST, COST_RULES, REMEMBERED_BYTES, Owners
+from server.schedules import recurring
 from server.schedules.recurring import Schedules
 from shards.record import Record, encode
 from shards.schedules import TimingRow
@@ -210,6 +212,44 @@ def test_the_same_schedule_by_somebody_else_changes_hands_and_keeps_its_times(ri
     assert (owned.pending(b"meter"), owned.pending(b"ops")) == (0, 1)
 
 
+def test_schedules_of_one_who_is_over_his_quota_hold_up_nobody_elses(
+    rig: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more of them than are asked for in a round, and all stand before the other in the line."""
+    monkeypatch.setattr(recurring, "STEP", 3)
+    rig.add("few")
+    schedules, core = rig.core.schedules, rig.core
+    timing = TimingRow("every", "60000", "UTC")
+
+    def put(name: str, owner: bytes) -> None:
+        record = encode(Record(b"m", owner, owner=owner))
+        core.broker.submit(lambda c: schedules.put(c, name, timing, record, b"{}"), lambda durable: None)
+        rig.pump()
+
+    def minutes(count: int) -> list[str]:
+        for _ in range(60 * count):
+            rig.pass_ms(1_000)
+            schedules.step()
+            rig.pump()
+        return taken(peer)
+
+    for number in range(8):
+        put(f"few-{number}", b"few")
+    rig.pass_ms(10)
+    put("ops", b"ops")
+    rig.file.change("few", "scopes", "pending = 1\nscopes")
+    rig.read_keys()
+    peer = reader(rig)
+    assert minutes(4).count("ops") == 4
+    assert core.opened.owned.pending(b"few") == 1
+    assert not schedules.is_settled
+    put("few-7", b"ops")
+    assert minutes(2).count("ops") == 4, "who has room takes one over, whatever it still owes"
+    rig.file.change("few", "pending = 1", "pending = 1000")
+    rig.read_keys()
+    assert minutes(2).count("few") >= 7
+
+
 def test_what_is_withheld_does_not_become_what_is_retained(rig: Keyed) -> None:
     """Neither in the place of a good one, nor to clear it."""
     rig.come("ops").publish1("m", "good", retain=True)
@@ -288,46 +328,67 @@ def test_a_quota_of_what_may_be_pending(rig: Keyed) -> None:
 
 
 def test_answers_are_remembered_within_a_bound_and_no_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    asked: list[tuple[str, str]] = []
+    asked: list[tuple[str, str, bytes]] = []
 
-    class Rules:
-        name, is_live = "a", True
+    def may_send(name: str, client_id: str, topic: bytes) -> tuple[bool, int]:
+        asked.append((name, client_id, topic))
+        return topic != b"no", COST_RULES
 
-        def may_publish(self, topic: bytes) -> bool:
-            return topic != b"no"
-
-        def may_receive(self, topic: bytes) -> bool:
-            raise NotImplementedError
-
-        def may_subscribe(self, topic_filter: str) -> bool:
-            raise NotImplementedError
-
-    def rights_of(name: str, client_id: str) -> Rules:
-        asked.append((name, client_id))
-        return Rules()
-
-    owners = Owners(rights_of)
+    owners = Owners(may_send)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
             assert owners.allow(Record(b"yes", b"", owner=b"a", publisher=b"c"))
             assert owners.allow(Record(b"no", b"", publisher=b"c"))
-    assert asked == [("a", "c")]
+    assert asked == [("a", "c", b"no"), ("a", "c", b"yes")]
+    assert owners.take_cost() == 2 * (ANSWER_COST + 1)
     assert owners.withheld == 3
     assert [record.message for record in caplog.records] == ["withheld: a may not send to no"]
     owners.forget()
     assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
-    assert len(asked) == 2
-    for number in range(RIGHTS_MAX):
-        assert owners.allow(Record(b"t", b"", owner=b"a", publisher=b"%d" % number))
-    assert len(asked) == RIGHTS_MAX + 2
-    assert owners.allow(Record(b"new", b"", owner=b"a", publisher=b"c"))
-    assert len(asked) == RIGHTS_MAX + 3, "the rules of clients were forgotten at their bound"
+    assert len(asked) == 3
     caplog.clear()
     for number in range(REMEMBERED_BYTES // 1_000):
         assert owners.allow(Record(b"%4d" % number * 250, b"", owner=b"a", publisher=b"c"))
     assert not owners.allow(Record(b"no", b"", owner=b"a", publisher=b"c"))
     assert len(caplog.records) == 1, "the answers were forgotten at theirs"
+
+
+def test_a_client_id_that_is_too_long_to_be_noted_is_in_no_rule(rig: Keyed) -> None:
+    """Said when it publishes: what was taken would be withheld, as a message has only the beginning of it."""
+    rig.add("fleet", publish=["m/%c"])
+    peer = reader(rig)
+    for client, reason in (("c" * 255, 0), ("c" * 256, 0x87), ("ä" * 128, 0x87)):
+        assert rig.come("fleet", client).publish1(f"m/{client}", "x").reason == reason
+    assert taken(peer) == ["x"]
+    assert rig.core.owners.withheld == 0
+
+
+def test_rules_that_take_long_to_look_at_do_not_hold_up_the_others(
+    rig: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many clients of one key, each with a message to a topic of its own, all due at once."""
+    clients = [f"c{number}" for number in range(30)]
+    rules = [f"sites/{number}/%c/#" for number in range(1_000)]
+    rig.add("gateway", publish=rules)
+    peer = rig.stay("ops", "reader")
+    peer.subscribe("sites/#", qos=0)
+    for client in clients:
+        rig.come("gateway", client).publish1(f"$delayed/10/sites/999/{client}/x", client)
+    dispatch = rig.core.dispatch
+    turn, passed = dispatch.turn, []
+
+    def counted(*args: int) -> bool:
+        before = dispatch.counts.dispatched
+        has_more = turn(*args)
+        passed.append(dispatch.counts.dispatched - before)
+        return has_more
+
+    monkeypatch.setattr(dispatch, "turn", counted)
+    rig.pass_ms(11_000)
+    assert sorted(taken(peer)) == sorted(clients)
+    assert sum(passed) == len(clients)
+    assert max(passed) <= TURN_COST // (ANSWER_COST + len(rules) // COST_RULES) + 1 < len(clients)
 
 
 RULES = (["a"], ["b", "b/#"], ["#"], [], ["+/1"], ["a/#", "c"], ["%c/#"])

@@ -10,7 +10,14 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Suback, Subscribe, SubscribeOptions
-from server.delivery.cursors import ASKED_COST, BURST_S, LAZY_COST, OWN_BYTES_PER_S, ROW_COST
+from server.delivery.cursors import (
+    ASKED_COST,
+    BURST_S,
+    LAZY_COST,
+    LAZY_PAUSE_MAX_S,
+    OWN_BYTES_PER_S,
+    ROW_COST,
+)
 from server.delivery.subscriber import Subscriber
 from server.housekeeping import Housekeeping
 from server.writer import Busy
@@ -253,15 +260,16 @@ def test_cursors_that_nobody_waits_for_go_in_turns() -> None:
 
 
 class _SlowClock:
-    """Every look at it takes a ms."""
+    """Every look at it takes so long."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, look_s: float = 0.001) -> None:
         self._rig = rig
+        self._look_s = look_s
         self.looks = 0
 
     def mono(self) -> float:
         self.looks += 1
-        return self._rig.clock.mono() + self.looks / 1_000
+        return self._rig.clock.mono() + self.looks * self._look_s
 
 
 def test_they_take_a_tenth_of_the_time() -> None:
@@ -278,6 +286,20 @@ def test_they_take_a_tenth_of_the_time() -> None:
         with_cursors += bool(list(_rows(rig, Table.CURSORS, mark)))
     assert not rig.core.cursors.dirty
     assert groups > 3 * with_cursors
+
+
+def test_they_wait_no_longer_than_they_may_where_others_have_the_processor() -> None:
+    """A kill then finds acks on disk that came a moment before, however busy the machine is."""
+    rig = Rig()
+    rig.pass_ms(200)
+    _busy(rig, 1, 10)
+    clock: Any = _SlowClock(rig, look_s=3.0)
+    rig.core.cursors._clock = clock
+    _group(rig)
+    assert not rig.core.cursors.dirty
+    rig.core.cursors._clock = rig.clock
+    paused_s = rig.core.cursors._lazy_from - rig.clock.mono() - clock.looks * 3.0
+    assert paused_s <= LAZY_PAUSE_MAX_S + 0.001
 
 
 def test_who_is_waited_for_goes_in_turns_too() -> None:

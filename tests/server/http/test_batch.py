@@ -1,5 +1,6 @@
 """Many messages in one request: all or nothing, or each on its own; ids in order, errors by line."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from server.config import Config, Http, Limits
+from server.http.routes import batch
 from shards.errors import Corrupt
 from timeline.position import MessageId
 
@@ -168,3 +170,38 @@ async def test_a_known_message_that_cannot_be_read_is_a_problem_of_its_item(
     results = (await server.call("POST", "/v1/messages:batch?each=true", items)).body["results"]
     assert [list(result) for result in results] == [["id"], ["problem"], ["id"]]
     assert results[1]["problem"]["type"] == "/problems/unreadable"
+
+
+class TestRoom:
+    """Of 1 MiB for what calls gather."""
+
+    @pytest.fixture
+    def config(self) -> Config:
+        return Config(http=replace(Http(), buffered_bytes=1 << 20))
+
+    async def test_what_has_been_read_of_batches_is_bounded(
+        self, server: Running, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An item of 2 bytes is some 700 of what is to be said of it, until the last one has been said."""
+        under_way, most = 0, 0
+        each = batch.Batch._each
+
+        async def counted(*arguments: Any) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                return await each(*arguments)
+            finally:
+                under_way -= 1
+
+        monkeypatch.setattr(batch.Batch, "_each", counted)
+        monkeypatch.setattr(batch, "YIELD_EVERY", 10)
+        body = b"[" + b",".join([b"{}"] * 100) + b"]"
+        call = {"status": 200, "Content_Type": "application/json"}
+        calls = [server.call("POST", f"{BATCH}?each=true", body, **call) for _ in range(30)]  # type: ignore[arg-type]
+        for answer in await asyncio.gather(*calls):
+            assert len(answer.body["results"]) == 100
+        assert 1 < most <= 5
+        large = b"[" + b",".join([b"{}"] * 2_000) + b"]"  # more than there is room for at all
+        assert len((await server.call("POST", f"{BATCH}?each=true", large, **call)).body["results"]) == 2_000  # type: ignore[arg-type]

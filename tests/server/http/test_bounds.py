@@ -67,8 +67,9 @@ class Bench:
     def fronts(self) -> list[Front]:
         return [one for one in self.at.desk.connections if isinstance(one, Front)]
 
-    async def dial(self) -> Wire:
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.at.front_port))
+    async def dial(self, source: str = "127.0.0.1") -> Wire:
+        at = "127.0.0.1", self.at.front_port
+        wire = Wire(*await asyncio.open_connection(*at, local_addr=(source, 0)))
         self.wires.append(wire)
         return wire
 
@@ -173,7 +174,7 @@ async def test_who_sends_no_more_and_reads_slowly_gets_all(server: Running, benc
     assert front.kept_bytes
     wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
     assert (await wire.end()).count(b"HTTP/1.1 200 ") == 20
-    await bench.until(lambda: not bench.fronts)
+    await bench.until(lambda: front not in bench.fronts)
 
 
 @pytest.mark.parametrize("call", [POST, GET])
@@ -492,3 +493,62 @@ async def test_chunks_of_a_byte_are_refused(bench: Bench) -> None:
     status, body = await wire.answer()
     assert (status, body["type"]) == (400, "/problems/not-readable")
     assert await wire.end() == b""
+
+
+async def test_whose_bodies_are_slow_leaves_room_for_those_of_others(server: Running, bench: Bench) -> None:
+    """What is announced counts, and it may come at 1 KiB a second: one client could refuse all others."""
+    large = HEAD.replace(b"messages", b"messages:batch") + b"Content-Length: %d\r\n\r\n[" % (16 << 20)
+    small = (
+        OTHER.replace(BODY, b"[" + BODY + b"]")
+        .replace(b": 49", b": 51")
+        .replace(b"messages", b"messages:batch")
+    )
+    slow = [await bench.dial() for _ in range(8)]
+    for wire in slow:
+        wire.send(large)
+    refused = [await wire.answer() for wire in slow[4:]]
+    assert [status for status, _ in refused] == [429] * 4
+    other = await bench.dial("127.0.0.2")
+    other.send(small)
+    assert b"100 Continue" in await other.reader.readuntil(b"\r\n\r\n")
+    assert (await other.answer())[0] == 201
+    for wire in slow:
+        wire.writer.close()
+    await bench.until(lambda: not server.app.core.writer.queued_bytes)
+    again = await bench.dial()
+    again.send(small)
+    await again.reader.readuntil(b"\r\n\r\n")
+    assert (await again.answer())[0] == 201
+
+
+class Held:
+    """A connection that holds so much."""
+
+    def __init__(self, address: str, unsent_bytes: int) -> None:
+        self.address, self.unsent_bytes = address, unsent_bytes
+        self.kept_bytes = 0
+        self.is_cut = False
+
+    def check(self, now_s: float, passed_s: float) -> None:
+        """In time."""
+
+    def stop(self) -> None:
+        """Not asked for."""
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+
+async def test_many_that_hold_a_little_are_cut_before_one_of_another_that_holds_more() -> None:
+    connections = Connections(replace(Config().http, buffered_bytes=1 << 20), Metrics())
+    flood = [Held("10.0.0.1", (30 + n) << 10) for n in range(30)]
+    other = Held("10.0.0.2", 100 << 10)
+    for one in (*flood, other):
+        connections.add(one)
+    connections.relieve()
+    # 1,435 KiB are 411 too many.
+    assert [one.is_cut for one in flood] == [False] * 22 + [True] * 8
+    assert not other.is_cut
+    for one in (*flood, other):
+        connections.discard(one)
+    assert len(connections) == 0

@@ -601,3 +601,30 @@ async def test_a_key_sees_its_own_sessions(keyed: Keyed) -> None:
     await keyed.call("a", "DELETE", "/v1/sessions/a1", status=204)
     assert (await keyed.body("a", "GET", "/v1/sessions"))["sessions"] == []
     await keyed.call("ops", "DELETE", "/v1/sessions/b1", status=204)
+
+
+async def test_a_session_that_changes_hands_meanwhile_is_set_back_by_nobody_else(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at it and the writer's turn another's client has joined the group."""
+    for name in ("a", "b"):
+        keyed.add(name, "read")
+    await connected(keyed, "a", "a1", "$share/g/t")
+    core = keyed.server.app.core
+    group = core.broker.groups.get("$share/g/t")
+    assert group is not None
+    await keyed.call("a", "POST", "/v1/sessions/%24share%2Fg%2Ft:replay", {"from": "PT1H"}, status=200)
+    sent: list[Position] = []
+    monkeypatch.setattr(core.broker, "rewind", lambda commit, subscriber, to: sent.append(to))
+    submit = core.writer.submit
+
+    def joined(*args: Any, **options: Any) -> None:
+        member = core.sessions.get("a1")
+        assert member is not None
+        member.owner = "b"
+        submit(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core.writer, "submit", joined)
+        await keyed.call("a", "POST", "/v1/sessions/%24share%2Fg%2Ft:replay", {"from": "PT1H"}, status=404)
+    assert not sent

@@ -6,7 +6,6 @@ scheduled, and counted until it is cancelled, and not any more then. One by one,
 The same steps each time; FASTI_SOAK=1 takes many more.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -30,9 +29,9 @@ from hypothesis.stateful import (
 from schemathesis.config import SchemathesisConfig
 
 from tests.support.server import served
+from tests.support.soak import SOAK
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-SOAK = bool(os.environ.get("FASTI_SOAK"))
 EXAMPLES, STEPS = (300, 50) if SOAK else (20, 20)
 ONE, ALL = "/v1/messages/{id}", "/v1/messages"
 FAR = "2030-01-01T00:00:00Z"

@@ -4,10 +4,17 @@ import asyncio
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+
+from aiohttp import web
 
 from server.clock import SimulatedClock
 from server.config import Config
+from server.http.spread import Spreader
+from server.http.turns import Turns
+from server.http.values.message_body import parse_one
+from server.site import read_side
 from server.times import format_ms
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running, running
@@ -30,6 +37,11 @@ async def batch(server: Running, items: list[dict[str, Any]], query: str = "") -
 
 def at_of(name: str) -> int:
     return int(name[:12], 16)
+
+
+def remote(address: str) -> web.Request:
+    asked: Any = {}
+    return cast("web.Request", SimpleNamespace(remote=address, get=asked.get))
 
 
 async def test_an_empty_window_gives_its_first_moment(server: Running) -> None:
@@ -88,3 +100,24 @@ async def test_a_key_gives_the_first_answer(server: Running) -> None:
     again = await server.call("POST", "/v1/messages", body)
     assert again.body["deliver_at"] == first
     assert await one(server) != first
+
+
+async def test_whoever_spreads_does_not_wait_for_the_other_calls_of_the_same_client(server: Running) -> None:
+    """Others wait for the lock: a client's listings may not hold up their messages."""
+    spreader, turns, done = Spreader(read_side(server.app)), Turns(server.clock, max_bytes=1), list[str]()
+    listing = turns.of(remote("10.0.0.1"))
+
+    async def listings() -> None:
+        while "spread" not in done:
+            await listing.begin()
+            done.append("listing")
+
+    async def spread() -> None:
+        limits = server.app.core.config.limits
+        message = parse_one(b'{"topic":"a","payload":1,"spread":"10m"}', START_MS, limits)
+        async with turns.of(remote("10.0.0.1")).alone(spreader.lock):
+            await spreader.settled([message], START_MS, turns.apart())
+        done.append("spread")
+
+    await asyncio.gather(*(listings() for _ in range(100)), spread())
+    assert done.count("listing") < 100 + 50

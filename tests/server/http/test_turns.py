@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from server.http.turns import LOOK_EVERY, STEP_S, Turn, Turns
+from server.http.turns import LOOK_EVERY, STEP_S, Lock, Turn, Turns
 
 
 class Watch:
@@ -108,7 +108,90 @@ async def test_what_calls_gather_is_counted_until_it_is_given() -> None:
     assert other.keep(40)
     assert not one.keep(1)
     other.release()
-    assert one.keep(39)
+    assert not one.keep(1)
     one.release()
     one.release()
     assert turns.kept_bytes == 0
+    assert one.keep(100)
+
+
+async def test_who_gathers_without_end_leaves_half_to_the_others() -> None:
+    turns = Turns(Watch(), max_bytes=100)
+    flood = [turns.of(request("10.0.0.1")) for _ in range(20)]
+    assert [turn.keep(10) for turn in flood] == [True] * 5 + [False] * 15
+    for turn in flood[5:]:
+        turn.release()
+    other = turns.of(request("10.0.0.2"))
+    assert other.keep(10)
+    assert other.keep(10)
+
+
+async def test_who_finds_no_room_waits_and_the_others_do_not() -> None:
+    turns, entered, ends = Turns(Watch(), max_bytes=100), list[str](), dict[str, asyncio.Event]()
+
+    async def gather(name: str, remote: str, size: int) -> None:
+        end = ends[name] = asyncio.Event()
+        async with turns.of(request(remote)).room(size):
+            entered.append(name)
+            await end.wait()
+
+    async with asyncio.TaskGroup() as calls:
+        flood = [calls.create_task(gather(f"flood {n}", "10.0.0.1", 20)) for n in range(10)]
+        await asyncio.sleep(0)
+        assert entered == ["flood 0", "flood 1", "flood 2"]
+        calls.create_task(gather("other", "10.0.0.2", 20))
+        await asyncio.sleep(0)
+        assert entered.pop() == "other"
+        flood[3].cancel()
+        ends["other"].set()
+        ends["flood 0"].set()
+        while len(entered) < 4:
+            await asyncio.sleep(0)
+        assert entered.pop() == "flood 4"
+        assert turns.kept_bytes == 60
+        flood[5].cancel()
+        for end in ends.values():
+            end.set()
+    assert turns.kept_bytes == 0
+    assert entered == [f"flood {n}" for n in (0, 1, 2, 6, 7, 8, 9)]
+    async with turns.of(request("10.0.0.1")).room(1_000):  # nobody holds anything: however much
+        assert turns.kept_bytes == 1_000
+
+
+async def test_a_call_that_is_given_up_takes_no_room_with_it() -> None:
+    """Also one that is let in and given up at the same moment."""
+    turns, lock = Turns(Watch(), max_bytes=100), Lock()
+
+    async def gather() -> None:
+        turn = turns.of(request("10.0.0.1"))
+        async with turn.room(100), turn.alone(lock):
+            pass
+
+    first, second, third = (turns.of(request("10.0.0.1")) for _ in range(3))
+    async with first.room(100):
+        call = asyncio.create_task(gather())
+        await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait([call])
+    assert turns.kept_bytes == 0
+    async with second.alone(lock):
+        call = asyncio.create_task(gather())
+        await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait([call])
+    async with asyncio.timeout(5), third.alone(lock):
+        pass
+
+
+async def test_clients_take_turns_at_a_lock_too() -> None:
+    turns, lock, held = Turns(Watch(), max_bytes=1), Lock(), list[str]()
+
+    async def hold(name: str, remote: str) -> None:
+        async with turns.of(request(remote)).alone(lock):
+            held.append(name)
+            await asyncio.sleep(0)
+
+    flood = [hold("flood", "10.0.0.1") for _ in range(20)]
+    await asyncio.gather(*flood, hold("other", "10.0.0.2"))
+    assert held.index("other") <= 2
+    assert len(held) == 21
