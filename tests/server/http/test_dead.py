@@ -16,6 +16,7 @@ from shards.recover import format_of
 from shards.store import Table
 from tests.support.keys import KeysFile, with_keys
 from tests.support.link import FakeLink
+from timeline.position import END, START
 
 from ..conftest import MINUTE_MS, Running, running
 from .test_keys import Keyed
@@ -146,7 +147,7 @@ async def test_the_place_of_a_retry_names_nothing(server: Running) -> None:
     (name,) = await poison(server, "bad")
     await act(server, "requeue", ids=[name], deliver_in=60)
     reader = server.app.core.reader
-    place = reader.next_retry(server.app.core.horizon.position, (1 << 96) - 1)  # type: ignore[arg-type]
+    place = reader.next_retry(START, END)
     assert place is not None
     row = f"{place >> 48:012x}00000000{place & (1 << 48) - 1:012x}"
     await server.call("GET", f"/v1/messages/{row}", status=404)
@@ -320,6 +321,24 @@ async def test_retention_counts_running_time(tmp_path: Path, config: Config, clo
         await server.app.housekeeping.run_due()
         assert [letter["payload"] for letter in await listed(server)] == ["2"]
         assert server.app.core.letters.expired == 1
+
+
+async def test_an_archive_need_not_have_the_retries(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    slices = replace(config.slices, archive="somewhere", retention_ms=86_400_000)
+    async with running(tmp_path / "data", replace(config, slices=slices), clock) as server:
+        (name,) = await poison(server, "bad")
+        await act(server, "requeue", ids=[name], deliver_in=60)
+        assert len(list(server.app.core.reader.read(START, END))) == 2
+        await server.call("POST", "/v1/clock:advance", {"by": "P3D"})
+        job = (await server.call("POST", "/v1/jobs", {"kind": "expire", "run": "caller"}, status=201)).body
+        (piece,) = job["slices"]
+        assert (piece["count"], piece["live"]) == (2, 1)
+        told = {"start_ms": piece["start_ms"], "generation": piece["generation"], "rows": 2, "archived": 1}
+        body = {"token": job["token"], "slices": [told]}
+        await server.call("POST", f"/v1/jobs/{job['id']}:commit", body)
+        assert server.app.core.reader.count_retries(START, END) == 0
 
 
 async def test_the_format_is_raised_with_the_first_retry(server: Running) -> None:
