@@ -1,4 +1,4 @@
-"""Dead letters over kill -9: each is one, or waits to be sent again, or has been sent, and only one of them."""
+"""Dead letters over kill -9: each is one, or waits to be sent again, or was sent: one of these."""
 
 import asyncio
 import random

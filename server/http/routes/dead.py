@@ -245,6 +245,8 @@ class DeadRoutes:
             start = max(start, Position(self._cursors.place(cursor) + 1))
         ids = None if "id" not in query else (_id("id", query["id"]),)
         topic = _checked(query.get("topic"))
+        if query.get("group") == "":
+            raise FieldError("group", "is empty")
         return Wanted(start, end, query.get("group"), topic, query.get("reason"), ids)
 
     async def _page(self, wanted: Wanted, may: May, limit: int, turn: Turn) -> tuple[Views, Position | None]:

@@ -272,7 +272,9 @@ async def test_bad_requests(server: Running, what: str, body: object, field: str
     assert field in answer.body["errors"][0]["field"]
 
 
-@pytest.mark.parametrize("query", ["?topic=a%23", "?id=x", "?limit=0", "?cursor=zz", "?from=x", "?what=1"])
+@pytest.mark.parametrize(
+    "query", ["?topic=a%23", "?group=", "?id=x", "?limit=0", "?cursor=zz", "?from=x", "?what=1"]
+)
 async def test_bad_queries(server: Running, query: str) -> None:
     await server.call("GET", f"{DEAD}{query}", status=422)
 
