@@ -1,7 +1,7 @@
 """`python -m server`: run the server, or look at a stopped server's data.
 
     python -m server [--config FILE] [--data DIR] [--http HOST:PORT] [--mqtt HOST:PORT]
-                     [--clock system|simulated] [--log text|json] [--check]
+                     [--clock system|simulated] [--clock-start INSTANT] [--log text|json] [--check]
     python -m server inspect --data DIR
     python -m server verify [--repair] --data DIR
     python -m server retime --data DIR
@@ -29,6 +29,7 @@ from .config import Config, ConfigError, load, table
 from .logs import configure_logging
 from .offline import inspect, retime, verify
 from .run import serve
+from .times import TimeError, parse_deliver_at
 from .tls import http_certificates, mqtt_certificates
 
 EXIT_FAILED = 1
@@ -37,7 +38,10 @@ EXIT_USAGE = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.clock_start is not None and options.clock != "simulated":
+        parser.error("--clock-start needs --clock simulated")
     try:
         config, origins = load(options.config, os.environ, _overrides(options))
     except ConfigError as error:
@@ -69,7 +73,7 @@ def _run(options: argparse.Namespace, config: Config) -> int:
         return verify(path, config.slices.max, repair=options.repair)
     if options.command == "retime":
         return retime(path, config)
-    return serve(config, is_simulated=options.clock == "simulated")
+    return serve(config, is_simulated=options.clock == "simulated", start_ms=options.clock_start)
 
 
 def _check(config: Config, origins: Mapping[str, str]) -> int:
@@ -125,6 +129,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http", default=None, metavar="HOST:PORT", help="http.listen; port 0: any")
     parser.add_argument("--mqtt", default=None, metavar="HOST:PORT", help="mqtt.listen; port 0: any")
     parser.add_argument("--clock", choices=("system", "simulated"), default="system")
+    parser.add_argument(
+        "--clock-start",
+        type=_instant_ms,
+        default=None,
+        metavar="INSTANT",
+        help="where a simulated clock begins, unless it stood later; else at the machine's time",
+    )
     parser.add_argument("--log", choices=("text", "json"), default="text")
     parser.add_argument(
         "--check",
@@ -170,6 +181,13 @@ def _add_keys(parser: argparse.ArgumentParser, quiet: argparse.ArgumentParser) -
     verbs.add_parser("ls", parents=[quiet, there], help="list the keys")
     revoke = verbs.add_parser("revoke", parents=[quiet, there], help="end a key; open connections end too")
     revoke.add_argument("name")
+
+
+def _instant_ms(text: str) -> int:
+    try:
+        return parse_deliver_at(text)
+    except TimeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, object]:

@@ -6,10 +6,10 @@ from itertools import chain
 from pathlib import Path
 
 from shards import keys
-from shards.errors import Corrupt, StoreFailed, WrongFormat
+from shards.errors import Corrupt, StoreFailed, StoreLocked, WrongFormat
 from shards.pointers import Pointer, pointers, repair_pointers
 from shards.recover import format_of, read_directory, stored_cursor
-from shards.rocks import RocksStore
+from shards.rocks import RocksStore, is_open
 from shards.store import Table
 from shards.tables import session_of
 from shards.verify import (
@@ -173,7 +173,10 @@ def _open_existing(path: Path, *, is_read: bool = False, for_repair: bool = Fals
     """`is_read`: that is all, so a directory that cannot be written will do."""
     if not (path / "CURRENT").exists():
         raise StoreFailed(f"{path} holds no data")
-    store = RocksStore(path, read_only=is_read and not os.access(path, os.W_OK), for_repair=for_repair)
+    read_only = is_read and not os.access(path, os.W_OK)
+    if read_only and is_open(path):  # a lock cannot be taken there, but seen
+        raise StoreLocked(f"{path} is open in another process")
+    store = RocksStore(path, read_only=read_only, for_repair=for_repair)
     try:
         with suppress(Corrupt):  # what cannot be read is found by the command
             format_of(store)

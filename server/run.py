@@ -42,14 +42,17 @@ HANDLERS_S = 0.5
 """How long handlers may go on, twice, once their connections have been ended."""
 
 
-def serve(config: Config, *, is_simulated: bool) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. Raises ConfigError, and what opening the store raises."""
+def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. Raises ConfigError, and what opening the store raises.
+
+    `start_ms`: where a simulated clock begins, unless it stood later; None: at the machine's time.
+    """
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("%s", told_short(config))
     allow_open_files(config.limits.connections + config.http.connections)
     store = RocksStore(Path(config.store.dir))
     format_of(store)  # before anything is written
-    wall_ms = SystemClock().wall_ms()
+    wall_ms = SystemClock().wall_ms() if start_ms is None else start_ms
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
     retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

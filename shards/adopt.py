@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from timeline.position import SEQ_BITS, MessageId, id_position, seq_of
 
 from .commit import Commit
-from .dedupe import Draft, Known, Refused, known_keys
+from .dedupe import AS_EVER, Draft, Known, Refused, Terms
 from .record import owner_of, with_id
 from .store import Table
 from .tables import DedupeRow, dedupe_value
@@ -23,12 +23,14 @@ from .tables import DedupeRow, dedupe_value
 SEQ_LIMIT = 1 << SEQ_BITS - 1
 
 
-def adopt(commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId]) -> list[MessageId | Known]:
+def adopt(
+    commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId], terms: Terms = AS_EVER
+) -> list[MessageId | Known]:
     """Place all drafts, which are one owner's, under these ids (0: a new one), or none; ids in their order.
 
     Raises Refused, naming the first that cannot be.
     """
-    known = known_keys(drafts, commit.taken) if any(draft.key for draft in drafts) else {}
+    known = commit.known(drafts, terms) if any(draft.key for draft in drafts) else {}
     fresh = [index for index in range(len(drafts)) if index not in known]
     owner = owner_of(drafts[0].value) if drafts else b""
     commit.check_pending(len(fresh), owner)

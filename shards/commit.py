@@ -11,7 +11,8 @@ has already changed, so that two cancels of one message in one group get the sam
 
 A batch of drafts is checked whole before the first row is placed, so a refused one leaves nothing behind.
 
-Rows of fresh drafts cannot be cancelled or moved within their own group: nobody has been told their ids.
+Rows of fresh drafts cannot be cancelled or moved by their ids within their own group: nobody has been told
+them. By its key one can be: `find_known` sees it.
 """
 
 import logging
@@ -22,7 +23,7 @@ from timeline.slices import Slice
 
 from . import keys
 from .cuts import Notes
-from .dedupe import Draft, Known, Refused, known_keys, woven
+from .dedupe import AS_EVER, Draft, Known, Refused, Terms, known_keys, woven
 from .errors import Corrupt
 from .group_commit import Caps, Control, GroupCommit, Outcome
 from .open_group import OpenGroup
@@ -83,14 +84,14 @@ class Commit:
         """The message, wherever it is by now. Raises Corrupt."""
         return self.open_group.find(wanted)
 
-    def put(self, drafts: Sequence[Draft]) -> list[MessageId | Known]:
-        """Place all drafts, which are one owner's, or none; ids in their order.
+    def put(self, drafts: Sequence[Draft], terms: Terms = AS_EVER) -> list[MessageId | Known]:
+        """Place all drafts, which are one owner's, or none; ids in their order. `terms`: of their keys.
 
         Raises Refused, naming the first that cannot be.
         """
         # A list: to begin a generator costs more than all else that a lone publish has done to it here.
         has_keys = any([draft.key for draft in drafts])  # noqa: C419
-        known = known_keys(drafts, self.taken) if has_keys else {}
+        known = self.known(drafts, terms) if has_keys else {}
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         owner = owner_of(drafts[0].value) if drafts else b""
         self.check_pending(len(fresh), owner)
@@ -193,20 +194,39 @@ class Commit:
         if owner and count:
             self._owned.placed(owner, count)
 
-    def taken(self, key: bytes) -> DedupeRow | None:
+    def known(self, drafts: Sequence[Draft], terms: Terms) -> dict[int, Known | int]:
+        """Which of the drafts were accepted before. Raises Refused."""
+        return known_keys(drafts, lambda key: self.taken(key, terms), key_only=terms.key_only)
+
+    def taken(self, key: bytes, terms: Terms = AS_EVER) -> DedupeRow | None:
         """The request that has the key. Raises Refused if that cannot be read any more.
 
-        A key whose message was lost (in a repair) is free: it may be used for another message.
+        A key whose message was lost (in a repair) is free: it may be used for another message. So is, by
+        these `terms`, one whose message was cancelled.
         """
-        try:
-            value = self.open_group.get(Table.DEDUPE, key)
-            row = dedupe_from(value) if value is not None else None
-        except Corrupt as error:
-            raise Refused("unreadable", "what was stored under the key cannot be read") from error
+        row = self.known_under(key)
         if row is None or row.position < self.directory.floor:
             return None
-        # What this group has placed itself is not lost, but `find` may not see it yet.
-        return row if self.open_group.is_written(Table.DEDUPE, key) or self._is_there(row.id) else None
+        try:
+            found = self.find_known(row)
+        except Corrupt:
+            return row  # it counts as there
+        if found is None or (terms.replace and is_stub(found.value)):
+            return None
+        return row
+
+    def known_under(self, key: bytes) -> DedupeRow | None:
+        """What is stored under the key, whether or not its message is still there. Raises Refused."""
+        try:
+            value = self.open_group.get(Table.DEDUPE, key)
+            return dedupe_from(value) if value is not None else None
+        except Corrupt as error:
+            raise Refused("unreadable", "what was stored under the key cannot be read") from error
+
+    def find_known(self, row: DedupeRow) -> Found | None:
+        """The message of a key, also one that this group has placed; None: it is gone. Raises Corrupt."""
+        self.open_group.reveal(row.position)
+        return self.find(row.id)
 
     def taken_by(self, value: bytes) -> DedupeRow | None:
         """What is stored under the key of a message, for `rehome`. Raises Refused, Corrupt."""
@@ -234,7 +254,7 @@ class Commit:
             self.note_retry(wanted, row_id)
             return row_id
         group.row(Table.MOVED, keys.message(wanted), keys.message(row_id))
-        if taken:
+        if taken and taken.id == wanted:  # else the key has gone to another message since this was cancelled
             place = id_position(row_id)
             kept = group.kept_at(place) if is_held else place
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
@@ -246,12 +266,6 @@ class Commit:
         if id_shard(row) != HELD_SHARD:
             place = id_position(row)
             self.row(Table.RETRIES, keys.place(place), retry_value(message, id_shard(row)))
-
-    def _is_there(self, wanted: MessageId) -> bool:
-        try:
-            return self.find(wanted) is not None
-        except Corrupt:
-            return True
 
     def _if_readable(self, value: bytes) -> DedupeRow | None:
         """`taken_by` for what has to be sent now: it does not wait for its key."""

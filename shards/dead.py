@@ -159,9 +159,8 @@ def _drop(commit: Commit, place: Position, row: DeadRow) -> None:
 
 def _oldest(commit: Commit) -> Iterator[Letter]:
     """Those that are stored and that this group has not taken away, the oldest first."""
-    group = commit.open_group
-    for place, row in letters(group.store, totals(commit).oldest):
-        if not group.is_written(Table.DEAD, keys.dead(keys.place(place))):
+    for place, row in letters(commit.open_group.store, totals(commit).oldest):
+        if commit.get(Table.DEAD, keys.dead(keys.place(place))) is not None:
             yield place, row
 
 

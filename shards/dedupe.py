@@ -3,6 +3,10 @@
 A key is remembered with its message (table `dedupe`) until that message's slice is dropped, or it is lost. A
 draft whose key is taken by the same request gets the first answer again; by another request, the whole
 request is refused before any row is placed. Two drafts of one request with the same key are one message.
+
+A request may set other terms: its key alone says that it is the same one (`key_only`), and a key whose
+message was cancelled is free for it (`replace`). Not one whose message is pending or has been dispatched: a
+request to replace that is sent again finds what it has placed itself, and places nothing twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,6 +42,18 @@ class Known(msgspec.Struct, frozen=True):
     due_ms: int
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """What a request has to say of its keys."""
+
+    key_only: bool = False
+    """Whatever was asked for under the key was this request."""
+    replace: bool = False
+    """A key whose message was cancelled is free."""
+
+
+AS_EVER = Terms()
+
+
 class Refused(ShardsError):
     """A draft cannot be taken; `index` says which of its request, `why` is a stable word."""
 
@@ -47,10 +63,13 @@ class Refused(ShardsError):
         self.index = index
 
 
-def known_keys(drafts: Sequence[Draft], taken: Callable[[bytes], DedupeRow | None]) -> dict[int, Known | int]:
+def known_keys(
+    drafts: Sequence[Draft], taken: Callable[[bytes], DedupeRow | None], *, key_only: bool = False
+) -> dict[int, Known | int]:
     """By index, each draft whose key is taken: the first answer, or the index of its twin here.
 
-    Raises Refused for the first whose key was used by another request.
+    Raises Refused for the first whose key was used by another request, if that is not all the same
+    (`key_only`).
     """
     known: dict[int, Known | int] = {}
     here: dict[bytes, int] = {}
@@ -64,7 +83,7 @@ def known_keys(drafts: Sequence[Draft], taken: Callable[[bytes], DedupeRow | Non
             error.index = index
             raise
         fingerprint = row.fingerprint if row else drafts[twin].fingerprint
-        if fingerprint != draft.fingerprint:
+        if fingerprint != draft.fingerprint and not key_only:
             raise Refused("idempotency-mismatch", "the key was used by another request", index)
         if row:
             known[index] = Known(row.id, row.due_ms)

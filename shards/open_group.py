@@ -9,7 +9,7 @@ what is stored plus what this group has already changed.
 `reserve` chooses a message's `at` and slice, opening the slice if there is none, and refuses before the
 first row is placed; `place` then gives positions and rows. This is the one place where a position is chosen
 (DESIGN: "position"). Rows of fresh messages are not seen by `get` (nobody has been told their ids) unless
-`settle` says so.
+`settle` or `reveal` says so.
 
 Who asks for a message to be put, cancelled or moved, and whether that can be, is decided in commit.py; how
 many messages wait is counted there too, but for the rows of `held`, which are put and deleted here. What each
@@ -19,10 +19,11 @@ owner has waiting is written with every group (owned.py): its horizon belongs to
 microseconds a message, and this inner loop takes about 1.5 of them.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from timeline.horizon import HELD, Horizon
-from timeline.position import END, HELD_SHARD, MessageId, Position, before, message_id
+from timeline.position import END, HELD_SHARD, MessageId, Position, before, message_id, seq_of
 from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, SlicesError, TooManyShards
 from timeline.structures import ANYTHING, Structures
 
@@ -30,7 +31,7 @@ from . import keys
 from .dedupe import Draft, Refused
 from .group_commit import Caps, GroupCommit
 from .owned import Owned
-from .read import Found, find
+from .read import Found, Row, find
 from .store import Batch, Store, Table
 from .tables import (
     META_CURSOR,
@@ -128,10 +129,6 @@ class OpenGroup:
 
     def find(self, wanted: MessageId) -> Found | None:
         return find(self.get, self.directory, wanted)
-
-    def is_written(self, table: Table, key: bytes) -> bool:
-        """Whether this group has put the row, or deleted it."""
-        return (table, key) in self._fresh
 
     def row(self, table: Table, key: bytes, value: bytes | None) -> None:
         """Put a row, or delete it; `get` sees it."""
@@ -290,6 +287,18 @@ class OpenGroup:
             self._made.placed.pop()
             shard.retire()
 
+    def reveal(self, place: Position) -> None:
+        """A message that this group has placed there, if it has, is asked for by its key: `get` sees its row.
+
+        It is looked up, and not kept for all that have keys: few are asked for so soon.
+        """
+        placed, seq = self._made.placed, seq_of(place)
+        index = bisect_left(placed, seq, key=_seq) if seq > self._made.first_seq else len(placed)
+        if index < len(placed) and placed[index][0] == place:
+            _, number, value = placed[index]
+            shard = self._slice_for(place >> 48).shards[number]
+            self._fresh.setdefault((Table.MESSAGES, shard.prefix + keys.place(place)), value)
+
     def retire(self, found: Found, shard: Shard, left: bytes) -> None:
         """Overwrite a message's row by a stub; nothing deletes it before its slice goes."""
         self.row(Table.MESSAGES, shard.prefix + keys.place(found.position), left)
@@ -333,3 +342,8 @@ class OpenGroup:
         """Delete the row of a shard: whatever lies under its prefix belongs to nobody now."""
         self._touched.pop(shard.prefix, None)
         self._batch.delete(Table.SHARDS, shard.prefix)
+
+
+def _seq(row: Row) -> int:
+    """What the rows that a group has placed are in the order of."""
+    return seq_of(row[0])

@@ -159,10 +159,18 @@ def _dead_letter_of(store: Store, name: bytes) -> bool:
 
 def _retained(store: Store) -> Iterator[Pointer]:
     for key, topic in readable(store, Table.RETAINED, _TOPIC_END, _ROWS_END):
-        value = store.get(Table.RETAINED, topic)
-        if value is None or keys.retained_at(keys.place_of(value[:12])) != key:
+        if _points_nowhere(partial(_stands_at, store, topic, key)):
             yield Pointer(Table.RETAINED, key, "names a topic whose message is another one, or none")
     for topic, value in readable(store, Table.RETAINED, b"", _TOPIC_END):
         key = keys.retained_at(keys.place_of(value[:12]))
-        if store.get(Table.RETAINED, key) is None:
+        if _points_nowhere(partial(_has_row, store, key)):
             yield Pointer(Table.RETAINED, key, f"is missing, which names the topic {topic!r}", topic)
+
+
+def _stands_at(store: Store, topic: bytes, key: bytes) -> bool:
+    value = store.get(Table.RETAINED, topic)
+    return value is not None and keys.retained_at(keys.place_of(value[:12])) == key
+
+
+def _has_row(store: Store, key: bytes) -> bool:
+    return store.get(Table.RETAINED, key) is not None

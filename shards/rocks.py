@@ -17,6 +17,7 @@ A checkpoint and an ingestion flush what is in memory and hold the interpreter l
 do (1 to 8 ms).
 """
 
+import fcntl
 import logging
 import os
 import shutil
@@ -112,7 +113,8 @@ class RocksStore:
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path
-        self._base = _tracking()  # once: later the disk may be full
+        path.mkdir(parents=True, exist_ok=True)
+        self._base = _tracking(path)  # once: later the disk may be full
         self._mark = Mark(path / "bound")
         self._synced = Synced(path)
         self.read_only = read_only
@@ -127,6 +129,10 @@ class RocksStore:
         self._messages: list[object] = []
         self._links: TemporaryDirectory[str] | None = None
         """What the engine reads while the disk does not even take what it writes to read."""
+        if not read_only and not for_repair and self._synced.is_doubtful():
+            # Refused, if it is, before its log is used up.
+            self._open(read_only=True)
+            self.close()
         self._open(read_only=read_only)
 
     def batch(self) -> RocksBatch:
@@ -336,11 +342,11 @@ class RocksStore:
             raise StoreFailed(f"{self.path}: No space left on device: {free} bytes are free")
 
     def close(self) -> None:
-        self._synced.settle()
         self._families.clear()
         self._handles.clear()
         self._messages.clear()
         _close(self._db)
+        self._synced.settle()
         self._drop_links()
 
     def _drop_links(self) -> None:
@@ -417,8 +423,8 @@ class RocksStore:
             raise
 
     def _open_tables(self, *, read_only: bool) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._checked(self._synced.check_manifest)
+        noted = self._synced.read()  # before anything else is: who reads beside a server sees it grow
+        self._checked(lambda: self._synced.check_manifest(noted))
         options = self._options(self._base)
         names = set(_families_on_disk(self.path, options))
         if not read_only:
@@ -430,7 +436,7 @@ class RocksStore:
         except Exception as error:
             raise _refusal(self.path, error) from error
         try:
-            self._checked(lambda: self._synced.check(db.latest_sequence_number()))
+            self._checked(lambda: self._synced.check(noted, db.latest_sequence_number()))
         except Corrupt:
             _close(db)
             raise
@@ -451,18 +457,47 @@ class RocksStore:
         self._messages[:] = [handles[Table.MESSAGES]]
 
 
-def _tracking() -> Options:
-    """Options by which the engine keeps account of its logs, also to read: without them it crashes on such an
-    account. Raises StoreFailed."""
+def is_open(path: Path) -> bool:
+    """Whether another process has the data directory open to write.
+
+    Not to be asked by a process that has: it would give its own lock away.
+    """
     try:
-        with TemporaryDirectory(prefix="fasti-options-") as name:
-            (Path(name) / "OPTIONS-000001").write_text(_TRACKING)
-            (Path(name) / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
-            options, _ = Options.load_latest(name)
+        lock = os.open(path / "LOCK", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return True
+    except OSError:
+        return False  # a file system without locks
+    finally:
+        os.close(lock)
+    return False
+
+
+def _tracking(path: Path) -> Options:
+    """Options by which the engine keeps account of its logs, also to read: without them it crashes on such an
+    account. `path`: where there is room for two small files if there is no directory for temporary ones.
+    Raises StoreFailed."""
+    try:
+        return _loaded(None)
     except OSError as error:
-        raise StoreFailed(f"the directory for temporary files: {error.strerror}") from error
-    except Exception as error:
-        raise StoreFailed(f"options of the engine: {error}") from error
+        try:
+            return _loaded(path)
+        except OSError:
+            raise StoreFailed(f"the directory for temporary files: {error.strerror}") from error
+
+
+def _loaded(folder: Path | None) -> Options:
+    with TemporaryDirectory(prefix="fasti-options-", dir=folder) as name:
+        (Path(name) / "OPTIONS-000001").write_text(_TRACKING)
+        (Path(name) / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
+        try:
+            options, _ = Options.load_latest(name)
+        except Exception as error:
+            raise StoreFailed(f"options of the engine: {error}") from error
     return options
 
 

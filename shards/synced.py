@@ -5,6 +5,10 @@ itself, afterwards: it opens with what is left. So after a sync the number of th
 is noted, and how long the engine's MANIFEST was (synced by then too: here, when it has grown). A start that
 finds less refuses.
 
+An engine that opens uses its logs up, so that what is missing could not be put back any more. So the log that
+was written last is noted too: where that is not there as it was, which is so as well when its rows have gone
+into tables since, the start looks before it opens.
+
 The note is written in place and not synced itself: it is never ahead of what is durable, and after a loss of
 power only older, which says less. It is written NOTE_S apart at the most often, so that what was synced in
 the last moments before a kill is not in it; a heartbeat follows within a second, and a close notes all. Of
@@ -12,7 +16,8 @@ files that the engine has gone on from (a log that was followed by another) it k
 MANIFEST, if it is told to (rocks.py).
 
     "synced"    twice, in sectors of their own:
-                change number (8) · number of the MANIFEST (8) · its bytes (8) · CRC-32 of these (4)
+                change number (8) · number of the MANIFEST (8) · its bytes (8) · number of the log (8) ·
+                its bytes (8) · CRC-32 of these (4)
 """
 
 import os
@@ -27,15 +32,17 @@ from .errors import Corrupt
 
 NOTE_S = 0.1
 _SECTOR = 4_096
-_NOTE = struct.Struct(">QQQ")
+_NOTE = struct.Struct(">QQQQQ")
 
 
 class Note(NamedTuple):
-    """At least so much is there. `manifest`: its number; 0: no note."""
+    """At least so much is there, but for the log. `manifest`, `log`: their numbers; 0: no note."""
 
     change: int = 0
     manifest: int = 0
     manifest_bytes: int = 0
+    log: int = 0
+    log_bytes: int = 0
 
 
 class Synced:
@@ -58,9 +65,8 @@ class Synced:
         found = (_note(raw[at : at + _SECTOR]) for at in (0, _SECTOR))
         return max((note for note in found if note is not None), default=Note())
 
-    def check_manifest(self) -> None:
+    def check_manifest(self, noted: Note) -> None:
         """Before the engine opens. Raises Corrupt: it is shorter than it was."""
-        noted = self.read()
         with suppress(OSError, ValueError):
             path = self._folder / (self._folder / "CURRENT").read_text().strip()
             size = path.stat().st_size
@@ -69,9 +75,18 @@ class Synced:
                     f"{path}: {size} bytes, of {noted.manifest_bytes} that were synced: it is cut off"
                 )
 
-    def check(self, change: int) -> None:
-        """The engine is open, up to this change. Raises Corrupt if more was synced."""
+    def is_doubtful(self) -> bool:
+        """Before the engine opens: whether the log that was noted is cut off, or gone and none came later."""
         noted = self.read()
+        with suppress(OSError):
+            logs = self._logs()
+            if noted.log not in logs:
+                return noted.log > max(logs, default=0)
+            return (self._folder / logs[noted.log]).stat().st_size < noted.log_bytes
+        return False
+
+    def check(self, noted: Note, change: int) -> None:
+        """The engine is open, up to this change. Raises Corrupt if more had been synced before."""
         if change < noted.change:
             raise Corrupt(
                 f"{self._folder}: what was synced is not all there: the log ends at change {change}, "
@@ -93,7 +108,7 @@ class Synced:
             return
         with suppress(OSError, ValueError):
             self._sync_manifest()
-            raw = _NOTE.pack(self._change, *self._manifest)
+            raw = _NOTE.pack(self._change, *self._manifest, *self._last_log())
             sector = (raw + zlib.crc32(raw).to_bytes(4, "big")).ljust(_SECTOR, b"\0")
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
             try:
@@ -112,6 +127,17 @@ class Synced:
             finally:
                 os.close(file)
             self._manifest = found
+
+    def _last_log(self) -> tuple[int, int]:
+        """Number and bytes of the log that is written to."""
+        logs = self._logs()
+        number = max(logs, default=0)
+        return number, (self._folder / logs[number]).stat().st_size if number else 0
+
+    def _logs(self) -> dict[int, str]:
+        """The engine's, by number."""
+        names = [name for name in os.listdir(self._folder) if name.endswith(".log")]
+        return {int(name[:-4]): name for name in names if name[:-4].isdecimal()}
 
 
 def _number(manifest: Path) -> int:

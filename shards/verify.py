@@ -25,7 +25,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from timeline.position import END, ID_BYTES, Position
-from timeline.slices import Directory, Shard
+from timeline.slices import Directory, Shard, SlicesError
 from timeline.structures import ANYTHING, Structures
 
 from .errors import Corrupt
@@ -201,8 +201,11 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
 
 
 def verify_counts(store: Store, directory: Directory) -> list[Fault]:
-    """Count every shard, a borrowed one once."""
-    directory.check()
+    """Count every shard, a borrowed one once. Raises Corrupt: slices overlap."""
+    try:
+        directory.check()
+    except SlicesError as error:
+        raise Corrupt(f"table slices: {error}: restore a backup") from error
     shards = {shard.prefix: shard for piece in directory for shard in piece.readable()}
     own = {shard.prefix for piece in directory for shard in piece.shards.values()}
     spans: dict[bytes, list[tuple[bytes, bytes]]] = {prefix: [shard_range(prefix)] for prefix in own}

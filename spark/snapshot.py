@@ -6,8 +6,6 @@ files is opened instead, with a copy of that one file; it goes away with the sna
 stays as it was, byte for byte.
 """
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ from tempfile import TemporaryDirectory
 from shards.errors import ShardsError, WrongFormat
 from shards.read import Reader
 from shards.recover import format_of, read_directory, read_structures, stored_cursor
-from shards.rocks import RocksStore
+from shards.rocks import RocksStore, is_open
 from shards.store import Store
 from shards.tables import StoredCursor
 from timeline.structures import Structures
@@ -79,23 +77,8 @@ def check_readable(path: Path) -> None:
     """Raises NotAStore unless there is a timeline that nobody writes to."""
     if not (path / "CURRENT").is_file():
         raise NotAStore(f"{path} is no fasti data directory, backup or checkpoint")
-    if is_in_use(path):
+    if is_open(path):
         raise NotAStore(f"{path} is the data of a running server: take a backup first (POST /v1/backups)")
-
-
-def is_in_use(path: Path) -> bool:
-    """Whether another process has the database open to write."""
-    try:
-        handle = os.open(path / "LOCK", os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def _link(path: Path, links: Path) -> None:

@@ -254,11 +254,11 @@ class Directory:
         return low, high
 
     def check(self) -> None:
-        """Assert the directory's invariants. For tests and verify."""
+        """The directory's invariants, for tests and verify. Raises SlicesError."""
         last = 0
         for start_ms, piece in self._by_start.items():
-            assert start_ms == piece.start_ms >= last, "slices overlap"
-            assert piece.end_ms > start_ms
+            if not last <= start_ms == piece.start_ms < piece.end_ms:
+                raise SlicesError(f"the slice at {start_ms} ends before it, or overlaps the one before")
             last = piece.end_ms
 
 

@@ -79,9 +79,9 @@ async def send_all(
     *,
     batch: int = MAX_ITEMS,
     on_progress: Callable[[int], None] | None = None,
-    ids: bool = False,
+    params: Mapping[str, str] | None = None,
 ) -> int:
-    """Schedule everything; return how many the server accepted. `ids`: items may bring their own.
+    """Schedule everything; return how many the server accepted. `params`: of each request.
 
     `on_progress` is told the number accepted so far after each batch. Raises what the server said to the
     first refused batch: `error.accepted` messages before it are stored, of that batch none; `line` in its
@@ -89,7 +89,7 @@ async def send_all(
     """
     if not 1 <= batch <= MAX_ITEMS:
         raise ValueError(f"batch must be 1 to {MAX_ITEMS}, not {batch}")
-    sender = _Sender(transport, on_progress, ids=ids)
+    sender = _Sender(transport, on_progress, params or {})
     filling = _Batch()
     try:
         async for line in _lines(items):
@@ -111,9 +111,11 @@ async def send_all(
 class _Sender:
     """At most one batch on its way."""
 
-    def __init__(self, transport: Transport, on_progress: Callable[[int], None] | None, *, ids: bool) -> None:
+    def __init__(
+        self, transport: Transport, on_progress: Callable[[int], None] | None, params: Mapping[str, str]
+    ) -> None:
         self.accepted = 0
-        self._params = {"ids": "true"} if ids else {}
+        self._params = params
         self._transport = transport
         self._on_progress = on_progress
         self._under_way: asyncio.Task[int] | None = None

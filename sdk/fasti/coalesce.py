@@ -6,6 +6,8 @@ at the end of the turn. One message travels as `POST /v1/messages`, several as o
 calls makes three requests (1,000, 1,000, 500). No timer is involved: a call that is alone in its turn waits
 for nobody.
 
+What a call says of its key (`replace`, `key_only`) is said of a whole request: calls that say the same share.
+
 A message has its key in the body both ways. The server compares the requests of a repeated key byte by
 byte, so the bytes must not depend on who else was scheduling at that moment.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +32,7 @@ MAX_BYTES = 8 << 20
 class _Waiting:
     body: bytes
     key: str
+    params: Mapping[str, str]
     answer: asyncio.Future[Json]
 
 
@@ -40,13 +44,16 @@ class Coalescer:
         self._waiting: list[_Waiting] = []
         self._sending: set[asyncio.Task[None]] = set()
 
-    def submit(self, body: bytes, key: str) -> asyncio.Future[Json]:
-        """Queue one message (JSON with the same `key` in it); the future gives the server's object for it."""
+    def submit(self, body: bytes, key: str, params: Mapping[str, str]) -> asyncio.Future[Json]:
+        """Queue one message (JSON with the same `key` in it); the future gives the server's object for it.
+
+        `params`: of the request that it goes with.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Json] = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._flush)
-        self._waiting.append(_Waiting(body, key, answer))
+        self._waiting.append(_Waiting(body, key, params, answer))
         return answer
 
     async def close(self) -> None:
@@ -78,7 +85,9 @@ class Coalescer:
 
     async def _send_one(self, item: _Waiting) -> list[Json | Error]:
         headers = {"Idempotency-Key": item.key} if item.key.isascii() else {}
-        answer = await self._transport.call("POST", "/v1/messages", body=item.body, headers=headers)
+        answer = await self._transport.call(
+            "POST", "/v1/messages", params=item.params, body=item.body, headers=headers
+        )
         was_known = answer.headers.get("Idempotent-Replayed") == "true"
         return [{**answer.object(), "replayed": was_known}]
 
@@ -86,7 +95,7 @@ class Coalescer:
         answer = await self._transport.call(
             "POST",
             "/v1/messages:batch",
-            params={"each": "true"},
+            params={"each": "true", **part[0].params},
             body=b"\n".join(item.body for item in part) + b"\n",
             content_type=NDJSON,
         )
@@ -97,11 +106,12 @@ class Coalescer:
 
 
 def _parts(waiting: list[_Waiting]) -> list[list[_Waiting]]:
-    """Cut at MAX_ITEMS and at MAX_BYTES, whichever comes first."""
+    """Cut at MAX_ITEMS and at MAX_BYTES, whichever comes first, and where the parameters change."""
     parts: list[list[_Waiting]] = []
     size = 0
     for item in waiting:
-        if not parts or len(parts[-1]) >= MAX_ITEMS or size + len(item.body) > MAX_BYTES:
+        is_full = not parts or len(parts[-1]) >= MAX_ITEMS or size + len(item.body) > MAX_BYTES
+        if is_full or parts[-1][0].params != item.params:
             parts.append([])
             size = 0
         parts[-1].append(item)

@@ -103,12 +103,15 @@ class Delivery(Received):
         """Say that the message is done with; the server will not send it to this session or group again.
 
         True: the ack has been written to the connection that the message came on. It waits while the server
-        does not read. False: that connection is gone, or the subscription closed; with a session, or another
-        member in the group, the message is delivered again. The first answer stays, at a second call too.
+        does not read. False: nothing was acked and nothing will be, because that connection has ended, be
+        there a new one or not, or because the subscription is closed. With a session the message comes again;
+        in a group it goes to another member, or to this one again while its place is kept. It raises nothing.
+        The first answer stays: a second call, also one at the same time or after a close, gives the same and
+        sends nothing.
 
-        At QoS 2 in a session True is also said when the connection was lost: the message comes again under
-        its packet id, is recognised, not handed out a second time, and acked then, as long as this
-        subscription lives. At QoS 0 nothing is acked and nothing comes again: True.
+        At QoS 2 with a session or in a group True is also said when the connection was lost: the message
+        comes again under its packet id, is recognised, not handed out a second time, and acked then, as long
+        as this subscription lives. At QoS 0 nothing is acked and nothing comes again: True.
 
         The server makes an ack durable a little later (QoS 1): if it is killed meanwhile, the message can
         come again after a True.

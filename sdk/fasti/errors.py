@@ -1,7 +1,7 @@
 """What can go wrong, as a small tree.
 
     Error
-      NotFound            404: no such message, session, slice
+      NotFound            404: no such message, session, slice; 410: it was there (`slug` "gone")
       AlreadyDispatched   409: too late, it is on its way or gone
       Refused             any other no: of HTTP (problem+json) or of MQTT (a reason code)
       Unreachable         no answer, after the retries
@@ -75,7 +75,7 @@ class BadArgument(ValueError):
 
 
 class NotFound(Error):
-    """The server knows nothing of that name or id."""
+    """The server knows nothing of that name or id, or (`slug` is "gone") nothing but that it was there."""
 
 
 class AlreadyDispatched(Error):
@@ -126,7 +126,7 @@ def error_of(problem: Problem) -> Error:
         text += ": " + "; ".join(_located(e) for e in problem.errors[:3])
     if problem.status is not None:
         text += f" ({problem.status}{' ' + problem.slug if problem.slug else ''})"
-    if problem.status == 404:
+    if problem.status in (404, 410):
         return NotFound(text, problem=problem)
     if problem.slug == "already-dispatched":
         return AlreadyDispatched(text, problem=problem)

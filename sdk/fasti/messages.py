@@ -1,7 +1,8 @@
 """`client.messages`: schedule, look up, list, cancel and move single messages.
 
 A `Message` is a handle on one message: what the server last said of it, and the calls that concern it. It
-does not follow the message by itself; `refresh()` asks again.
+does not follow the message by itself; `refresh()` asks again. `ByKey` is one for who has kept nothing but the
+key that the message was scheduled under.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Self, Unpack
 
 from .bulk import Items, send_all
 from .coalesce import MAX_ITEMS, Coalescer
-from .errors import AlreadyDispatched, NotFound
-from .options import Due, Listed, MessageOptions, Selection
+from .errors import AlreadyDispatched, BadArgument, NotFound
+from .options import Door, Due, Listed, MessageOptions, Selection
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .transport import Transport, quoted
 from .wire import (
@@ -25,6 +26,7 @@ from .wire import (
     dumps,
     get_payload,
     instant_of_id,
+    key_terms,
     new_key,
     parse_instant,
 )
@@ -93,6 +95,31 @@ class Message:
         self.raw = {**self.raw, **newer.raw}
 
 
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """The message under an idempotency key. Nothing is asked before a call; each finds the message anew.
+
+    Each raises NotFound if nobody has used the key, or it has been forgotten, or its message is past the
+    server's retention: then `error.slug` is "gone", and whether it went out is not known any more.
+    """
+
+    key: str
+    _path: str = field(repr=False)
+    _calls: Messages = field(repr=False, compare=False)
+
+    async def get(self) -> Message:
+        """The message as it is now, in whatever state."""
+        return await self._calls._get(self._path)
+
+    async def cancel(self) -> bool:
+        """True: nobody will get it (also if it was cancelled before). False: it was already dispatched."""
+        return await self._calls._cancel(self._path)
+
+    async def reschedule(self, **when: Unpack[Due]) -> Message:
+        """Move it; its id and its key stay. Raises AlreadyDispatched, and Refused if it was cancelled."""
+        return await self._calls._reschedule(self._path, **when)
+
+
 class Messages:
     """Calls on `/v1/messages`."""
 
@@ -100,18 +127,32 @@ class Messages:
         self._transport = transport
         self._coalescer = Coalescer(transport)
 
-    async def schedule(self, topic: str, payload: Any = "", **options: Unpack[MessageOptions]) -> Message:
+    async def schedule(
+        self,
+        topic: str,
+        payload: Any = "",
+        *,
+        replace: bool = False,
+        key_only: bool = False,
+        **options: Unpack[MessageOptions],
+    ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
 
         `payload`: bytes and str go as they are, anything else as JSON. All options are told of in
         `fasti.options.MessageOptions`. `key` makes the call idempotent over processes (the same key with
         another message is Refused); without one, a key of our own making covers the retries. `replayed` of
         the answer says that the key was known, `state` what has become of its message, also "cancelled".
+        With `replace` a key whose message was cancelled is free for this one; one whose message is pending or
+        was dispatched is not. With `key_only` whatever was scheduled under the key was this message, also if
+        it was another, or for another time.
         Concurrent calls of one event-loop turn share a request.
         """
+        if (replace or key_only) and not options.get("key"):
+            raise BadArgument("key", "is needed with replace and key_only")
         options["key"] = options.get("key") or new_key()
         body = NewMessage(topic=topic, payload=payload, **options).body()
-        answer = await self._coalescer.submit(dumps(body), body["key"])
+        params = key_terms(replace=replace, key_only=key_only)
+        answer = await self._coalescer.submit(dumps(body), body["key"], params)
         if answer.get("replayed") is True and "state" not in answer:
             answer = await self._looked_up(answer)
         return self._handle({**body, **answer})
@@ -123,17 +164,32 @@ class Messages:
         batch: int = MAX_ITEMS,
         on_progress: Callable[[int], None] | None = None,
         ids: bool = False,
+        replace: bool = False,
+        key_only: bool = False,
     ) -> int:
         """Stream any iterable, sync or async, in atomic batches; return how many were accepted.
 
-        `ids`: items may bring the `id` that an export gave them; one that is taken is Refused.
+        `ids`: items may bring the `id` that an export gave them; one that is taken is Refused. `replace` and
+        `key_only`: as in `schedule`, of the keys of all items.
         """
-        return await send_all(self._transport, items, batch=batch, on_progress=on_progress, ids=ids)
+        params = key_terms(replace=replace, key_only=key_only)
+        if ids:
+            params["ids"] = "true"
+        return await send_all(self._transport, items, batch=batch, on_progress=on_progress, params=params)
 
     async def get(self, message_id: str) -> Message:
         """Raises NotFound."""
-        answer = await self._transport.call("GET", _path(message_id))
-        return self._handle(answer.object())
+        return await self._get(_path(message_id))
+
+    def by_key(self, key: str, *, door: Door = "http") -> ByKey:
+        """The message that was scheduled under `key`, to look at, cancel or move; nothing is asked yet.
+
+        Keys are each API key's own. `door`: by which one the message came; keys of MQTT are others.
+        """
+        if not key:
+            raise BadArgument("key", "must not be empty")
+        door_asked = "" if door == "http" else f"?door={quoted(door)}"
+        return ByKey(key, f"/v1/messages/by-key/{quoted(key)}{door_asked}", self)
 
     async def explain(self, message_id: str) -> Json:
         """Where it is stored: slice, shard, structure, position, when it enters RAM."""
@@ -145,19 +201,11 @@ class Messages:
 
         Raises NotFound.
         """
-        try:
-            await self._transport.call("DELETE", _path(message_id))
-        except AlreadyDispatched:
-            return False
-        return True
+        return await self._cancel(_path(message_id))
 
     async def reschedule(self, message_id: str, **when: Unpack[Due]) -> Message:
         """Move it to another time; the id stays. Raises AlreadyDispatched, NotFound, Refused (cancelled)."""
-        wish = due(**when)
-        if not wish:
-            raise ValueError("give `at` or `delay`")
-        answer = await self._transport.call("PATCH", _path(message_id), body=dumps(wish))
-        return self._handle({"id": message_id, **answer.object()})
+        return await self._reschedule(_path(message_id), **when)
 
     async def list(
         self,
@@ -214,6 +262,24 @@ class Messages:
     async def close(self) -> None:
         """Wait for what is still being sent."""
         await self._coalescer.close()
+
+    async def _get(self, path: str) -> Message:
+        answer = await self._transport.call("GET", path)
+        return self._handle(answer.object())
+
+    async def _cancel(self, path: str) -> bool:
+        try:
+            await self._transport.call("DELETE", path)
+        except AlreadyDispatched:
+            return False
+        return True
+
+    async def _reschedule(self, path: str, **when: Unpack[Due]) -> Message:
+        wish = due(**when)
+        if not wish:
+            raise ValueError("give `at` or `delay`")
+        answer = await self._transport.call("PATCH", path, body=dumps(wish))
+        return self._handle(answer.object())
 
     async def _looked_up(self, answer: Json) -> Json:
         """A batch tells of a message that was there under its key no more than the id."""

@@ -32,6 +32,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import aiomqtt
@@ -87,8 +88,9 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether an ack can still go out. paho knows of an end before the loop tells us."""
-        return self._ended is None and not self._is_closing and self._paho.socket() is not None
+        """Whether an ack can still go out. The socket knows of an end before paho does, and the loop last."""
+        is_there = self._ended is None and not self._is_closing and self._paho.socket() is not None
+        return is_there and not self._is_hung_up()
 
     async def open(self) -> None:
         """Connect. Raises Unreachable (worth another try) or Refused (not)."""
@@ -136,7 +138,7 @@ class Connection:
 
     def send_ack(self, incoming: Incoming) -> None:
         """PUBACK or PUBREC, written as far as the socket takes it; only once, and nothing if it cannot be."""
-        if incoming.ack is None and self.is_open and not self._is_hung_up():
+        if incoming.ack is None and self.is_open:
             incoming.ack = _out_packet(_ACK[incoming.qos] + incoming.mid.to_bytes(2, "big"))
             self._paho._out_packet.append(incoming.ack)
             self._settled = False
@@ -152,10 +154,19 @@ class Connection:
             await self._wrote.wait()
         return incoming.ack is not None
 
-    async def close(self) -> None:
-        """See the acks through, DISCONNECT, close the socket. From here on no further ack goes out."""
+    async def close(self, *, forget: bool = False) -> None:
+        """See the acks through, DISCONNECT, close the socket. From here on no further ack goes out.
+
+        `forget`: the session ends too, whatever its expiry.
+        """
         self._is_closing = True
         await self._settle()
+        if forget:
+            properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = 0
+            self._paho.disconnect = partial(  # type: ignore[method-assign]
+                self._paho.disconnect, properties=properties
+            )
         if self._is_entered:
             with contextlib.suppress(aiomqtt.MqttError, OSError):
                 await self._mqtt.__aexit__(None, None, None)
@@ -211,10 +222,10 @@ class Connection:
                 await self._pong.wait()
         self._settled = True
 
-    def abandon(self) -> None:
+    def abandon(self, *, forget: bool) -> None:
         """`close()` for callers that cannot wait: left to the loop, if that still runs."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close(forget=forget)))
 
     def _hook(self) -> None:
         paho, mqtt = self._paho, self._mqtt

@@ -18,6 +18,7 @@ from typing import Literal, TypedDict
 
 from .wire import Span, When
 
+Door = Literal["http", "mqtt"]
 Gap = Literal["skip", "after", "before"]
 Overlap = Literal["first", "second", "both"]
 Misfire = Literal["fire_all", "fire_once", "skip"]
@@ -113,8 +114,10 @@ class SubscribeOptions(TypedDict, total=False):
 
     `session`: a name under which the server keeps the place while we are away, for `expiry` (default: as long
     as it allows); two subscribers of one name push each other out. `group`: a name under which several
-    subscribers share the messages. `qos`: 1 if not said. `replay_from`: where a new subscription starts, an
-    instant or how far back. `max_in_flight`: most messages handed over and not acked, 64 if not said.
+    subscribers share the messages; a member without a session keeps its place for `expiry` too, 60 s if not
+    said, but no longer than until it is closed. `qos`: 1 if not said. `replay_from`: where a new subscription
+    starts, an instant or how far back. `max_in_flight`: most messages handed over and not acked, 64 if not
+    said.
     """
 
     session: str | None

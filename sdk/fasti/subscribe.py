@@ -8,19 +8,24 @@ Nothing is acked before `ack()`, so that a worker that dies in the middle of a m
 most `max_in_flight` messages are here and unacked (MQTT's Receive Maximum): a slow loop slows its own
 deliveries and fills no memory. That bound is the protocol's and does not cover QoS 0.
 
-With a session, this happens to a message when its connection goes:
+Where the server keeps our place, this happens to a message when its connection goes:
 
-- Waiting here, not yet in the loop's hands: dropped here, the server sends it again.
+- Waiting here, not yet in the loop's hands: dropped here; the server sends it again, in a group at QoS 1 at
+  once to another member.
 - In the loop's hands at QoS 1: `ack()` gives False, the server sends it again as attempt 2. An ack never
   goes out on another connection than its message came on, where the packet id may name another message.
 - In the loop's hands at QoS 2: the server sends it again, it is recognised and not handed out twice; the
   ack goes out on the new connection, or is kept until there is one.
 - Acked at QoS 2 with the ack lost: recognised, acked again, not handed out twice.
 
-Without a session the server forgets us with the connection: what waits here is still handed out, its `ack()`
-gives False (of a group, the server gives it to another member as well: at least once), and what becomes due
-while the connection is down is missed. If the server lost the session (`session_present` is 0), it will send
-nothing again, so what waits here is handed out too.
+It keeps our place with a session, for `expiry`. A member of a group that names no session gets one of ours
+for as long as it lives: under a name that nobody else has, forgotten at the close, and otherwise a minute
+after its connection (`MEMBER_EXPIRY_S`). So the group outlives a lost connection of its last member and a
+restart of the server, and what waits here need not be handled by two.
+
+Otherwise the server forgets us with the connection: what waits here is still handed out, because nobody will
+send it again, its `ack()` gives False, and what becomes due while the connection is down is missed. The same
+goes for what waits here if the server lost the session (`session_present` is 0).
 """
 
 from __future__ import annotations
@@ -44,6 +49,8 @@ from .transport import Retry
 from .wire import When, moment
 
 DEFAULT_IN_FLIGHT = 64
+MEMBER_EXPIRY_S = 60
+"""How long the server keeps the place of a group's member that names no session, unless `expiry` says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Wish:
             raise BadArgument("qos", f"must be 0, 1 or 2, not {self.qos!r}")
         if not 1 <= self.max_in_flight <= 0xFFFF:
             raise BadArgument("max_in_flight", f"must be 1 to 65,535, not {self.max_in_flight}")
-        if self.expiry_s < 0:
+        if self.expiry is not None and self.expiry < timedelta():
             raise BadArgument("expiry", "must not be negative")
         _ = self.replay_text  # says what is wrong with it now, not in the loop
 
@@ -83,16 +90,30 @@ class Wish:
             host=host,
             port=port,
             client_id=self.session or f"fasti-{uuid.uuid4().hex[:16]}",
-            clean=self.session is None,
-            expiry_s=0 if self.session is None else self.expiry_s,
+            clean=self.session is None and not self.keeps,
+            expiry_s=self.expiry_s,
             receive_maximum=self.max_in_flight,
             password=password,
         )
 
     @property
+    def is_member(self) -> bool:
+        """Whether it shares the messages with others."""
+        return self.group is not None or self.topic_filter.startswith("$share/")
+
+    @property
     def expiry_s(self) -> int:
-        """How long the server keeps the session, in seconds, rounded up."""
-        return NEVER if self.expiry is None else min(NEVER, math.ceil(self.expiry.total_seconds()))
+        """How long the server keeps our place without a connection, in seconds, rounded up."""
+        if self.session is None and not self.is_member:
+            return 0
+        if self.expiry is not None:
+            return min(NEVER, math.ceil(self.expiry.total_seconds()))
+        return MEMBER_EXPIRY_S if self.session is None else NEVER
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps our place at all."""
+        return self.expiry_s > 0
 
     @property
     def replay_text(self) -> str | None:
@@ -187,7 +208,8 @@ class Subscription:
         self._attempts = 0
         self._established = 0
         self._fruitless = 0  # connections in a row that brought no message
-        self._ledger = Ledger(keeps=wish.session is not None)
+        self._ledger = Ledger(keeps=wish.keeps)
+        self._forgets = wish.session is None and wish.keeps  # nobody could come back to it
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
         self._orphans: deque[Incoming] = deque()  # of an ended connection, nobody sends them again
         self._connecting = asyncio.Lock()
@@ -216,7 +238,7 @@ class Subscription:
                     raise ended.error from ended
                 continue
             self._fruitless = 0
-            if incoming.qos and self._wish.session is not None and not connection.is_open:
+            if incoming.qos and self._wish.keeps and not connection.is_open:
                 self._set_aside.append(incoming)
             elif incoming.qos < 2 or self._ledger.is_new(incoming):
                 return Delivery(incoming, self._ack)
@@ -244,7 +266,7 @@ class Subscription:
     def __del__(self) -> None:
         connection = getattr(self, "_connection", None)
         if connection is not None:
-            connection.abandon()
+            connection.abandon(forget=self._forgets)
 
     async def _ack(self, incoming: Incoming) -> bool:
         match incoming.qos:
@@ -310,4 +332,4 @@ class Subscription:
         if self._connection is connection:
             self._connection = None
             self._opened.discard(self)
-        await connection.close()
+        await connection.close(forget=self._forgets and self._closed)

@@ -29,12 +29,13 @@ from .delivery import Received
 from .options import SubscribeOptions
 from .sync_dead import Dead
 from .sync_jobs import Jobs, Server
-from .sync_messages import Message, Messages
+from .sync_messages import ByKey, Message, Messages
 from .sync_schedules import Schedules
 from .transport import Retry
 from .wire import Json, Span, When
 
 __all__ = [
+    "ByKey",
     "Client",
     "Dead",
     "Delivery",

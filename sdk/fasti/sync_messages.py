@@ -10,7 +10,7 @@ from . import messages as _messages
 from .blocking import Loop
 from .bulk import Items
 from .coalesce import MAX_ITEMS
-from .options import Due, Listed, MessageOptions, Selection
+from .options import Door, Due, Listed, MessageOptions, Selection
 from .ranges import BulkResult, Progress
 from .wire import Json, Span
 
@@ -96,6 +96,40 @@ class Message:
         return repr(self._inner)
 
 
+class ByKey:
+    """The message under an idempotency key; see `fasti.ByKey`."""
+
+    def __init__(self, loop: Loop, inner: _messages.ByKey) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    @property
+    def key(self) -> str:
+        """The idempotency key."""
+        return self._inner.key
+
+    def get(self) -> Message:
+        """The message as it is now, in whatever state."""
+        return Message(self._loop, self._loop.run(self._inner.get()))
+
+    def cancel(self) -> bool:
+        """True: nobody will get it. False: it was already dispatched."""
+        return self._loop.run(self._inner.cancel())
+
+    def reschedule(self, **when: Unpack[Due]) -> Message:
+        """Move it; its id and its key stay."""
+        return Message(self._loop, self._loop.run(self._inner.reschedule(**when)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByKey) and self._inner == other._inner
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
 class Messages:
     """See `fasti.messages.Messages`."""
 
@@ -103,12 +137,21 @@ class Messages:
         self._loop = loop
         self._inner = inner
 
-    def schedule(self, topic: str, payload: Any = "", **options: Unpack[MessageOptions]) -> Message:
+    def schedule(
+        self,
+        topic: str,
+        payload: Any = "",
+        *,
+        replace: bool = False,
+        key_only: bool = False,
+        **options: Unpack[MessageOptions],
+    ) -> Message:
         """Schedule one message for `at`, or for `delay` from now by the server's clock, or for now.
 
-        All options are told of in `fasti.options.MessageOptions`.
+        All options are told of in `fasti.options.MessageOptions`, `replace` and `key_only` in
+        `fasti.messages.Messages.schedule`.
         """
-        work = self._inner.schedule(topic, payload, **options)
+        work = self._inner.schedule(topic, payload, replace=replace, key_only=key_only, **options)
         return Message(self._loop, self._loop.run(work))
 
     def schedule_many(
@@ -118,14 +161,22 @@ class Messages:
         batch: int = MAX_ITEMS,
         on_progress: Callable[[int], None] | None = None,
         ids: bool = False,
+        replace: bool = False,
+        key_only: bool = False,
     ) -> int:
         """Stream any iterable in atomic batches. It is read in the client's thread."""
-        work = self._inner.schedule_many(items, batch=batch, on_progress=on_progress, ids=ids)
+        work = self._inner.schedule_many(
+            items, batch=batch, on_progress=on_progress, ids=ids, replace=replace, key_only=key_only
+        )
         return self._loop.run(work)
 
     def get(self, message_id: str) -> Message:
         """Raises NotFound."""
         return Message(self._loop, self._loop.run(self._inner.get(message_id)))
+
+    def by_key(self, key: str, *, door: Door = "http") -> ByKey:
+        """The message that was scheduled under `key`; nothing is asked yet."""
+        return ByKey(self._loop, self._inner.by_key(key, door=door))
 
     def explain(self, message_id: str) -> Json:
         """Where it is stored."""

@@ -14,10 +14,16 @@ The server is `fasti-server` from PATH, or the command in FASTI_SERVER (a path, 
 Without one a test that asks for it is skipped and says so. Each test has a server with an empty data
 directory of its own, which takes about a second; it is killed at the end, since nothing of it is kept. Needs
 pytest, which this package does not install.
+
+Three things can happen to time. It passes with the server there (`advance`, `advance_to`): everything due on
+the way is dispatched at its instant, nothing is late. It stands still while the server is away (`restart`).
+Or it passes while the server is away (`restart(down_for=...)`): what fell due meanwhile is late, and rules
+for what was missed apply. It never goes back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -25,7 +31,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,8 +40,14 @@ import pytest
 
 from . import sync as _sync
 from .client import Client
+from .errors import BadArgument
+from .transport import Retry
+from .wire import instant
 
 READY_S = 30.0
+"""How long a server may take to come up, and to end in order."""
+RETRY = Retry(attempts=80, first_s=0.02, cap_s=0.5)
+"""Of the clients made here, unless told otherwise: a request waits for as long as a restart may take."""
 _POLL_S = 0.02
 _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)", re.MULTILINE)
 
@@ -43,27 +55,25 @@ _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+)", re.MULTILINE)
 class FastiServer:
     """One server process with a simulated clock. `with FastiServer(...)` runs it without pytest too."""
 
-    def __init__(self, command: list[str], home: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        home: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        start: datetime | None = None,
+    ) -> None:
         """Start it with its data and log in `home`. `settings`: "sessions.max_attempts" -> value.
 
-        Raises RuntimeError with its output if it does not come up.
+        `start`: where its clock begins, an aware datetime, also one in the past; else now. Data that is there
+        already and has seen a later time goes on from there. Raises BadArgument for a naive `start`,
+        RuntimeError with the server's output if it does not come up.
         """
         self.log = home / "server.log"
-        arguments = ("--data", str(home / "data"), "--clock", "simulated")
-        listeners = ("--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
-        with self.log.open("ab") as out:
-            self._process = subprocess.Popen(
-                [*command, *arguments, *listeners],
-                env=_environment(settings or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
-        try:
-            http, self.mqtt = self._addresses()
-        except BaseException:
-            self.close()
-            raise
+        self._command = [*command, "--data", str(home / "data"), "--clock", "simulated"]
+        self._environment = _environment(settings or {})
+        self._now = _aware("start", start or datetime.now(UTC))
+        http, self.mqtt = self._run("127.0.0.1:0", "127.0.0.1:0")
         self.url = f"http://{http}"
 
     def __enter__(self) -> Self:
@@ -75,25 +85,72 @@ class FastiServer:
         self.close()
 
     def client(self, **options: Any) -> Client:
-        """A client of this server; the options of `fasti.Client`."""
-        return Client(self.url, mqtt=self.mqtt, **options)
+        """A client of this server; the options of `fasti.Client`. Its requests wait while it restarts."""
+        return Client(self.url, mqtt=self.mqtt, **{"retry": RETRY, **options})
 
     def sync_client(self, **options: Any) -> _sync.Client:
         """The blocking one."""
-        return _sync.Client(self.url, mqtt=self.mqtt, **options)
+        return _sync.Client(self.url, mqtt=self.mqtt, **{"retry": RETRY, **options})
 
     async def advance(self, by: timedelta | None = None, **parts: float) -> datetime:
         """Move the clock: `advance(days=30)`. Everything due on the way has been dispatched on return.
 
-        Gives the server's new time.
+        Gives the server's new time. Raises BadArgument for less than nothing: time does not go back.
         """
+        span = _span(by, parts)
         async with self.client() as client:
-            return await client.advance(_span(by, parts))
+            self._now = await client.advance(span)
+        return self._now
 
     def advance_sync(self, by: timedelta | None = None, **parts: float) -> datetime:
         """The same for code without an event loop."""
+        span = _span(by, parts)
         with self.sync_client() as client:
-            return client.advance(_span(by, parts))
+            self._now = client.advance(span)
+        return self._now
+
+    async def advance_to(self, to: datetime) -> datetime:
+        """Move the clock to an instant, an aware datetime, as `advance` does; gives the server's new time.
+
+        Where the clock stands already it stays. Raises BadArgument for an instant before that, and for a
+        naive datetime. The way is reckoned from where the clock stands at the call: let no other `advance`
+        run beside it.
+        """
+        to = _aware("to", to)
+        async with self.client() as client:
+            self._now = await client.advance(_way(to, (await client.info()).now))
+        return self._now
+
+    def advance_to_sync(self, to: datetime) -> datetime:
+        """The same for code without an event loop."""
+        to = _aware("to", to)
+        with self.sync_client() as client:
+            self._now = client.advance(_way(to, client.info().now))
+        return self._now
+
+    async def restart(self, *, kill: bool = False, down_for: timedelta | None = None) -> datetime:
+        """End the server and start it again on its data, at the same addresses; gives its new time.
+
+        It ends in order, or as by kill -9 with `kill`; one that has ended by itself is just started. Its
+        clock goes on where it stood, or later by `down_for`: so long it was away. What fell due in that time
+        has been dispatched on return, late, as have been the fires that schedules missed, by their `misfire`.
+        Clients come back by themselves; who has no session was not there, and gets none of it.
+
+        Raises BadArgument for a `down_for` below zero, RuntimeError with the server's output if it does not
+        end in order or does not come up.
+        """
+        return await asyncio.to_thread(self.restart_sync, kill=kill, down_for=down_for)
+
+    def restart_sync(self, *, kill: bool = False, down_for: timedelta | None = None) -> datetime:
+        """The same for code without an event loop."""
+        away = _forward("down_for", down_for or timedelta())
+        if self._process.poll() is None:
+            with self.sync_client() as client:
+                self._now = client.info().now
+            self._end(kill=kill)
+        self._now += away
+        self._run(self.url.removeprefix("http://"), self.mqtt)
+        return self.advance_sync()
 
     def close(self) -> None:
         """Kill it."""
@@ -101,10 +158,43 @@ class FastiServer:
             self._process.kill()
         self._process.wait()
 
-    def _addresses(self) -> tuple[str, str]:
+    def _run(self, http: str, mqtt: str) -> tuple[str, str]:
+        """Start a process with its clock at `_now`, and say where it listens."""
+        with self.log.open("ab") as out:
+            begin = out.tell()
+            self._process = subprocess.Popen(
+                [*self._command, "--clock-start", instant(self._now), "--http", http, "--mqtt", mqtt],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        try:
+            return self._addresses(begin)
+        except BaseException:
+            self.close()
+            raise
+
+    def _end(self, *, kill: bool) -> None:
+        """Raises RuntimeError if it does not end in order, unless it is killed."""
+        if kill:
+            self.close()
+            return
+        self._process.terminate()
+        try:
+            code: int | str = self._process.wait(READY_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            code = f"none in {READY_S:g} s"
+        if code != 0:
+            said = self.log.read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"the fasti server did not end in order, exit code {code}:\n{said}")
+
+    def _addresses(self, begin: int) -> tuple[str, str]:
+        """What it says in its log from the byte `begin` on."""
         deadline = time.monotonic() + READY_S
         while True:
-            said = self.log.read_text(encoding="utf-8", errors="replace")
+            said = self.log.read_bytes()[begin:].decode(errors="replace")
             found = _LISTENING.search(said)
             if found:
                 return found[1], found[2]
@@ -129,19 +219,45 @@ def fasti_settings() -> Mapping[str, object]:
 
 
 @pytest.fixture
+def fasti_start() -> datetime | None:
+    """Where the clock begins, an aware datetime; None: now. Override it for tests of certain days."""
+    return None
+
+
+@pytest.fixture
 def fasti_server(
-    tmp_path_factory: pytest.TempPathFactory, fasti_settings: Mapping[str, object]
+    tmp_path_factory: pytest.TempPathFactory,
+    fasti_settings: Mapping[str, object],
+    fasti_start: datetime | None,
 ) -> Iterator[FastiServer]:
     """A server with an empty timeline and a clock that stands still."""
     command = server_command()
     if command is None:
         pytest.skip("there is no fasti-server on PATH; install it or set FASTI_SERVER to its command")
-    with FastiServer(command, tmp_path_factory.mktemp("fasti"), fasti_settings) as server:
+    with FastiServer(command, tmp_path_factory.mktemp("fasti"), fasti_settings, start=fasti_start) as server:
         yield server
 
 
 def _span(by: timedelta | None, parts: Mapping[str, float]) -> timedelta:
-    return (by or timedelta()) + timedelta(**parts)
+    return _forward("by", (by or timedelta()) + timedelta(**parts))
+
+
+def _forward(argument: str, span: timedelta) -> timedelta:
+    if span < timedelta():
+        raise BadArgument(argument, f"must not be negative: time does not go back, not by {-span} either")
+    return span
+
+
+def _aware(argument: str, at: datetime) -> datetime:
+    if at.utcoffset() is None:
+        raise BadArgument(argument, f"has no time zone: {at!r}; give it one, such as tzinfo=UTC")
+    return at.astimezone(UTC)
+
+
+def _way(to: datetime, now: datetime) -> timedelta:
+    if to < now:
+        raise BadArgument("to", f"is {to.isoformat()}, and the server's clock stands at {now.isoformat()}")
+    return to - now
 
 
 def _environment(settings: Mapping[str, object]) -> dict[str, str]:

@@ -207,8 +207,8 @@ class Transport:
 
 
 def quoted(part: str) -> str:
-    """One part of a path, every reserved character percent-encoded."""
-    return quote(part, safe="")
+    """One part of a path, every reserved character percent-encoded; of nothing but dots these too."""
+    return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
 
 
 def _said(error: BaseException) -> str:

@@ -81,6 +81,12 @@ def new_key() -> str:
     return uuid.uuid4().hex
 
 
+def key_terms(*, replace: bool = False, key_only: bool = False) -> dict[str, str]:
+    """Parameters of a request that says how keys that are known count in it."""
+    asked = {"replace": replace, "key_only": key_only}
+    return {name: "true" for name, is_asked in asked.items() if is_asked}
+
+
 def dumps(value: object) -> bytes:
     """Compact JSON. Raises TypeError for what JSON cannot say."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

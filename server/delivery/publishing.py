@@ -22,8 +22,9 @@ from enum import IntEnum
 import msgspec
 
 from shards.commit import Commit, Draft, Known, Refused
-from shards.errors import StoreFailed
-from shards.record import Record, encode
+from shards.dedupe import AS_EVER, Terms
+from shards.errors import Corrupt, StoreFailed
+from shards.record import Record, encode, is_stub
 from shards.store import Table
 from timeline.filters import matches
 from timeline.position import MessageId, at_of, position
@@ -53,6 +54,8 @@ class Verdict(IntEnum):
     """Refused: its key belongs to another message, or cannot be read."""
     UNAVAILABLE = 4
     """Not taken: nothing can be made durable at the moment."""
+    CANCELLED = 5
+    """It was there under its key, and has been cancelled: nobody gets it."""
 
 
 Answer = Callable[[Verdict, int], None]
@@ -66,6 +69,8 @@ class Wish(msgspec.Struct, frozen=True):
     is_scheduled: bool = False
     key: bytes = b""
     fingerprint: bytes = b""
+    terms: Terms = AS_EVER
+    """Of its key."""
     received: bytes = b""
     """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
 
@@ -191,8 +196,13 @@ class Publishing:
             draft = Draft(record.due_ms, record.topic, encode(record), wish.key, wish.fingerprint)
             verdict, message = Verdict.TAKEN, 0
             try:
-                (placed,) = commit.put([draft])
-                message = placed.id if isinstance(placed, Known) else placed
+                (placed,) = commit.put([draft], wish.terms)
+                if isinstance(placed, Known):
+                    message = placed.id
+                    if _is_cancelled(commit, placed.id):
+                        verdict = Verdict.CANCELLED
+                else:
+                    message = placed
                 if wish.received:
                     # Not of a refused one: its packet id is free for another message at once.
                     commit.row(Table.RECEIVED, wish.received, b"")
@@ -257,6 +267,15 @@ class Publishing:
 def _size(wishes: Sequence[tuple[Wish, Answer | None]]) -> int:
     """Bytes of RAM of publishes that wait for the writer, about."""
     return sum([WISH_BYTES + wish.record.size for wish, _ in wishes])
+
+
+def _is_cancelled(commit: Commit, message: MessageId) -> bool:
+    """Whether nobody gets the message that was there under a key. One that cannot be read counts as there."""
+    try:
+        found = commit.find(message)
+    except Corrupt:
+        return False
+    return found is not None and is_stub(found.value)
 
 
 def _can_replay(subscriber: Subscriber) -> bool:

@@ -7,45 +7,80 @@ to get its first answer even when its time has passed since.
 
 from collections.abc import Sequence
 
+from aiohttp import web
+
 from shards.adopt import adopt
 from shards.commit import Commit
-from shards.dedupe import Draft, Known, Refused
+from shards.dedupe import AS_EVER, Draft, Known, Refused, Terms
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING, State
 from timeline.position import MessageId, id_text
 
 from ..times import format_ms
+from .requests import flag
 from .timeline import Timeline
+from .values.bodies import FieldError
+from .values.message_body import ParsedMessage
+from .values.scalars import FLAG, Query
 from .values.views import etag
 
 Placed = MessageId | Known
+TERMS: Query = {"replace": FLAG, "key_only": FLAG}
+"""Parameters of a request that has something to say of its keys."""
+
+
+def terms_of(request: web.Request) -> Terms:
+    """What a request has to say of its keys. Raises FieldError."""
+    terms = Terms(flag(request, "key_only"), flag(request, "replace"))
+    return AS_EVER if terms == AS_EVER else terms
+
+
+def keyless(items: Sequence[object], terms: Terms) -> list[int]:
+    """The indices of the messages that have no key which `terms` could be of."""
+    if terms is AS_EVER:
+        return []
+    return [i for i, item in enumerate(items) if isinstance(item, ParsedMessage) and not item.key]
+
+
+def no_key() -> FieldError:
+    """What is wrong with those."""
+    return FieldError("key", "is required with replace and key_only")
 
 
 def place(
-    commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = (), names: Sequence[MessageId] = ()
+    commit: Commit,
+    drafts: Sequence[Draft],
+    late: Sequence[int] = (),
+    names: Sequence[MessageId] = (),
+    terms: Terms = AS_EVER,
 ) -> list[Placed]:
     """In the writer: place all drafts or none. Raises Refused."""
     for index in late:
         key = drafts[index].key
-        if not key or commit.taken(key) is None:
+        if not key or commit.taken(key, terms) is None:
             raise Refused("late", "has passed, and the message is not wanted late", index)
-    return adopt(commit, drafts, names) if names else commit.put(drafts)
+    return adopt(commit, drafts, names, terms) if names else commit.put(drafts, terms)
 
 
 def place_each(
-    commit: Commit, drafts: Sequence[Draft], late: Sequence[int] = (), names: Sequence[MessageId] = ()
+    commit: Commit,
+    drafts: Sequence[Draft],
+    late: Sequence[int] = (),
+    names: Sequence[MessageId] = (),
+    terms: Terms = AS_EVER,
 ) -> list[Placed | Refused]:
     """In the writer: place each draft that can be; together if all can, which is the usual case."""
     try:
-        return list(place(commit, drafts, late, names))
+        return list(place(commit, drafts, late, names, terms))
     except (Refused, Corrupt):
         pass
     dropped = frozenset(late)
     answers: list[Placed | Refused] = []
     for index, draft in enumerate(drafts):
         try:
-            answers += place(commit, [draft], (0,) if index in dropped else (), names[index : index + 1])
+            is_late = (0,) if index in dropped else ()
+            answers += place(commit, [draft], is_late, names[index : index + 1], terms)
         except Refused as error:
             answers.append(error)
         except Corrupt as error:  # before anything of it was written

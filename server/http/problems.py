@@ -49,6 +49,7 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "stale-token": (409, "The token is not the job's"),
         "nothing-to-expire": (409, "No slice is behind retention"),
         "no-spark": (409, "The server cannot run this job itself"),
+        "gone": (410, "The message is gone"),
         "request-timeout": (408, "The request did not come in time"),
         "precondition-failed": (412, "The resource has changed"),
         "too-large": (413, "The request is too large"),

@@ -10,6 +10,8 @@ from shards.read import Found
 from shards.record import Record, id_at
 from shards.recover import Opened
 from shards.state import Journal, State, state_of
+from shards.store import Table
+from shards.tables import DedupeRow, dedupe_from
 from timeline.position import MessageId, Position, before, message_id
 from timeline.slices import Slice
 
@@ -50,6 +52,11 @@ class Timeline:
     def structures_of(self, filters: Iterable[str]) -> set[int]:
         """Numbers of the structures whose shards can hold what these filters match."""
         return self.reader.structures.overlapping(filters)
+
+    def known_under(self, key: bytes) -> DedupeRow | None:
+        """What is stored under an idempotency key; its message may be gone. Raises Corrupt."""
+        value = self.reader.get(Table.DEDUPE, key)
+        return None if value is None else dedupe_from(value)
 
     def has_passed(self, found: Found) -> bool:
         """Whether dispatch has come to it."""

@@ -140,6 +140,9 @@ def common_properties(message: Message, node: int) -> bytes:
     return properties
 
 
+CANCELLED = user_property("fasti-state", "cancelled")
+
+
 def fasti_id(name: str) -> bytes:
     """The user property that says what a message is called, by 32 digits."""
     return _ID + name.encode()

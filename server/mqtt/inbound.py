@@ -40,6 +40,7 @@ _REASONS: tuple[int, ...] = (
     Reason.QUOTA_EXCEEDED,
     Reason.IMPLEMENTATION_SPECIFIC_ERROR,
     Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Reason.SUCCESS,
 )
 """By `Verdict`."""
 RECEIVED_FACTOR = 4
@@ -57,6 +58,8 @@ class PendingAck(msgspec.Struct, gc=False):
     """Why it was refused."""
     message: int = 0
     """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
+    is_cancelled: bool = False
+    """The answer says so too: it was there under its key, and nobody gets it."""
 
 
 class Inbound:
@@ -194,6 +197,7 @@ class Inbound:
             if wish.is_scheduled or wish.key:
 
                 def answer(verdict: Verdict, message: int) -> None:
+                    pending.is_cancelled = verdict is Verdict.CANCELLED
                     self._answer(pending, _REASONS[verdict], message, session)
             else:
 

@@ -48,7 +48,7 @@ from ..delivery.subscriber import Closing, Subscriber
 from .acks import Acks
 from .backlog import Backlog
 from .door import Door
-from .forms import fasti_id
+from .forms import CANCELLED, fasti_id
 from .inbound import Inbound, PendingAck
 from .opening import (
     connack_properties,
@@ -413,6 +413,8 @@ class Connection:
         if outbox.level == 5:
             if pending.message:
                 more = fasti_id(id_text(MessageId(pending.message)))
+                if pending.is_cancelled:
+                    more += CANCELLED
             elif pending.detail:
                 more = reason_string(pending.detail)
         elif pending.reason >= 0x80:

@@ -2,7 +2,8 @@
 
 Three ways to delay: `$delayed/{n}/{topic}` (n seconds, or a Unix time in seconds from 42,949,670 on, as EMQX
 reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any topic. `idempotency-key`
-makes a publish that is sent again the same message.
+makes a publish that is sent again the same message; `idempotency-replace` and `idempotency-key-only`, `true`
+or `false`, are the parameters `replace` and `key_only` of a POST.
 
 Reserved topics are the server's, but for one that bridges of mosquitto want: there they say whether they are
 connected, with a retained message and a will.
@@ -12,7 +13,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from shards.dedupe import key_of
+from shards.dedupe import AS_EVER, Terms, key_of
 from shards.fate import AT_ONCE_MS
 from shards.record import Record
 from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
@@ -28,7 +29,8 @@ BRIDGE_STATE = "$SYS/broker/connection/+/state"
 EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
 """What MQTT itself allows."""
-OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key"})
+REPLACE, KEY_ONLY = "idempotency-replace", "idempotency-key-only"
+OWN_PROPERTIES = frozenset({"deliver-at", "deliver-in", "idempotency-key", REPLACE, KEY_ONLY})
 OWN_PREFIX = "fasti-"
 """What begins so is said by the server, of a delivery: no publisher can say it."""
 
@@ -74,12 +76,14 @@ def read_publish(
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
     key = zone = b""
+    terms = AS_EVER
     if properties is not None and properties.user_properties:
         due_ms = _asked_due(properties, now_ms) or due_ms
         zone = wall_time(properties.user("deliver-at") or "")
         key = (properties.user("idempotency-key") or "").encode()
         if len(key) > 256:
             raise PublishRefused(Reason.QUOTA_EXCEEDED, "idempotency-key is longer than 256 bytes")
+        terms = _terms(properties, has_key=bool(key))
         if key and owner:
             key = owner + b"\0" + key
     if due_ms > now_ms + max_delay_ms:
@@ -98,7 +102,7 @@ def read_publish(
         owner=owner,
     )
     fingerprint = _fingerprint(packet) if key else b""
-    return Wish(record, due_ms > 0, record.key, fingerprint)
+    return Wish(record, due_ms > 0, record.key, fingerprint, terms)
 
 
 def raised(wish: Wish, qos: int) -> Wish:
@@ -133,6 +137,23 @@ def is_payload_as_said(payload: bytes, properties: Properties | None) -> bool:
 
 def _fingerprint(packet: Publish) -> bytes:
     return blake2b(packet.topic + b"\0" + packet.payload, digest_size=16).digest()
+
+
+def _terms(properties: Properties, *, has_key: bool) -> Terms:
+    """What a publish has to say of its key. Raises PublishRefused."""
+    replace, key_only = _flag(properties, REPLACE), _flag(properties, KEY_ONLY)
+    if not replace and not key_only:
+        return AS_EVER
+    if not has_key:
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{REPLACE}, {KEY_ONLY}: of which key?")
+    return Terms(key_only, replace)
+
+
+def _flag(properties: Properties, name: str) -> bool:
+    text = properties.user(name) or "false"
+    if text not in ("true", "false"):
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{name} is true or false")
+    return text == "true"
 
 
 def _too_deep(topic: bytes, levels_max: int) -> str:

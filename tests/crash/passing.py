@@ -29,7 +29,7 @@ BEFORE, HALF, AFTER = "before", "half", "after"
 SYSTEM = frozenset(
     (
         *("fsync", "fdatasync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "link", "symlink"),
-        *("truncate", "ftruncate", "sendfile", "copy_file_range"),
+        *("truncate", "ftruncate", "sendfile", "copy_file_range", "write", "pwrite", "pwritev", "writev"),
     )
 )
 FILES = frozenset(("FileIO", "BufferedWriter", "BufferedRandom", "TextIOWrapper"))
@@ -215,6 +215,8 @@ def _tearing(frame: FrameType, call: str, function: Any) -> Callable[[], None] |
     kind = type(owner).__name__
     if kind in FILES and call == "write":
         return _tearing_file(owner)
+    if call == "pwrite":
+        return _tearing_place(frame.f_locals["file"])
     if kind == "Rdict" and call == "write":
         store = frame.f_locals.get("self")
         return _tearing_end(max(Path(store.path).glob("*.log"))) if store is not None else None
@@ -238,6 +240,21 @@ def _tearing_file(file: Any) -> Callable[[], None]:
         middle = (start + end) // 2
         os.ftruncate(handle, max(middle, len(before)))
         os.pwrite(handle, before[middle:end], middle)
+
+    return tear
+
+
+def _tearing_place(handle: int) -> Callable[[], None]:
+    """Of a file that is written over from its beginning."""
+    path = Path(f"/proc/self/fd/{handle}")
+    before = path.read_bytes()
+
+    def tear() -> None:
+        middle = path.stat().st_size // 2
+        with path.open("r+b") as file:
+            file.seek(middle)
+            file.write(before[middle:])
+            file.truncate()
 
     return tear
 

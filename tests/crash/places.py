@@ -14,7 +14,8 @@ from tests.support.server import ROOT
 ROOMS = ("shards", "server", "spark")
 ALWAYS = frozenset(
     (
-        *("fsync", "fdatasync", "rename", "unlink", "rmtree", "rmdir", "mkdir", "makedirs", "touch"),
+        *("fsync", "fdatasync", "pwrite", "pwritev", "writev", "posix_fallocate"),
+        *("rename", "unlink", "rmtree", "rmdir", "mkdir", "makedirs", "touch"),
         *("hardlink_to", "symlink_to", "write_text", "write_bytes", "ftruncate", "truncate", "mkstemp"),
         *("copyfile", "copy2", "copytree", "copyfileobj", "TemporaryDirectory", "NamedTemporaryFile"),
         *("create_checkpoint", "ingest_external_file", "flush_wal", "create_column_family"),
@@ -22,7 +23,7 @@ ALWAYS = frozenset(
     )
 )
 BY_RECEIVER = {
-    "write": re.compile(r"(store|_db|db|file|writer)$"),
+    "write": re.compile(r"(store|_db|db|file|writer|^os)$"),
     "finish": re.compile(r"^writer$"),
     "flush": re.compile(r"(store|_db|db|file|family)$"),
     "checkpoint": re.compile(r"store$"),
@@ -30,6 +31,7 @@ BY_RECEIVER = {
     "compact": re.compile(r"store$"),
     "mark": re.compile(r"store$"),
     "repair": re.compile(r"Rdict$"),
+    "move": re.compile(r"^shutil$"),
     "remove": re.compile(r"^os$"),
     "link": re.compile(r"^os$"),
     "symlink": re.compile(r"^os$"),
@@ -100,7 +102,8 @@ def _changes(node: ast.Call) -> bool:
     if name in BY_RECEIVER:
         return bool(BY_RECEIVER[name].search(receiver))
     if name == "replace":
-        return len(node.args) == 1 and not node.keywords and receiver != "msgspec.structs"
+        is_path = len(node.args) == 1 and not node.keywords and receiver != "msgspec.structs"
+        return is_path or receiver == "os"
     if name in ("open", "fdopen"):
         return any(WRITING.search(_text(argument)) for argument in _modes(node, receiver))
     return False

@@ -10,6 +10,8 @@ import pytest
 
 from server.__main__ import main
 from server.codec.packets import Disconnect, Publish
+from server.offline import inspect, verify
+from shards.errors import StoreLocked
 from tests.support.http import http
 from tests.support.mqtt import dial
 from tests.support.server import ServerProcess, run, served, serving
@@ -84,6 +86,18 @@ def test_a_second_server_on_the_same_data(tmp_path: Path) -> None:
     assert run("verify", "--data", str(data)).returncode == 0
 
 
+def test_looking_at_the_data_of_a_running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By somebody who may read it only, and so cannot take its lock: its files go while one reads them."""
+    data = tmp_path / "data"
+    with served(data) as server:
+        monkeypatch.setattr("server.offline.os.access", lambda path, mode: False)
+        for look in (lambda: verify(data, 50, repair=False), lambda: inspect(data, 50)):
+            with pytest.raises(StoreLocked, match=f"{data} is open in another process"):
+                look()
+        assert server.stop() == 0
+    assert verify(data, 50, repair=False) == 0
+
+
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -141,7 +155,16 @@ def test_a_bad_setting_ends_the_process(tmp_path: Path) -> None:
     assert not data.exists()
 
 
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["--clock", "sundial"], ["dance"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nonsense"],
+        ["--clock", "sundial"],
+        ["--clock", "simulated", "--clock-start", "2030-01-01T00:00:00"],
+        ["--clock-start", "2030-01-01T00:00:00Z"],
+        ["dance"],
+    ],
+)
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)

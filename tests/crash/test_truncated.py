@@ -5,6 +5,7 @@ the end of a kill (a log that was never synced so far) still opens, with all tha
 FASTI_SOAK=1 cuts all files at more places.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,48 @@ def test_a_log_that_was_never_synced_so_far(whole: Path, tmp_path: Path) -> None
     cuts = [there for _, there in sorted(found)[:-1]]
     assert cuts == sorted(cuts)
     assert len(set(cuts)) > 2
+
+
+@pytest.mark.parametrize("share", [0, 1, 2], ids=["gone", "empty", "half"])
+def test_what_is_missing_can_be_put_back(whole: Path, tmp_path: Path, share: int) -> None:
+    """A start that refuses has not used up what was there."""
+    path = tmp_path / "cut"
+    shutil.copytree(whole, path)
+    log = max(path.glob("*.log"))
+    before = log.read_bytes()
+    if share:
+        os.truncate(log, len(before) // share if share > 1 else 0)
+    else:
+        log.unlink()
+    tables = {file.name for file in path.iterdir() if file.suffix in (".sst", ".log")}
+    for _ in range(2):
+        assert "was synced" in str(_there(path))
+    assert {file.name for file in path.iterdir() if file.suffix in (".sst", ".log")} == tables
+    log.write_bytes(before)
+    assert _there(path) == COUNT
+
+
+def test_a_log_whose_rows_have_gone_into_tables(whole: Path, tmp_path: Path) -> None:
+    """No more is missing than after a kill just then; and what else is called a log is none."""
+    path = tmp_path / "data"
+    shutil.copytree(whole, path)
+    (path / "server.log").write_text("what it says")
+    store = RocksStore(path)
+    hand = Hand(store, HandClock(START_MS), reached=lambda point: None)
+    hand.ask(lambda commit: commit.put([_draft(COUNT)]), lambda answer: None, 1)
+    hand.round()
+    store._synced.settle()
+    noted = store._synced.read()
+    assert noted.log == max(int(log.stem) for log in path.glob("0*.log"))
+    assert noted.change == store._db.latest_sequence_number()
+    for table in Table:
+        store._families[table].flush()
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    store.close()
+    for log in copy.glob("0*.log"):
+        log.unlink()
+    assert _there(copy) == COUNT + 1
 
 
 def test_a_repair_accepts_what_is_left(whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

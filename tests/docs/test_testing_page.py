@@ -35,12 +35,18 @@ def run(folder: Path, **variables: str) -> str:
 
 
 def test_the_worked_example_works(tmp_path: Path) -> None:
-    assert written(tmp_path) == ["pyproject.toml", "conftest.py", "shop.py", "test_shop.py"]
-    assert "3 passed" in run(tmp_path, FASTI_SERVER=f"{sys.executable} -m server")
+    assert written(tmp_path) == [
+        "pyproject.toml",
+        "conftest.py",
+        "shop.py",
+        "test_shop.py",
+        "test_trouble.py",
+    ]
+    assert "5 passed" in run(tmp_path, FASTI_SERVER=f"{sys.executable} -m server")
 
 
 def test_without_a_server_it_skips_and_says_so(tmp_path: Path) -> None:
     written(tmp_path)
     said = run(tmp_path, PATH=str(tmp_path))
-    assert "3 skipped" in said
+    assert "5 skipped" in said
     assert "FASTI_SERVER" in said

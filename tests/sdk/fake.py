@@ -92,6 +92,7 @@ class Fake:
                 web.post("/v1/messages", self.post),
                 web.post("/v1/messages:batch", self.batch),
                 web.get("/v1/messages", self.list),
+                web.delete("/v1/messages/by-key/gone", self.gone_by_key),
                 web.get("/v1/messages/{id}", self.get),
                 web.get("/v1/messages/{id}/explain", self.explain),
                 web.patch("/v1/messages/{id}", self.patch),
@@ -209,6 +210,9 @@ class Fake:
         if name not in self.messages or name in self.gone:
             return problem(404, "not-found")
         return web.json_response(self.messages[name])
+
+    async def gone_by_key(self, request: web.Request) -> web.Response:
+        return problem(410, "gone", id="0" * 32)
 
     async def explain(self, request: web.Request) -> web.Response:
         return web.json_response({"shard": 1})

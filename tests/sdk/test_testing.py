@@ -1,15 +1,20 @@
 """`fasti.testing` itself: settings, the clock, a server that does not come up."""
 
+import asyncio
 import sys
-from datetime import timedelta
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+import fasti
 from fasti.testing import FastiServer, server_command
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "server"]
+START = datetime(2024, 2, 28, 9, tzinfo=UTC)
+"""In the past, and before a leap day."""
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +45,99 @@ def test_which_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert server_command() is None
     (tmp_path / "fasti-server").touch(mode=0o755)
     assert server_command() == [str(tmp_path / "fasti-server")]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FastiServer]:
+    with FastiServer(COMMAND, tmp_path, start=START) as made:
+        yield made
+
+
+async def taken(deliveries: AsyncIterator[fasti.Delivery], count: int) -> list[fasti.Delivery]:
+    got: list[fasti.Delivery] = []
+    async with asyncio.timeout(60):
+        while len(got) < count:
+            got.append(await anext(deliveries))
+            assert await got[-1].ack()
+    return got
+
+
+async def test_it_begins_when_it_is_told_and_goes_where_it_is_told(
+    server: FastiServer, tmp_path: Path
+) -> None:
+    async with server.client() as c:
+        assert (await c.info()).now == START
+        await c.schedules.put("nine", cron="0 9 * * *", timezone="UTC", topic="t/nine", payload="x")
+        nine = datetime(2024, 3, 1, 9, tzinfo=UTC)
+        async with c.subscribe("t/nine") as s:
+            assert await server.advance_to(nine) == nine
+            got = await taken(s, 2)
+            assert [d.due for d in got] == [nine - timedelta(days=1), nine]
+            assert [d.lateness for d in got] == [timedelta(), timedelta()]
+        there = nine.astimezone(timezone(timedelta(hours=-11)))
+        assert await server.advance_to(there) == nine, "it is there"
+        nine += timedelta(milliseconds=1)
+        assert await server.advance_to(nine - timedelta(microseconds=999)) == nine, "not before"
+        with pytest.raises(fasti.BadArgument, match=r"^to .*2024-03-01T09:00:00\.001") as refused:
+            await server.advance_to(nine - timedelta(microseconds=1))
+        assert refused.value.argument == "to"
+        naive, back = datetime(2030, 1, 1), timedelta(seconds=-1)
+        with pytest.raises(fasti.BadArgument, match=r"^start .*time zone"):
+            FastiServer(COMMAND, tmp_path / "other", start=naive)
+        with pytest.raises(fasti.BadArgument, match=r"^to .*time zone"):
+            await server.advance_to(naive)
+        with pytest.raises(fasti.BadArgument, match=r"^by .*negative"):
+            await server.advance(back)
+        with pytest.raises(fasti.BadArgument, match=r"^down_for .*negative"):
+            await server.restart(kill=True, down_for=back)
+        assert (await c.info()).now == nine, "it was neither ended nor moved"
+
+
+async def test_a_restart(server: FastiServer) -> None:
+    addresses = server.url, server.mqtt
+    async with server.client() as c, c.subscribe("t/#", session="worker") as s:
+        for misfire in ("fire_once", "fire_all", "skip"):
+            await c.schedules.put(misfire, every=3600, topic=f"t/{misfire}", payload="x", misfire=misfire)
+        await c.messages.schedule("t/kept", "x", delay=timedelta(hours=3))
+        dropped = await c.messages.schedule("t/dropped", "x", delay=timedelta(hours=3), late="drop")
+        now = START + timedelta(minutes=30)
+        assert await c.advance(timedelta(minutes=30)) == now, "by whomever"
+        restarting = asyncio.create_task(server.restart())
+        meanwhile = await c.messages.schedule("u", "waits for it", delay=1)
+        assert await restarting == now, "no time has passed"
+        assert (server.url, server.mqtt) == addresses
+        assert meanwhile.deliver_at == now + timedelta(seconds=1)
+        assert await c.messages.count() == 6
+
+        now += timedelta(hours=4)
+        assert await server.restart(kill=True, down_for=timedelta(hours=4)) == now
+        assert (await dropped.refresh()).state == "expired"
+        got = await taken(s, 6)
+        late = [timedelta(hours=n, minutes=30) for n in range(4)]
+        assert {(d.topic.removeprefix("t/"), d.lateness) for d in got} == {
+            ("kept", late[1]),
+            ("fire_once", late[3]),
+            *(("fire_all", each) for each in late),
+        }
+        assert s.connections == 2, "it came back by itself, when the loop asked for the next one"
+        await server.advance(minutes=30)
+        assert {(d.topic.removeprefix("t/"), d.lateness) for d in await taken(s, 3)} == {
+            (misfire, timedelta()) for misfire in ("fire_once", "fire_all", "skip")
+        }
+
+
+def test_without_an_event_loop(server: FastiServer, tmp_path: Path) -> None:
+    with server.sync_client() as c, c.subscribe("t", session="worker") as s:
+        late = c.messages.schedule("t", "late", delay=60)
+        server.close()  # as if it had ended by itself
+        assert server.restart_sync(down_for=timedelta(minutes=2)) == START + timedelta(minutes=2)
+        d = next(s)
+        assert (d.id, d.lateness, d.ack()) == (late.id, timedelta(minutes=1), True)
+        on_time = c.messages.schedule("t", "on time", delay=60)
+        assert server.advance_to_sync(START + timedelta(minutes=3)) == START + timedelta(minutes=3)
+        d = next(s)
+        assert (d.id, d.lateness) == (on_time.id, timedelta())
+    (tmp_path / "data" / "CURRENT").write_text("nonsense")
+    with pytest.raises(RuntimeError, match=r"did not come up") as failed:
+        server.restart_sync(kill=True)
+    assert "listening" not in str(failed.value), "what it says is of this start"

@@ -13,12 +13,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 import fasti
+import fasti.testing
 from fasti import admin, dead, delivery, jobs, messages, schedules, subscribe, sync, timeline
 
 TWINS: dict[type, type] = {
     fasti.Client: sync.Client,
     messages.Messages: sync.Messages,
     messages.Message: sync.Message,
+    messages.ByKey: sync.ByKey,
     schedules.Schedules: sync.Schedules,
     admin.Sessions: sync.Sessions,
     admin.Slices: sync.Slices,
@@ -113,3 +115,11 @@ def test_the_clients_are_made_and_built_alike() -> None:
 
 def test_every_class_of_the_blocking_client_is_compared() -> None:
     assert {getattr(sync, name) for name in sync.__all__} == set(TWINS.values())
+
+
+def test_what_a_server_for_tests_does_is_done_without_an_event_loop_too() -> None:
+    verbs = dict(inspect.getmembers(fasti.testing.FastiServer, inspect.iscoroutinefunction))
+    verbs = {name: verb for name, verb in verbs.items() if not name.startswith("_")}
+    assert verbs.keys() >= {"advance", "advance_to", "restart"}
+    for name, verb in verbs.items():
+        assert shape(verb) == shape(getattr(fasti.testing.FastiServer, f"{name}_sync")), name

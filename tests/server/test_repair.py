@@ -17,7 +17,7 @@ from shards.record import decode, is_stub
 from shards.recover import Opened, open_timeline, stored_cursor
 from shards.rocks import RocksStore
 from shards.store import Table
-from shards.synced import Synced
+from shards.synced import Note, Synced
 from shards.tables import META_CURSOR, META_FORMAT
 from tests.shards.timelines import NOW, draft, group, put, sync
 from timeline.position import END, START, MessageId, id_position
@@ -261,5 +261,5 @@ def test_a_repair_that_was_cut_off_is_refused_and_gone_on_with(
     assert gettable(left, {number: ids[number] for number in fine}) == fine
 
 
-def _not_all_there(synced: Synced, change: int) -> None:
+def _not_all_there(synced: Synced, noted: Note, change: int) -> None:
     raise Corrupt("what was synced is not all there")

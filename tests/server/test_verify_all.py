@@ -19,9 +19,10 @@ from shards.recover import open_timeline, read_directory
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import META_CURSOR, META_RETAINED, shard_from, shard_value, slice_from, slice_value
+from tests.server.test_repair import flushed, spoil
 from tests.shards.timelines import CAPS, NOW, QUARTER, draft, group, put, sync, texts
 from tests.support.soak import SOAK
-from timeline.position import before, id_position
+from timeline.position import Position, before, id_position
 from timeline.slices import Home, Shard, Slice
 
 ROOT = Path(__file__).parents[2]
@@ -278,6 +279,50 @@ def test_messages_of_a_lost_slice_are_named_and_left(path: Path, capsys: pytest.
         assert "the row of a shard of no slice" in out
         assert "of a slice that has none" in out
         assert "cannot be repaired" in out
+
+
+def test_slices_that_overlap_are_refused_by_name(path: Path) -> None:
+    store = RocksStore(path)
+    key, value = _row(store, Table.SLICES)
+    piece, _ = slice_from(key, value)
+    piece.end_ms += QUARTER
+    _put(store, Table.SLICES, key, slice_value(piece))
+    store.close()
+    before = _all(path)
+    for repair in (False, True):
+        with pytest.raises(Corrupt, match="table slices"):
+            verify(path, 50, repair=repair)
+    assert _all(path) == before
+
+
+def test_pointers_among_rows_that_cannot_be_read(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They count as being there, and what else is wrong is told."""
+    store = RocksStore(path)
+    batch = store.batch()
+    value = store.get(Table.RETAINED, b"a/b")
+    assert value is not None
+    for number in range(2_000):
+        place = keys.place(Position(keys.place_of(value[:12]) + 1 + number))
+        topic = b"t/%05d" % number
+        batch.put(Table.RETAINED, topic, place + value[12:])
+        batch.put(Table.RETAINED, keys.retained_at(keys.place_of(place)), topic)
+    store.write(batch)
+    file = flushed(store, Table.RETAINED)
+    _dedupe_nowhere(store)
+    store.close()
+    size = file.stat().st_size
+    for share in (3, 4):
+        spoiled = path.with_name(f"{share}")
+        shutil.copytree(path, spoiled)
+        spoil(spoiled / file.name, size // 8 * share)
+        assert verify(spoiled, 50, repair=False) == 1
+        told = capsys.readouterr().out
+        assert "table retained" in told
+        assert "names a message that is not there" in told
+        assert told.splitlines()[-1].endswith("faults")
+        assert verify(spoiled, 50, repair=True) == 0
+        assert verify(spoiled, 50, repair=False) == 0
+        capsys.readouterr()
 
 
 @pytest.mark.parametrize(("table", "key"), [(Table.SLICES, None), (Table.META, META_CURSOR)])

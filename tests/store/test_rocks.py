@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rocksdict import Options, Rdict
 
 from shards.errors import Corrupt, StoreFailed, StoreLocked
 from shards.rocks import RocksStore
@@ -212,3 +213,36 @@ def test_a_compacted_range_gives_its_space_back(store: RocksStore) -> None:
     store.compact(Table.MESSAGES, key_of(0), key_of(20_000))
     after = sum(file.stat().st_size for file in store.path.glob("*.sst"))
     assert after < before // 10
+
+
+def test_who_reads_beside_a_server_is_not_told_that_something_is_missing(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is synced after it was opened is no part of it."""
+    fill(store, 10)
+    store.flush()
+    opened = RocksStore._opened
+
+    def overtaken(self: RocksStore, options: Options, names: set[str], *, read_only: bool) -> Rdict:
+        found = opened(self, options, names, read_only=read_only)
+        fill(store, 20)
+        store.flush()
+        store._synced.settle()
+        return found
+
+    monkeypatch.setattr(RocksStore, "_opened", overtaken)
+    reading = RocksStore(store.path, read_only=True)
+    assert sum(1 for _ in reading.scan(Table.MESSAGES, b"", b"\xff" * 64)) == 10
+    reading.close()
+
+
+def test_no_directory_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose only writable file system is the data's."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    path = tmp_path / "data"
+    for count in (10, 20):
+        store = RocksStore(path)
+        fill(store, count)
+        store.flush()
+        store.close()
+    assert not [file for file in path.iterdir() if file.is_dir()], "nothing is left of them"

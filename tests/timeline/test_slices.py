@@ -19,6 +19,7 @@ from timeline.slices import (
     Directory,
     Shard,
     Slice,
+    SlicesError,
     TooManyShards,
     TooManySlices,
 )
@@ -141,7 +142,7 @@ def test_check_sees_an_overlap() -> None:
     directory = make()
     directory.adopt(Slice(0, 1_001, 0))
     directory.adopt(Slice(1_000, 2_000, 0))
-    with pytest.raises(AssertionError, match="overlap"):
+    with pytest.raises(SlicesError, match="overlap"):
         directory.check()
 
 

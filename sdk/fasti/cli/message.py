@@ -18,7 +18,17 @@ from .run import run, too_late
 
 app = typer.Typer(no_args_is_help=True)
 
-Ids = Annotated[list[str], typer.Argument(metavar="ID...")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--idempotency-key", "-k", help="By the key that it was scheduled under; repeatable."),
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="The key is free if the message under it was cancelled.")
+]
+KeyOnly = Annotated[
+    bool, typer.Option("--key-only", help="Whatever was scheduled under the key was this message.")
+]
 
 COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 
@@ -31,12 +41,15 @@ def schedule(
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
     file: Annotated[Path | None, typer.Option(help="Take the payload from here, as bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,
+    replace: Replace = False,
+    key_only: KeyOnly = False,
     **options: Unpack[MessageOptions],
 ) -> None:
     """Schedule one message; without --at or --in for now."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        made = await client.messages.schedule(topic, payload_of(payload, file, as_json), **options)
+        content = payload_of(payload, file, as_json)
+        made = await client.messages.schedule(topic, content, replace=replace, key_only=key_only, **options)
         replayed = {"replayed": True} if made.replayed else {}
         out.one({"id": made.id, "deliver_at": made.deliver_at, "state": made.state, **replayed})
 
@@ -44,11 +57,22 @@ def schedule(
 
 
 @app.command()
-def get(context: typer.Context, message_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+def get(
+    context: typer.Context,
+    message_id: Annotated[str | None, typer.Argument(metavar="[ID]")] = None,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", "-k", help="The one that was scheduled under this key.")
+    ] = None,
+) -> None:
     """Show one message."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        out.one((await client.messages.get(message_id)).raw)
+        if message_id is not None and key is None:
+            out.one((await client.messages.get(message_id)).raw)
+        elif key is not None and message_id is None:
+            out.one((await client.messages.by_key(key).get()).raw)
+        else:
+            raise ValueError("give an id, or --idempotency-key")
 
     run(context, work)
 
@@ -58,28 +82,34 @@ def get(context: typer.Context, message_id: Annotated[str, typer.Argument(metava
 def cancel(
     context: typer.Context,
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    keys: Keys = None,
     dry_run: DryRun = False,
     **chosen: Unpack[Selection],
 ) -> None:
-    """Cancel messages by id, or all pending ones that --topic, --from and --to select.
+    """Cancel messages by id or key, or all pending ones that --topic, --from and --to select.
 
-    By id: exit code 1 if any was already dispatched.
+    By id or key: exit code 1 if any was already dispatched.
     """
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        if bool(ids) == any(chosen.values()):
-            raise ValueError("give ids, or --topic, --from and --to")
-        if not ids:
+        if bool(ids or keys) == any(chosen.values()):
+            raise ValueError("give ids, --idempotency-key, or --topic, --from and --to")
+        if not (ids or keys):
             await cancel_where(client, out, dry_run=dry_run, **chosen)
             return
         if dry_run:
             raise ValueError("--dry-run goes with --topic, --from and --to")
         failed = None
-        for message_id in ids:
+        for message_id in ids or ():
             if await client.messages.cancel(message_id):
                 out.one({"id": message_id, "state": "cancelled"})
             else:
                 failed = too_late(out, message_id)
+        for key in keys or ():
+            if await client.messages.by_key(key).cancel():
+                out.one({"key": key, "state": "cancelled"})
+            else:
+                failed = too_late(out, key)
         if failed is not None:
             raise failed
 
@@ -88,13 +118,16 @@ def cancel(
 
 @app.command()
 @takes(Due)
-def move(context: typer.Context, ids: Ids, **when: Unpack[Due]) -> None:
-    """Move messages to another time; their ids stay."""
+def move(context: typer.Context, ids: Ids = None, keys: Keys = None, **when: Unpack[Due]) -> None:
+    """Move messages to another time, by id or key; their ids and keys stay."""
 
     async def work(client: fasti.Client, out: Printer) -> None:
-        for message_id in ids:
-            moved = await client.messages.reschedule(message_id, **when)
-            out.one({"id": moved.id, "deliver_at": moved.deliver_at, "state": moved.state})
+        if not (ids or keys):
+            raise ValueError("give ids, or --idempotency-key")
+        for message_id in ids or ():
+            _said(out, await client.messages.reschedule(message_id, **when))
+        for key in keys or ():
+            _said(out, await client.messages.by_key(key).reschedule(**when))
 
     run(context, work)
 
@@ -129,6 +162,10 @@ def count(context: typer.Context, **chosen: Unpack[Listed]) -> None:
         out.text(str(found)) if out.format is Format.table else out.line({"count": found})
 
     run(context, work)
+
+
+def _said(out: Printer, moved: fasti.Message) -> None:
+    out.one({"id": moved.id, "deliver_at": moved.deliver_at, "state": moved.state})
 
 
 def _row(message: fasti.Message, out: Printer) -> Row:

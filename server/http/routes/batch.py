@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from shards.dedupe import Draft, Known, Refused
+from shards.dedupe import Draft, Known, Refused, Terms
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING
@@ -30,14 +30,14 @@ from ...writer import Ask
 from ..access import Rights, charge, not_to_send, rights_of
 from ..answers import raw_answer, refusal, refusals
 from ..calls import SCHEDULE, WRITES, Gives, described
-from ..posting import Placed, place, place_each
+from ..posting import TERMS, Placed, keyless, no_key, place, place_each, terms_of
 from ..problems import Problem, problem_of
 from ..requests import flag, whole_body
 from ..spread import Spreader
 from ..timeline import Timeline
 from ..turns import Lock, Turn, Turns
 from ..values import shapes
-from ..values.batch_body import is_ndjson, items_at_most, parse_batch, parse_each
+from ..values.batch_body import BatchError, is_ndjson, items_at_most, parse_batch, parse_each
 from ..values.bodies import FieldError
 from ..values.drafts import draft_of, late_ones, names_of
 from ..values.message_body import Item, ParsedMessage
@@ -89,13 +89,13 @@ class Batch:
         SCHEDULE,
         Gives(201, shapes.Accepted),
         Gives(200, shapes.Results, said="`each=true`"),
-        query={"each": FLAG, "ids": FLAG},
+        query={"each": FLAG, "ids": FLAG, **TERMS},
         body=list[Item],
         as_lines=True,
         problems=("idempotency-mismatch", *WRITES),
     )
     async def post(self, request: web.Request) -> web.Response:
-        is_each, keep_ids = flag(request, "each"), flag(request, "ids")
+        is_each, keep_ids, terms = flag(request, "each"), flag(request, "ids"), terms_of(request)
         rights = rights_of(request)
         if keep_ids and rights is not None and not rights.sees_all:
             # The answer tells which ids are taken, also by messages that are not there for this key.
@@ -106,7 +106,7 @@ class Batch:
         turn = self._turns.of(request)
         post = self._each if is_each else self._all
         async with turn.room(ITEM_BYTES * items_at_most(body, self._max_batch)):
-            return await post(body, content_type, self._clock.wall_ms(), keep_ids, rights, turn)
+            return await post(body, content_type, self._clock.wall_ms(), keep_ids, terms, rights, turn)
 
     async def _all(
         self,
@@ -114,12 +114,16 @@ class Batch:
         content_type: str,
         now_ms: int,
         keep_ids: bool,
+        terms: Terms,
         rights: Rights | None,
         turn: Turn,
     ) -> web.Response:
         limits, most = self._limits, self._max_batch
         parse = partial(parse_batch, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         messages = await self._aside(len(body), parse, turn)
+        for index in keyless(messages, terms):
+            error, line = no_key(), _line(body, content_type, index, len(messages))
+            raise BatchError([{"line": line, "field": error.field, "detail": error.detail}])
         if rights is not None:
             for index in await _foreign(messages, rights, turn):
                 line = _line(body, content_type, index, len(messages))
@@ -128,7 +132,7 @@ class Batch:
             charge(rights, len(messages))
         with refusals():
             try:
-                drafts, placed = await self._submit(messages, now_ms, place, rights, turn)
+                drafts, placed = await self._submit(messages, now_ms, place, terms, rights, turn)
             except Refused as error:
                 raise refusal(error, _line(body, content_type, error.index, len(messages))) from None
         self._metrics.accepted.inc(_fresh(placed, drafts))
@@ -140,19 +144,22 @@ class Batch:
         content_type: str,
         now_ms: int,
         keep_ids: bool,
+        terms: Terms,
         rights: Rights | None,
         turn: Turn,
     ) -> web.Response:
         limits, most = self._limits, self._max_batch
         parse = partial(parse_each, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         items: list[ParsedMessage | FieldError | Problem] = [*await self._aside(len(body), parse, turn)]
+        for index in keyless(items, terms):
+            items[index] = no_key()
         if rights is not None:
             for index in await _foreign(items, rights, turn):
                 items[index] = not_to_send(rights)
         messages = [item for item in items if isinstance(item, ParsedMessage)]
         charge(rights, len(messages))
         with refusals():
-            _, placed = await self._submit(messages, now_ms, place_each, rights, turn)
+            _, placed = await self._submit(messages, now_ms, place_each, terms, rights, turn)
         self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
@@ -177,6 +184,7 @@ class Batch:
         messages: Sequence[ParsedMessage],
         now_ms: int,
         decide: Callable[..., Any],
+        terms: Terms,
         rights: Rights | None,
         turn: Turn,
     ) -> tuple[list[Draft], Any]:
@@ -184,14 +192,15 @@ class Batch:
         if any(message.spread_ms for message in messages):
             async with turn.alone(self._spreader.lock):
                 messages = await self._spreader.settled(messages, now_ms, self._turns.apart())
-                return await self._place(messages, now_ms, decide, rights, turn)
-        return await self._place(messages, now_ms, decide, rights, turn)
+                return await self._place(messages, now_ms, decide, terms, rights, turn)
+        return await self._place(messages, now_ms, decide, terms, rights, turn)
 
     async def _place(
         self,
         messages: Sequence[ParsedMessage],
         now_ms: int,
         decide: Callable[..., Any],
+        terms: Terms,
         rights: Rights | None,
         turn: Turn,
     ) -> tuple[list[Draft], Any]:
@@ -203,7 +212,8 @@ class Batch:
         if not drafts:
             return [], []
         late, names = late_ones(messages, now_ms), names_of(messages)
-        placed = await self._ask(partial(decide, drafts=drafts, late=late, names=names), cost=len(drafts))
+        work = partial(decide, drafts=drafts, late=late, names=names, terms=terms)
+        placed = await self._ask(work, cost=len(drafts))
         return drafts, placed
 
 

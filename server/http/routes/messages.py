@@ -6,20 +6,29 @@ is what was decided there, never what a look-up said before.
     POST    201 with id, ETag of its row        the same key again: 200, its state as it is now
     PATCH   200, the same id, a new ETag        409 already-dispatched | cancelled, 412 with If-Match, 404
     DELETE  204: nobody will get it             409 already-dispatched with when, 404
+
+`/v1/messages/by-key/{key}` is the message that was scheduled under a key: the same calls with the same
+answers. Which one that is, and whether who asks may see and change it, is decided in the writer too, since
+another request may take the key meanwhile (`?replace=true`).
+
+    the key is that of a message                               as by its id
+    retention has dropped that, or a repair                    410 gone
+    nobody has used the key, or it has been forgotten since    404
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.dedupe import Known
+from shards.dedupe import Known, Terms
 from shards.group_commit import Control, Outcome
 from shards.read import Found
 from shards.record import decode, topic_of
+from shards.tables import DedupeRow
 from timeline.position import MessageId, id_text
 
 from ...clock import Clock
@@ -27,10 +36,10 @@ from ...config import Limits
 from ...metrics import Metrics
 from ...times import format_ms, wall_time
 from ...writer import Ask
-from ..access import Rights, changes, charge, check_send, rights_of, sees
+from ..access import Rights, Sees, changes, charge, check_send, rights_of, sees
 from ..answers import asked, json_answer, raw_answer
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
-from ..posting import first_answer, place
+from ..posting import TERMS, first_answer, keyless, no_key, place, terms_of
 from ..problems import Problem
 from ..requests import body_of, id_of, whole_body
 from ..selection import visible
@@ -39,7 +48,7 @@ from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, check_json
-from ..values.drafts import draft_of, late_ones
+from ..values.drafts import HTTP, MQTT, draft_of, late_ones, stored_key
 from ..values.message_body import New, ParsedMessage, due_of, parse_one
 from ..values.scalars import Delay, ETag, Key, Location, Tags, When, only_one
 from ..values.views import etag, message_view, time_text
@@ -47,8 +56,12 @@ from ..values.views import etag, message_view, time_text
 KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
 PLACED = {"Location": Location, **TAGGED}
+NAMED = "/v1/messages/by-key/{key:[^/]+}"
+"""With braces too, which the router takes for its own otherwise."""
 NO_ROW = MessageId(0)
 """The tag of a row that no message is in."""
+Door = Annotated[Literal["http", "mqtt"], msgspec.Meta(extra_json_schema={"default": HTTP})]
+BY_KEY = {"door": Door}
 
 
 class Move(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,6 +72,54 @@ class Move(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _MOVE = msgspec.json.Decoder(Move)
+_MOVES = Annotated[Move, only_one("deliver_at", "deliver_in")]
+
+
+class Wish(NamedTuple):
+    """A move as it was asked for."""
+
+    now_ms: int
+    due_ms: int
+    zone: bytes
+    tags: frozenset[str] | None
+
+
+class ByKey(NamedTuple):
+    """A message asked for by the key that it was scheduled under, and which ones are there for who asks."""
+
+    key: str
+    stored: bytes
+    sees: Sees | None
+
+    def judge(
+        self, row: DedupeRow | None, found: Found | None, may_change: Sees | None = None
+    ) -> Found | Problem:
+        """The message, or why not; `row` is what is stored under the key, `found` the message that it names.
+
+        The key is that of who asks, so nothing is told of what others have sent.
+        """
+        if row is None:
+            detail = f"no message is known under the key {self.key!r}, or not any more"
+            return Problem("not-found", detail)
+        if found is None:
+            name = id_text(row.id)
+            detail = f"{name}, the message under the key {self.key!r}, is past its retention, or was lost"
+            return Problem("gone", detail, id=name)
+        topic = topic_of(found.value)
+        if self.sees is not None and not self.sees(topic):
+            return Problem("not-found", f"no message is there under the key {self.key!r}")
+        if may_change is not None and not may_change(topic):
+            return Problem("forbidden", "the key may see this message and not change it")
+        return found
+
+    def decide(
+        self, commit: Commit, act: Callable[[Commit, MessageId], Control], may_change: Sees | None
+    ) -> tuple[MessageId, Control] | Problem:
+        """In the writer: `act` on the message, which that is and how it ended. Raises Refused, Corrupt."""
+        row = commit.known_under(self.stored)
+        found = None if row is None else commit.find_known(row)
+        judged = self.judge(row, found, may_change)
+        return judged if isinstance(judged, Problem) else (judged.id, act(commit, judged.id))
 
 
 class Messages:
@@ -88,6 +149,9 @@ class Messages:
             web.get("/v1/messages/{id}", self.get),
             web.patch("/v1/messages/{id}", self.patch),
             web.delete("/v1/messages/{id}", self.delete),
+            web.get(NAMED, self.get_by_key),
+            web.patch(NAMED, self.patch_by_key),
+            web.delete(NAMED, self.delete_by_key),
         ]
 
     @described(
@@ -95,6 +159,7 @@ class Messages:
         SCHEDULE,
         Gives(201, shapes.Scheduled, PLACED),
         Gives(200, shapes.Scheduled, {**PLACED, "Idempotent-Replayed": Literal["true"]}, "the first answer"),
+        query=TERMS,
         body=New,
         headers={KEY_HEADER: Key},
         problems=("idempotency-mismatch", *WRITES),
@@ -103,20 +168,24 @@ class Messages:
         check_json(request.headers.get("Content-Type", ""))
         body = await whole_body(request)
         now_ms = self._clock.wall_ms()
-        message = parse_one(body, now_ms, self._limits, _key(request))
+        message, terms = parse_one(body, now_ms, self._limits, _key(request)), terms_of(request)
+        if keyless([message], terms):
+            raise no_key()
         rights = rights_of(request)
         check_send(rights, message.topic)
         charge(rights, 1)
         if not message.spread_ms:
-            return await self._place(message, now_ms, rights)
+            return await self._place(message, now_ms, rights, terms)
         async with self._turns.of(request).alone(self._spreader.lock):
             (message,) = await self._spreader.settled([message], now_ms, self._turns.apart())
-            return await self._place(message, now_ms, rights)
+            return await self._place(message, now_ms, rights, terms)
 
-    async def _place(self, message: ParsedMessage, now_ms: int, rights: Rights | None) -> web.Response:
+    async def _place(
+        self, message: ParsedMessage, now_ms: int, rights: Rights | None, terms: Terms
+    ) -> web.Response:
         draft = draft_of(message, now_ms, "" if rights is None else rights.name)
         late = late_ones([message], now_ms)
-        (placed,) = await asked(self._ask, partial(place, drafts=[draft], late=late))
+        (placed,) = await asked(self._ask, partial(place, drafts=[draft], late=late, terms=terms))
         if not isinstance(placed, Known):
             self._metrics.accepted.inc()
         status, headers, body = first_answer(placed, draft.due_ms, now_ms, self._timeline)
@@ -128,6 +197,24 @@ class Messages:
         found = visible(self._timeline, message, sees(request))
         if found is None:
             raise _unknown(message)
+        return self._shown(found)
+
+    @described(
+        "Look at the message under an idempotency key",
+        READ,
+        Gives(200, shapes.Message, TAGGED),
+        query=BY_KEY,
+        problems=("not-found", "gone"),
+    )
+    async def get_by_key(self, request: web.Request) -> web.Response:
+        named = _by_key(request)
+        row = self._timeline.known_under(named.stored)
+        found = named.judge(row, None if row is None else self._timeline.reader.find(row.id))
+        if isinstance(found, Problem):
+            raise found
+        return self._shown(found)
+
+    def _shown(self, found: Found) -> web.Response:
         record = decode(found.value)
         state, dispatched_ms = self._timeline.state_of(found, record)
         answer = json_answer(message_view(found.id, found.position, record, state, dispatched_ms))
@@ -138,28 +225,50 @@ class Messages:
         "Move a message; its id stays",
         SCHEDULE,
         Gives(200, shapes.Scheduled, TAGGED),
-        body=Annotated[Move, only_one("deliver_at", "deliver_in")],
+        body=_MOVES,
         headers={"If-Match": Tags},
         problems=("not-found", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
     )
     async def patch(self, request: web.Request) -> web.Response:
         message = id_of(request)
+        wish = await self._wish(request)
+        self._check_own(request, message)
+        control: Control = await asked(self._ask, partial(_move, message=message, wish=wish))
+        return self._moved(message, control, wish)
+
+    @described(
+        "Move the message under an idempotency key; its id and its key stay",
+        SCHEDULE,
+        Gives(200, shapes.Scheduled, TAGGED),
+        query=BY_KEY,
+        body=_MOVES,
+        headers={"If-Match": Tags},
+        problems=("not-found", "gone", "already-dispatched", "cancelled", "precondition-failed", *WRITES),
+    )
+    async def patch_by_key(self, request: web.Request) -> web.Response:
+        named = _by_key(request)
+        wish = await self._wish(request)
+        message, control = await self._decided(request, named, partial(_move, wish=wish))
+        return self._moved(message, control, wish)
+
+    async def _wish(self, request: web.Request) -> Wish:
+        """What the body and If-Match of a PATCH ask for. Raises RequestError."""
         wish = await body_of(request, _MOVE)
         now_ms = self._clock.wall_ms()
         if wish.deliver_at is None and wish.deliver_in is None:
             raise FieldError("deliver_at", "or deliver_in is required")
         due_ms = due_of(wish.deliver_at, wish.deliver_in, now_ms, self._limits.max_delay_ms)
-        self._check_own(request, message)
-        tags, zone = _tags(request.headers.getall("If-Match", ())), wall_time(wish.deliver_at or "")
-        move = partial(_move, message=message, due_ms=due_ms, tags=tags, zone=zone)
-        control: Control = await asked(self._ask, move)
+        tags = _tags(request.headers.getall("If-Match", ()))
+        return Wish(now_ms, due_ms, wall_time(wish.deliver_at or ""), tags)
+
+    def _moved(self, message: MessageId, control: Control, wish: Wish) -> web.Response:
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
         body: shapes.Scheduled = {
             "id": id_text(message),
-            "deliver_at": format_ms(due_ms),
+            "deliver_at": format_ms(wish.due_ms),
             "state": "pending",
-            "server_time": format_ms(now_ms),
+            "server_time": format_ms(wish.now_ms),
         }
         answer = json_answer(body)
         answer.headers["ETag"] = etag(control.row)
@@ -178,6 +287,29 @@ class Messages:
         if control.outcome is not Outcome.DONE:
             self._refuse(message, control)
         return web.Response(status=204)
+
+    @described(
+        "Cancel the message under an idempotency key: nobody will get it",
+        SCHEDULE,
+        Gives(204),
+        query=BY_KEY,
+        problems=("not-found", "gone", "already-dispatched", *WRITES),
+    )
+    async def delete_by_key(self, request: web.Request) -> web.Response:
+        message, control = await self._decided(request, _by_key(request), Commit.cancel)
+        if control.outcome is not Outcome.DONE:
+            self._refuse(message, control)
+        return web.Response(status=204)
+
+    async def _decided(
+        self, request: web.Request, named: ByKey, act: Callable[[Commit, MessageId], Control]
+    ) -> tuple[MessageId, Control]:
+        """The message under a key, and how the wish to `act` on it has ended. Raises Problem."""
+        decide = partial(named.decide, act=act, may_change=changes(request))
+        answer: tuple[MessageId, Control] | Problem = await asked(self._ask, decide)
+        if isinstance(answer, Problem):
+            raise answer
+        return answer
 
     def _check_own(self, request: web.Request, message: MessageId) -> None:
         """Raise Problem if it is not there for who asks, or not for him to change.
@@ -211,16 +343,23 @@ class Messages:
         return {} if dispatched_ms is None else {"dispatched_at": time_text(dispatched_ms)}
 
 
-def _move(
-    commit: Commit, message: MessageId, due_ms: int, tags: frozenset[str] | None, zone: bytes
-) -> Control:
+def _move(commit: Commit, message: MessageId, wish: Wish) -> Control:
     """In the writer: move the message if it is where one of the tags says."""
-    if tags is None:
-        return commit.move(message, due_ms, zone=zone)
+    if wish.tags is None:
+        return commit.move(message, wish.due_ms, zone=wish.zone)
     found = commit.find(message)
-    is_meant = found is not None and etag(found.row_id) in tags
+    is_meant = found is not None and etag(found.row_id) in wish.tags
     row = found.row_id if found is not None and is_meant else NO_ROW
-    return commit.move(message, due_ms, row, zone=zone)
+    return commit.move(message, wish.due_ms, row, zone=wish.zone)
+
+
+def _by_key(request: web.Request) -> ByKey:
+    """The key in the path, of who asks. Raises FieldError."""
+    key, door = request.match_info["key"], request.query.get("door", HTTP)
+    if door not in (HTTP, MQTT):
+        raise FieldError("door", f"must be {HTTP} or {MQTT}, not {door[:40]!r}")
+    rights = rights_of(request)
+    return ByKey(key, stored_key(key, "" if rights is None else rights.name, door), sees(request))
 
 
 def _key(request: web.Request) -> str | None:

@@ -18,8 +18,8 @@ from timeline.position import MessageId
 
 from .message_body import ParsedMessage
 
-USER = "http"
-"""Whose idempotency keys these are; with keys, of each one its own."""
+HTTP, MQTT = "http", "mqtt"
+"""The doors that idempotency keys come by. Keys of one are not those of the other."""
 CONTENT_TYPES = 256
 
 _NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
@@ -30,9 +30,8 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
     that sends it, whose the message and its idempotency key are; empty: nobody's."""
     topic, payload, due_ms = message.topic, message.payload, message.due_ms or now_ms
     content_type, headers = message.content_type, message.headers
-    key, owner = b"", user.encode()
-    if message.key:
-        key = key_of(USER, f"{user}\0{message.key}".encode() if user else message.key.encode())
+    owner = user.encode()
+    key = stored_key(message.key, user) if message.key else b""
     properties = b""
     if headers:
         properties = properties_of(headers, content_type)
@@ -59,6 +58,12 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
         encoding = _NUMBER[message.encoding]
         value = encode_fresh(topic, payload, due_ms, message.qos, encoding, key, properties, owner)
     return Draft(due_ms, topic, value, key, message.fingerprint)
+
+
+def stored_key(key: str, user: str, door: str = HTTP) -> bytes:
+    """What an idempotency key of a user is stored under; `user` empty: of everybody, where nobody has to show
+    a key."""
+    return key_of(door, f"{user}\0{key}".encode() if user else key.encode())
 
 
 def late_ones(messages: Sequence[ParsedMessage], now_ms: int) -> list[int]:

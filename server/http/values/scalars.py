@@ -92,6 +92,7 @@ PATH: Query = {
     "n": Annotated[str, _meta("shard number", pattern="^[0-9]{1,5}$")],
     "client_id": Annotated[str, _meta(minLength=1)],
     "name": Name,
+    "key": Key,
 }
 FLAG = Annotated[bool, _meta(default=False)]
 LIMIT = Annotated[int, _meta(minimum=1, maximum=LIMIT_MAX, default=LIMIT_DEFAULT)]

@@ -6,6 +6,7 @@ from server.codec import wire
 from server.codec.encode import encode
 from server.codec.packets import Ack, Publish, Will
 from tests.support.rig import Rig, config
+from timeline.position import MessageId
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -40,6 +41,58 @@ def test_the_ack_of_a_delayed_or_keyed_one_names_it(
     ack: Ack = peer.take_ack(wire.PUBACK if qos == 1 else wire.PUBREC, packet_id)
     assert ack.properties is not None
     assert len(ack.properties.user("fasti-id") or "") == 32
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_under_the_key_of_a_cancelled_message(qos: int) -> None:
+    """Who sends it again is told that nobody gets it, and can have it scheduled anew."""
+    rig = Rig()
+    peer, watch = rig.lasting("a"), rig.connected("w")
+    watch.subscribe("t")
+    kind = wire.PUBACK if qos == 1 else wire.PUBREC
+
+    def said(payload: str, *more: tuple[str, str]) -> tuple[int, str | None, str | None]:
+        users = (("idempotency-key", "k"), ("deliver-in", "60s"), *more)
+        ack: Ack = peer.take_ack(kind, peer.publish("t", payload, qos, user_properties=users))
+        told = ack.properties
+        return ack.reason, told and told.user("fasti-id"), told and told.user("fasti-state")
+
+    def cancel(name: str | None) -> None:
+        rig.core.writer.submit(lambda commit: commit.cancel(MessageId(int(name or "", 16))), lambda _: None)
+        rig.pump()
+
+    replace, key_only = ("idempotency-replace", "true"), ("idempotency-key-only", "true")
+    _, first, _ = said("x")
+    assert said("x", replace) == (0, first, None)
+    assert said("y", replace)[0] == 0x83
+    assert said("y", key_only) == (0, first, None)
+    cancel(first)
+    assert said("x") == said("y", key_only) == (0, first, "cancelled")
+    reason, second, state = said("y", replace, ("own", "1"))
+    assert (reason, state) == (0, None)
+    assert second != first
+    assert said("y", replace, ("own", "1")) == (0, second, None)
+    rig.pass_ms(61_000)
+    (delivered,) = watch.publishes()
+    assert delivered.payload == b"y"
+    assert delivered.properties is not None
+    own = [pair for pair in delivered.properties.user_properties if not pair[0].startswith("fasti-")]
+    assert own == [("own", "1")]
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        (("idempotency-replace", "true"),),
+        (("idempotency-key-only", "true"),),
+        (("idempotency-key", "k"), ("idempotency-replace", "yes")),
+        (("idempotency-key", "k"), ("idempotency-key-only", "1")),
+    ],
+)
+def test_what_is_said_of_no_key_or_cannot_be_meant_is_refused(users: tuple[tuple[str, str], ...]) -> None:
+    peer = Rig().connected("a")
+    assert peer.publish1("t", user_properties=users).reason == 0x83
+    assert peer.publish1("t", user_properties=(("idempotency-replace", "false"),)).reason == 0x10
 
 
 @pytest.mark.parametrize(("asked", "reason"), [(0, 2), (1, 0), (17, 0), (18, 2), (65_535, 2)])

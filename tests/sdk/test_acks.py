@@ -1,0 +1,132 @@
+"""What `ack()` says is true: against the real server, ended and killed with messages in hand and waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import fasti
+from fasti.testing import FastiServer
+from tests.sdk.conftest import until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastiServer]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with FastiServer([sys.executable, "-m", "server"], tmp_path) as made:
+        yield made
+
+
+def waiting(s: fasti.Subscription) -> int:
+    """How many messages have come and are not in the loop's hands."""
+    return 0 if s._connection is None else len(s._connection._arrived)
+
+
+def cut(s: fasti.Subscription) -> None:
+    """The network is gone; neither side has said goodbye."""
+    assert s._connection is not None
+    cast("socket.socket", s._connection._paho.socket()).shutdown(socket.SHUT_RDWR)
+
+
+async def work(s: fasti.Subscription, done: list[str], last: str = "") -> None:
+    """Handle messages, up to the `last`. What an ack fails for is not done, and stands there so."""
+    async for d in s:
+        done.append(d.text() if await d.ack() else f"not acked: {d.text()}")
+        if d.text() == last:
+            break
+
+
+async def connected(c: fasti.Client) -> set[str]:
+    return {s.client_id async for s in c.sessions.list() if s.connected}
+
+
+async def schedule(c: fasti.Client, topic: str, *texts: str) -> None:
+    for text in texts:
+        await c.messages.schedule(topic, text)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_over_a_restart(server: FastiServer, kill: bool) -> None:
+    async with (
+        server.client() as c,
+        c.subscribe("s/#", session="worker") as session,
+        c.subscribe("g/#", group="workers") as member,
+        c.subscribe("p/#") as plain,
+    ):
+        subscriptions = {"s/1": session, "g/1": member, "p/1": plain}
+        acked, held = [], []
+        away = timedelta(minutes=2)
+        for topic, s in subscriptions.items():
+            await c.messages.schedule(topic, "falls due meanwhile", delay=timedelta(minutes=1))
+            await schedule(c, topic, "acked", "held", "waits 1", "waits 2")
+            acked.append(await anext(s))
+            assert await acked[-1].ack()
+            held.append(await anext(s))
+            await until(lambda s=s: waiting(s) == 2)  # type: ignore[misc]
+        if kill:
+            server.close()  # and the loop has not had a turn since
+        else:
+            await server.restart(down_for=away)
+        if kill:
+            assert [await d.ack() for d in held] == [False] * 3, "nobody will read it"
+        nexts = [asyncio.ensure_future(anext(s)) for s in subscriptions.values()]
+        if kill:
+            await server.restart(down_for=away)
+        got = [await d for d in nexts]
+        if kill:  # it may not have stored what it had read
+            assert {d.text() for d in got[:2]} <= {"held", "acked"}
+        else:
+            assert [(d.text(), d.attempt) for d in got[:2]] == [("held", 2)] * 2
+        assert [await d.ack() for d in got] == [True, True, False], "without a place nobody sends it again"
+        assert got[2].text() == "waits 1"
+        assert [await d.ack() for d in held] == [False] * 3, (
+            "of a connection that has ended; there are new ones"
+        )
+        assert [await d.ack() for d in acked] == [True] * 3, "it was, and nothing is sent"
+        rest = await anext(plain)
+        assert (rest.text(), await rest.ack()) == ("waits 2", False)
+        for s, first in zip((session, member), got, strict=False):
+            done = [first.text()]
+            async with asyncio.timeout(60):
+                await work(s, done, "falls due meanwhile")
+            assert done[-4:] == ["held", "waits 1", "waits 2", "falls due meanwhile"], "each once, in order"
+            assert kill or len(done) == 4
+            assert s.connections == 2
+    assert not await held[0].ack()
+    assert await acked[0].ack()
+
+
+async def test_what_waits_for_a_member_of_a_group_goes_to_another(server: FastiServer) -> None:
+    async with (
+        server.client() as c,
+        c.subscribe("g/#", group="workers") as one,
+        c.subscribe("g/#", group="workers") as other,
+    ):
+        await schedule(c, "g/1", *(str(n) for n in range(8)))
+        await until(lambda: (waiting(one), waiting(other)) == (4, 4))
+        held = await anext(one)
+        before = await connected(c)
+        cut(one)
+        assert not await held.ack(), "at once"
+        done: list[str] = []
+        working = [asyncio.create_task(work(s, done)) for s in (one, other)]
+        await until(lambda: len(done) >= 8 and one.connections == 2)
+        await schedule(c, "g/1", "8")
+        await until(lambda: "8" in done)
+        assert sorted(done) == [str(n) for n in range(9)], "each once, also the one that was held"
+        assert await connected(c) == before
+        await other.aclose()
+        assert len(await connected(c)) == len(before) - 1
+        await one.aclose()
+        await asyncio.gather(*working)
+    async with server.client() as c:
+        assert [s async for s in c.sessions.list()] == [], "they have left nothing behind"

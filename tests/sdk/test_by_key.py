@@ -1,0 +1,177 @@
+"""`by_key`, `replace` and `key_only` against the real server, one for all, with a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import fasti
+from tests.sdk.conftest import QUICK
+from tests.sdk.fake import Fake
+from tests.sdk.test_against_server import Server
+from tests.sdk.test_cli import fasti_cli, ok
+
+FAR = datetime.now(UTC).replace(microsecond=0) + timedelta(days=300)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    made = Server(tmp_path_factory.mktemp("by-key") / "data", clock="simulated")
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def c(server: Server) -> AsyncIterator[fasti.Client]:
+    """Nothing is pending."""
+    async with fasti.Client(server.url, retry=QUICK) as made:
+        await made.messages.cancel_where(topic="#")
+        yield made
+
+
+async def test_the_message_under_a_key(c: fasti.Client) -> None:
+    for key in ("order-17", "a/b", "grüße ✓ ?#%", ".", "..", "{x}", "explain"):
+        made = await c.messages.schedule("a/b", key, delay=3_600, key=key)
+        named = c.messages.by_key(key)
+        assert (named.key, named) == (key, c.messages.by_key(key))
+        found = await named.get()
+        assert (found.id, found.payload, found.state) == (made.id, key, "pending")
+        moved = await named.reschedule(delay=timedelta(hours=2))
+        assert (moved.id, moved.deliver_at) == (made.id, made.deliver_at + timedelta(hours=1))
+        assert [await named.cancel() for _ in range(2)] == [True, True]
+        with pytest.raises(fasti.Refused) as caught:
+            await named.reschedule(delay=1)
+        assert caught.value.slug == "cancelled"
+        with pytest.raises(ValueError, match="give `at` or `delay`"):
+            await named.reschedule()
+    assert await c.messages.count() == 0
+    for call in (c.messages.by_key("nobody").get, c.messages.by_key("nobody").cancel):
+        with pytest.raises(fasti.NotFound) as unknown:
+            await call()
+        assert unknown.value.slug == "not-found"
+    with pytest.raises(fasti.NotFound):
+        await c.messages.by_key("order-17", door="mqtt").get()
+    with pytest.raises(fasti.BadArgument):
+        c.messages.by_key("")
+
+
+async def test_too_late_and_gone(c: fasti.Client) -> None:
+    await c.messages.schedule("a/b", 1, delay=60, key="late")
+    await c.advance(timedelta(minutes=2))
+    named = c.messages.by_key("late")
+    assert await named.cancel() is False
+    assert (await named.get()).state == "dispatched"
+    with pytest.raises(fasti.AlreadyDispatched):
+        await named.reschedule(delay=60)
+    await c.advance(timedelta(days=9))
+    with pytest.raises(fasti.NotFound) as caught:
+        await named.cancel()
+    assert caught.value.slug in ("gone", "not-found"), "a key is forgotten soon after its message"
+
+
+async def test_a_delay_is_the_same_request_a_computed_time_is_not(c: fasti.Client) -> None:
+    first = await c.messages.schedule("a/b", 1, delay=timedelta(minutes=30), key="in")
+    await c.advance(timedelta(minutes=7))
+    again = await c.messages.schedule("a/b", 1, delay=1_800, key="in")
+    assert (again.id, again.replayed, again.deliver_at) == (first.id, True, first.deliver_at)
+    at = await c.messages.schedule("a/b", 1, at=FAR, key="at")
+    with pytest.raises(fasti.Refused) as caught:
+        await c.messages.schedule("a/b", 1, at=FAR + timedelta(seconds=1), key="at")
+    assert caught.value.slug == "idempotency-mismatch"
+    told = await c.messages.schedule("a/b", 2, at=FAR + timedelta(seconds=1), key="at", key_only=True)
+    assert (told.id, told.replayed, told.deliver_at) == (at.id, True, at.deliver_at)
+
+
+async def test_what_was_cancelled_is_scheduled_anew_when_asked(c: fasti.Client) -> None:
+    first = await c.messages.schedule("a/b", 1, delay=60, key="anew")
+    assert await first.cancel()
+    told = await c.messages.schedule("a/b", 1, delay=60, key="anew")
+    assert (told.id, told.replayed, told.state) == (first.id, True, "cancelled")
+    anew = await c.messages.schedule("a/b", 2, delay=90, key="anew", replace=True)
+    assert (anew.id != first.id, anew.replayed, anew.state) == (True, False, "pending")
+    again = await c.messages.schedule("a/b", 2, delay=90, key="anew", replace=True)
+    assert (again.id, again.replayed, again.state) == (anew.id, True, "pending")
+    for terms in ({"replace": True}, {"key_only": True}):
+        with pytest.raises(fasti.BadArgument):
+            await c.messages.schedule("a/b", 1, **terms)  # type: ignore[arg-type]
+
+
+async def test_calls_of_one_turn_each_have_their_terms(c: fasti.Client) -> None:
+    """They share a request with those that say the same."""
+    keys = [f"k{n}" for n in range(6)]
+    old = await asyncio.gather(*(c.messages.schedule("a", key, delay=60, key=key) for key in keys))
+    await asyncio.gather(*(message.cancel() for message in old))
+    new = await asyncio.gather(
+        *(c.messages.schedule("a", key, delay=60, key=key, replace=n % 2 == 0) for n, key in enumerate(keys))
+    )
+    assert [m.state for m in new] == ["pending", "cancelled"] * 3
+    assert [m.replayed for m in new] == [False, True] * 3
+    assert [m.id == before.id for m, before in zip(new, old, strict=True)] == [False, True] * 3
+    items = [fasti.NewMessage(topic="a", payload=n, at=FAR, key=key) for n, key in enumerate(keys)]
+    with pytest.raises(fasti.Refused):
+        await c.messages.schedule_many(items, replace=True)
+    assert await c.messages.count() == 3
+    assert await c.messages.schedule_many(items, replace=True, key_only=True) == 6
+    assert await c.messages.count() == 6
+
+
+async def test_blocking(c: fasti.Client) -> None:
+    def work() -> None:
+        with fasti.sync.Client(c.url) as blocking:
+            made = blocking.messages.schedule("a", 1, delay=60, key="sync")
+            named = blocking.messages.by_key("sync")
+            assert (named.key, named == blocking.messages.by_key("sync")) == ("sync", True)
+            assert hash(named) == hash(blocking.messages.by_key("sync"))
+            assert "'sync'" in repr(named)
+            assert named.get() == blocking.messages.get(made.id)
+            assert named.reschedule(delay=90).id == made.id
+            assert named.cancel()
+            anew = blocking.messages.schedule("a", 1, delay=60, key="sync", replace=True)
+            assert (anew.id != made.id, anew.replayed) == (True, False)
+            items = [{"topic": "a", "payload": 2, "delay": 5, "key": "sync"}]
+            assert blocking.messages.schedule_many(items, key_only=True) == 1
+
+    await asyncio.to_thread(work)
+
+
+async def test_on_the_command_line(c: fasti.Client) -> None:
+    at = ("-o", "json", "--url", c.url)
+    keyed = ("message", "schedule", "a/b", "hi", "--in", "1h", "-k", "line-17")
+    made = json.loads(await ok(*keyed, *at))
+    shown = json.loads(await ok("message", "get", "-k", "line-17", *at))
+    assert (shown["id"], shown["payload"]) == (made["id"], "hi")
+    moved = json.loads(await ok("message", "move", "-k", "line-17", "--in", "2h", *at))
+    assert (moved["id"], moved["deliver_at"] > made["deliver_at"]) == (made["id"], True)
+    done = json.loads(await ok("message", "cancel", "--idempotency-key", "line-17", *at))
+    assert done == {"key": "line-17", "state": "cancelled"}
+    told = json.loads(await ok(*keyed, *at))
+    assert (told["id"], told["state"], told["replayed"]) == (made["id"], "cancelled", True)
+    anew = json.loads(await ok(*keyed, "--replace", *at))
+    assert (anew["id"] != made["id"], anew["state"]) == (True, "pending")
+    other = ("message", "schedule", "a/b", "hi", "--in", "3h", "-k", "line-17")
+    assert (await fasti_cli(*other, *at))[0] == 1
+    assert json.loads(await ok(*other, "--key-only", *at))["id"] == anew["id"]
+    await c.advance(timedelta(hours=2))
+    code, _, err = await fasti_cli("message", "cancel", "-k", "line-17", *at)
+    assert (code, "line-17 was already dispatched" in err) == (1, True)
+    assert (await fasti_cli("message", "get", "-k", "nobody", *at))[0] == 1
+    for wrong in (
+        ("get",),
+        ("get", made["id"], "-k", "line-17"),
+        ("move", "--in", "1h"),
+        ("cancel", "-k", "line-17", "--topic", "a/#"),
+        ("cancel", "-k", "line-17", "--dry-run"),
+        ("schedule", "a", "--replace"),
+    ):
+        assert (await fasti_cli("message", *wrong, *at))[0] == 2, wrong
+
+
+async def test_gone_is_not_found(client: fasti.Client, fake: Fake) -> None:
+    with pytest.raises(fasti.NotFound) as caught:
+        await client.messages.by_key("gone").cancel()
+    assert caught.value.slug == "gone"
