@@ -175,6 +175,15 @@ class Sessions:
 
 
 @dataclass(frozen=True, slots=True)
+class Dead:
+    """[dead]"""
+
+    retention_ms: int = _key(MS, "30d")
+    max_messages: int = _key(count(1), 100_000)
+    max_bytes: int = _key(size(1 << 16), "256MiB")
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """[limits]"""
 
@@ -238,6 +247,7 @@ class Config:
     wheel: Wheel = Wheel()
     tail: Tail = Tail()
     sessions: Sessions = Sessions()
+    dead: Dead = Dead()
     limits: Limits = Limits()
     replay: Replay = Replay()
     spark: Spark = Spark()

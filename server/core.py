@@ -17,6 +17,7 @@ from .config import Config
 from .delivery.broker import Broker
 from .delivery.dead import Dead
 from .delivery.dispatch import Dispatch
+from .delivery.letters import Letters
 from .delivery.membership import Membership
 from .delivery.message import Message
 from .delivery.owed import Owed
@@ -118,6 +119,7 @@ class Core:
             ready,
             self.owed,
             self.retained,
+            self.groups,
             self.owners,
             writer,
             clock,
@@ -125,7 +127,10 @@ class Core:
             passed=self.opened.owned.passed,
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
-        self.dead = Dead(horizon, self.cursors, self.groups, ready, publishing, writer, clock, node=NODE)
+        self.letters = Letters(store, self.groups, config.dead, node=NODE)
+        self.dead = Dead(
+            horizon, self.cursors, self.groups, ready, publishing, self.letters, writer, clock, node=NODE
+        )
         self.wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
         self.replay = Replay(
             self.reader,

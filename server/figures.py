@@ -80,6 +80,13 @@ class Figures(Collector):
         yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
         text = "Times that a message was not handed out, as its owner may not send to its topic any more"
         yield "messages_withheld", text, self._core.owners.withheld
+        text = "Retries whose session or group did not subscribe any more when they fell due"
+        yield "retries_nowhere", text, counts.nowhere
+        letters = self._core.letters
+        yield "dead_letters_buried", "Messages that became dead letters", letters.buried
+        text = "Dead letters dropped as dead.max_messages or dead.max_bytes was reached"
+        yield "dead_letters_crowded_out", text, letters.crowded_out
+        yield "dead_letters_expired", "Dead letters dropped after dead.retention", letters.expired
         refused = self._core.retained.refused
         yield "retained_refused", "Messages not retained: as many topics as limits.retained have one", refused
         refused = self._core.sessions.quota.refused
@@ -127,6 +134,9 @@ class Figures(Collector):
         yield "slices", "Slices in the directory", len(core.directory)
         yield "jobs_open", "Open pipeline jobs", self._pipeline.open
         yield "retained", "Topics with a retained message", core.retained.count
+        dead = core.letters.totals
+        yield "dead_letters", "Dead letters", dead.count
+        yield "dead_letter_bytes", "Bytes of these", dead.bytes
         quota = core.sessions.quota
         yield "subscriptions", "Subscriptions of all sessions", quota.count
         yield "subscription_bytes", "Bytes of their filters", quota.bytes

@@ -5,6 +5,7 @@
   - sessions: drop those whose expiry has come; write the cursors of idle ones;
   - sweep: forget what dropped slices had given away (server/jobs/leavings.py), and retained messages that
     have expired;
+  - dead: drop dead letters whose retention is over;
   - jobs: end those whose lease has lapsed, start the server's own where there is work for one.
 
 Retention and session expiry count server running time, so a server that was down for a month drops nothing
@@ -24,6 +25,7 @@ from shards.errors import ShardsError
 from timeline.retention import passed_slices
 
 from .core import Core
+from .delivery.letters import SWEEP_LETTERS
 from .delivery.shared import SWEEPS
 from .figures import Figures
 from .jobs.expiring import Expiries
@@ -109,6 +111,7 @@ class Housekeeping:
         await self._expire_sessions()
         self._core.cursors.mark_idle()
         await self._sweep_retained()
+        await self._sweep_dead()
 
     async def _run_logged(self) -> None:
         try:
@@ -157,3 +160,12 @@ class Housekeeping:
         topics, self._sweep_topic = retained.sweep(self._sweep_topic, SWEEP_ROWS)
         if topics:
             await self._ask(lambda commit: retained.drop_expired(commit, topics))
+
+    async def _sweep_dead(self) -> None:
+        """Drop dead letters whose retention is over, a step at a time."""
+        letters, writer = self._core.letters, self._core.writer
+        while letters.are_over(writer.running_ms):
+            gone: int = await self._ask(letters.drop_expired, cost=SWEEP_LETTERS)
+            if not gone:
+                return
+            letters.note_expired(gone)

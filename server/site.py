@@ -30,6 +30,7 @@ from .http.routes.backups import Backups
 from .http.routes.batch import Batch
 from .http.routes.clock import ClockRoutes
 from .http.routes.control import Control
+from .http.routes.dead import DeadRoutes
 from .http.routes.explain import Explain
 from .http.routes.export import Export
 from .http.routes.info import Info
@@ -72,6 +73,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     for resource in (
         Batch(ask, clock, timeline, spreader, turns, metrics, limits, max_batch=http.max_batch),
         Control(ask, clock, timeline, cursors, turns, max_delay_ms=limits.max_delay_ms),
+        DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
         Messages(ask, clock, timeline, spreader, turns, metrics, limits),
         Listing(timeline, cursors, turns),

@@ -25,6 +25,8 @@ Writing: requests are decided against the open group, which becomes one batch
     group_commit.py  what was written; how a cancel or move ended; caps
     dedupe.py        drafts, and which of them were accepted before
     adopt.py         messages that bring their own ids
+    retries.py       a message once more, later, for one session or group alone
+    dead.py          dead letters, kept until somebody decides
     waiting.py       how many messages are pending and held
     owned.py         how many messages of each owner are pending
 

@@ -18,7 +18,7 @@ them. By its key one can be: `find_known` sees it.
 import logging
 from collections.abc import Sequence
 
-from timeline.position import HELD_SHARD, MessageId, Position, id_position
+from timeline.position import HELD_SHARD, MessageId, Position, id_position, id_shard
 from timeline.slices import Slice
 
 from . import keys
@@ -29,9 +29,9 @@ from .group_commit import Caps, Control, GroupCommit, Outcome
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf
 from .read import Found
-from .record import CANCELLED, MOVED, decode, id_at, is_stub, owner_of, stub, with_id
+from .record import CANCELLED, MOVED, decode, id_at, is_retry, is_stub, owner_of, stub, with_id
 from .store import Table
-from .tables import DedupeRow, dedupe_from, dedupe_value
+from .tables import DedupeRow, dedupe_from, dedupe_value, retry_value
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -157,6 +157,8 @@ class Commit:
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
         self._retire(found, MOVED)
+        if is_retry(value):
+            self.row(Table.RETRIES, keys.place(found.position), None)
         self._waiting.placed(1)  # of its owner it has been pending all the time: nothing has passed it
         self.rehome(found.id, value, due_ms, spots[0], taken)
 
@@ -248,6 +250,9 @@ class Commit:
         is_held = spot[1] is None
         if not is_held:
             group.settle(value, record.stub)
+        if record.retry is not None:
+            self.note_retry(wanted, row_id)
+            return row_id
         group.row(Table.MOVED, keys.message(wanted), keys.message(row_id))
         if taken and taken.id == wanted:  # else the key has gone to another message since this was cancelled
             place = id_position(row_id)
@@ -255,6 +260,12 @@ class Commit:
             follow = DedupeRow(taken.id, taken.fingerprint, taken.due_ms, kept)
             group.row(Table.DEDUPE, record.key, dedupe_value(follow))
         return row_id
+
+    def note_retry(self, message: MessageId, row: MessageId) -> None:
+        """A retry of the message has been placed in that row: it says nothing of where the message is."""
+        if id_shard(row) != HELD_SHARD:
+            place = id_position(row)
+            self.row(Table.RETRIES, keys.place(place), retry_value(message, id_shard(row)))
 
     def _if_readable(self, value: bytes) -> DedupeRow | None:
         """`taken_by` for what has to be sent now: it does not wait for its key."""

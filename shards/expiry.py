@@ -38,4 +38,5 @@ def expire(
     for piece in gone:
         give_back(commit, piece, counted)
     group.clear(Table.DISPATCHES, b"", keys.place(directory.floor))
+    group.clear(Table.RETRIES, b"", keys.place(directory.floor))
     return gone

@@ -8,6 +8,10 @@
     moved        message id (16)                                                    16
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
+    retries      at (6) · seq (6) of a retry on the timeline                        12
+    dead         0 · at (6) · seq (6) of the death                                  13
+                 1 · hash of the group's name (8) · at (6) · seq (6)                21
+                 2 · message id (16) · at (6) · seq (6)                             29
     meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8
     received     client id, UTF-8 · 0 · packet id (2)
     sessions, cursors, schedules, retained: the name or topic, UTF-8
@@ -15,6 +19,8 @@
 
 A shard's first ten bytes are `Shard.prefix`, a position's twelve are `place(position)`.
 """
+
+from hashlib import blake2b
 
 from timeline.position import ID_BYTES, POSITION_BYTES, MessageId, Position
 from timeline.slices import Home
@@ -89,6 +95,21 @@ def owned(owner: bytes) -> bytes:
 def owner_in(key: bytes) -> bytes:
     """Whose counters a row of `meta` with such a key is."""
     return key[len(OWNED) :]
+
+
+def dead(place_: bytes) -> bytes:
+    """The row of a dead letter; `place_`: the key of the position of its death."""
+    return b"\0" + place_
+
+
+def dead_of_group(group: str) -> bytes:
+    """What the rows that name a group's dead letters begin with. Two groups may have the same."""
+    return b"\1" + blake2b(group.encode(), digest_size=8).digest()
+
+
+def dead_of_message(message_id: bytes) -> bytes:
+    """What the rows that name the dead letters of a message begin with."""
+    return b"\2" + message_id
 
 
 def received(client_id: str, packet_id: int) -> bytes:

@@ -1,22 +1,46 @@
-"""Rows that point at others, checked: `moved` and `dedupe` at messages, `retained` by position and by topic.
+"""Rows that point at others, checked: `moved` and `dedupe` at messages, `retained` by position and by topic,
+`retries` at rows of the timeline, and those that name dead letters.
 
 A row that points nowhere says nothing: whoever follows it finds what he would find without it (read.py,
 commit.py). So it is deleted; a message that cannot be read counts as there. A retained message without its
-row by position is given one.
+row by position is given one, as are a retry without its row and a dead letter without its names; how many of
+these there are is counted.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from timeline.position import HELD_SHARD, MessageId, id_position, id_shard
+from timeline.position import (
+    END,
+    HELD_SHARD,
+    START,
+    MessageId,
+    id_position,
+    id_shard,
+    message_id,
+)
 from timeline.slices import Directory
+from timeline.structures import Structures
 
 from . import keys
+from .dead import names, size_of, stored_totals
 from .errors import Corrupt
-from .read import find, row_at
+from .read import Reader, find, row_at
+from .record import decode, is_retry, is_stub
+from .recover import format_of
 from .store import Store, Table
-from .tables import META_RETAINED, dedupe_from
+from .tables import (
+    FORMAT_OF_RETRIES,
+    META_DEAD,
+    META_RETAINED,
+    DeadTotals,
+    dead_row_of,
+    dead_totals_value,
+    dedupe_from,
+    retry_from,
+    retry_value,
+)
 from .unreadable import readable
 
 _ROWS_END = b"\xff" * 64
@@ -47,6 +71,9 @@ def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
             yield Pointer(Table.DEDUPE, key, "names a message that is not there")
     if store.get(Table.META, META_RETAINED) is not None:
         yield from _retained(store)
+    if format_of(store) == FORMAT_OF_RETRIES:
+        yield from _retries(store, directory)
+    yield from _dead(store)
 
 
 def repair_pointers(store: Store, found: list[Pointer]) -> None:
@@ -81,6 +108,53 @@ def _known_as(store: Store, directory: Directory, value: bytes) -> bool:
 def _has_expired(directory: Directory, row: MessageId) -> bool:
     """What is left of it is forgotten by and by."""
     return id_position(row) < directory.floor and id_shard(row) != HELD_SHARD
+
+
+def _retries(store: Store, directory: Directory) -> Iterator[Pointer]:
+    """Reads all messages: a retry is known by its row alone."""
+    for key, value in readable(store, Table.RETRIES, b"", _ROWS_END):
+        if _points_nowhere(partial(_retry_at, store, directory, key, value)):
+            yield Pointer(Table.RETRIES, key, "names a retry that is not there")
+    for place, shard, value in Reader(store, directory, Structures(max_structures=1)).read(START, END):
+        key = keys.place(place)
+        if is_retry(value) and not is_stub(value) and store.get(Table.RETRIES, key) is None:
+            message = MessageId(decode(value).id)
+            yield Pointer(Table.RETRIES, key, "is missing, of a retry", retry_value(message, shard))
+
+
+def _retry_at(store: Store, directory: Directory, key: bytes, value: bytes) -> bool:
+    place = keys.place_of(key)
+    message, shard = retry_from(value)
+    found = row_at(store.get, directory, message, message_id(place, shard, 0))
+    return place < directory.floor or (found is not None and is_retry(found.value))
+
+
+def _dead(store: Store) -> Iterator[Pointer]:
+    count = size = 0
+    for key, value in readable(store, Table.DEAD, b"\0", b"\1"):
+        try:
+            named = names(keys.place_of(key), dead_row_of(value))
+        except Corrupt:
+            continue  # its own fault
+        count += 1
+        size += size_of(value)
+        for name in named:
+            if store.get(Table.DEAD, name) is None:
+                yield Pointer(Table.DEAD, name, "is missing, which names a dead letter", b"")
+    for key, _ in readable(store, Table.DEAD, b"\1", _ROWS_END):
+        if _points_nowhere(partial(_dead_letter_of, store, key)):
+            yield Pointer(Table.DEAD, key, "names a dead letter that is not there")
+    said = stored_totals(store)
+    if (said.count, said.bytes) != (count, size):
+        right = dead_totals_value(DeadTotals(count, size, START))
+        why = f"says that there are {said.count} dead letters, there are {count}"
+        yield Pointer(Table.META, META_DEAD, why, right)
+
+
+def _dead_letter_of(store: Store, name: bytes) -> bool:
+    place = keys.place_of(name)
+    value = store.get(Table.DEAD, keys.dead(keys.place(place)))
+    return value is not None and name in names(place, dead_row_of(value))
 
 
 def _retained(store: Store) -> Iterator[Pointer]:

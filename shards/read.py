@@ -28,7 +28,7 @@ from timeline.structures import Structures
 
 from . import keys
 from .errors import Corrupt
-from .record import is_moved
+from .record import is_moved, is_retry
 from .state import Journal
 from .store import Store, Table
 from .unreadable import Unreadable
@@ -93,6 +93,16 @@ class Reader:
         for key, value in self.unreadable.scan(self._store, Table.HELD, b"", keys.LAST):
             yield keys.place_of(key), HELD_SHARD, value
 
+    def next_retry(self, start: Position, end: Position) -> Position | None:
+        """Where the first retry of start <= position < end stands on the timeline."""
+        scan = self._store.scan(Table.RETRIES, keys.place(start), keys.place(min(end, END)))
+        found = next(scan, None)
+        return None if found is None else keys.place_of(found[0])
+
+    def count_retries(self, start: Position, end: Position) -> int:
+        """How many stand at start <= position < end. Blocks."""
+        return sum(1 for _ in self._store.scan(Table.RETRIES, keys.place(start), keys.place(min(end, END))))
+
     def dispatched_ms(self, place: Position) -> int | None:
         """When the message at `place` was dispatched, wall ms; None if the journal does not say."""
         try:
@@ -145,7 +155,7 @@ def find(get: Getter, directory: Directory, wanted: MessageId) -> Found | None:
     now = wanted
     for _ in range(2):
         found = row_at(get, directory, wanted, now)
-        if found is not None and not is_moved(found.value):
+        if found is not None and not is_moved(found.value) and not is_retry(found.value):
             return found
         target = get(Table.MOVED, keys.message(wanted))
         if target is None:

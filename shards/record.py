@@ -14,7 +14,10 @@ topic passes it whatever is in it. A record with nothing in its extension is wri
 byte.
 
     version 2    the 13 bytes of the head · extension · the optional fields, topic, payload as above
-    extension    bytes that follow (2) · flags (2) · each only if its flag is set: owner: length (1), bytes
+    extension    bytes that follow (2) · flags (2) · each only if its flag is set:
+                   owner: length (1), bytes
+                   retry: addressee: length (2), bytes · attempts (4) · of these counted (4)
+                          reason: length (1), bytes
 
 `due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when
 it does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
@@ -22,7 +25,8 @@ it does not name this row any more, after a move. The zone is a local wall time 
 The schedule is the name of the recurring schedule that wrote the message. Properties are MQTT 5 property
 bytes as they go to subscribers, so that a delivery copies them. The owner is the name of the key, or of
 mosquitto's user, that sent the message: none if nobody had to show one. A *stub* is what a cancel or a move
-leaves: the same head and topic with a flag and the time, no payload.
+leaves: the same head and topic with a flag and the time, no payload. A *retry* is a message once more, for
+one session or group alone: what it says of that, and what a retry is, stands in retries.py.
 """
 
 from struct import Struct
@@ -39,7 +43,8 @@ VERSION: Final = 1
 EXTENDED: Final = 2
 """The version of a record that has an extension."""
 OWNER: Final = 0x0001
-"""Of the flags of the extension."""
+RETRY: Final = 0x0002
+"""Of the flags of the extension, both in its second byte."""
 QOS_MASK: Final = 0x0003
 RETAIN: Final = 0x0004
 DROP_LATE: Final = 0x0008
@@ -70,13 +75,36 @@ _PLAIN: Final = frozenset(
 )
 """Flags of a value without optional fields, as there can be."""
 
+ADDRESSEE_BYTES_MAX: Final = 60_000
+"""A longer name cannot be an addressee: an extension has 65,535 bytes at most."""
+REASON_BYTES_MAX: Final = 255
+
 _HEAD = Struct(">BHHQ")
 _EXTENSION = Struct(">HH")
+_SHORT = Struct(">H")
+_ATTEMPTS = Struct(">II")
 _WHEN = Struct(">Q")
 _LENGTH = Struct(">I")
 _SIZE = _HEAD.size
 _COUNTED_FROM = 2
 """The length of an extension does not count itself."""
+_EXTENDED_BYTE = bytes((EXTENDED,))
+_MORE_AT = _SIZE + 3
+"""Where a value of version 2 has the flags of its extension, as far as there are any."""
+_FIELDS_AT = _SIZE + _EXTENSION.size
+
+
+class Retry(msgspec.Struct, frozen=True, gc=False):
+    """Of a row that is a message once more: who alone gets it, and what came before."""
+
+    addressee: bytes
+    """The session or group, by the name that its rows have, UTF-8."""
+    attempts: int = 0
+    """Deliveries of the message to it before this row."""
+    counted: int = 0
+    """Those of them that count toward `sessions.max_attempts`."""
+    reason: bytes = b""
+    """Why the last of them came to nothing, UTF-8."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +128,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     schedule: bytes = b""
     owner: bytes = b""
     """Name of the key that sent it, UTF-8; empty: none was shown."""
+    retry: Retry | None = None
+    """None: it is for everybody who subscribes."""
 
     @property
     def size(self) -> int:
@@ -109,7 +139,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 def encode(record: Record) -> bytes:
     """The stored form. Lengths are the caller's to have checked: topic and key 65,535 and 16 bytes,
-    publisher, zone, schedule and owner 255."""
+    publisher, zone, schedule, owner and reason 255, addressee ADDRESSEE_BYTES_MAX."""
     flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
     optional = b""
     if record.retain:
@@ -139,7 +169,10 @@ def encode(record: Record) -> bytes:
         optional += bytes((len(record.schedule),)) + record.schedule
     if record.stub:
         optional += _WHEN.pack(record.when_ms)
-    if record.owner:
+    if record.retry is not None:
+        more = _retry_extension(record.owner, record.retry)
+        head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + more
+    elif record.owner:
         head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + _extension(record.owner)
     else:
         head = _HEAD.pack(VERSION, flags, len(record.topic), record.due_ms)
@@ -149,6 +182,19 @@ def encode(record: Record) -> bytes:
 def _extension(owner: bytes) -> bytes:
     """The extension of a record that has an owner."""
     return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + 1 + len(owner), OWNER) + _counted(owner)
+
+
+def _retry_extension(owner: bytes, retry: Retry) -> bytes:
+    """The extension of a retry, which may have an owner."""
+    fields = (
+        (_counted(owner) if owner else b"")
+        + _SHORT.pack(len(retry.addressee))
+        + retry.addressee
+        + _ATTEMPTS.pack(retry.attempts, retry.counted)
+        + _counted(retry.reason)
+    )
+    flags = RETRY | OWNER if owner else RETRY
+    return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + len(fields), flags) + fields
 
 
 def _counted(field: bytes) -> bytes:
@@ -188,7 +234,7 @@ def decode(value: bytes) -> Record:
         if version != VERSION:
             return _decode_extended(value, version, flags, topic_length, due_ms)
         if flags not in _PLAIN:
-            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"")
+            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"", None)
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
     end = _SIZE + topic_length
@@ -209,13 +255,27 @@ def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, 
     """Raises Corrupt, and what a value that ends too soon raises."""
     end = _rest_at(value, version)
     _, more = _EXTENSION.unpack_from(value, _SIZE)
-    if more != OWNER:
+    if not more or more & ~(OWNER | RETRY):
         raise Corrupt(f"record of {len(value)} bytes has further flags 0x{more:04x}, which cannot be")
-    at = _SIZE + _EXTENSION.size
-    owner = value[at + 1 : at + 1 + value[at]]
-    if not owner or at + 1 + len(owner) != end:
+    at, owner, retry = _FIELDS_AT, b"", None
+    if more & OWNER:
+        owner = value[at + 1 : at + 1 + value[at]]
+        at += 1 + value[at]
+    if more & RETRY:
+        retry, at = _retry_at(value, at)
+    if at != end or end > len(value) or (more & OWNER and not owner) or (retry and not retry.addressee):
         raise Corrupt(f"record of {len(value)} bytes has an extension that does not end at {end}")
-    return _decode_optional(value, flags, topic_length, due_ms, end, owner)
+    return _decode_optional(value, flags, topic_length, due_ms, end, owner, retry)
+
+
+def _retry_at(value: bytes, at: int) -> tuple[Retry, int]:
+    """The fields of a retry, which begin at `at`, and where they end. Raises StructError, IndexError."""
+    start = at + _SHORT.size
+    end = start + int(_SHORT.unpack_from(value, at)[0])
+    attempts, counted = _ATTEMPTS.unpack_from(value, end)
+    reason = end + _ATTEMPTS.size
+    after = reason + 1 + value[reason]
+    return Retry(value[start:end], attempts, counted, value[reason + 1 : after]), after
 
 
 def _rest_at(value: bytes, version: int) -> int:
@@ -226,7 +286,7 @@ def _rest_at(value: bytes, version: int) -> int:
 
 
 def _decode_optional(
-    value: bytes, flags: int, topic_length: int, due_ms: int, at: int, owner: bytes
+    value: bytes, flags: int, topic_length: int, due_ms: int, at: int, owner: bytes, retry: Retry | None
 ) -> Record:
     """`at`: where the optional fields begin."""
     if flags & _BARE not in _PLAIN:
@@ -278,6 +338,7 @@ def _decode_optional(
         when_ms,
         schedule,
         owner,
+        retry,
     )
 
 
@@ -327,10 +388,31 @@ def names_of(value: bytes) -> tuple[bytes, bytes]:
 
 def owner_of(value: bytes) -> bytes:
     """The owner of a stored value; empty: it has none. For values that were encoded or decoded before."""
-    if value[0] != EXTENDED:
+    if value[0] != EXTENDED or not value[_MORE_AT] & OWNER:
         return b""
-    at = _SIZE + _EXTENSION.size
-    return value[at + 1 : at + 1 + value[at]]
+    return value[_FIELDS_AT + 1 : _FIELDS_AT + 1 + value[_FIELDS_AT]]
+
+
+def is_retry(value: bytes) -> bool:
+    """Whether a stored value is a message once more, for one alone: no message of its own. What is too short
+    to be a record is none."""
+    return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & RETRY)
+
+
+def is_message(value: bytes) -> bool:
+    """Whether a stored value is a message where it stands: neither a stub nor a retry."""
+    return not is_stub(value) and not is_retry(value)
+
+
+def addressee_of(value: bytes) -> bytes:
+    """Who alone gets a retry, by name; of any other value empty. Raises Corrupt."""
+    if not is_retry(value):
+        return b""
+    try:
+        at = _FIELDS_AT + (1 + value[_FIELDS_AT] if value[_MORE_AT] & OWNER else 0)
+        return _retry_at(value, at)[0].addressee
+    except (StructError, IndexError) as error:
+        raise Corrupt(f"record of {len(value)} bytes: {error}") from error
 
 
 def schedule_name(record: Record) -> str | None:

@@ -124,6 +124,8 @@ class RocksStore:
         """Open to be read only, until it can be written again."""
         self._families: dict[Table, Rdict] = {}
         self._handles: dict[Table, object] = {}
+        self._absent: frozenset[Table] = frozenset()
+        """Tables that the program which wrote the data did not know, and that cannot be made to read it."""
         self._messages: list[object] = []
         self._links: TemporaryDirectory[str] | None = None
         """What the engine reads while the disk does not even take what it writes to read."""
@@ -151,6 +153,8 @@ class RocksStore:
         self._synced.note(change)
 
     def get(self, table: Table, key: bytes) -> bytes | None:
+        if table in self._absent:
+            return None
         family = self._family(table)
         try:
             found: bytes | None = family.get(key)
@@ -159,6 +163,8 @@ class RocksStore:
         return found
 
     def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if table in self._absent:
+            return iter(())
         through = scan_at_rest if self.read_only else scan
         return through(self._family(table), start, end, partial(self._read_refusal, table))
 
@@ -435,11 +441,13 @@ class RocksStore:
             _close(db)
             raise
         try:
-            found = {table: db.get_column_family(table.value) for table in Table}
-            handles = {table: db.get_column_family_handle(table.value) for table in Table}
+            there = [table for table in Table if table.value in names]
+            found = {table: db.get_column_family(table.value) for table in there}
+            handles = {table: db.get_column_family_handle(table.value) for table in there}
         except Exception as error:
             raise _refusal(self.path, error) from error
         self._db = db
+        self._absent = frozenset(Table).difference(there)
         copied = [name for name in names if name.endswith(_COPY) and self._is_whole(name)]
         if copied and not self._for_repair:
             _close(db)

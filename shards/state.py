@@ -9,7 +9,8 @@ and the table all ask here:
                                                      its time to live, counted from its due, was over, or
                                                      it was to be dropped if late, and was (fate.py)
 
-A stub that a move left is no message: that one stands elsewhere, whole (`record.is_moved`).
+A stub that a move left is no message: that one stands elsewhere, whole (`record.is_moved`). Nor is a retry
+(`record.is_retry`), whatever its state.
 
 When dispatch came to a position stands in the journal, the table `dispatches`: a row for each turn, by the
 last position that it passed. A message went out in the first turn that is not before it:

@@ -37,6 +37,8 @@ class Table(Enum):
     DISPATCHES = "dispatches"
     SCHEDULES = "schedules"
     RETAINED = "retained"
+    RETRIES = "retries"
+    DEAD = "dead"
     META = "meta"
 
 

@@ -7,6 +7,9 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "format": the format version, ASCII digits · "zones": version of the time zone database, text
           "owned/" and a name: of the messages of an owner, placed (8) · passed (8)
           "retained": empty, there when `retained` is indexed by position
+          "dead": dead letters (8) · their bytes (8) · none is before this position (12)
+retries   id of the message (16) · shard (2)
+dead      MessagePack of `DeadRow` · empty in the rows that name one
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
 moved     the id that names the row now (16)
 dispatches  wall ms of the dispatch turn (8)
@@ -18,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from timeline.position import MessageId, Position
+from timeline.position import ID_BYTES, MessageId, Position
 from timeline.slices import Shard, Slice
 
 from . import keys
@@ -28,12 +31,15 @@ Row = TypeVar("Row")
 
 FORMAT_OF_OWNERS = 2
 """Of a store in which messages may have owners; of any other it is 1."""
-FORMATS = (1, FORMAT_OF_OWNERS)
+FORMAT_OF_RETRIES = 3
+"""Of a store in which there may be retries, too."""
+FORMATS = (1, FORMAT_OF_OWNERS, FORMAT_OF_RETRIES)
 """What this program reads, and goes on with."""
 META_CURSOR = b"cursor"
 META_FORMAT = b"format"
 META_ZONES = b"zones"
 META_RETAINED = b"retained"
+META_DEAD = b"dead"
 
 _SHARD = Struct(">HIIQ12s12s")
 _SLICE = Struct(">QQ")
@@ -41,6 +47,8 @@ _CURSOR = Struct(">12sQQQ12s")
 _DEDUPE = Struct(">16s16sQ12s")
 _WALL = Struct(">Q")
 _OWNED = Struct(">qq")
+_DEAD = Struct(">QQ12s")
+_RETRY = Struct(">16sH")
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
@@ -119,7 +127,36 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     """Packet ids of QoS 2 exchanges that were given up and that the client has not ended."""
 
 
+class DeadRow(msgspec.Struct, frozen=True, array_like=True):
+    """A message that a session or group was sent too often."""
+
+    addressee: str
+    """The session or group, by the name that its rows have, ..."""
+    group: str
+    """... and as people call it."""
+    id: bytes
+    attempts: int
+    """Deliveries to it, in all."""
+    reason: str
+    keeper: str
+    """Name of the key that its clients had shown; empty: none, or several."""
+    running_ms: int
+    """Running time of the server when it was given up, from which its retention counts."""
+    record: bytes
+    """The message as it was stored, but for what it said of a retry."""
+
+
+class DeadTotals(msgspec.Struct, frozen=True):
+    """How many dead letters there are, and their bytes."""
+
+    count: int
+    bytes: int
+    oldest: Position
+    """None died before it."""
+
+
 _session = msgspec.msgpack.Decoder(SessionRow)
+_dead_row = msgspec.msgpack.Decoder(DeadRow)
 _cursor_row = msgspec.msgpack.Decoder(CursorRow)
 encode_row = msgspec.msgpack.Encoder().encode
 
@@ -132,6 +169,14 @@ def session_of(value: bytes) -> SessionRow:
 def cursor_row_of(value: bytes) -> CursorRow:
     """Raises Corrupt."""
     return decoded(_cursor_row, value)
+
+
+def dead_row_of(value: bytes) -> DeadRow:
+    """Raises Corrupt."""
+    row = decoded(_dead_row, value)
+    if len(row.id) != ID_BYTES:
+        raise Corrupt(f"{len(row.id)} bytes are no id")
+    return row
 
 
 def decoded(decoder: "msgspec.msgpack.Decoder[Row]", value: bytes) -> Row:
@@ -217,6 +262,26 @@ def owned_from(value: bytes) -> tuple[int, int]:
     """Raises Corrupt."""
     placed, passed = _unpacked(_OWNED, value)
     return placed, passed
+
+
+def dead_totals_value(totals: DeadTotals) -> bytes:
+    return _DEAD.pack(totals.count, totals.bytes, keys.place(totals.oldest))
+
+
+def dead_totals_from(value: bytes) -> DeadTotals:
+    """Raises Corrupt."""
+    count, size, oldest = _unpacked(_DEAD, value)
+    return DeadTotals(count, size, keys.place_of(oldest))
+
+
+def retry_value(message: MessageId, shard: int) -> bytes:
+    return _RETRY.pack(keys.message(message), shard)
+
+
+def retry_from(value: bytes) -> tuple[MessageId, int]:
+    """The message, and the shard that its retry stands in. Raises Corrupt."""
+    message, shard = _unpacked(_RETRY, value)
+    return keys.message_of(message), shard
 
 
 def _unpacked(layout: Struct, value: bytes) -> tuple[Any, ...]:

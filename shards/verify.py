@@ -49,9 +49,11 @@ from .tables import (
     META_CURSOR,
     cursor_from,
     cursor_row_of,
+    dead_row_of,
     dedupe_from,
     owned_from,
     owned_value,
+    retry_from,
     session_of,
     shard_from,
     shard_value,
@@ -172,6 +174,11 @@ def _check_meta(key: bytes, value: bytes) -> None:
         cursor_from(value)
 
 
+def _check_dead(key: bytes, value: bytes) -> None:
+    if key.startswith(b"\0"):
+        decode(dead_row_of(value).record)
+
+
 _RETAINED_HEAD = 14
 _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
     {
@@ -186,6 +193,8 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.DISPATCHES: _value(wall_from),
         Table.SCHEDULES: _value(schedule_of),
         Table.RETAINED: _check_retained,
+        Table.RETRIES: _value(retry_from),
+        Table.DEAD: _check_dead,
         Table.META: _check_meta,
     }
 )

@@ -9,8 +9,8 @@ them. So whatever is interrupted, the next try writes the same files again over 
 whose manifest is there and true is left alone. A manifest that tells of other rows under the same name is
 of another server: nothing of it is overwritten (`ArchiveClash`).
 
-Rows stand in position order. What a move left is not archived: the message is where it was moved to. What
-was cancelled is, without its payload. Memory: one row group.
+Rows stand in position order. What a move left is not archived: the message is where it was moved to. Nor is
+a retry: the message was written before. What was cancelled is, without its payload. Memory: one row group.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.read import Row
-from shards.record import is_moved, schedule_name
+from shards.record import is_moved, is_retry, schedule_name
 from shards.sst import sync_directory
 from shards.state import DISPATCHED, Journal
 from timeline.position import Position, before
@@ -169,7 +169,7 @@ class _Seen:
                 self.first = row[0]
             self.last = row[0]
             self.rows += 1
-            if not is_moved(row[2]):
+            if not is_moved(row[2]) and not is_retry(row[2]):
                 yield row
 
 

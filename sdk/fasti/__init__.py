@@ -19,6 +19,7 @@ What a call takes and gives
     schedules.py        messages that come again and again; `Schedule`, `Fire`
     subscribe.py        messages as an async iterator that survives the connection
     delivery.py         one delivered message, until it is acked; `Delivery`
+    dead.py             what was delivered too often, to be sent again or dropped; `DeadLetter`
     timeline.py         how many messages lie ahead; `Density`
     admin.py            sessions, slices and shards, the server itself; `Session`, `Slice`, `Shard`, `Info`
     jobs.py             work on whole slices that the server has done by Spark; `Job`
@@ -28,6 +29,7 @@ Without an event loop
     sync.py             `sync.Client`, its subscriptions and the smaller parts
     sync_messages.py    `client.messages`, blocking
     sync_schedules.py   `client.schedules`, blocking
+    sync_dead.py        `client.dead`, blocking
     sync_jobs.py        `client.jobs` and `client.server`, blocking
     blocking.py         the event loop in a thread that these hand their calls to
 
@@ -46,6 +48,7 @@ Beside
 from . import sync
 from .admin import Info, Session, Shard, Slice
 from .client import Client
+from .dead import DeadLetter
 from .delivery import Delivery
 from .errors import AlreadyDispatched, BadArgument, Error, NotFound, Problem, Refused, Unreachable
 from .jobs import Job
@@ -65,6 +68,7 @@ __all__ = [
     "BulkResult",
     "ByKey",
     "Client",
+    "DeadLetter",
     "Delivery",
     "Density",
     "Error",

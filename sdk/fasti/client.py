@@ -15,6 +15,7 @@ from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 from .admin import Info, Server, Sessions, Slices
+from .dead import Dead
 from .errors import Error
 from .jobs import Jobs
 from .messages import Messages
@@ -58,6 +59,7 @@ class Client:
         self.messages = Messages(self._transport)
         self.schedules = Schedules(self._transport)
         self.sessions = Sessions(self._transport)
+        self.dead = Dead(self._transport)
         self.slices = Slices(self._transport)
         self.jobs = Jobs(self._transport)
         self.server = Server(self._transport)

@@ -97,6 +97,18 @@ class Listed(Selection, total=False):
     state: str | None
 
 
+class DeadSelection(TypedDict, total=False):
+    """Which dead letters: those of a group or session, of a topic filter, died in [`died_from`, `died_to`).
+
+    `group`: a group's name or a client id, or of a group `$share/{group}/{filter}`.
+    """
+
+    group: str | None
+    topic: str | None
+    died_from: When | None
+    died_to: When | None
+
+
 class SubscribeOptions(TypedDict, total=False):
     """Of a subscription.
 

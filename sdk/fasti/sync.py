@@ -27,6 +27,7 @@ from . import timeline as _timeline
 from .blocking import Loop
 from .delivery import Received
 from .options import SubscribeOptions
+from .sync_dead import Dead
 from .sync_jobs import Jobs, Server
 from .sync_messages import ByKey, Message, Messages
 from .sync_schedules import Schedules
@@ -36,6 +37,7 @@ from .wire import Json, Span, When
 __all__ = [
     "ByKey",
     "Client",
+    "Dead",
     "Delivery",
     "Jobs",
     "Message",
@@ -176,6 +178,7 @@ class Client:
         self.messages = Messages(self._loop, self._inner.messages)
         self.schedules = Schedules(self._loop, self._inner.schedules)
         self.sessions = Sessions(self._loop, self._inner.sessions)
+        self.dead = Dead(self._loop, self._inner.dead)
         self.slices = Slices(self._loop, self._inner.slices)
         self.jobs = Jobs(self._loop, self._inner.jobs)
         self.server = Server(self._loop, self._inner.server)

@@ -19,6 +19,7 @@ then who has what:
     retained.py      the last message of each topic that has one
     ready.py         who may read on
     membership.py    who is in which shared subscription
+    letters.py       dead letters: kept, sent again to who gave them up, dropped
 
 then what happens:
 

@@ -1,7 +1,9 @@
 """Messages that nobody acks: after `sessions.max_attempts` deliveries they go to `$dead/...`.
 
-The copy there and the end of the delivery are decided in the writer and written in one batch, so that a crash
-leaves the message in flight or at `$dead`, never in both and never in neither. Until then it stays in flight,
+There whoever subscribes is told of them, by a copy; the message itself becomes a dead letter, which waits for
+somebody to send it again or to drop it (letters.py). Both, and the end of the delivery, are decided in the
+writer and written in one batch, so that a crash leaves the message in flight or dead, never both and never
+neither. Until then it stays in flight,
 and an ack that comes in between wins.
 
 One that the writer does not take, or that has no place there, is tried again a second later, when the store
@@ -24,6 +26,7 @@ from ..clock import Clock
 from ..logs import by, shown
 from ..writer import Busy, Writer
 from .cursors import Cursors
+from .letters import Letters
 from .membership import Membership
 from .message import Message
 from .publishing import Publishing, Wish
@@ -49,6 +52,7 @@ class Dead:
         groups: Membership,
         ready: Ready,
         publishing: Publishing,
+        letters: Letters,
         writer: Writer,
         clock: Clock,
         *,
@@ -59,6 +63,7 @@ class Dead:
         self._groups = groups
         self._ready = ready
         self._publishing = publishing
+        self._letters = letters
         self._writer = writer
         self._clock = clock
         self._node = node
@@ -81,20 +86,26 @@ class Dead:
 
     def bury(self, subscriber: Subscriber, message: Message, flight: Flight) -> None:
         """Move a message from a session's or group's flights to `$dead`. Until that is durable it stays."""
-        wish = Wish(_record(subscriber, message, flight))
+        attempts = message.attempts_before + flight.attempts
+        reason = f"not acked after {attempts} deliveries"
+        wish = Wish(_record(subscriber, message, reason))
         session = subscriber.session
+        gone = 0
 
         def decide(commit: Commit) -> bool | None:
+            nonlocal gone
             if session.flights.get(flight.packet_id) is not flight:
                 return None  # acked meanwhile
             if self._publishing.place(commit, wish) is None:
                 return False
+            gone = self._letters.bury(commit, subscriber, message, attempts, reason)
             self._groups.give_up(subscriber, flight)
             self._cursors.store(commit, subscriber)
             return True
 
         def done(answer: object) -> None:
             if answer is True:
+                self._letters.note_buried(gone)
                 name = shown(subscriber.name)
                 log.warning(
                     "%s: message %s not acked, moved to %s",
@@ -126,11 +137,12 @@ class Dead:
         self._retry_at = self._clock.mono() + RETRY_S
 
 
-def _record(subscriber: Subscriber, message: Message, flight: Flight) -> Record:
+def _record(subscriber: Subscriber, message: Message, reason: str) -> Record:
+    """The copy that tells of it."""
     topic = f"$dead/{subscriber.name.translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
     if len(topic) > TOPIC_BYTES_MAX:
         topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
-    reason = user_property("fasti-dead-reason", f"not acked after {flight.attempts} deliveries")
+    told = user_property("fasti-dead-reason", reason)
     return msgspec.structs.replace(
         message.record,
         topic=topic,
@@ -139,5 +151,6 @@ def _record(subscriber: Subscriber, message: Message, flight: Flight) -> Record:
         id=0,
         key=b"",
         owner=b"",  # the server's own, to a topic that nobody else may send to
-        properties=message.record.properties + reason,
+        retry=None,
+        properties=message.record.properties + told,
     )

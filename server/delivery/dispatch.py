@@ -14,6 +14,9 @@ A turn has a budget in deliveries, and in bytes that count for some: it ends bet
 TURN_COST is spent, and of one message that more sessions want the rest fall behind and read on by themselves,
 in turns of their own. What is taken from the wheel at once follows from what the messages before have cost.
 
+A retry (shards/retries.py) goes to its addressee alone, if it subscribes to the topic; one whose addressee
+does not, or is there no more, goes to nobody and is counted.
+
 What its owner may not send (any more) goes to nobody and is not retained (server/delivery/owners). A plain
 publish that is not stored was checked when it came, a moment ago.
 
@@ -30,7 +33,7 @@ from dataclasses import dataclass, field
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_dropped
 from shards.read import Reader
-from shards.record import decode
+from shards.record import Retry, decode
 from timeline.horizon import Horizon
 from timeline.position import Position, seq_of
 from timeline.session import Subscription
@@ -39,12 +42,13 @@ from timeline.wheel import Wheel
 
 from ..clock import Clock
 from ..writer import Entry, Rider, Writer, entry
+from .membership import Membership
 from .message import Message
 from .owed import Owed, is_owed
 from .owners import Owners
 from .ready import Ready
 from .retained import Retained
-from .router import Router
+from .router import Router, Targets
 from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -68,6 +72,8 @@ class Counts:
     dispatched: int = 0
     expired: int = 0
     early: int = 0
+    nowhere: int = 0
+    """Retries whose addressee did not subscribe any more."""
     turns: int = 0
     late_ms: list[int] = field(default_factory=list)
     """Lateness of the messages of the last turns, for the histogram."""
@@ -91,6 +97,7 @@ class Dispatch(Rider):
         ready: Ready,
         owed: Owed,
         retained: Retained,
+        groups: Membership,
         owners: Owners,
         writer: Writer,
         clock: Clock,
@@ -108,6 +115,7 @@ class Dispatch(Rider):
         self._ready = ready
         self._owed = owed
         self._retained = retained
+        self._groups = groups
         self._owners = owners
         self._writer = writer
         self._clock = clock
@@ -264,7 +272,9 @@ class Dispatch(Rider):
         if is_dropped(record, message.due_ms, wall_ms):
             self.counts.expired += 1
             return len(targets)
-        if record.retain:
+        if record.retry is not None:
+            targets = self._addressed(targets, record.retry)
+        elif record.retain:
             self._retain(message)
         is_unstored = message.shard < 0
         most = TURN_COST
@@ -280,6 +290,15 @@ class Dispatch(Rider):
             if is_unstored:
                 self._pass_over(message, subscriber, subscriptions)
         return len(targets)
+
+    def _addressed(self, targets: Targets, retry: Retry) -> Targets:
+        """Who gets a retry: its addressee, or nobody."""
+        subscriber = self._groups.named(retry.addressee.decode(errors="replace"))
+        subscriptions = None if subscriber is None else targets.get(subscriber)
+        if subscriber is None or subscriptions is None:
+            self.counts.nowhere += 1
+            return {}
+        return {subscriber: subscriptions}
 
     def _pass_over(
         self, message: Message, subscriber: Subscriber, subscriptions: tuple[Subscription, ...]

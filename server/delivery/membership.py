@@ -53,6 +53,12 @@ class Membership:
     def get(self, text: str) -> Group | None:
         return self._by_text.get(text)
 
+    def named(self, name: str) -> Subscriber | None:
+        """The session or group whose rows have that name, if there is one."""
+        if name.startswith(KEY_PREFIX):
+            return self._by_text.get(name.removeprefix(KEY_PREFIX))
+        return self._sessions.get(name)
+
     def restore(self) -> None:
         """At start: every stored session that holds a shared subscription is a member, away.
 

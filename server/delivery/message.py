@@ -7,7 +7,7 @@ subscription's identifiers), so the parts that are the same are made once and ke
 
 from shards.fate import is_over
 from shards.record import Record, id_at
-from timeline.position import Position, id_text
+from timeline.position import MessageId, Position, id_text
 
 OVERHEAD_BYTES = 600
 """What a message costs in RAM besides its topic, payload and properties."""
@@ -52,6 +52,20 @@ class Message:
         record = self.record
         return OVERHEAD_BYTES + 2 * len(record.payload) + record.size
 
+    def id(self, node: int) -> MessageId:
+        """What users call it."""
+        return id_at(self.position, max(self.shard, 0), node, self.record.id)
+
     def id_text(self, node: int) -> str:
         """The message id as users know it."""
-        return id_text(id_at(self.position, max(self.shard, 0), node, self.record.id))
+        return id_text(self.id(node))
+
+    @property
+    def attempts_before(self) -> int:
+        """Of a retry: deliveries to its receiver before this row was written."""
+        return 0 if self.record.retry is None else self.record.retry.attempts
+
+    @property
+    def counted_before(self) -> int:
+        """Those of them that count toward `sessions.max_attempts`."""
+        return 0 if self.record.retry is None else self.record.retry.counted

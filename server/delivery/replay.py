@@ -7,8 +7,8 @@ soon rather than some have all. A session without room leaves the queue and come
 when its socket takes data again. When a session's read position equals the horizon it joins the tail, checked
 and joined without a pause in between.
 
-What its owner may not send any more is passed over (server/delivery/owners); it stays where it is, for who
-reads again when the owner may.
+A retry that is another's is passed over. So is what its owner may not send any more
+(server/delivery/owners); it stays where it is, for who reads again when the owner may.
 
 What cannot be read is passed over; a session that cannot be read on for loses its connection, no other.
 """
@@ -23,7 +23,7 @@ from operator import itemgetter
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
 from shards.read import Reader, Row
-from shards.record import decode, encode, is_stub, topic_of
+from shards.record import Retry, addressee_of, decode, encode, is_stub, topic_of
 from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Resends, Subscription
@@ -173,7 +173,7 @@ class Replay:
         )
         if message is None or not may_have or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
-        elif self._max_attempts and flight.attempts >= self._max_attempts:
+        elif self._max_attempts and message.counted_before + flight.attempts >= self._max_attempts:
             self._dead.bury(subscriber, message, flight)
         else:
             return subscriber.resend(message, flight, self._asked(subscriber, message, flight))
@@ -298,6 +298,7 @@ class Replay:
                 found = self._wanted(subscriber, place, message.record.topic)
                 is_wanted = (
                     found
+                    and _is_for(subscriber, message.record.retry)
                     and not self._is_dropped(message, wall_ms)
                     and not _is_missed(subscriber, message)
                     and self._owners.allow(message.record)
@@ -306,7 +307,8 @@ class Replay:
             return
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             try:
-                found = () if is_stub(value) else self._wanted(subscriber, place, topic_of(value))
+                is_theirs = not is_stub(value) and _is_addressed(subscriber, addressee_of(value))
+                found = self._wanted(subscriber, place, topic_of(value)) if is_theirs else ()
                 whole = Message(place, shard, decode(value), wall_ms) if found else None
             except Corrupt as error:
                 log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
@@ -345,6 +347,16 @@ class Replay:
 
     def _message(self, place: Position, shard: int, value: bytes) -> Message:
         return Message(place, shard, decode(value), self._wall_ms())
+
+
+def _is_for(subscriber: Subscriber, retry: Retry | None) -> bool:
+    """Whether a message is for everybody, or for this one."""
+    return retry is None or _is_addressed(subscriber, retry.addressee)
+
+
+def _is_addressed(subscriber: Subscriber, addressee: bytes) -> bool:
+    """`addressee`: whose retry it is; empty: it is for everybody."""
+    return not addressee or addressee == subscriber.session.client_id.encode()
 
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:

@@ -66,6 +66,10 @@ class Group(Subscriber):
         return parse_share(self.text)[0] or self.text
 
     @property
+    def owners(self) -> frozenset[str]:
+        return frozenset(member.owner for member in self.members)
+
+    @property
     def is_reachable(self) -> bool:
         return bool(self.rota.present)
 

@@ -216,6 +216,11 @@ class Subscriber:
         return self.session.client_id
 
     @property
+    def owners(self) -> frozenset[str]:
+        """The names of the keys that its clients have shown."""
+        return frozenset((self.owner,))
+
+    @property
     def is_reachable(self) -> bool:
         """Somebody could be sent something."""
         return self.link is not None

@@ -15,7 +15,7 @@ Whose key it is follows from the key, which is remembered by then in all but its
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import Principal, Rights
 from ..networks import network_of
 from .answers import Handler
-from .calls import ANY, OPEN, SCHEDULE, call_of
+from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
 from .problems import Problem
 
 __all__ = [
@@ -38,8 +38,10 @@ __all__ = [
     "check_send",
     "client_of",
     "not_to_send",
+    "owns",
     "rights_of",
     "sees",
+    "sees_every_session",
 ]
 RIGHTS = web.RequestKey("rights", Rights)
 CHALLENGE = 'Bearer realm="fasti"'
@@ -140,6 +142,16 @@ def changes(request: web.Request) -> Sees | None:
     """Which messages who sent the request may cancel and move; None: all."""
     rights = rights_of(request)
     return None if rights is None else rights.may_publish
+
+
+def sees_every_session(rights: Rights | None) -> bool:
+    """Whether the sessions and groups of all clients are there for who asks."""
+    return rights is None or rights.principal.has(ADMIN)
+
+
+def owns(rights: Rights | None, owners: Iterable[str]) -> bool:
+    """Whether a session or group is there for who asks. `owners`: the keys that its clients have shown."""
+    return rights is None or rights.principal.has(ADMIN) or all(name == rights.name for name in owners)
 
 
 def check_send(rights: Rights | None, topic: bytes) -> None:

@@ -16,7 +16,8 @@ being read have `http.buffered_bytes`: when a filter matches little it is short,
 there. The reading is done in steps, each in a turn of its own (turns.py).
 
 A count reads everything in its range, in steps too, but for pending messages without a topic filter: there a
-whole slice is one number, and without a range the server has the sum at hand.
+whole slice is one number, and without a range the server has the sum at hand. A retry (shards/retries.py) is
+no message, so while one waits its slice is read.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from shards.read import Found, Row
-from shards.record import MOVED, Record, decode, is_stub, topic_of
+from shards.record import MOVED, Record, decode, is_message, is_retry, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, before
@@ -168,7 +169,7 @@ class Selection:
     def shows(self, place: Position, number: int, value: bytes) -> tuple[Record, State, int | None] | None:
         """The record, its state and when it was dispatched, if the query asks for it."""
         query = self._query
-        if query.state == PENDING and is_stub(value):
+        if (query.state == PENDING and is_stub(value)) or is_retry(value):
             return None
         if self._is_chosen and not self._has_topic(topic_of(value)):
             return None
@@ -182,7 +183,7 @@ class Selection:
     def counts(self, place: Position, number: int, value: bytes) -> bool:
         """Whether `shows` would show it; cheaper for pending ones."""
         if self._query.state == PENDING:
-            return not is_stub(value) and (not self._is_chosen or self._has_topic(topic_of(value)))
+            return is_message(value) and (not self._is_chosen or self._has_topic(topic_of(value)))
         return self.shows(place, number, value) is not None
 
     def _view(self, place: Position, number: int, value: bytes) -> shapes.Message | None:
@@ -212,11 +213,11 @@ async def count(
     """How many messages the query selects, page limits aside. `is_abandoned`: nobody waits for it."""
     if query.state != PENDING or query.topic or sees is not None:
         return await _count_rows(timeline, query, sees, turn, is_abandoned)
-    if query.is_whole:
-        return timeline.pending
-    held = [place for place, _, value in timeline.reader.held() if not is_stub(value)]
-    total = sum(1 for place in held if query.start <= place < query.end)
     start = max(query.start, Position(timeline.horizon.position + 1))
+    if query.is_whole and not timeline.held and timeline.reader.next_retry(start, query.end) is None:
+        return timeline.pending
+    held = [place for place, _, value in timeline.reader.held() if is_message(value)]
+    total = sum(1 for place in held if query.start <= place < query.end)
     # Slice by slice, each looked up when it is its turn: one may be split while another is counted.
     await turn.begin()
     pieces = 0
@@ -226,7 +227,8 @@ async def count(
             await turn.begin()
             continue  # the directory may be another by now
         first, last = before(piece.start_ms), before(piece.end_ms)
-        if start <= first and last <= query.end and not piece.borrowed:
+        is_plain = not piece.borrowed and not timeline.has_retries(piece)
+        if start <= first and last <= query.end and is_plain:
             total += piece.live
         else:
             part = replace(query, start=max(start, first), end=min(query.end, last))

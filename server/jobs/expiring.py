@@ -19,6 +19,7 @@ from shards.expiry import expire
 from shards.jobs import ARCHIVING, EXPIRE, JobRow, PieceRow
 from shards.manifest import Fault
 from shards.recover import Opened
+from timeline.position import before
 from timeline.retention import expired_slices
 from timeline.slices import Slice
 
@@ -86,7 +87,8 @@ class Expiries:
         def prepare() -> None:
             count()
             job.row.slices = [
-                _whole(row, piece, job.counted) for row, piece in zip(job.row.slices, pieces, strict=True)
+                self._whole(row, piece, job.counted)
+                for row, piece in zip(job.row.slices, pieces, strict=True)
             ]
 
         return await self._pipeline.created(job, prepare)
@@ -148,12 +150,12 @@ class Expiries:
         borrowed = [(piece, shard) for piece in pieces for shard in piece.borrowed.values()]
         return jobfolder.counted(self._opened.store, borrowed)
 
-
-def _whole(row: PieceRow, piece: Slice, counted: dict[bytes, Counts]) -> PieceRow:
-    """The row of a slice with what it borrows."""
-    parts = [counted[counted_key(piece, shard)] for shard in piece.borrowed.values()]
-    rows, live = row.rows + sum(p.rows for p in parts), row.live + sum(p.live for p in parts)
-    return msgspec.structs.replace(row, rows=rows, live=live)
+    def _whole(self, row: PieceRow, piece: Slice, counted: dict[bytes, Counts]) -> PieceRow:
+        """The row of a slice with what it borrows, and without its retries, which are no messages. Blocks."""
+        parts = [counted[counted_key(piece, shard)] for shard in piece.borrowed.values()]
+        rows, live = row.rows + sum(p.rows for p in parts), row.live + sum(p.live for p in parts)
+        retries = self._opened.reader.count_retries(before(piece.start_ms), before(piece.end_ms))
+        return msgspec.structs.replace(row, rows=rows, live=live - retries)
 
 
 def _faults(job: Job, said: Sequence[DroppedSlice], *, is_archived: bool) -> Iterator[Fault]:

@@ -92,8 +92,9 @@ class Shape:
         if self._level == 5:
             properties = common_properties(message, self._node)
             properties += b"".join(subscription_id(s.identifier) for s in subscriptions if s.identifier)
-            if attempt > 1 and record.due_ms:
-                properties += user_property("fasti-attempt", str(attempt))
+            before = message.attempts_before
+            if (attempt > 1 or before) and record.due_ms:
+                properties += user_property("fasti-attempt", str(before + max(1, attempt)))
             alias = self._aliases.get(topic)
             if alias:
                 topic = b""
@@ -115,6 +116,8 @@ def parts(message: Message, level: int, qos: int, retain: bool, node: int) -> Pa
     if found is None:
         record = message.record
         properties = common_properties(message, node) if level == 5 else b""
+        if record.retry is not None and level == 5:
+            properties += user_property("fasti-attempt", str(message.attempts_before + 1))
         found = publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
         message.wire[form] = found
     return found

@@ -1,7 +1,8 @@
 """Writes the data directory of the highest format version: `python -m tests.data.make_format DIR`.
 
-That of a server that asks for keys. One is kept for each version that was ever released (format-1, ...);
-tests/shards/test_old_formats.py opens them all. Never written again once released.
+That of a server that asks for keys, with a retry and a dead letter. One is kept for each version that was
+ever released (format-1, ...); tests/shards/test_old_formats.py opens them all. Never written again once
+released.
 """
 
 import sys
@@ -10,10 +11,13 @@ from pathlib import Path
 from server.clock import SimulatedClock
 from server.config import load
 from server.core import Core
+from server.delivery.message import Message
 from server.delivery.owners import Open
 from shards.commit import Draft
-from shards.record import Record, encode
+from shards.record import Record, Retry, encode
+from shards.retries import put_retry, retry_of
 from shards.rocks import RocksStore
+from timeline.position import id_position
 from timeline.session import Subscription
 
 NOW_MS = 1_800_000_000_000
@@ -58,6 +62,12 @@ def make(path: Path) -> None:
     draft = Draft(NOW_MS + 15_500, b"held", encode(Record(b"held", b"not yet", NOW_MS + 15_500)))
     core.horizon.observe(NOW_MS + 20_000)
     _ask(core, lambda commit: ids.extend(commit.put([draft])))
+    again = Retry(b"away", 3, 1, b"busy")
+    first = Record(TOPICS[0], b"payload 0", owner=OWNER)
+    retry = retry_of(first, ids[0], NOW_MS + 86_400_000, again)
+    _ask(core, lambda commit: put_retry(commit, retry, is_owed=True))
+    message = Message(id_position(ids[1]), 0, Record(TOPICS[1], b"payload 1"), NOW_MS)
+    _ask(core, lambda commit: core.letters.bury(commit, subscriber, message, 4, "not acked"))
     core.cursors.recover()
     _ask(core, lambda commit: None)
     (path / "ids").write_text("\n".join(f"{name:032x}" for name in ids) + "\n")

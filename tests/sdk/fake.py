@@ -27,6 +27,21 @@ SLICE = {
     "bytes": 600,
 }
 SHARD = {"shard": 1, "structure": "a/+", "count": 3, "live": 2, "bytes": 600, "cap": 1000, "sealed": False}
+LETTER = {
+    "id": "0" * 31 + "7",
+    "topic": "jobs/1",
+    "deliver_at": "2030-01-01T00:00:00.000Z",
+    "state": "dispatched",
+    "qos": 1,
+    "payload": "YmFk",
+    "encoding": "base64",
+    "headers": {"a": "b"},
+    "group": "workers",
+    "subscription": "$share/workers/jobs/#",
+    "attempts": 3,
+    "reason": "not acked after 3 deliveries",
+    "died_at": "2030-01-01T00:00:01.000Z",
+}
 SESSION = {
     "client_id": "audit/1",
     "connected": False,
@@ -57,6 +72,7 @@ class Fake:
     """The state and the routes."""
 
     def __init__(self) -> None:
+        self.asked: Json = {}
         self.messages: dict[str, Json] = {}
         self.keys: dict[str, str] = {}
         self.gone: set[str] = set()
@@ -81,6 +97,8 @@ class Fake:
                 web.get("/v1/messages/{id}/explain", self.explain),
                 web.patch("/v1/messages/{id}", self.patch),
                 web.delete("/v1/messages/{id}", self.delete),
+                web.get("/v1/dead", self.dead),
+                web.post("/v1/dead:{verb}", self.change_dead),
                 web.get("/v1/sessions", self.sessions),
                 web.get("/v1/sessions/{id}", self.session),
                 web.delete("/v1/sessions/{id}", self.session),
@@ -221,6 +239,16 @@ class Fake:
 
     def too_late(self, message: Json) -> web.Response:
         return problem(409, "cancelled" if message["state"] == "cancelled" else "already-dispatched")
+
+    async def dead(self, request: web.Request) -> web.Response:
+        self.asked = dict(request.query)
+        found = [LETTER] if request.query.get("id", LETTER["id"]) == LETTER["id"] else []
+        return web.json_response({"messages": found, "next": None})
+
+    async def change_dead(self, request: web.Request) -> web.Response:
+        self.asked = {"verb": request.match_info["verb"], **await request.json()}
+        count = len(self.asked.get("ids", "1"))
+        return web.json_response({"matched": count, "changed": 0 if self.asked["dry_run"] else count})
 
     async def sessions(self, request: web.Request) -> web.Response:
         return web.json_response({"sessions": [SESSION, GROUP], "next": None})

@@ -25,7 +25,8 @@ STREAMS = {"shard dump", "message export", "subscribe"}
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+    monkeypatch.setenv("FASTI__SESSIONS__MAX_ATTEMPTS", "1")
     made = Server(tmp_path / "data", clock="simulated")
     await asyncio.to_thread(made.start)
     yield made
@@ -42,7 +43,7 @@ def leaves(command: Any, name: str = "") -> Iterator[str]:
         yield from leaves(found, f"{name} {noun}".strip())
 
 
-def script(ids: list[str], start: str, export: Path) -> list[tuple[str, tuple[str, ...]]]:
+def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[str, tuple[str, ...]]]:
     """(command, its arguments), in an order that works; none of the ids twice."""
     nightly = ("--cron", "0 2 * * *", "-z", "Europe/Bucharest")
     return [
@@ -70,6 +71,10 @@ def script(ids: list[str], start: str, export: Path) -> list[tuple[str, tuple[st
         ("shard ls", (start,)),
         ("shard show", (start, "0")),
         ("shard dump", (start, "0")),
+        ("dead ls", ()),
+        ("dead show", (dead,)),
+        ("dead requeue", (dead, "--in", "1h")),
+        ("dead drop", ("--topic", "#", "--dry-run")),
         ("session ls", ()),
         ("session show", ("audit",)),
         ("session replay", ("audit", "--from", "PT1H")),
@@ -78,13 +83,33 @@ def script(ids: list[str], start: str, export: Path) -> list[tuple[str, tuple[st
     ]
 
 
+async def poison(url: str) -> str:
+    """The id of a message that a session has given up: once was enough."""
+    async with fasti.Client(url) as c:
+        async with asyncio.timeout(20):
+            async with c.subscribe("bad", session="broken") as first:
+                task = asyncio.ensure_future(anext(aiter(first)))
+                while not [s async for s in c.sessions.list() if s.subscriptions]:
+                    await asyncio.sleep(0)
+                name = (await c.messages.schedule("bad", "poison")).id
+                assert (await task).id == name
+            async with c.subscribe("bad", session="broken") as again:
+                task = asyncio.ensure_future(anext(aiter(again)))
+                while not (found := await c.dead.get(name)):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        assert [(one.group, one.attempts) for one in found] == [("broken", 1)]
+        return name
+
+
 async def test_each_speaks_json(server: Server, tmp_path: Path) -> None:
     async with fasti.Client(server.url) as c:
         ids = [(await c.messages.schedule(f"a/{n}", n, delay=3_600)).id for n in range(3)]
         start = str((await anext(c.slices.list())).raw["start"])
     export = tmp_path / "messages.ndjson"
     export.write_text('{"topic":"b","payload":1,"deliver_in":60}\n')
-    steps = script(ids, start, export)
+    steps = script(ids, start, export, await poison(server.url))
     known = set(leaves(typer.main.get_command(app)))
     assert known - ELSEWHERE == {command for command, _ in steps}, "none is forgotten"
     for command, arguments in steps:
@@ -101,7 +126,7 @@ async def test_each_says_that_nobody_is_there(tmp_path: Path) -> None:
     export.write_text('{"topic":"b","payload":1}\n')
     (tmp_path / "out").mkdir()
     nowhere = f"http://127.0.0.1:{free_port()}"
-    steps = script(["0" * 32] * 3, "2030-01-01T00:00:00Z", export)
+    steps = script(["0" * 32] * 3, "2030-01-01T00:00:00Z", export, "0" * 32)
     more = [("slice split", ("1",)), ("slice expire", ()), ("job ls", ()), ("job show", ("a",))]
     for command, arguments in (steps + more + [("server backup", ("/b",))])[::6]:
         assert (await fasti_cli(*command.split(), *arguments, "--url", nowhere))[0] == 3, command

@@ -14,7 +14,7 @@ import pytest
 
 import fasti
 import fasti.testing
-from fasti import admin, delivery, jobs, messages, schedules, subscribe, sync, timeline
+from fasti import admin, dead, delivery, jobs, messages, schedules, subscribe, sync, timeline
 
 TWINS: dict[type, type] = {
     fasti.Client: sync.Client,
@@ -25,6 +25,7 @@ TWINS: dict[type, type] = {
     admin.Sessions: sync.Sessions,
     admin.Slices: sync.Slices,
     admin.Server: sync.Server,
+    dead.Dead: sync.Dead,
     jobs.Jobs: sync.Jobs,
     timeline.Timeline: sync.Timeline,
     subscribe.Subscription: sync.Subscription,

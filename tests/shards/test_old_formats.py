@@ -10,17 +10,28 @@ from server.clock import SimulatedClock
 from server.config import load
 from server.core import Core
 from server.delivery.owners import Open
-from shards.keys import owned
-from shards.record import CANCELLED, decode
+from shards.dead import letters, stored_totals
+from shards.keys import message_of, owned
+from shards.pointers import pointers
+from shards.record import CANCELLED, Retry, decode, is_retry
 from shards.recover import format_of
 from shards.rocks import RocksStore
 from shards.store import Table
-from shards.tables import FORMATS, META_FORMAT, META_ZONES, owned_value
+from shards.tables import (
+    FORMATS,
+    META_DEAD,
+    META_FORMAT,
+    META_ZONES,
+    DeadTotals,
+    dead_totals_value,
+    owned_value,
+    retry_value,
+)
 from shards.verify import verify_counts, verify_owners
 from tests.data.make_format import OWNER, Keys
 from tests.support.http import http
 from tests.support.server import serving
-from timeline.position import END, START, parse_id
+from timeline.position import END, START, MessageId, parse_id
 
 FORMAT_VERSION = FORMATS[-1]
 DATA = Path(__file__).parents[1] / "data"
@@ -42,7 +53,16 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     assert records[26].due_ms == 1_800_000_000_000 + 86_400_000
     assert records[30].topic == b"held"
     assert len(records) == 31
-    assert len(list(core.reader.read(START, END))) == 31, "30 messages and what the move left"
+    rows = list(core.reader.read(START, END))
+    retries = [decode(value) for _, _, value in rows if is_retry(value)]
+    assert len(rows) - len(retries) == 31, "30 messages and what the move left"
+    dead = [(row.group, row.attempts, message_of(row.id)) for _, row in core.letters.read()]
+    if version in ("format-1", "format-2"):
+        assert (retries, dead) == ([], [])
+    else:
+        assert [(record.id, record.retry) for record in retries] == [(ids[0], Retry(b"away", 3, 1, b"busy"))]
+        assert dead == [("away", 4, ids[1])]
+    assert list(pointers(store, core.directory)) == []
     assert verify_counts(store, core.directory) == []
     assert verify_owners(store, core.directory, core.horizon.position) == []
     owners = [record.owner for record in records]
@@ -50,7 +70,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
         assert set(owners) == {b""}
     else:
         assert owners == [OWNER if index % 3 == 0 and index < 30 else b"" for index in range(31)]
-        assert core.opened.owned.pending(OWNER) == 1, "the one that is due later"
+        assert core.opened.owned.pending(OWNER) == 1 + len(retries), "those that are due later"
     (session,) = core.sessions
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
     assert core.opened.held == 1
@@ -68,6 +88,50 @@ async def test_a_server_goes_on_with_an_old_data_directory(version: str, tmp_pat
         await calls.call("DELETE", f"/v1/messages/{names[26]}", status=204)
     assert main(["verify", "--data", str(path)]) == 0
     assert main(["inspect", "--data", str(path)]) == 0
+
+
+def test_what_an_older_program_did_not_have_is_empty_to_read(tmp_path: Path) -> None:
+    """A backup that is only looked at: nothing is made in it."""
+    shutil.copytree(DATA / "format-1", tmp_path / "old")
+    store = RocksStore(tmp_path / "old", read_only=True)
+    for table in (Table.RETRIES, Table.DEAD):
+        assert store.get(table, b"\0") is None
+        assert list(store.scan(table, b"", b"\xff")) == []
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["totals", "name", "letter", "retry", "index"])
+def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(DATA / "format-3", path)
+    store = RocksStore(path)
+    batch = store.batch()
+    rows = [key for key, _ in store.scan(Table.DEAD, b"", b"\xff")]
+    (place,) = [key for key, _ in store.scan(Table.RETRIES, b"", b"\xff")]
+    if how == "totals":
+        batch.put(Table.META, META_DEAD, dead_totals_value(DeadTotals(7, 7, START)))
+    elif how == "name":
+        batch.delete(Table.DEAD, rows[1])
+    elif how == "letter":
+        batch.put(Table.DEAD, rows[0], b"rotten")
+    elif how == "retry":
+        batch.delete(Table.RETRIES, place)
+    else:
+        batch.put(Table.RETRIES, bytes(5) + b"\xff" * 7, retry_value(MessageId(1), 0))
+        batch.put(Table.RETRIES, b"\xff" * 12, retry_value(MessageId(1), 0))
+    store.write(batch)
+    store.close()
+    assert main(["verify", "--data", str(path)]) == 1
+    capsys.readouterr()
+    assert main(["verify", "--repair", "--data", str(path)]) == 0
+    assert main(["verify", "--data", str(path)]) == 0
+    store = RocksStore(path)
+    kept = 0 if how == "letter" else 1
+    assert stored_totals(store).count == kept == len(list(letters(store)))
+    assert place in [key for key, _ in store.scan(Table.RETRIES, b"", b"\xff")]
+    store.close()
 
 
 def rows_of(path: Path) -> list[tuple[Table, bytes, bytes]]:
@@ -109,7 +173,8 @@ def test_the_format_is_raised_by_a_server_with_keys_and_by_no_other(version: str
     """So that who has none can go back to a program that reads format 1 only."""
     path = tmp_path / version
     shutil.copytree(DATA / version, path)
-    for auth, expected in ((Open(), int(version[-1])), (Keys(), 2), (Open(), 2)):
+    raised = max(2, int(version[-1]))
+    for auth, expected in ((Open(), int(version[-1])), (Keys(), raised), (Open(), raised)):
         store = RocksStore(path)
         Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, auth=auth)
         assert format_of(store) == expected

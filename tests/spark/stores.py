@@ -12,8 +12,9 @@ from typing import Any
 from shards import keys
 from shards.commit import Caps, Commit, Draft
 from shards.group_commit import Outcome
-from shards.record import Record, decode, encode, is_stub
+from shards.record import Record, Retry, decode, encode, is_stub
 from shards.recover import Opened, open_timeline
+from shards.retries import put_retry, retry_of
 from shards.rocks import RocksStore
 from shards.store import Table
 from timeline.position import END, START, MessageId, Position, id_text
@@ -59,6 +60,15 @@ class Timeline:
         assert self.begin().move(message, due_ms).outcome is Outcome.DONE
         self.sync()
 
+    def retry(self, message: MessageId, due_ms: int) -> None:
+        """The message once more, for the session `a` alone."""
+        found = self.opened.reader.find(message)
+        assert found is not None
+        commit = self.begin()
+        again = retry_of(decode(found.value), message, due_ms, Retry(b"a", 3))
+        put_retry(commit, again, is_owed=True)
+        self.sync()
+
     def dispatch(self, wall_ms: int, late_ms: int = 0) -> None:
         """Let the clock go on to `wall_ms` and the horizon after it, in one turn that was `late_ms` late."""
         self.wall_ms = wall_ms + late_ms
@@ -89,12 +99,12 @@ class Timeline:
         return {(number, place): value for place, number, value in self.opened.reader.read(start, end)}
 
     def messages(self) -> dict[str, Record]:
-        """Every row that is no stub of a move, by the message's id."""
+        """Every row that is no stub of a move and no retry, by the message's id."""
         found = {}
         for place, number, value in self.opened.reader.read(START, END):
             record = decode(value)
             row = place >> 48 << 80 | number << 64 | place & 0xFFFF_FFFF_FFFF
-            if not (is_stub(value) and record.stub & 0x1000):
+            if not (is_stub(value) and record.stub & 0x1000) and record.retry is None:
                 found[id_text(MessageId(record.id or row))] = record
         return found
 

@@ -26,7 +26,7 @@ PROPERTIES = b"\x03\x00\x0atext/plain\x26\x00\x01a\x00\x011\x26\x00\x01b\x00\x01
 
 @pytest.fixture
 def timeline(tmp_path: Path) -> Iterator[Timeline]:
-    """Two days of the past: pending ones, cancelled, moved, expired, late, with headers."""
+    """Two days of the past: pending ones, cancelled, moved, expired, late, sent again, with headers."""
     one = Timeline(tmp_path / "data")
     at = NOW + 5 * DAY_MS
     ids = one.put(
@@ -43,6 +43,8 @@ def timeline(tmp_path: Path) -> Iterator[Timeline]:
     for message in ids[1:90:10]:
         one.move(message, at + 7_777_777)
     one.dispatch(at + 100, late_ms=200)
+    for n in (2, 3, 4):
+        one.retry(ids[n], at + 1_000_000 * n + 5)
     one.put(record(at - 5_000, "late", owner=b"meter-7"))
     one.dispatch(at + 90_000_000, late_ms=3)
     one.dispatch(FAR)

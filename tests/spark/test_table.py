@@ -44,6 +44,8 @@ def timeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Timeline]:
     )
     for message in ids[10:1_700:100]:
         one.cancel(message)
+    for message in ids[20:1_700:100]:
+        one.retry(message, FAR + 2 * DAY_MS)
     for message in ids[15:1_700:100]:
         one.move(message, FAR + 3 * DAY_MS)
     one.dispatch(at + 100 * 60_000, late_ms=50)

@@ -19,6 +19,7 @@ there.
     slices.py       `fasti slice`
     shard.py        `fasti shard`
     session.py      `fasti session`
+    dead.py         `fasti dead`
     job.py          `fasti job`, and following one to its end
     server.py       `fasti server`
 """

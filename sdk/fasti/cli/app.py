@@ -13,7 +13,20 @@ import typer
 
 import fasti
 
-from . import job, message, ranges, schedule, server, session, shard, slices, subscribe, timeline, transfer
+from . import (
+    dead,
+    job,
+    message,
+    ranges,
+    schedule,
+    server,
+    session,
+    shard,
+    slices,
+    subscribe,
+    timeline,
+    transfer,
+)
 from .output import Format
 from .profiles import Profile, ProfileError, chosen
 from .run import Settings
@@ -34,6 +47,7 @@ app.add_typer(timeline.app, name="timeline", help="What lies ahead, in numbers."
 app.add_typer(slices.app, name="slice", help="The spans of time that messages are stored in.")
 app.add_typer(shard.app, name="shard", help="The capped runs of messages inside a slice.")
 app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
+app.add_typer(dead.app, name="dead", help="What was delivered too often.")
 app.add_typer(job.app, name="job", help="Work on whole slices, done by Spark.")
 app.add_typer(server.app, name="server", help="The server itself.")
 message.app.command("import")(transfer.import_)

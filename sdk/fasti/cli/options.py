@@ -63,6 +63,10 @@ DECLARED: dict[str, Any] = {
         str | None, typer.Option("--from", "--due-from", help="Due at or after this instant.")
     ],
     "due_to": Annotated[str | None, typer.Option("--to", "--due-to", help="Due before this instant.")],
+    # DeadSelection
+    "group": Annotated[str | None, typer.Option(help="A group or client id, or $share/GROUP/FILTER.")],
+    "died_from": Annotated[str | None, typer.Option("--from", help="Died at or after this instant.")],
+    "died_to": Annotated[str | None, typer.Option("--to", help="Died before this instant.")],
     "state": Annotated[
         str | None, typer.Option(help="pending (default), dispatched, cancelled, expired or all.")
     ],

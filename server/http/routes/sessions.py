@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.record import is_stub, topic_of
+from shards.record import addressee_of, is_stub, topic_of
 from timeline.position import Position, at_of, before
 
 from ...clock import Clock
@@ -30,9 +30,9 @@ from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import TimeError, parse_delay, parse_deliver_at
 from ...writer import Ask
-from ..access import Rights, rights_of
+from ..access import Rights, owns, rights_of, sees_every_session
 from ..answers import asked, json_answer
-from ..calls import ADMIN, READ, WRITES, Gives, described
+from ..calls import READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
@@ -182,16 +182,9 @@ class SessionRoutes:
         return session_view(subscriber, lag, self._timeline.horizon.position)
 
 
-def sees_every_session(rights: Rights | None) -> bool:
-    return rights is None or rights.principal.has(ADMIN)
-
-
 def _is_own(subscriber: Subscriber, rights: Rights | None) -> bool:
     """Whether the session is there for who asks."""
-    if rights is None or rights.principal.has(ADMIN):
-        return True
-    members = subscriber.members if isinstance(subscriber, Group) else (subscriber,)
-    return all(member.owner == rights.name for member in members)
+    return owns(rights, subscriber.owners)
 
 
 def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:
@@ -205,7 +198,7 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
         rows = timeline.reader.read(start, Position(horizon + 1), structures)
         for place, _, value in islice(rows, look_rows):
             looked += 1
-            if not is_stub(value) and _is_wanted(router, subscriber, place, topic_of(value)):
+            if not is_stub(value) and _is_wanted(router, subscriber, place, value):
                 count += 1
                 first = first or place
     is_exact = looked < look_rows
@@ -214,8 +207,11 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
     return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
 
 
-def _is_wanted(router: Router, subscriber: Subscriber, place: Position, topic: bytes) -> bool:
-    return any(s.since < place for s in router.route(topic).get(subscriber, ()))
+def _is_wanted(router: Router, subscriber: Subscriber, place: Position, value: bytes) -> bool:
+    found = router.route(topic_of(value)).get(subscriber, ())
+    addressee = addressee_of(value)
+    is_theirs = not addressee or addressee == subscriber.session.client_id.encode()
+    return is_theirs and any(s.since < place for s in found)
 
 
 def _position(text: str, now_ms: int) -> Position:

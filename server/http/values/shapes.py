@@ -102,6 +102,30 @@ class Changed(TypedDict):
     next: Cursor | None
 
 
+class DeadLetter(Message):
+    """A message that a session or group was sent too often. `subscription`: of a group, null of a session."""
+
+    group: str
+    subscription: str | None
+    attempts: int
+    reason: str
+    died_at: Instant
+
+
+class DeadPage(TypedDict):
+    """Dead letters in the order of dying."""
+
+    messages: list[DeadLetter]
+    next: Cursor | None
+
+
+class DeadChanged(TypedDict):
+    """How many dead letters were found, and how many changed."""
+
+    matched: int
+    changed: int
+
+
 class Position(TypedDict):
     """A place on the timeline."""
 

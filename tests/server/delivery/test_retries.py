@@ -1,0 +1,379 @@
+"""A retry goes to its addressee alone: at dispatch, to who reads on, after a rewind, a restart, a kill."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from server.codec.packets import Publish
+from shards.dead import stored_totals
+from shards.read import Row
+from shards.record import Retry, decode, is_retry
+from shards.retries import put_retry, retry_of
+from tests.support.rig import Rig, config
+from timeline.position import END, START, MessageId, before
+
+GROUP = "$share/g/t"
+
+
+def retries(rig: Rig) -> list[Row]:
+    """Those that wait."""
+    rows = rig.core.reader.read(rig.core.horizon.position, END)
+    return [row for row in rows if is_retry(row[2]) and row[0] > rig.core.horizon.position]
+
+
+def letters(rig: Rig) -> list[str]:
+    return [decode(row.record).payload.decode() for _, row in rig.core.letters.read()]
+
+
+def requeue(rig: Rig, after_ms: int = 0, *, pump: bool = True) -> None:
+    """All dead letters."""
+    places = [place for place, _ in rig.core.letters.read()]
+    due_ms = rig.clock.now_ms + after_ms
+
+    def decide(commit: object) -> None:
+        for place in places:
+            rig.core.letters.requeue(commit, place, due_ms, lambda *_: True)  # type: ignore[arg-type]
+
+    rig.core.broker.submit(decide, lambda durable: None)
+    if pump:
+        rig.pump()
+
+
+def dead_letter(rig: Rig, text: str = "t", payload: str = "bad", qos: int = 1) -> None:
+    """`a` has subscribed and given it up; another session too has had it, and has acked."""
+    witness = rig.lasting("witness")
+    witness.subscribe("t", qos=2)
+    peer = rig.lasting("a")
+    peer.subscribe(text, qos=qos)
+    publisher = rig.connected("p")
+    (publisher.publish2 if qos == 2 else publisher.publish1)("t", payload)
+    assert witness.take_all() == [payload]
+    peer.drop()
+    peer = rig.lasting("a")
+    assert peer.inbox == []
+    for one in (witness, publisher, peer):
+        one.drop()
+    assert letters(rig) == [payload]
+
+
+def attempt(packet: Publish) -> dict[str, str]:
+    properties = packet.properties
+    return {} if properties is None else dict(properties.user_properties)
+
+
+@pytest.mark.parametrize(("text", "qos"), [("t", 1), ("t", 2), (GROUP, 1)])
+def test_it_comes_to_its_addressee_alone_whoever_is_there(text: str, qos: int) -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig, text, qos=qos)
+    witness = rig.lasting("witness")
+    peer = rig.lasting("a")
+    requeue(rig, 5_000)
+    assert letters(rig) == []
+    assert len(retries(rig)) == 1
+    rig.pass_ms(4_999)
+    assert peer.inbox == []
+    rig.pass_ms(1)
+    (packet,) = peer.inbox
+    assert isinstance(packet, Publish)
+    assert (packet.payload, packet.qos, packet.dup) == (b"bad", qos, False)
+    said = attempt(packet)
+    assert said["fasti-attempt"] == "2"
+    assert peer.take_all() == ["bad"]
+    assert witness.inbox == []
+    assert retries(rig) == []
+
+
+@pytest.mark.parametrize("how", ["restart", "crash"])
+@pytest.mark.parametrize("text", ["t", GROUP])
+def test_it_waits_on_disk_for_who_is_away(how: str, text: str) -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig, text)
+    requeue(rig, 5_000)
+    rig.pass_ms(500)
+    getattr(rig, how)()
+    rig.pump()
+    assert (letters(rig), len(retries(rig))) == ([], 1)
+    rig.pass_ms(6_000)
+    getattr(rig, how)()
+    rig.pump()
+    assert rig.lasting("witness").take_all() == []
+    assert rig.lasting("a").take_all() == ["bad"]
+    if how == "restart":
+        rig.restart()
+        assert rig.lasting("a").take_all() == []
+
+
+@pytest.mark.parametrize("is_in_tail", [False, True])
+def test_a_rewind_gives_it_again_to_its_addressee_and_to_nobody_else(is_in_tail: bool) -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig)
+    requeue(rig)
+    assert rig.lasting("a").take_all() == ["bad"]
+    if not is_in_tail:
+        rig.restart()
+    for name, expected in (("witness", ["bad"]), ("a", ["bad", "bad"])):
+        peer = rig.lasting(name)
+        subscriber = rig.core.sessions.get(name)
+        assert subscriber is not None
+        rig.core.broker.submit(
+            lambda commit, s=subscriber: rig.core.broker.rewind(commit, s, START),  # type: ignore[misc]
+            lambda durable: None,
+        )
+        rig.pump()
+        assert peer.take_all() == expected
+        fresh = rig.lasting(f"new {name}")
+        fresh.subscribe("t", user_properties=(("replay-from", "PT1H"),))
+        assert fresh.take_all() == ["bad"]
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_a_kill_leaves_a_dead_letter_or_a_retry(survivors: int) -> None:
+    outcomes = set()
+    for steps in range(6):
+        rig = Rig(config(max_attempts=1))
+        dead_letter(rig)
+        requeue(rig, 2_000, pump=False)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        left, waiting = letters(rig), len(retries(rig))
+        assert (left, waiting) in ((["bad"], 0), ([], 1)), steps
+        assert stored_totals(rig.store).count == len(left)
+        outcomes.add(waiting)
+        # Asked again, it is done once.
+        requeue(rig, 2_000)
+        assert (letters(rig), len(retries(rig))) == ([], 1)
+        rig.pass_ms(3_000)
+        assert rig.lasting("a").take_all() == ["bad"]
+    assert 1 in outcomes
+
+
+def test_it_begins_anew_toward_max_attempts_and_goes_on_counting() -> None:
+    rig = Rig(config(max_attempts=3))
+    rig.lasting("a").subscribe("t", qos=1)
+    rig.connected("p").publish1("t", "bad")
+    seen = [""]  # the first delivery of all
+
+    def come_back() -> None:
+        peer = rig.lasting("a")
+        for packet in peer.publishes():
+            assert packet.dup == (len(seen) % 3 > 0)
+            seen.append(attempt(packet).get("fasti-attempt", ""))
+        peer.drop()
+
+    for peer in list(rig.peers):
+        peer.drop()
+    while not letters(rig):
+        come_back()
+    # A plain publish has no properties of ours.
+    assert seen == ["", "", ""]
+    ((_, row),) = rig.core.letters.read()
+    assert (row.attempts, row.reason) == (3, "not acked after 3 deliveries")
+    requeue(rig)
+    while not letters(rig):
+        come_back()
+    assert seen[3:] == ["4", "5", "6"]
+    ((_, row),) = rig.core.letters.read()
+    assert (row.attempts, row.reason) == (6, "not acked after 6 deliveries")
+
+
+def test_attempts_that_count_bring_the_end_nearer() -> None:
+    """As those of a message that is put off and comes again will."""
+    rig = Rig(config(max_attempts=3))
+    rig.lasting("a").subscribe("t", qos=1)
+    record = decode(_stored(rig, "bad"))
+    retry = Retry(b"a", attempts=7, counted=2, reason=b"busy")
+    made = retry_of(record, MessageId(5), rig.clock.now_ms, retry)
+    rig.core.broker.submit(lambda commit: put_retry(commit, made, is_owed=True), lambda durable: None)
+    rig.pump()
+    peer = rig.peers[0]
+    assert peer.payloads()[-1] == "bad"
+    peer.drop()
+    rig.lasting("a")
+    ((_, row),) = rig.core.letters.read()
+    assert (row.attempts, int.from_bytes(row.id, "big")) == (8, 5)
+
+
+def _stored(rig: Rig, payload: str) -> bytes:
+    rig.connected("p").publish1("t", payload)
+    rig.peers[0].take_all()
+    (found,) = [value for _, _, value in rig.core.reader.read(START, END)]
+    return found
+
+
+def test_who_has_unsubscribed_or_is_another_gets_nothing() -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig)
+    peer = rig.lasting("a")
+    requeue(rig, 1_000)
+    peer.unsubscribe("t")
+    rig.pass_ms(2_000)
+    peer.subscribe("t", user_properties=(("replay-from", "PT1H"),))
+    # By its own wish it reads all again: what was published, and the retry, which is its own.
+    assert peer.take_all() == ["bad", "bad"]
+    assert rig.core.dispatch.counts.nowhere == 1
+
+
+def test_a_group_that_has_ended_leaves_it_to_nobody() -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig, GROUP)
+    rig.connected("b").subscribe("t")
+    requeue(rig, 1_000)
+    rig.lasting("a").unsubscribe(GROUP)
+    rig.pass_ms(2_000)
+    assert all(peer.take_all() == [] for peer in rig.peers)
+    assert rig.core.dispatch.counts.nowhere == 1
+    assert rig.core.opened.pending == 0
+
+
+def test_it_is_not_retained_and_not_told_of_where_it_expires() -> None:
+    rig = Rig(config(max_attempts=1))
+    peer = rig.lasting("a")
+    peer.subscribe("t", handling=2, qos=1)
+    rig.connected("p").publish1("t", "old", retain=True)
+    peer.drop()
+    rig.lasting("a").drop()
+    rig.connected("p").publish1("t", "new", retain=True)
+    requeue(rig)
+    late = rig.connected("late")
+    late.subscribe("t")
+    assert late.take_all() == ["new"]
+
+
+def test_the_place_of_each_is_known() -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig)
+    requeue(rig, 5_000)
+    ((place, _, value),) = retries(rig)
+    assert rig.core.reader.next_retry(rig.core.horizon.position, END) == place
+    assert rig.core.reader.count_retries(before(0), END) == 1
+    retry = decode(value).retry
+    assert retry is not None
+    assert retry == Retry(b"a", 1, 0, b"not acked after 1 deliveries")
+
+
+SESSIONS = ("a", "b")
+
+
+class DeadLetters(RuleBasedStateMachine):
+    """Two sessions and what each has given up, against lists: nothing is lost, nothing comes twice to who
+    acks, nobody gets another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = Rig(config(max_attempts=1))
+        self.published = 0
+        self.owed: dict[str, list[str]] = {name: [] for name in SESSIONS}
+        """What is in flight or still to come, in order."""
+        self.dead: list[tuple[str, str]] = []
+        """(session, payload) in the order of dying."""
+        self.waiting: list[tuple[int, str, str]] = []
+        """(due, session, payload) of what has been sent again."""
+
+    @initialize()
+    def begin(self) -> None:
+        for name in SESSIONS:
+            peer = self.rig.lasting(name)
+            peer.subscribe("t", qos=1)
+            peer.drop()
+
+    @rule(count=st.integers(1, 3))
+    def publish(self, count: int) -> None:
+        peer = self.rig.connected("p")
+        for _ in range(count):
+            peer.publish1("t", str(self.published))
+            for owed in self.owed.values():
+                owed.append(str(self.published))
+            self.published += 1
+        peer.drop()
+
+    def _fall_due(self) -> None:
+        now_ms = self.rig.clock.now_ms
+        for entry in sorted(one for one in self.waiting if one[0] <= now_ms):
+            self.waiting.remove(entry)
+            self.owed[entry[1]].append(entry[2])
+
+    @rule(name=st.sampled_from(SESSIONS))
+    def take(self, name: str) -> None:
+        """It comes and acks all that it is sent."""
+        peer = self.rig.lasting(name)
+        assert sorted(peer.take_all()) == sorted(self.owed[name])
+        self.owed[name] = []
+        peer.drop()
+
+    @rule(name=st.sampled_from(SESSIONS))
+    def give_up(self, name: str) -> None:
+        """It is sent all, acks nothing, and comes back."""
+        peer = self.rig.lasting(name)
+        found = peer.payloads()
+        assert sorted(found) == sorted(self.owed[name])
+        peer.drop()
+        peer = self.rig.lasting(name)
+        assert peer.inbox == []
+        peer.drop()
+        self.dead += [(name, payload) for payload in found]
+        self.owed[name] = []
+
+    @precondition(lambda self: self.dead)
+    @rule(data=st.data(), after_ms=st.sampled_from([0, 1_000, 5_000]), how=st.sampled_from(["", "crash"]))
+    def requeue(self, data: st.DataObject, after_ms: int, how: str) -> None:
+        index = data.draw(st.integers(0, len(self.dead) - 1))
+        place, _ = list(self.rig.core.letters.read())[index]
+        due_ms = self.rig.clock.now_ms + after_ms
+        letters = self.rig.core.letters
+        self.rig.core.broker.submit(
+            lambda commit: letters.requeue(commit, place, due_ms, lambda *_: True), lambda durable: None
+        )
+        if how:
+            steps, survivors = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 1))
+            for _ in range(steps):
+                self.rig.micro()
+            self.rig.crash(survivors)
+            self.rig.pump()
+        self.rig.pump()
+        if len(list(self.rig.core.letters.read())) < len(self.dead):
+            self.waiting.append((due_ms, *self.dead.pop(index)))
+            self._fall_due()
+
+    @precondition(lambda self: self.dead)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.dead) - 1))
+        place, _ = list(self.rig.core.letters.read())[index]
+        letters = self.rig.core.letters
+        self.rig.core.broker.submit(
+            lambda commit: letters.drop(commit, place, lambda *_: True), lambda durable: None
+        )
+        self.rig.pump()
+        del self.dead[index]
+
+    @rule(seconds=st.integers(1, 6))
+    def pass_time(self, seconds: int) -> None:
+        self.rig.pass_ms(1_000 * seconds)
+        self._fall_due()
+
+    @rule(how=st.sampled_from(["restart", "crash"]))
+    def start_again(self, how: str) -> None:
+        self.rig.pass_ms(500)
+        self._fall_due()
+        getattr(self.rig, how)()
+        self.rig.pump()
+
+    @invariant()
+    def is_what_was_given_up(self) -> None:
+        found = list(self.rig.core.letters.read())
+        told = [(row.addressee, decode(row.record).payload.decode()) for _, row in found]
+        assert told == self.dead
+        totals = stored_totals(self.rig.store)
+        assert totals.count == len(self.dead)
+        assert (totals.bytes > 0) == bool(self.dead)
+        assert len(retries(self.rig)) == len(self.waiting)
+        for name in SESSIONS:
+            mine = [row for _, row in self.rig.core.letters.read(group=name)]
+            assert [row.addressee for row in mine] == [one for one, _ in self.dead if one == name]
+
+
+DeadLetters.TestCase.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
+TestDeadLetters = DeadLetters.TestCase
