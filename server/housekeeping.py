@@ -15,7 +15,10 @@ that it has not had the time to deliver, and no session that it has not been the
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC
+from functools import wraps
+from inspect import iscoroutinefunction
 from types import MappingProxyType
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -46,6 +49,19 @@ LAUNCH_INTERVAL_S = 60
 
 LATE_IS_FINE = MappingProxyType({"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
 """What could not run in time, while a simulated clock stepped through a month, runs once, later."""
+
+
+def _given_up_at_the_stop(work: Callable[[], object]) -> Callable[[], object]:
+    """The scheduler cancels what is under way when it ends, and would log that as an error."""
+    if not iscoroutinefunction(work):
+        return work
+
+    @wraps(work)
+    async def run() -> None:
+        with suppress(asyncio.CancelledError):
+            await work()
+
+    return run
 
 
 class Housekeeping:
@@ -86,7 +102,7 @@ class Housekeeping:
         if ack_timeout_ms:
             every.append((self._core.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
         for work, seconds in every:
-            self._scheduler.add_job(work, "interval", seconds=seconds)
+            self._scheduler.add_job(_given_up_at_the_stop(work), "interval", seconds=seconds)
         self._scheduler.start()
         self.tell_figures()
 
