@@ -50,6 +50,8 @@ FILTERS = {READER: "load/#", AWAY: "load/#", EXACT: "load/#", LOOSE: "load/#", T
 QOS = {READER: 1, AWAY: 1, EXACT: 2, LOOSE: 0, TEAM: 1}
 KEPT = ("kept/0", "kept/1", "kept/2")
 TICKS = ("tick-a", "tick-b")
+DAYS = 2_000
+"""Ahead, one after the other: what is cut once is cut for good."""
 FAR = 12
 """Messages of a slice that is to be cut."""
 QUARTER_MS = 900_000
@@ -282,7 +284,7 @@ class Load:
         async with http(server.url) as calls:
             while True:
                 self._cut += 1
-                start_ms = (wall_ms() // DAY_MS + 4 + self._cut % 50) * DAY_MS
+                start_ms = (wall_ms() // DAY_MS + 4 + self._cut % DAYS) * DAY_MS
                 letters = []
                 for number in range(FAR):
                     tag = f"f{next(self._tags)}"
