@@ -4,6 +4,7 @@ The store
     store.py         the contract: ordered tables of bytes, atomic batches, an explicit sync
     rocks.py         the contract on RocksDB
     memory.py        the contract in RAM: the model that RocksDB is held against, and what most tests run on
+    sectors.py       a few bytes in a file of their own, twice, each with a checksum
     mark.py          a time that can be written on a full disk: how far dispatch may go then
     synced.py        how much was synced: a log cut off since is told from one that a kill tore
     scan.py          the guarded iterators over a RocksDB column family

@@ -7,14 +7,12 @@ let a cancel win against a message that has been sent.
 """
 
 import os
-import struct
-import zlib
 from pathlib import Path
 
 from .errors import Corrupt, StoreFailed
+from .sectors import sealed, unsealed
 
-_SECTOR = 4_096
-_MARK = struct.Struct(">QI")
+_MS_BYTES = 8
 
 
 class Mark:
@@ -47,7 +45,7 @@ class Mark:
             return 0
         except OSError as error:
             raise StoreFailed(f"{self.path}: {error.strerror}") from error
-        found = [ms for ms in (_value(raw[:_SECTOR]), _value(raw[_SECTOR:])) if ms is not None]
+        found = [int.from_bytes(ms, "big") for ms in unsealed(raw, _MS_BYTES)]
         if not found:
             raise Corrupt(
                 f"{self.path}: how far dispatch went on a full disk cannot be read; without the file the "
@@ -64,16 +62,8 @@ class Mark:
 
 
 def _write(path: Path, ms: int, mode: str) -> None:
-    number = ms.to_bytes(8, "big")
-    sector = _MARK.pack(ms, zlib.crc32(number)).ljust(_SECTOR, b"\0")
+    sector = sealed(ms.to_bytes(_MS_BYTES, "big"))
     with path.open(mode, buffering=0) as file:
         file.write(sector)
         file.write(sector)
         os.fdatasync(file.fileno())
-
-
-def _value(sector: bytes) -> int | None:
-    if len(sector) < _MARK.size:
-        return None
-    ms, checksum = _MARK.unpack_from(sector)
-    return ms if zlib.crc32(sector[:8]) == checksum else None

@@ -23,15 +23,14 @@ MANIFEST, if it is told to (rocks.py).
 import os
 import struct
 import time
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from .errors import Corrupt
+from .sectors import sealed, unsealed
 
 NOTE_S = 0.1
-_SECTOR = 4_096
 _NOTE = struct.Struct(">QQQQQ")
 
 
@@ -62,8 +61,7 @@ class Synced:
             raw = self._path.read_bytes()
         except OSError:
             return Note()
-        found = (_note(raw[at : at + _SECTOR]) for at in (0, _SECTOR))
-        return max((note for note in found if note is not None), default=Note())
+        return max((Note(*_NOTE.unpack(found)) for found in unsealed(raw, _NOTE.size)), default=Note())
 
     def check_manifest(self, noted: Note) -> None:
         """Before the engine opens. Raises Corrupt: it is shorter than it was."""
@@ -108,8 +106,7 @@ class Synced:
             return
         with suppress(OSError, ValueError):
             self._sync_manifest()
-            raw = _NOTE.pack(self._change, *self._manifest, *self._last_log())
-            sector = (raw + zlib.crc32(raw).to_bytes(4, "big")).ljust(_SECTOR, b"\0")
+            sector = sealed(_NOTE.pack(self._change, *self._manifest, *self._last_log()))
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
             try:
                 os.pwrite(file, sector + sector, 0)
@@ -142,10 +139,3 @@ class Synced:
 
 def _number(manifest: Path) -> int:
     return int(manifest.name.removeprefix("MANIFEST-"))
-
-
-def _note(sector: bytes) -> Note | None:
-    raw, checksum = sector[: _NOTE.size], sector[_NOTE.size : _NOTE.size + 4]
-    if len(checksum) < 4 or zlib.crc32(raw) != int.from_bytes(checksum, "big"):
-        return None
-    return Note(*_NOTE.unpack(raw))

@@ -19,7 +19,7 @@ from typing import Any, Self, Unpack
 from .options import DeadSelection
 from .ranges import BulkResult
 from .transport import Transport
-from .wire import Json, Span, When, dumps, get_payload, instant, parse_instant, span
+from .wire import Json, Span, When, dumps, get_headers, get_payload, instant, parse_instant, span
 
 PAGE_MAX = 1_000
 IDS_MAX = 1_000
@@ -62,8 +62,7 @@ class DeadLetter:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        found = self.raw.get("headers")
-        return found if isinstance(found, Mapping) else {}
+        return get_headers(self.raw)
 
 
 class Dead:

@@ -24,6 +24,7 @@ from .wire import (
     Span,
     due,
     dumps,
+    get_headers,
     get_payload,
     instant_of_id,
     key_terms,
@@ -58,8 +59,7 @@ class Message:
     @property
     def headers(self) -> Mapping[str, str]:
         """The message's own user properties."""
-        found = self.raw.get("headers")
-        return found if isinstance(found, Mapping) else {}
+        return get_headers(self.raw)
 
     @property
     def schedule(self) -> str | None:

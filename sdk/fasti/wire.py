@@ -101,6 +101,12 @@ def put_payload(body: Json, payload: object) -> None:
         body["payload"] = payload
 
 
+def get_headers(raw: Mapping[str, Any]) -> Mapping[str, str]:
+    """A message's own user properties."""
+    found = raw.get("headers")
+    return found if isinstance(found, Mapping) else {}
+
+
 def get_payload(body: Mapping[str, Any]) -> Any:
     """The payload of an answered message: bytes, str or a JSON value, as it was given."""
     payload = body.get("payload")

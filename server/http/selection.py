@@ -77,14 +77,22 @@ def query_over(
     topic: str | None, since_ms: int | None, until_ms: int | None, *, state: str = PENDING, limit: int = 0
 ) -> Query:
     """A query over since <= due < until, ms; None: unbounded, any topic. Raises FieldError for the topic."""
+    check_selects(topic)
+    return Query(*span_of(since_ms, until_ms), topic or "", state, limit)
+
+
+def check_selects(topic: str | None) -> None:
+    """Raises FieldError for a topic that is no filter."""
     if topic is not None:
         try:
             check_filter(topic)
         except TopicError as error:
             raise FieldError("topic", str(error)) from None
-    start = START if since_ms is None else before(since_ms)
-    end = END if until_ms is None else before(until_ms)
-    return Query(start, end, topic or "", state, limit)
+
+
+def span_of(since_ms: int | None, until_ms: int | None) -> tuple[Position, Position]:
+    """The positions from `since_ms` on, up to but without `until_ms`; None: unbounded."""
+    return START if since_ms is None else before(since_ms), END if until_ms is None else before(until_ms)
 
 
 class Page(NamedTuple):

@@ -35,7 +35,7 @@ from shards.keys import message_of
 from shards.record import decode, topic_of
 from shards.state import DISPATCHED
 from shards.tables import DeadRow
-from timeline.filters import TopicError, check_filter, matches
+from timeline.filters import SHARE_PREFIX, matches
 from timeline.position import (
     END,
     START,
@@ -43,7 +43,6 @@ from timeline.position import (
     MessageId,
     Position,
     at_of,
-    before,
     id_position,
     parse_id,
     position,
@@ -51,6 +50,7 @@ from timeline.position import (
 
 from ...clock import Clock
 from ...delivery.letters import Letters, May
+from ...delivery.shared import KEY_PREFIX
 from ...delivery.subscriber import Subscriber
 from ...writer import Ask
 from ..access import Rights, Sees, changes, owns, rights_of, sees
@@ -59,6 +59,7 @@ from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..cursors import Cursors
 from ..problems import Problem
 from ..requests import body_of, instant_parameter, limit_of
+from ..selection import check_selects, span_of
 from ..timeline import Timeline
 from ..turns import Turn, Turns
 from ..values import shapes
@@ -79,8 +80,6 @@ STEP_LETTERS = 250
 STEP_BYTES = 1 << 20
 """Decided in one go of the writer: so many dead letters, or bytes of them."""
 IDS_MAX = 1_000
-SHARE = "$share/"
-GROUP_KEY = "\0share/"
 
 Group = Annotated[str, msgspec.Meta(description="a group or client id, or $share/group/filter", min_length=1)]
 
@@ -240,11 +239,12 @@ class DeadRoutes:
         """Raises FieldError."""
         query = request.query
         since, until = instant_parameter(request, "from"), instant_parameter(request, "to")
-        start, end = _span(since, until)
+        start, end = span_of(since, until)
         if (cursor := query.get("cursor")) is not None:
             start = max(start, Position(self._cursors.place(cursor) + 1))
         ids = None if "id" not in query else (_id("id", query["id"]),)
-        topic = _checked(query.get("topic"))
+        topic = query.get("topic")
+        check_selects(topic)
         if query.get("group") == "":
             raise FieldError("group", "is empty")
         return Wanted(start, end, query.get("group"), topic, query.get("reason"), ids)
@@ -301,8 +301,8 @@ class DeadRoutes:
             found = self._letters.of_message(message)
             return (letter for letter in found if start <= letter[0] < wanted.end)
         group = wanted.group
-        if group is not None and group.startswith(SHARE):
-            group = group.removeprefix(SHARE).partition("/")[0]
+        if group is not None and group.startswith(SHARE_PREFIX):
+            group = group.removeprefix(SHARE_PREFIX).partition("/")[0]
         return _until(wanted.end, self._letters.read(start, group=group))
 
     # -- changing
@@ -400,22 +400,9 @@ def _chosen(wish: DropDead, as_of: Position) -> Wanted:
         raise FieldError("filter", 'must name group, topic, from or to; {"topic": "#"} is everything')
     since = None if chosen.since is None else instant_ms("from", str(chosen.since))
     until = None if chosen.until is None else instant_ms("to", str(chosen.until))
-    start, end = _span(since, until)
-    return Wanted(start, min(end, as_of), chosen.group, _checked(chosen.topic))
-
-
-def _span(since_ms: int | None, until_ms: int | None) -> tuple[Position, Position]:
-    return START if since_ms is None else before(since_ms), END if until_ms is None else before(until_ms)
-
-
-def _checked(topic: str | None) -> str | None:
-    """Raises FieldError."""
-    if topic is not None:
-        try:
-            check_filter(topic)
-        except TopicError as error:
-            raise FieldError("topic", str(error)) from None
-    return topic
+    start, end = span_of(since, until)
+    check_selects(chosen.topic)
+    return Wanted(start, min(end, as_of), chosen.group, chosen.topic)
 
 
 def _id(field: str, text: str) -> MessageId:
@@ -457,4 +444,4 @@ def _may(rights: Rights | None, topic_fits: Sees | None) -> May:
 
 def _subscription(row: DeadRow) -> str | None:
     """Of a group the whole subscription; None: it is a session's."""
-    return row.addressee.removeprefix(GROUP_KEY) if row.addressee.startswith(GROUP_KEY) else None
+    return row.addressee.removeprefix(KEY_PREFIX) if row.addressee.startswith(KEY_PREFIX) else None
