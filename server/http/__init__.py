@@ -17,6 +17,7 @@ What calls share
     density.py     how many messages are pending in each stretch of time
     spread.py      the emptiest moment of a window
     turns.py       long calls take turns, step by step
+    bulk.py        changes of many in one go of the writer
     posting.py     drafts placed in the writer, and the answer to a single one
 
 The calls

@@ -24,13 +24,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.dedupe import Refused
 from shards.errors import Corrupt
 from shards.group_commit import Outcome
 from shards.record import decode, due_at
@@ -40,6 +39,7 @@ from ...clock import Clock
 from ...writer import Ask
 from ..access import Sees, changes, sees
 from ..answers import asked, json_answer, refusal
+from ..bulk import Acted, change_each
 from ..calls import SCHEDULE, WRITES, Gives, described
 from ..cursors import Cursors
 from ..problems import Problem
@@ -89,13 +89,6 @@ class Target:
     id: MessageId
     row: MessageId
     due_ms: int
-
-
-class Acted(NamedTuple):
-    """How many were changed, and what stopped it before the last one, if something did."""
-
-    changed: int
-    refused: Refused | None = None
 
 
 Act = Callable[[list[Target], Commit], Acted]
@@ -238,7 +231,7 @@ def cancel_all(targets: list[Target], commit: Commit) -> Acted:
             return False
         return commit.cancel(target.id).outcome is Outcome.DONE
 
-    return _each(targets, cancel)
+    return change_each(targets, cancel, _name)
 
 
 def shift_all(targets: list[Target], commit: Commit, *, by_ms: int, latest_ms: int) -> Acted:
@@ -248,22 +241,11 @@ def shift_all(targets: list[Target], commit: Commit, *, by_ms: int, latest_ms: i
         due_ms = max(1, target.due_ms + by_ms)
         return due_ms <= latest_ms and commit.move(target.id, due_ms, target.row).outcome is Outcome.DONE
 
-    return _each(targets, shift)
+    return change_each(targets, shift, _name)
 
 
-def _each(targets: list[Target], change: Callable[[Target], bool]) -> Acted:
-    """One that cannot be read is not changed; what is refused otherwise would be for the others too."""
-    changed = 0
-    for target in targets:
-        try:
-            changed += change(target)
-        except Corrupt as error:
-            log.error("%s is not changed: %s", id_text(target.id), error)
-        except Refused as error:
-            if error.why != "unreadable":
-                return Acted(changed, error)
-            log.error("%s is not changed: %s", id_text(target.id), error)
-    return Acted(changed)
+def _name(target: Target) -> str:
+    return id_text(target.id)
 
 
 def signed_ms(field: str, value: str | float) -> int:

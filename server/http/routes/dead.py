@@ -22,14 +22,13 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
 from shards.dead import Letter
-from shards.dedupe import Refused
 from shards.errors import Corrupt
 from shards.keys import message_of
 from shards.record import decode, topic_of
@@ -55,6 +54,7 @@ from ...delivery.subscriber import Subscriber
 from ...writer import Ask
 from ..access import Rights, Sees, changes, owns, rights_of, sees
 from ..answers import asked, json_answer, refusal
+from ..bulk import Acted, change_each
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..cursors import Cursors
 from ..problems import Problem
@@ -130,13 +130,6 @@ class Wanted:
         if self.reason is not None and self.reason not in row.reason:
             return False
         return self.topic is None or matches(self.topic, topic_of(row.record).decode())
-
-
-class Acted(NamedTuple):
-    """How many were changed, and what stopped it before the last one, if something did."""
-
-    changed: int
-    refused: Refused | None = None
 
 
 Places = list[Position]
@@ -373,16 +366,7 @@ def _is_enough(places: Places, size: int) -> bool:
 
 
 def _each(places: Places, act: Act, commit: Commit) -> Acted:
-    """One that cannot be read is not changed; what is refused otherwise would be for the others too."""
-    changed = 0
-    for place in places:
-        try:
-            changed += act(commit, place)
-        except Corrupt as error:
-            log.error("a dead letter is not changed: %s", error)
-        except Refused as error:
-            return Acted(changed, error)
-    return Acted(changed)
+    return change_each(places, partial(act, commit), lambda place: f"the dead letter at {place:024x}")
 
 
 def _chosen(wish: DropDead, as_of: Position) -> Wanted:
