@@ -8,7 +8,7 @@ state that a second client would not have, and belongs to the event loop it is f
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -110,8 +110,11 @@ class Client:
         fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a ValueError) for
         what cannot be meant, say an empty name or a group with `/`, `+` or `#` in it.
         """
-        wish = Wish(topic_filter, **options)
-        return Subscription(wish, self._find_target, self._retry, self._subscriptions)
+        return self._open([Wish(topic_filter, **options)])
+
+    def _open(self, wishes: Sequence[Wish]) -> Subscription:
+        """Several filters over one connection."""
+        return Subscription(wishes, self._find_target, self._retry, self._subscriptions)
 
     async def _find_target(self, wish: Wish) -> Target:
         if self._mqtt is None:

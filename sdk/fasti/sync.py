@@ -128,6 +128,14 @@ class Delivery(Received):
         """Say that the message is done with; what the answer means: `fasti.Delivery.ack`."""
         return self._loop.run(self._inner.ack())
 
+    def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
+        """Say that it is not done: it comes again after `delay`, or after the subscription's back-off."""
+        return self._loop.run(self._inner.nack(delay, reason))
+
+    def extend(self, span: Span) -> bool:
+        """Hold on to it for `span` from now; False: it is not ours any more."""
+        return self._loop.run(self._inner.extend(span))
+
 
 class Subscription:
     """A blocking iterator of deliveries; `close()` or leaving the `with` disconnects."""
