@@ -11,8 +11,8 @@ from .mqtt_values import ACK_TIMEOUT, Incoming, Said
 from .wire import Span, parse_instant
 from .wire import span as _span
 
-REASON_MAX = 500
-"""Characters of a nack's reason that are sent."""
+REASON_BYTES_MAX = 255
+"""Of a nack's reason, which is cut there."""
 _OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt", "fasti-schedule", ACK_TIMEOUT})
 
 
@@ -173,4 +173,9 @@ class Giver(Protocol):
 def refusal(delay: Span | None, reason: str | None) -> Said:
     """What a nack says. Raises ValueError for a negative delay."""
     retry = ("retry-in", "auto" if delay is None else _span(delay))
-    return (retry,) if not reason else (retry, ("reason", reason[:REASON_MAX]))
+    return (retry,) if not reason else (retry, ("reason", reason_of(reason)))
+
+
+def reason_of(text: str) -> str:
+    """As much of it as the server keeps; MQTT and UTF-8 have no word for the rest."""
+    return text.replace("\0", " ").encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")

@@ -35,7 +35,8 @@ class Sending(TypedDict, total=False):
     """How a message is sent when it is due, a schedule's as well.
 
     `expires_in`: dropped if it is that long past due; `late`: what happens if the time has passed on arrival,
-    "deliver" (the default) or "drop"; `headers`: its MQTT user properties.
+    "deliver" (the default) or "drop"; `headers`: its MQTT user properties; `deliver_to`: an `https://` URL or
+    the name of an endpoint that it is posted to, beside those who subscribe to its topic.
     """
 
     qos: int | None
@@ -44,6 +45,7 @@ class Sending(TypedDict, total=False):
     late: str | None
     headers: Mapping[str, str] | None
     content_type: str | None
+    deliver_to: str | None
 
 
 class MessageOptions(Due, Sending, total=False):
@@ -143,6 +145,34 @@ class SubscribeOptions(RetryOptions, total=False):
     expiry: timedelta | None
     ack_timeout: Span | None
     rate: float | None
+
+
+class GroupOptions(RetryOptions, total=False):
+    """Of a group; what is not said is the server's default.
+
+    `expiry`: how long its place is kept with nobody there. `ack_timeout`: what is neither acked nor extended
+    for so long goes to another. `rate`: so many messages a second at most.
+    """
+
+    expiry: Span | None
+    ack_timeout: Span | None
+    rate: float | None
+
+
+class EndpointOptions(TypedDict, total=False):
+    """Of an endpoint; what is not said is the server's default.
+
+    `secret`: `whsec_` and base64, what the requests are signed with. `headers`: added to each request.
+    `concurrency`: so many requests at once; `rate`: so many a second; `timeout`: how long one may take;
+    `retry`: how often a message is tried.
+    """
+
+    secret: str | None
+    headers: Mapping[str, str] | None
+    concurrency: int | None
+    rate: float | None
+    timeout: Span | None
+    retry: RetryOptions | None
 
 
 def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:

@@ -27,7 +27,9 @@ from . import timeline as _timeline
 from .blocking import Loop
 from .delivery import Received
 from .options import SubscribeOptions
+from .pull import DEFAULT_LEASE, DEFAULT_WAIT
 from .sync_dead import Dead
+from .sync_groups import Endpoints, Groups, Pull, Pulled
 from .sync_jobs import Jobs, Server
 from .sync_messages import ByKey, Message, Messages
 from .sync_schedules import Schedules
@@ -39,9 +41,13 @@ __all__ = [
     "Client",
     "Dead",
     "Delivery",
+    "Endpoints",
+    "Groups",
     "Jobs",
     "Message",
     "Messages",
+    "Pull",
+    "Pulled",
     "Schedules",
     "Server",
     "Sessions",
@@ -186,6 +192,8 @@ class Client:
         self.messages = Messages(self._loop, self._inner.messages)
         self.schedules = Schedules(self._loop, self._inner.schedules)
         self.sessions = Sessions(self._loop, self._inner.sessions)
+        self.groups = Groups(self._loop, self._inner.groups)
+        self.endpoints = Endpoints(self._loop, self._inner.endpoints)
         self.dead = Dead(self._loop, self._inner.dead)
         self.slices = Slices(self._loop, self._inner.slices)
         self.jobs = Jobs(self._loop, self._inner.jobs)
@@ -223,3 +231,16 @@ class Client:
         """Receive what matches the filter; `options` and errors as of `fasti.Client.subscribe`."""
         inner = self._inner.subscribe(topic_filter, **options)
         return Subscription(self._loop, inner)
+
+    def pull(
+        self,
+        group: str,
+        topic_filter: str | None = None,
+        *,
+        max: int = 100,  # noqa: A002 - as the server calls it
+        wait: timedelta | float = DEFAULT_WAIT,
+        lease: timedelta | float = DEFAULT_LEASE,
+    ) -> Pull:
+        """Take messages of a group over HTTP; arguments and errors as of `fasti.Client.pull`."""
+        inner = self._inner.pull(group, topic_filter, max=max, wait=wait, lease=lease)
+        return Pull(self._loop, inner)

@@ -139,7 +139,7 @@ class Messages:
 
     def schedule(
         self,
-        topic: str,
+        topic: str = "",
         payload: Any = "",
         *,
         replace: bool = False,
