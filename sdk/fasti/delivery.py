@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from .mqtt_values import ACK_TIMEOUT, Incoming, Said
+from .mqtt_values import ACK_TIMEOUT, Came, Incoming, Said
 from .wire import Span, parse_instant
 from .wire import span as _span
 
@@ -19,32 +19,32 @@ _OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt", "f
 class Received:
     """A message and what the server says of its delivery. What a foreign broker does not say is None."""
 
-    __slots__ = ("_incoming", "_said")
+    __slots__ = ("_came", "_said")
 
-    def __init__(self, incoming: Incoming) -> None:
-        self._incoming = incoming
-        self._said = dict(incoming.properties)
+    def __init__(self, came: Came) -> None:
+        self._came = came
+        self._said = dict(came.properties)
 
     @property
     def topic(self) -> str:
-        return self._incoming.topic
+        return self._came.topic
 
     @property
     def payload(self) -> bytes:
-        return self._incoming.payload
+        return self._came.payload
 
     @property
     def qos(self) -> int:
-        return self._incoming.qos
+        return self._came.qos
 
     @property
     def retain(self) -> bool:
         """Whether it is a retained message that came because of the subscription."""
-        return self._incoming.retain
+        return self._came.retain
 
     @property
     def content_type(self) -> str | None:
-        return self._incoming.content_type
+        return self._came.content_type
 
     @property
     def id(self) -> str | None:
@@ -101,10 +101,11 @@ class Received:
 class Delivery(Received):
     """A received message that waits for one answer: `ack()` or `nack()`. The first one counts."""
 
-    __slots__ = ("_given_by", "_is_done", "_told")
+    __slots__ = ("_given_by", "_incoming", "_is_done", "_told")
 
     def __init__(self, incoming: Incoming, given_by: Giver) -> None:
         super().__init__(incoming)
+        self._incoming = incoming
         self._given_by = given_by
         self._is_done: bool | None = None  # which answer; None: neither yet
         self._told: bool | None = None

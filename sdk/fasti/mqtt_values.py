@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
 import aiomqtt
@@ -69,25 +69,31 @@ class Origin(Protocol):
         """True: the server holds it for us that long, an ISO 8601 duration from now on. Raises Refused."""
 
 
-@dataclass(slots=True, eq=False)
-class Incoming:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Came:
+    """A message, by whatever door."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool = False
+    properties: Said = ()
+    content_type: str | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Incoming(Came):
     """One PUBLISH as it came. An ack must go out on `connection`; `ack` is the one that did or will.
 
     `arrived_s`: when, by the clock of the event loop. `numbers`: of the subscriptions that it came for.
     """
 
-    topic: str
-    payload: bytes
-    qos: int
     mid: int
     dup: bool
-    retain: bool
-    properties: Said
-    content_type: str | None
     connection: Origin
     ack: OutPacket | None = None
-    arrived_s: float = field(default=0.0, kw_only=True)
-    numbers: tuple[int, ...] = field(default=(), kw_only=True)
+    arrived_s: float = 0.0
+    numbers: tuple[int, ...] = ()
 
     def adopt(self, connection: Origin) -> None:
         """It came again: what was said of it on an earlier connection is void."""

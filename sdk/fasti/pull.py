@@ -30,7 +30,7 @@ from typing import Self
 from .coalesce import MAX_ITEMS, Turn
 from .delivery import Received, reason_of
 from .errors import BadArgument, Error, Unreachable
-from .mqtt_values import Incoming, Said
+from .mqtt_values import Came, Said
 from .transport import Transport, quoted
 from .wire import Json, Span, dumps, get_payload, parse_instant, span
 
@@ -46,7 +46,7 @@ class Leased(Received):
     __slots__ = ("_raw",)
 
     def __init__(self, raw: Json) -> None:
-        super().__init__(_incoming(raw))
+        super().__init__(_came(raw))
         self._raw = raw
 
     @property
@@ -242,21 +242,8 @@ def _seconds(argument: str, value: timedelta | float) -> float:
     return seconds
 
 
-class _Nowhere:
-    """The connection of what has come on none."""
-
-    async def ack(self, incoming: Incoming, refusal: Said | None = None) -> bool:
-        return False
-
-    def send_ack(self, incoming: Incoming, refusal: Said | None = None) -> None:
-        return
-
-    async def extend(self, incoming: Incoming, span: str) -> bool:
-        return False
-
-
-def _incoming(raw: Json) -> Incoming:
-    """It as if it had come over MQTT, for `Received` to read. Its answer goes another way."""
+def _came(raw: Json) -> Came:
+    """It as if it had come over MQTT."""
     payload = get_payload(raw)
     if isinstance(payload, str):
         payload = payload.encode()
@@ -268,14 +255,10 @@ def _incoming(raw: Json) -> Incoming:
     }
     known = [(name, str(value)) for name, value in said.items() if value is not None]
     headers: Said = tuple((raw.get("headers") or {}).items())
-    return Incoming(
+    return Came(
         topic=raw["topic"],
         payload=payload if isinstance(payload, bytes) else dumps(payload),
         qos=int(raw.get("qos", 1)),
-        mid=0,
-        dup=False,
-        retain=False,
         properties=(*headers, *known),
         content_type=raw.get("content_type"),
-        connection=_Nowhere(),
     )

@@ -95,8 +95,8 @@ class Wish:
             raise BadArgument("max_attempts", f"must not be negative: {self.max_attempts}")
         if self.backoff is not None and (isinstance(self.backoff, str) or not self.backoff):
             raise BadArgument("backoff", f"must be a list of spans, one at least: {self.backoff!r}")
-        if self.rate is not None and not (self.is_member and self.rate > 0):
-            raise BadArgument("rate", f"is of a group, and above 0: {self.rate}")
+        if self.rate is not None and not (self.is_member and self.rate >= 0):
+            raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
         _ = self.replay_text, self.terms  # says what is wrong with them now, not in the loop
 
     def target(self, host: str, port: int, password: str | None) -> Target:
@@ -131,7 +131,7 @@ class Wish:
             "ack-timeout": None if self.ack_timeout is None else _said("ack_timeout", self.ack_timeout),
             "max-attempts": None if self.max_attempts is None else str(self.max_attempts),
             "backoff": backoff,
-            "rate": None if self.rate is None else f"{self.rate:g}",
+            "rate": None if self.rate is None else f"{self.rate:f}".rstrip("0").rstrip("."),
             "expiry": _said("expiry", self.expiry) if self.is_member and self.expiry is not None else None,
         }
         return tuple((name, value) for name, value in asked.items() if value is not None)

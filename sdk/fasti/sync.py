@@ -126,7 +126,7 @@ class Delivery(Received):
     __slots__ = ("_inner", "_loop")
 
     def __init__(self, loop: Loop, inner: _delivery.Delivery) -> None:
-        super().__init__(inner._incoming)
+        super().__init__(inner._came)
         self._loop = loop
         self._inner = inner
 
