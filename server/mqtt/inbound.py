@@ -21,11 +21,14 @@ from ..delivery.broker import Broker
 from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
 from ..delivery.publishing import Answer, Verdict, Wish
+from ..delivery.subscriber import Subscriber
 from .peer import Peer
 from .wishes import (
+    EXTEND,
     PublishRefused,
     is_payload_as_said,
     raised,
+    read_extension,
     read_plain,
     read_publish,
 )
@@ -159,12 +162,12 @@ class Inbound:
         """It has its answer."""
         self._asked.discard(packet_id)
 
-    def take(self, packet: Publish, session: Session) -> None:
+    def take(self, packet: Publish, subscriber: Subscriber) -> None:
         """Read a publish and keep it for `flush`; one that is refused is answered.
 
         Raises PublishRefused for what ends the connection.
         """
-        properties = packet.properties
+        session, properties = subscriber.session, packet.properties
         if properties is not None and properties.topic_alias is not None:
             packet = self._resolved(packet, properties.topic_alias)
         self._check(packet, session)
@@ -176,6 +179,10 @@ class Inbound:
         try:
             if pending is not None:
                 self._claim(pending)
+            if packet.topic == EXTEND:
+                self._extend(packet, subscriber)
+                self._answer(pending, 0, 0, session)
+                return
             if packet.qos == 2:
                 self._check_unreleased(session)
             wish = self._read(packet)
@@ -239,6 +246,13 @@ class Inbound:
         if packet.properties is not None and not is_payload_as_said(packet.payload, packet.properties):
             raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")
         return wish
+
+    def _extend(self, packet: Publish, subscriber: Subscriber) -> None:
+        """Hold on to a delivery. Raises PublishRefused."""
+        packet_id, for_ms = read_extension(packet, self._broker.config.sessions.ack_timeout_max_ms)
+        if not self._broker.extend(subscriber, packet_id, for_ms):
+            detail = f"$control/extend: packet id {packet_id} is not yours any more"
+            raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
 
     def _claim(self, pending: PendingAck) -> None:
         """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say.
