@@ -113,7 +113,9 @@ class Core:
         self.owners = Owners(auth.may_send)
         ready = Ready(wake)
         leases = Leases(clock)
-        self.groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready, leases)
+        self.groups = Membership(
+            self.sessions, self.cursors, horizon, self.router, self.owed, ready, leases, config.sessions
+        )
         self.dispatch = Dispatch(
             horizon,
             self.wheel,

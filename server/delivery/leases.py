@@ -70,7 +70,7 @@ class Leases:
         loan.until_s = 0.0
 
     def take_lapsed(self, limit: int) -> list[Lease]:
-        """Those whose time is over, which are none any more; `limit` at most, the next look finds the rest."""
+        """Those whose time is over, which are none any more; `limit` at most, the next look finds others."""
         now_s = self._clock.mono()
         lapsed = list(islice(chain(self._asked_lapsed(now_s), self._queued_lapsed(now_s)), limit))
         for _, _, lent in lapsed:

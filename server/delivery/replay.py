@@ -171,7 +171,11 @@ class Replay:
         )
         if message is None or not may_have or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
-        elif 0 < self._undone.terms(subscriber, message).max_attempts <= message.counted_before + flight.attempts:
+        elif (
+            0
+            < self._undone.terms(subscriber, message).max_attempts
+            <= message.counted_before + flight.attempts
+        ):
             attempts = message.attempts_before + flight.attempts
             self._undone.fail(subscriber, flight, f"not acked after {attempts} deliveries")
         else:

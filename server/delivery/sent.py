@@ -1,7 +1,7 @@
 """The message of a flight: what was sent is not kept, it is read again where it stands.
 
-    stored          its row, whatever the horizon has passed since; or, when its slice has gone, what is retained
-    not stored      the tail, for as long as it is there
+stored          its row, whatever the horizon has passed since; or, when its slice has gone, what is retained
+not stored      the tail, for as long as it is there
 """
 
 import logging

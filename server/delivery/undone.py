@@ -233,7 +233,7 @@ class Undone:
             if message is None:
                 self._sent.note_missing(flight)
             return self._settle(commit, failure, Nacked.GONE)
-        terms = self._terms(addressee, message)
+        terms = self.terms(addressee, message)
         counted = message.counted_before + flight.attempts
         if 0 < terms.max_attempts <= counted or len(_key(addressee)) > ADDRESSEE_BYTES_MAX:
             self._bury(commit, failure, message)

@@ -3,9 +3,9 @@
     QoS 1   PUBLISH -> PUBACK: done
     QoS 2   PUBLISH -> PUBREC: remembered, durably -> PUBREL -> PUBCOMP: done
 
-With a reason code >= 0x80 the client says that it does not want the message, and it is done with. With the user
-property `retry-in` besides it says that it could not do it now: the message comes again after that time, or
-after that of the back-off if none is given.
+With a reason code >= 0x80 the client says that it does not want the message, and it is done with. With the
+user property `retry-in` besides it says that it could not do it now: the message comes again after that time,
+or after that of the back-off if none is given.
 
 An ack of a packet id that is not in flight is passed over (the message was given to another member, or the
 session began anew); one of the wrong kind is a protocol error.

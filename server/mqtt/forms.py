@@ -2,8 +2,8 @@
 
 Deliveries of a scheduled message carry, at level 5, when it was due and what it is called: `fasti-id`,
 `fasti-due`, `fasti-late-ms`, `fasti-schedule` if a recurring schedule wrote it, and `fasti-attempt` from the
-second delivery on. A plain publish goes out as it came in. Where a group waits for an ack so long and no longer,
-its deliveries say how long: `fasti-ack-timeout`.
+second delivery on. A plain publish goes out as it came in. Where a group waits for an ack so long and no
+longer, its deliveries say how long: `fasti-ack-timeout`.
 """
 
 from functools import lru_cache

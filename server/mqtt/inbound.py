@@ -178,20 +178,17 @@ class Inbound:
             self._unanswered.append(pending)
         try:
             if pending is not None:
-                self._claim(pending)
-            if packet.topic == EXTEND:
-                self._extend(packet, subscriber)
-                self._answer(pending, 0, 0, session)
-                return
-            if packet.qos == 2:
-                self._check_unreleased(session)
-            wish = self._read(packet)
+                self._claim(pending, session)
+            wish = self._read(packet, subscriber)
         except PublishRefused as error:
             self._broker.traffic.refused += 1
             if pending is not None:
                 pending.detail = str(error)[:200]
             self._answer(pending, error.reason, 0, session)
             log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.cause)
+            return
+        if wish is None:
+            self._answer(pending, 0, 0, session)
             return
         answer = None
         if pending is not None:
@@ -225,12 +222,17 @@ class Inbound:
         """PUBREL has come: it counts no more."""
         self._unreleased.discard(packet_id)
 
-    def _read(self, packet: Publish) -> Wish:
-        """Raises PublishRefused. The usual publish asks for nothing: neither the time nor its properties
-        are looked at."""
+    def _read(self, packet: Publish, subscriber: Subscriber) -> Wish | None:
+        """None: it was for the server, and is done. Raises PublishRefused.
+
+        The usual publish asks for nothing: neither the time nor its properties are looked at.
+        """
         limits = self._limits
         if packet.properties is None and not packet.topic.startswith(b"$"):
             wish = read_plain(packet, self._publisher, limits.topic_levels, self._owner)
+        elif packet.topic == EXTEND:
+            self._extend(packet, subscriber)
+            return None
         else:
             now_ms = self._broker.clock.wall_ms()
             wish = read_publish(
@@ -254,8 +256,9 @@ class Inbound:
             detail = f"$control/extend: packet id {packet_id} is not yours any more"
             raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
 
-    def _claim(self, pending: PendingAck) -> None:
-        """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say.
+    def _claim(self, pending: PendingAck, session: Session) -> None:
+        """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say, or if at
+        QoS 2 there are too many.
 
         Below level 5 there are clients that send again what was not acked soon.
         """
@@ -263,6 +266,8 @@ class Inbound:
             detail = f"packet id {pending.packet_id} is in use"
             raise PublishRefused(Reason.PACKET_IDENTIFIER_IN_USE, detail)
         self._waiting[pending.packet_id] = pending
+        if pending.qos == 2:
+            self._check_unreleased(session)
 
     def _check_unreleased(self, session: Session) -> None:
         """Raises PublishRefused when the session holds all it may, most of it from earlier connections."""

@@ -176,7 +176,14 @@ def test_the_format_is_raised_by_a_server_with_keys_and_by_no_other(version: str
     raised = max(2, int(version[-1]))
     for auth, expected in ((Open(), int(version[-1])), (Keys(), raised), (Open(), raised)):
         store = RocksStore(path)
-        Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, auth=auth, chance=lambda: 0.5)
+        Core(
+            load(None, {}, {})[0],
+            SimulatedClock(NOW_MS),
+            store,
+            wake=lambda: None,
+            auth=auth,
+            chance=lambda: 0.5,
+        )
         assert format_of(store) == expected
         store.close()
 
