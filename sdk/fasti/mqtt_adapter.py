@@ -54,7 +54,7 @@ _HUNG_UP = getattr(select, "POLLRDHUP", 0)  # beside POLLHUP and POLLERR, which 
 _ACK = {1: 0x40, 2: 0x50}
 _USER_PROPERTY = 0x26
 _UNSPECIFIED = 0x80  # the first reason code that is a no
-_NOT_OURS = frozenset({0x90, 0x91, 0x92})  # of an extension: the message is not ours any more
+_NOT_OURS = 0x83  # of an extension: the message is not ours any more
 _EXTEND = "$control/extend"
 
 
@@ -180,7 +180,7 @@ class Connection:
             code, why = await self._published(_EXTEND, dumps({"packet_id": incoming.mid, "for": span}))
         except Ended:
             return False
-        if code.value >= _UNSPECIFIED and code.value not in _NOT_OURS:
+        if code.value >= _UNSPECIFIED and code.value != _NOT_OURS:
             raise refused("extend", code, why)
         return code.value < _UNSPECIFIED
 
