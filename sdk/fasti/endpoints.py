@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Self, Unpack
 
 from .groups import TERMS
 from .options import EndpointOptions, check
 from .transport import Transport, quoted
-from .wire import Json, Spell, as_is, dumps, span, spelled
+from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
 
 _TERMS: Mapping[str, Spell] = {
-    "secret": as_is,
+    "secret": lambda secret: secret or None,
     "headers": dict,
     "concurrency": as_is,
     "rate": as_is,
@@ -64,6 +65,8 @@ class Endpoints:
         """
         check(EndpointOptions.__optional_keys__, options)
         body = {"url": url, **spelled(_TERMS, options)}
+        if options.get("secret") == "":
+            body["secret"] = None
         return Endpoint.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
 
     async def delete(self, name: str) -> None:
@@ -78,13 +81,22 @@ class Endpoints:
         """Go on where it stood. Raises NotFound."""
         return await self._ask(name, "resume")
 
+    async def replay(self, name: str, since: When | timedelta) -> Endpoint:
+        """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
+        return await self._ask(name, "replay", {"from": moment(since)})
+
     async def test(self, name: str) -> Json:
-        """Have the server post a message for trial now; what came of it. Raises NotFound."""
+        """Have the server post a message for trial now, beside the queue. Raises NotFound.
+
+        Gives what came of it: `{"ok", "status", "latency_ms", "reason"}`.
+        """
         answer = await self._transport.call("POST", _path(name) + ":test", repeatable=False, timeout_s=0)
         return answer.object()
 
-    async def _ask(self, name: str, verb: str) -> Endpoint:
-        return Endpoint.of((await self._transport.call("POST", f"{_path(name)}:{verb}")).object())
+    async def _ask(self, name: str, verb: str, said: Json | None = None) -> Endpoint:
+        body = None if said is None else dumps(said)
+        answer = await self._transport.call("POST", f"{_path(name)}:{verb}", body=body)
+        return Endpoint.of(answer.object())
 
 
 def _path(name: str) -> str:

@@ -162,7 +162,8 @@ class GroupOptions(RetryOptions, total=False):
 class EndpointOptions(TypedDict, total=False):
     """Of an endpoint; what is not said is the server's default.
 
-    `secret`: `whsec_` and base64, what the requests are signed with. `headers`: added to each request.
+    `secret`: `whsec_` and base64, what the requests are signed with; left out it stays as it was, "" takes it
+    away. `headers`: added to each request.
     `concurrency`: so many requests at once; `rate`: so many a second; `timeout`: how long one may take;
     `retry`: how often a message is tried.
     """

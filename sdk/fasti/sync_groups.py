@@ -86,6 +86,10 @@ class Endpoints:
         """Go on where it stood."""
         return self._loop.run(self._inner.resume(name))
 
+    def replay(self, name: str, since: When | timedelta) -> Endpoint:
+        """Set its place back to an instant, or by a duration."""
+        return self._loop.run(self._inner.replay(name, since))
+
     def test(self, name: str) -> Json:
         """Have the server post a message for trial now; what came of it."""
         return self._loop.run(self._inner.test(name))

@@ -101,6 +101,20 @@ def resume(context: typer.Context, name: Name) -> None:
 
 
 @app.command()
+def replay(
+    context: typer.Context,
+    name: Name,
+    since: Annotated[str, typer.Option("--from", help="An instant, or how far back (PT1H).")],
+) -> None:
+    """Set an endpoint back, so that it is posted messages again."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        out.one((await client.endpoints.replay(name, since)).raw)
+
+    run(context, work)
+
+
+@app.command()
 def test(context: typer.Context, name: Name) -> None:
     """Have the server post a message for trial now, and say what came of it."""
 
