@@ -241,13 +241,13 @@ class Worker:
             failure = RetryIn(0, _STOPPED)
         finally:
             holding.cancel()
-            self.figures.in_hand -= 1
         if failure is None:
-            self.figures.done += 1
             is_told = await d.ack()
+            self.figures.done += 1
         else:
-            self.figures.failed += 1
             is_told = await d.nack(failure.delay, str(failure))
+            self.figures.failed += 1
+        self.figures.in_hand -= 1
         if not is_told:
             _log.warning("%s %s: its connection was lost, it comes again", d.topic, d.id)
 

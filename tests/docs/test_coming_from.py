@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ import pytest
 from aiohttp import web
 
 import fasti
-from fasti.testing import FastiServer
+from fasti.testing import FastiServer, until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("coming-from-*.md")), ROOT / "docs" / "workers.md"]
 BLOCK = re.compile(r"^(?:```python fasti|<!-- check)\n(.*?)^(?:```|-->)$", re.DOTALL | re.MULTILINE)
-TOLD_OF = ("later", "back-off", "Cancel", "Dead letters", "Again and again", "Priorities")
+TOLD_OF = ("Later", "back-off", "Cancel", "Dead letters", "Again and again", "Priorities")
 """What each of the four has a heading for."""
 WAIT_S = 30
 SETTINGS = {"webhook.allow_private": "true"}
@@ -56,16 +56,6 @@ class Receiver:
         said = {name.lower(): value for name, value in request.headers.items()}
         self.got.append((request.path, await request.read(), said))
         return web.Response(status=self.answers.pop(0) if self.answers else 200)
-
-
-async def until(true: Callable[[], Any]) -> None:
-    """Poll: what is waited for happens in another process. `true` may be async."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            found = true()
-            if await found if inspect.isawaitable(found) else found:
-                return
-            await asyncio.sleep(0.01)
 
 
 def blocks(page: Path, base: str) -> list[tuple[int, str]]:
