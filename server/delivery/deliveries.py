@@ -25,7 +25,7 @@ from shards.tables import DeadRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import MessageId, Position, at_of
-from timeline.session import Flight
+from timeline.session import SETTLED, Flight
 
 from .letters import Letters
 from .membership import Membership
@@ -143,10 +143,10 @@ class Deliveries:
         places = {place: 0} | {one.place: one.retry.attempts for one in standing}
         flight = _flight(subscriber, places, lent)
         if flight is not None:
-            is_sent = not subscriber.is_group or flight.packet_id not in subscriber.session.resends
+            is_back = subscriber.is_group and flight.packet_id in subscriber.session.resends
             attempts = places[flight.position] + flight.attempts
             reason = next((_reason(one) for one in standing if one.place == flight.position), "")
-            state: DeliveryState = "in_flight" if is_sent else "waiting"
+            state: DeliveryState = "waiting" if is_back or flight.fate else "in_flight"
             return _told(subscriber, state, attempts, reason=reason)
         read = subscriber.session.read_at(self._horizon.position)
         unread = [one for one in standing if one.is_waiting or one.place > read]
@@ -171,9 +171,12 @@ def _lent(subscriber: Subscriber) -> list[dict[int, Flight]]:
 def _flight(
     subscriber: Subscriber, places: dict[Position, int], lent: list[dict[int, Flight]]
 ) -> Flight | None:
-    """What the session or group has in flight of a message that stands at these places."""
+    """What the session or group has in flight of a message that stands at these places.
+
+    Not what has been decided to be something else: its rows say what.
+    """
     for flight in subscriber.session.flights.values():
-        if flight.position in places and flight.loan is None:
+        if flight.position in places and flight.loan is None and flight.fate != SETTLED:
             return flight
     for flights in lent:
         for flight in flights.values():
