@@ -90,7 +90,8 @@ def test_what_is_dead_and_what_comes_again(text: str) -> None:
     dead_letter(rig, text)
     name, topic_filter = ("a", None) if text == "t" else ("workers", "t")
     (dead,) = [found for found in told(rig)[0] if found.name == name]
-    assert dead == Delivery(name, topic_filter, "dead", 1, reason="not acked after 1 deliveries")
+    reason = "not acked after 1 deliveries" if text == "t" else "connection lost"
+    assert dead == Delivery(name, topic_filter, "dead", 1, reason=reason)
     due_ms = rig.clock.now_ms + 5_000
     requeue(rig, 5_000)
     (again,) = [found for found in told(rig)[0] if found.name == name]
