@@ -29,13 +29,14 @@ from typing import Self
 
 from .coalesce import MAX_ITEMS, Turn
 from .delivery import Received, reason_of
-from .errors import BadArgument, Error, Unreachable
+from .errors import BadArgument, Error, Refused, Unreachable
 from .mqtt_values import Came, Said
 from .transport import Transport, quoted
 from .wire import Json, Span, dumps, get_payload, parse_instant, span
 
 DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_WAIT = timedelta(seconds=20)
+_AT_ONCE_S = 0.1
 _PATIENCE_S = 30.0
 """How much longer than `wait` an answer may take."""
 
@@ -213,26 +214,33 @@ class Pull:
         await self._leases.close()
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        failures = 0
-        while not self._closed.is_set():
-            asking = asyncio.ensure_future(self._leases.lease(self._body, self._wait_s + _PATIENCE_S))
-            self._poll = asking
+        """Until something has come."""
+        fruitless = 0  # answers in a row that came at once and brought nothing
+        while not self._closed.is_set() and not self._here:
+            asked_s = loop.time()
+            self._poll = asyncio.ensure_future(self._leases.lease(self._body, self._wait_s + _PATIENCE_S))
             try:
-                found = await asking
+                found = await self._poll
             except asyncio.CancelledError:
                 if self._closed.is_set():
                     return
                 raise
-            except Unreachable:
-                if not self._has_answered:
+            except (Unreachable, Refused) as error:
+                if not self._has_answered or not _is_passing(error):
                     raise
-                await asyncio.sleep(self._transport.retry.wait_s(failures))
-                failures += 1
-                continue
-            self._has_answered = True
+                found = []
+            else:
+                self._has_answered = True
             until_s = loop.time() + self._lease_s
             self._here.extend((Pulled(raw, self._leases), until_s) for raw in found)
-            return
+            if not found and loop.time() - asked_s < _AT_ONCE_S:
+                await asyncio.sleep(self._transport.retry.wait_s(fruitless))
+                fruitless += 1
+
+
+def _is_passing(error: Error) -> bool:
+    """Whether it may be otherwise a little later."""
+    return isinstance(error, Unreachable) or error.problem.status in (429, 503)
 
 
 def _seconds(argument: str, value: timedelta | float) -> float:
