@@ -66,16 +66,14 @@ async def test_answers_of_one_turn_travel_together(client: fasti.Client, fake: F
         assert not await got[0].ack(), "it was finished"
         fake.requests.clear()
         rest = got[2_500:]
-        assert (
-            await asyncio.gather(
-                rest[0].nack(5, "no"),
-                rest[1].nack(5, "no"),
-                rest[2].nack(),
-                rest[3].extend(60),
-                rest[4].ack(),
-            )
-            == [True] * 5
+        told = await asyncio.gather(
+            rest[0].nack(5, "no"),
+            rest[1].nack(5, "no"),
+            rest[2].nack(),
+            rest[3].extend(60),
+            rest[4].ack(),
         )
+        assert all(told)
         verbs = sorted(path.partition(":")[2] for _, path in fake.requests)
         assert verbs == ["ack", "extend", "nack", "nack"]
         assert await rest[5].nack(timedelta(minutes=5), "no paper")
@@ -85,10 +83,8 @@ async def test_answers_of_one_turn_travel_together(client: fasti.Client, fake: F
             "delay": "PT5M",
             "reason": "no paper",
         }
-        for bad in (-1, "x" * 5):
-            if isinstance(bad, int):
-                with pytest.raises(ValueError, match="negative"):
-                    await rest[6].nack(bad)
+        with pytest.raises(ValueError, match="negative"):
+            await rest[6].nack(-1)
 
 
 async def test_one_that_fails_tells_each_of_its_callers(client: fasti.Client, fake: Fake) -> None:
