@@ -1,4 +1,4 @@
-"""Groups on the real server: made ahead, kept with nobody there, paused, set back, forgotten; nack, extend."""
+"""Groups on the real server: made ahead, kept with nobody there, paused, set back; nack and extend."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_group_s_place_outlives_its_members_and_they_leave_nothing(serve
         assert [s.client_id async for s in c.sessions.list() if not s.is_group] == []
         for n in range(3):
             await c.messages.schedule("jobs/1", f"while away {n}", delay=60)
-        await server.restart(kill=True, down_for=timedelta(minutes=2))
+        await server.restart(down_for=timedelta(minutes=2))
         async with c.subscribe("jobs/#", group="workers") as s:
             assert await texts(s, 3) == [f"while away {n}" for n in range(3)], "all workers were restarted"
         await server.advance(hours=4)
