@@ -31,7 +31,7 @@ from .owned import Owned, QuotaOf
 from .read import Found
 from .record import CANCELLED, MOVED, decode, id_at, is_retry, is_stub, owner_of, stub, with_id
 from .store import Table
-from .tables import DedupeRow, dedupe_from, dedupe_value, retry_value
+from .tables import META_FORMAT, DedupeRow, dedupe_from, dedupe_value, retry_value
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,11 @@ class Commit:
     def row(self, table: Table, key: bytes, value: bytes | None) -> None:
         """Put a row, or delete it."""
         self.open_group.row(table, key, value)
+
+    def raise_format(self, version: int) -> None:
+        """With this group the store has what an older program would take for damage, or misread."""
+        if int(self.get(Table.META, META_FORMAT) or b"0") < version:
+            self.row(Table.META, META_FORMAT, b"%d" % version)
 
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
         """Delete every row with start <= key < end."""

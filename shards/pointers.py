@@ -71,7 +71,7 @@ def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
             yield Pointer(Table.DEDUPE, key, "names a message that is not there")
     if store.get(Table.META, META_RETAINED) is not None:
         yield from _retained(store)
-    if format_of(store) == FORMAT_OF_RETRIES:
+    if (format_of(store) or 0) >= FORMAT_OF_RETRIES:
         yield from _retries(store, directory)
     yield from _dead(store)
 

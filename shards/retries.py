@@ -23,8 +23,7 @@ from timeline.position import MessageId, Position, id_position
 
 from .commit import Commit, Draft
 from .record import Record, Retry, encode
-from .store import Table
-from .tables import FORMAT_OF_RETRIES, META_FORMAT
+from .tables import FORMAT_OF_RETRIES
 
 
 def retry_of(record: Record, message: MessageId, due_ms: int, retry: Retry) -> Record:
@@ -46,6 +45,5 @@ def put_retry(commit: Commit, record: Record, *, is_owed: bool) -> Position:
     (row,) = group.place([draft], group.reserve([draft]))
     commit.placed(1, record.owner)
     commit.note_retry(MessageId(record.id), row)
-    if int(commit.get(Table.META, META_FORMAT) or b"0") < FORMAT_OF_RETRIES:
-        commit.row(Table.META, META_FORMAT, b"%d" % FORMAT_OF_RETRIES)
+    commit.raise_format(FORMAT_OF_RETRIES)
     return id_position(row)
