@@ -6,7 +6,7 @@ A bucket that fills at the rate and holds a tenth of a second of it, one message
     rate 100     10 at once, then 100 a second, some 5 in each go
 
 A group whose bucket is empty falls behind, as one does whose members have no room, and is woken when it is
-half full again: one message at a time would cost a turn each. Where the bucket stands is not stored: after a start
+half full again: one message at a time would cost a turn each. Where it stands is not stored: after a start
 it is full.
 """
 

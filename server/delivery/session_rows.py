@@ -10,7 +10,7 @@ from shards import keys
 from shards.record import encode
 from shards.tables import CursorRow, FlightRow, GroupRow, SessionRow, SubscriptionRow, encode_row
 from timeline.position import POSITION_BYTES, MessageId, Position
-from timeline.session import USUAL, Flight, Loan, Subscription, Terms
+from timeline.session import SETTLED, USUAL, Flight, Loan, Subscription, Terms
 
 from .shared import Group
 from .subscriber import Subscriber
@@ -91,6 +91,8 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
     session, asked = subscriber.session, subscriber.asked
     rows: list[tuple[int, bytes] | FlightRow] = []
     for flight in session.flights.values():
+        if flight.fate == SETTLED:
+            continue
         place = flight.position.to_bytes(POSITION_BYTES, "big")
         if (
             flight.qos == 1

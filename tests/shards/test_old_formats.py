@@ -16,6 +16,7 @@ from shards.keys import message_of, owned
 from shards.pointers import pointers
 from shards.record import CANCELLED, Retry, decode, is_retry
 from shards.recover import format_of
+from shards.retries import retries_of_message
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import (
@@ -47,7 +48,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     shutil.copytree(DATA / version, path)
     ids = [parse_id(line) for line in (path / "ids").read_text().split()]
     store = RocksStore(path)
-    core = Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None)
+    core = Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, chance=lambda: 0.5)
     found = [core.reader.find(name) for name in ids]
     records = [decode(one.value) for one in found if one is not None]
     assert [record.payload for record in records[:25]] == [b"payload %d" % index for index in range(25)]
@@ -64,6 +65,8 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     else:
         assert [(record.id, record.retry) for record in retries] == [(ids[0], Retry(b"away", 3, 1, b"busy"))]
         assert dead == [("away", 4, ids[1])]
+        (standing,) = retries_of_message(core.reader, core.horizon.position, ids[0])
+        assert standing[2:] == ("away", True, Retry(b"away", 3, 1, b"busy"))
     assert list(pointers(store, core.directory)) == []
     assert verify_counts(store, core.directory) == []
     assert verify_owners(store, core.directory, core.horizon.position) == []
@@ -118,6 +121,7 @@ def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
     batch = store.batch()
     rows = [key for key, _ in store.scan(Table.DEAD, b"", b"\xff")]
     (place,) = [key for key, _ in store.scan(Table.RETRIES, b"", b"\xff")]
+    assert len(place) == 12
     if how == "totals":
         batch.put(Table.META, META_DEAD, dead_totals_value(DeadTotals(7, 7, START)))
     elif how == "name":
@@ -184,7 +188,14 @@ def test_the_format_is_raised_by_a_server_with_keys_and_by_no_other(version: str
     raised = max(2, int(version[-1]))
     for auth, expected in ((Open(), int(version[-1])), (Keys(), raised), (Open(), raised)):
         store = RocksStore(path)
-        Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, auth=auth)
+        Core(
+            load(None, {}, {})[0],
+            SimulatedClock(NOW_MS),
+            store,
+            wake=lambda: None,
+            auth=auth,
+            chance=lambda: 0.5,
+        )
         assert format_of(store) == expected
         store.close()
 
