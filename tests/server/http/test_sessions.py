@@ -62,7 +62,7 @@ async def test_what_nobody_sent_is_no_lag(server: Running) -> None:
     subscriber, _ = await server.connect("away", "a/#")
     bare, _ = await server.connect("bare")
     server.app.core.broker.leave(subscriber, is_clean=True)
-    server.app.core.broker.leave(bare)
+    server.app.core.broker.leave(bare, is_clean=True)
     await server.schedule("other")
     await server.pass_time(HOUR_MS)
     for body in (await server.call("GET", SESSIONS)).body["sessions"]:
