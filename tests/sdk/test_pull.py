@@ -164,7 +164,7 @@ async def test_on_the_real_server(server: FastiServer) -> None:
         await c.groups.put("workers", "jobs/#", max_attempts=2, backoff=["10s"])
         for n in range(4):
             await c.messages.schedule(f"jobs/{n}", {"n": n}, headers={"trace": str(n)})
-        async with c.pull("workers", "jobs/#", max=3, lease=30) as jobs:
+        async with c.pull("workers", "jobs/#", max=3, lease=1) as jobs:
             got = [await anext(jobs) for _ in range(4)]
             assert [job.json()["n"] for job in got] == [0, 1, 2, 3]
             assert [job.headers for job in got] == [{"trace": str(n)} for n in range(4)]
