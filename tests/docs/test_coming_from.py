@@ -96,7 +96,9 @@ async def test_our_code_on_the_page_does_what_it_says(
     base = await receiver.start()
     command = [sys.executable, "-m", "server"]
     try:
-        with FastiServer(command, tmp_path, SETTINGS.get(page.stem), start=datetime(2026, 11, 2, 9, tzinfo=UTC)) as server:
+        with FastiServer(
+            command, tmp_path, SETTINGS.get(page.stem), start=datetime(2026, 11, 2, 9, tzinfo=UTC)
+        ) as server:
             async with server.client() as client:
                 names = {"fasti": fasti, "asyncio": asyncio, "base64": base64, "os": os, "c": client}
                 names |= {"timedelta": timedelta, "datetime": datetime, "UTC": UTC, "server": server}

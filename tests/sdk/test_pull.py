@@ -169,12 +169,20 @@ async def test_on_the_real_server(server: FastiServer) -> None:
             assert [job.json()["n"] for job in got] == [0, 1, 2, 3]
             assert [job.headers for job in got] == [{"trace": str(n)} for n in range(4)]
             assert all(await asyncio.gather(got[0].ack(), got[1].nack(60, "later"), got[2].extend(600)))
-            await server.advance(seconds=50)
-            last = await anext(jobs)
+
+            async def is_over() -> bool:
+                (told,) = (await c.messages.get(str(got[3].id))).raw["deliveries"]
+                return bool(told["state"] != "in_flight")
+
+            async with asyncio.timeout(30):
+                await until(is_over)
+                await server.advance(seconds=13)
+                last = await anext(jobs)
             assert (last.json()["n"], last.attempt) == (3, 2), "its lease was over"
             assert await got[3].ack(), "and yet who had it may finish it"
-            await server.advance(seconds=20)
-            again = await anext(jobs)
+            await server.advance(seconds=60)
+            async with asyncio.timeout(30):
+                again = await anext(jobs)
             assert (again.json()["n"], again.attempt) == (1, 2)
             assert await again.nack(reason="never")
             assert [(d.attempts, d.reason) for d in [d async for d in c.dead.list()]] == [(2, "never")]

@@ -19,8 +19,10 @@ import pytest
 
 import fasti
 from fasti.testing import FastiServer
-from tests.sdk.conftest import until
+from tests.sdk.conftest import free_port, until
+from tests.sdk.test_cli import fasti_cli, no_profiles
 
+__all__ = ["no_profiles"]
 ROOT = Path(__file__).parents[2]
 GROUP = "$share/workers/jobs/#"
 
@@ -308,3 +310,17 @@ def test_three_processes_of_which_one_is_killed_lose_nothing(server: FastiServer
             if child.poll() is None:
                 child.kill()
                 child.wait()
+
+
+async def test_the_command_says_what_is_wrong(
+    module: Path, monkeypatch: pytest.MonkeyPatch, no_profiles: None
+) -> None:
+    monkeypatch.chdir(module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (module / "other_tasks.py").write_text("import fasti\nworker = 5\nidle = fasti.Worker()\n")
+    for name in ("no_such_module:worker", "other_tasks:no_such", "other_tasks", "other_tasks:idle"):
+        code, _, said = await fasti_cli("work", name)
+        assert code == 2, said
+    assert "no handler" in said
+    code, _, said = await fasti_cli("work", "tasks:worker", "--url", f"http://127.0.0.1:{free_port()}")
+    assert code == 3, said
