@@ -134,7 +134,8 @@ async def test_each_speaks_json(server: Server, tmp_path: Path) -> None:
         out = await ok(*command.split(), *arguments, "-o", "json", "--url", server.url)
         found = [json.loads(line) for line in out.splitlines()] if command in STREAMS else json.loads(out)
         assert found, command
-    await ok("message", "cancel", "--topic", "#", "--url", server.url)
+    for topics in ("#", "$deliver/#"):
+        await ok("message", "cancel", "--topic", topics, "--url", server.url)
     assert json.loads(await ok("message", "ls", "-o", "json", "--url", server.url)) == []
     assert (await fasti_cli("message", "ls", "--state", "never", "--url", server.url))[0] == 1
 
