@@ -152,5 +152,6 @@ def _record(subscriber: Subscriber, message: Message, reason: str) -> Record:
         key=b"",
         owner=b"",  # the server's own, to a topic that nobody else may send to
         retry=None,
+        deliver_to=b"",  # it tells of the message, and is not posted
         properties=message.record.properties + told,
     )

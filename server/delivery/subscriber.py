@@ -148,6 +148,8 @@ class Subscriber:
     )
 
     is_group = False
+    is_endpoint = False
+    """It gets what says that it is delivered there, whatever the topic."""
 
     def __init__(
         self,
@@ -214,6 +216,11 @@ class Subscriber:
     def name(self) -> str:
         """What people call it: the client id; of a group its name, without the filter."""
         return self.session.client_id
+
+    @property
+    def filters(self) -> Iterable[str]:
+        """What a topic has to match to be looked at for it, where it reads the store."""
+        return self.session.subscriptions
 
     @property
     def owners(self) -> frozenset[str]:

@@ -159,8 +159,8 @@ def test_another_version_is_corrupt() -> None:
 def test_an_extension_that_is_not_known_is_corrupt_but_for_who_looks_for_the_topic() -> None:
     """Of a later program: its flags, and what it has written behind the owner."""
     value = encode(OWNED)
-    further = value[:13] + struct.pack(">HH", 3 + 7 + 4, 5) + value[17:25] + b"more" + value[25:]
-    with pytest.raises(Corrupt, match="further flags 0x0005"):
+    further = value[:13] + struct.pack(">HH", 3 + 7 + 4, 9) + value[17:25] + b"more" + value[25:]
+    with pytest.raises(Corrupt, match="further flags 0x0009"):
         decode(further)
     assert topic_of(further) == OWNED.topic
     assert names_of(further) == names_of(value)

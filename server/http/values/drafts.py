@@ -37,7 +37,7 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
         properties = properties_of(headers, content_type)
     elif content_type:
         properties = _content_type(content_type)
-    if message.retain or message.drop_late or message.expires_ms or message.zone:
+    if message.retain or message.drop_late or message.expires_ms or message.zone or message.deliver_to:
         value = encode(
             Record(
                 topic,
@@ -52,6 +52,7 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
                 encoding=_NUMBER[message.encoding],
                 zone=message.zone,
                 owner=owner,
+                deliver_to=message.deliver_to,
             )
         )
     else:

@@ -73,6 +73,7 @@ class Message(TypedDict):
     qos: int
     payload: NotRequired[Any]
     encoding: NotRequired[Encoding]
+    deliver_to: NotRequired[str]
     local: NotRequired[str]
     schedule: NotRequired[str]
     dispatched_at: NotRequired[Instant]
