@@ -20,15 +20,16 @@ byte.
                           reason: length (1), bytes
                    deliver to: length (2), bytes
 
-`due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when
-it does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
+`due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when it
+does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
 (`2027-03-28T09:00[Europe/Bucharest]`): what `due` is made from again when the rules of time zones change.
 The schedule is the name of the recurring schedule that wrote the message. Properties are MQTT 5 property
 bytes as they go to subscribers, so that a delivery copies them. The owner is the name of the key, or of
 mosquitto's user, that sent the message: none if nobody had to show one. A *stub* is what a cancel or a move
 leaves: the same head and topic with a flag and the time, no payload. A *retry* is a message once more, for
-one session or group alone: what it says of that, and what a retry is, stands in retries.py. *Deliver to* is where a message is posted besides: the name of an endpoint, or a URL. It is kept by
-every copy of the message that stands on the timeline once more, and by no copy that tells of it.
+one session or group alone: what it says of that, and what a retry is, stands in retries.py. *Deliver to* is
+where a message is posted besides: the name of an endpoint, or a URL. It is kept by every copy of the
+message that stands on the timeline once more, and by no copy that tells of it.
 """
 
 from struct import Struct

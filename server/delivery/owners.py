@@ -9,7 +9,8 @@ nothing. Who takes over the name takes over what was sent under it.
 What is not handed out is *withheld*: nobody gets it, it is not retained, read positions go on past it. Its
 row stays, and is handed out to who reads it again when its owner may.
 
-What says where it is delivered to needs the right to send to `$deliver/{endpoint}` too, `$deliver/*` of a URL.
+What says where it is delivered to needs the right to send to `$deliver/{endpoint}` too,
+`$deliver/*` of a URL.
 
 Everybody's: what has no owner, because nobody had to show a key or the server itself made it.
 

@@ -309,7 +309,7 @@ class Replay:
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             try:
                 is_theirs = not is_stub(value) and _is_addressed(subscriber, addressee_of(value))
-                found: tuple[Subscription, ...] = ()
+                found = ()
                 if is_theirs:
                     deliver_to = deliver_to_of(value) if subscriber.is_endpoint else b""
                     found = self._wanted(subscriber, place, topic_of(value), deliver_to)

@@ -9,8 +9,8 @@ answer is made once for the filters that match, and shared by the topics that th
 Who may not be sent a topic is left out of its answer: where keys are asked for, such topics have answers of
 their own. `forget` when rules change.
 
-What is delivered to an endpoint goes to its group besides, whatever its topic (`posted`): by the name that the
-message says, and all full URLs to one group.
+What is delivered to an endpoint goes to its group besides, whatever its topic (`posted`): by the name that it
+says, and all full URLs to one group.
 
 The cache is dropped whole when any subscription changes. Bound in bytes: half of `max_bytes` for the topics
 and half for the answers; when one half is full all is dropped. An answer larger than its half is kept alone.

@@ -38,7 +38,17 @@ def endpoint_text(name: str) -> str:
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("in_force", "keeping", "lent", "members", "rota", "settings", "sweeps", "text")
+    __slots__ = (
+        "in_force",
+        "is_endpoint",
+        "keeping",
+        "lent",
+        "members",
+        "rota",
+        "settings",
+        "sweeps",
+        "text",
+    )
 
     is_group = True
 
@@ -51,6 +61,7 @@ class Group(Subscriber):
         self.keeping = keeping
         """What was said of how long it stays and how fast it is; `keep`, `agree` change it and the terms."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
+        self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.members: dict[Subscriber, Subscription] = {}
         self.lent: dict[Subscriber, dict[int, Flight]] = {}
@@ -104,10 +115,6 @@ class Group(Subscriber):
         """It stays as long as was said, and as its most persistent member does."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
         self.session.keep_for(max(self.stays_s, members_s))
-
-    @property
-    def is_endpoint(self) -> bool:  # type: ignore[override]
-        return self.text.startswith(ENDPOINT_PREFIX)
 
     @property
     def filters(self) -> Iterable[str]:

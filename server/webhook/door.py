@@ -1,12 +1,13 @@
 """The doors by which messages leave: links of members of groups, that post what they are sent.
 
-Delivery gives a message to the group of its endpoint, the group to its member here, and that one's link posts
-it. An answer that means "done" is the ack; any other a nack, by which the message stands on the timeline again
-for this group alone, until it is done or dead. So there is no queue here: what has no room waits in the store.
+Delivery gives a message to the group of its endpoint, the group to its member here, and that one's link
+posts it. An answer that means "done" is the ack; any other a nack, by which the message stands on the
+timeline again for this group alone, until it is done or dead. So there is no queue here: what has no room
+waits in the store.
 
-`EndpointDoor` has so many posts under way as its endpoint says. A slow endpoint fills its own and no other's.
-`UrlDoor` serves all full URLs, and is never full for long: what an origin has no room for goes again later, by
-the timeline too, without that counting as an attempt (origins.py).
+`EndpointDoor` has so many posts under way as its endpoint says. A slow endpoint fills its own and no
+other's. `UrlDoor` serves all full URLs, and is never full for long: what an origin has no room for goes
+again later, by the timeline too, without that counting as an attempt (origins.py).
 
 A post that is under way when the server is killed was in flight, and is sent again after the start.
 """
@@ -26,7 +27,6 @@ from ..config import Webhook
 from ..delivery.broker import Broker
 from ..delivery.message import Message
 from ..delivery.subscriber import Closing, Inside
-from ..delivery.undone import Nacked
 from ..logs import by
 from .origins import Origins
 from .parcel import Parcel, parcel_of
@@ -95,7 +95,7 @@ class Posts:
         ended(verdict, reply)
 
 
-class Membership:
+class Seat:
     """The place of a door in its group, and what it says there of messages."""
 
     def __init__(self, broker: Broker, text: str) -> None:
@@ -137,7 +137,7 @@ class Membership:
             settled()
             return
 
-        def told(_: Nacked) -> None:
+        def told(_: object) -> None:
             settled()
             if self._inside is inside:
                 self._broker.read_on(inside)
@@ -160,7 +160,7 @@ class EndpointDoor:
     def __init__(
         self,
         endpoint: Endpoint,
-        membership: Membership,
+        seat: Seat,
         posts: Posts,
         *,
         node: int,
@@ -169,7 +169,7 @@ class EndpointDoor:
         """`gone`: told the name, and why, when the endpoint wants nothing any more."""
         self.endpoint = endpoint
         """As it is by now; what is under way was posted as it was."""
-        self.membership = membership
+        self.seat = seat
         self._posts = posts
         self._node = node
         self._gone = gone
@@ -191,7 +191,7 @@ class EndpointDoor:
     def close(self, why: Closing) -> None:
         """Its place in the group is given up, for whatever reason."""
         log.warning("endpoint %s: its door is closed: %s", self.endpoint.name, why.name.lower())
-        self.membership.leave()
+        self.seat.leave()
 
     def release(self, packet_id: int) -> None:
         raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
@@ -227,11 +227,11 @@ class EndpointDoor:
     def _ended(self, packet_id: int, verdict: Verdict, _: Reply) -> None:
         if verdict.outcome is Outcome.DONE:
             self._open -= 1
-            self.membership.done(packet_id)
+            self.seat.done(packet_id)
             return
         if verdict.outcome is Outcome.GONE:
             self._gone(self.endpoint.name, verdict.reason)
-        self.membership.again(packet_id, verdict, self._settled)
+        self.seat.again(packet_id, verdict, self._settled)
 
     def _settled(self) -> None:
         self._open -= 1
@@ -242,9 +242,9 @@ class UrlDoor:
 
     is_limited = False
 
-    def __init__(self, config: Webhook, membership: Membership, posts: Posts, *, node: int) -> None:
+    def __init__(self, config: Webhook, seat: Seat, posts: Posts, *, node: int) -> None:
         self._config = config
-        self.membership = membership
+        self.seat = seat
         self._posts = posts
         self._node = node
         self._origins = Origins(capacity=config.url_connections, each=config.concurrency)
@@ -266,7 +266,7 @@ class UrlDoor:
     def close(self, why: Closing) -> None:
         """Its place in the group is given up, for whatever reason."""
         log.warning("the door for URLs is closed: %s", why.name.lower())
-        self.membership.leave()
+        self.seat.leave()
 
     def release(self, packet_id: int) -> None:
         raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
@@ -310,13 +310,13 @@ class UrlDoor:
     def _ended(self, packet_id: int, origin: str, verdict: Verdict, reply: Reply) -> None:
         self._origins.give(origin, reply.latency_ms)
         if verdict.outcome is Outcome.DONE:
-            self.membership.done(packet_id)
+            self.seat.done(packet_id)
         else:
             self._put_off(packet_id, verdict, is_attempt=True)
 
     def _put_off(self, packet_id: int, verdict: Verdict, *, is_attempt: bool) -> None:
         self._putting_off += 1
-        self.membership.again(packet_id, verdict, self._settled, is_attempt=is_attempt)
+        self.seat.again(packet_id, verdict, self._settled, is_attempt=is_attempt)
 
     def _settled(self) -> None:
         self._putting_off -= 1

@@ -1,13 +1,14 @@
 """Who among the origins of full URLs may be posted to now, so that a slow one slows no other.
 
-All share `capacity` posts. An origin may have `each` of them under way, but no more than a SHARE-th of what is
-free, and one at least: however many slow ones there are, something stays free for the next.
+All share `capacity` posts. An origin may have `each` of them under way, but no more than a SHARE-th of what
+is free, and one at least: however many slow ones there are, something stays free for the next.
 
     200 in all, 10 each      8 slow ones have 10 each, 120 are free      100 slow ones have 2 each
 
-For what has no room now there is no queue: the timeline is one. It goes there again, for the moment at which it
-should be its turn: behind all that were put off before, at the pace at which the origin has answered lately.
-So a burst of a thousand is posted about as fast as the origin takes it, and each of it waits once or twice.
+For what has no room now there is no queue: the timeline is one. It goes there again, for the moment at
+which it should be its turn: behind all that were put off before, at the pace at which the origin has
+answered lately. So a burst of a thousand is posted about as fast as the origin takes it, and each of it
+waits once or twice.
 
 Bounded: as many origins are remembered as MOST, those that nothing is posted to forgotten first.
 """

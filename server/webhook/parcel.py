@@ -7,9 +7,9 @@
     fasti-attempt        which try this is, from 1 on
     content-type         the payload's; text/plain or application/octet-stream where it says none
 
-The endpoint's own headers come next, then the message's. Neither replaces one of these, nor one that belongs to
-the connection, and the message's none of the endpoint's. What of the message's is no header of HTTP, or is
-beyond HEADERS_BYTES_MAX, stays behind.
+The endpoint's own headers come next, then the message's. Neither replaces one of these, nor one that
+belongs to the connection, and the message's none of the endpoint's. What of the message's is no header of
+HTTP, or is beyond HEADERS_BYTES_MAX, stays behind.
 """
 
 import re
@@ -33,8 +33,10 @@ AGENT = f"fasti/{server_version()}"
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _VALUE = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?", re.ASCII)
 _NOT_OURS = frozenset(
-    ("host", "content-length", "content-type", "connection", "keep-alive", "te", "trailer", "expect")
-    + ("transfer-encoding", "upgrade", "user-agent", "http2-settings", "date")
+    (
+        *("host", "content-length", "content-type", "connection", "keep-alive", "te", "trailer", "expect"),
+        *("transfer-encoding", "upgrade", "user-agent", "http2-settings", "date"),
+    )
 )
 _PREFIXES = ("webhook-", "fasti-", "proxy-")
 _PLAIN = {"text": "text/plain; charset=utf-8", "json": "application/json"}

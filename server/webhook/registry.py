@@ -1,20 +1,20 @@
 """The endpoints that there are, by name: in RAM as they are stored.
 
-What changes one is decided in the writer and noted here at once. That may be lost with its group: whenever the
-store has failed and is back all rows are read again. A row that cannot be read is no endpoint; it is counted,
-and stays until one of its name is put.
+What changes one is decided in the writer and noted here at once. That may be lost with its group: whenever
+the store has failed and is back all rows are read again. A row that cannot be read is no endpoint; it is
+counted, and stays until one of its name is put.
 """
 
 import logging
 from collections.abc import Iterator
 
 import msgspec
+from yarl import URL
 
 from shards.commit import Commit
 from shards.endpoints import EndpointRow, SecretRow, read_endpoints, write_endpoint
 from shards.errors import Corrupt
 from shards.store import Store
-from yarl import URL
 
 from ..config import Webhook
 

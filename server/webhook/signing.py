@@ -45,6 +45,4 @@ def fingerprint(secret: bytes) -> str:
 def signatures(secrets: Iterable[bytes], message: str, timestamp_s: int, body: bytes) -> str:
     """The header `webhook-signature`; empty without secrets."""
     signed = f"{message}.{timestamp_s}.".encode() + body
-    return " ".join(
-        "v1," + b64encode(hmac.digest(secret, signed, "sha256")).decode() for secret in secrets
-    )
+    return " ".join("v1," + b64encode(hmac.digest(secret, signed, "sha256")).decode() for secret in secrets)

@@ -1,9 +1,9 @@
 """All endpoints of one server: made, changed, paused, tried, and their doors kept open.
 
-An endpoint is a row (registry.py), a group like any other, and a door (door.py). The row says where and how to
-post; the group has what an endpoint shares with all subscribers: its place on the timeline, what is in flight,
-whether it is paused, its terms and its rate. Row and group are written in one batch. Full URLs have a group of
-their own, there from the first message on that is delivered to one.
+An endpoint is a row (registry.py), a group like any other, and a door (door.py). The row says where and how
+to post; the group has what an endpoint shares with all subscribers: its place on the timeline, what is in
+flight, whether it is paused, its terms and its rate. Row and group are written in one batch. Full URLs have
+a group of their own, there from the first message on that is delivered to one.
 
     put, drop, pause, resume    decided in the writer, answered when durable; the doors follow
     barred                      which messages may not be delivered where they say
@@ -12,12 +12,11 @@ their own, there from the first message on that is delivered to one.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
-from yarl import URL
 
 from shards.commit import Commit, Refused
 from shards.endpoints import EndpointRow
@@ -32,7 +31,7 @@ from ..delivery.shared import Group, endpoint_text
 from ..delivery.terms import Keeping
 from ..logs import by
 from ..writer import Ask, Busy, Rider, Writer
-from .door import EndpointDoor, Membership, Posts, UrlDoor
+from .door import EndpointDoor, Posts, Seat, UrlDoor
 from .parcel import Parcel, headers_for
 from .registry import Endpoint, Registry, rotated
 from .sender import Lookup, Sender
@@ -62,7 +61,7 @@ class Wanted:
     """An endpoint as it is asked for. `secret` None: none; UNSET: as it was."""
 
     url: str
-    secret: bytes | None | msgspec.UnsetType
+    secret: bytes | msgspec.UnsetType | None
     headers: Mapping[str, str]
     concurrency: int
     timeout_ms: int
@@ -81,7 +80,14 @@ class Webhooks(Rider):
     """The endpoints of one server."""
 
     def __init__(
-        self, registry: Registry, broker: Broker, writer: Writer, ask: Ask, config: Webhook, clock: Clock, real: Clock
+        self,
+        registry: Registry,
+        broker: Broker,
+        writer: Writer,
+        ask: Ask,
+        config: Webhook,
+        clock: Clock,
+        real: Clock,
     ) -> None:
         """`real`: the machine's clock, where `clock` is a simulated one."""
         self.registry = registry
@@ -116,7 +122,7 @@ class Webhooks(Rider):
         if posts is not None:
             await posts.close(FINISH_S)
         for door in doors:
-            door.membership.leave()
+            door.seat.leave()
         for task in self._pausing:
             task.cancel()
 
@@ -126,40 +132,47 @@ class Webhooks(Rider):
         self._follow()
 
     @property
+    def now_ms(self) -> int:
+        """The machine's time."""
+        return self._real.wall_ms()
+
+    @property
     def under_way(self) -> int:
         """Posts."""
         return 0 if self._posts is None else len(self._posts)
 
     def outcomes(self) -> dict[str, int]:
         """Posts since the start, by what they came to."""
-        return {} if self._posts is None else {
-            outcome.name.lower(): count for outcome, count in self._posts.outcomes.items()
-        }
+        return (
+            {}
+            if self._posts is None
+            else {outcome.name.lower(): count for outcome, count in self._posts.outcomes.items()}
+        )
 
     def _follow(self) -> None:
         """A door for each endpoint that has a group, and for no other."""
         if self._posts is None:
             return
         for name in [name for name in self._doors if self.registry.get(name) is None]:
-            self._doors.pop(name).membership.leave()
+            self._doors.pop(name).seat.leave()
         for endpoint in self.registry:
             door = self._doors.get(endpoint.name)
             if door is not None:
                 door.endpoint = endpoint
-            if door is None or not door.membership.is_in:
+            if door is None or not door.seat.is_in:
                 self._open(endpoint, self._posts)
         if self._url_door is None and self._group(URLS) is not None:
-            membership = Membership(self._broker, endpoint_text(URLS))
-            self._url_door = UrlDoor(self._config, membership, self._posts, node=self._broker.node)
-            membership.enter(self._url_door)
+            seat = Seat(self._broker, endpoint_text(URLS))
+            self._url_door = UrlDoor(self._config, seat, self._posts, node=self._broker.node)
+            seat.enter(self._url_door)
 
     def _open(self, endpoint: Endpoint, posts: Posts) -> None:
         if self._group(endpoint.name) is None:
             return
-        membership = Membership(self._broker, endpoint_text(endpoint.name))
-        door = EndpointDoor(endpoint, membership, posts, node=self._broker.node, gone=self._gone)
+        seat = Seat(self._broker, endpoint_text(endpoint.name))
+        door = EndpointDoor(endpoint, seat, posts, node=self._broker.node, gone=self._gone)
         self._doors[endpoint.name] = door
-        membership.enter(door)
+        seat.enter(door)
 
     def _group(self, name: str) -> Group | None:
         return self._broker.groups.get(endpoint_text(name))
@@ -172,7 +185,8 @@ class Webhooks(Rider):
         return None if endpoint is None else Standing(endpoint, self._group(name))
 
     async def barred(self, targets: Iterable[tuple[int, bytes]]) -> dict[int, str]:
-        """Of messages, by their index, why what `deliver_to` says cannot be. Raises Busy, StoreFailed, Refused."""
+        """Of messages, by their index, why what `deliver_to` says cannot be. Raises Busy, StoreFailed,
+        Refused."""
         found: dict[int, str] = {}
         has_urls = False
         for index, target in targets:
@@ -229,7 +243,9 @@ class Webhooks(Rider):
         )
         left = self._config.connections - self.registry.others_concurrency(name)
         if self.registry.concurrency_of(row) > left:
-            raise Refused("concurrency", f"is more than the {max(0, left)} that are left of webhook.connections")
+            raise Refused(
+                "concurrency", f"is more than the {max(0, left)} that are left of webhook.connections"
+            )
         self._open_group(commit, name, wanted.terms, wanted.rate)
         self.registry.put(commit, name, row)
         return known is None
@@ -238,7 +254,8 @@ class Webhooks(Rider):
         self._broker.open_group(commit, endpoint_text(name), terms, Keeping(EXPIRY_S, rate))
 
     async def drop(self, name: str) -> None:
-        """Forget an endpoint with its group; what waits for it goes nowhere. Raises Unknown, Busy, StoreFailed."""
+        """Forget an endpoint with its group; what waits for it goes nowhere. Raises Unknown, Busy,
+        StoreFailed."""
 
         def decide(commit: Commit) -> bool:
             if self.registry.get(name) is None:

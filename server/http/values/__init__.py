@@ -9,11 +9,13 @@ In
     batch_body.py      NDJSON or an array of them -> all of them, or each on its own
     drafts.py          a checked message -> the draft that the writer takes
     schedule_body.py   a schedule as sent -> when it fires and the message that it sends
+    endpoint_body.py   an endpoint as sent -> where and how messages are posted
 
 Out
     shapes.py          the types of all answers
     views.py           messages, slices, shards and sessions as answers
     schedule_views.py  schedules and their fires as answers
+    endpoint_views.py  endpoints as answers
     job_views.py       jobs of the pipeline as answers
 
 Each imports only what stands above it.

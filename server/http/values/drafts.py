@@ -72,6 +72,11 @@ def late_ones(messages: Sequence[ParsedMessage], now_ms: int) -> list[int]:
     return [i for i, message in enumerate(messages) if message.drop_late and 0 < message.due_ms < now_ms]
 
 
+def posted_ones(messages: Sequence[ParsedMessage]) -> list[tuple[int, bytes]]:
+    """The indices of those that say where they are delivered to, with that."""
+    return [(i, message.deliver_to) for i, message in enumerate(messages) if message.deliver_to]
+
+
 def names_of(messages: Sequence[ParsedMessage]) -> list[MessageId]:
     """The ids that they have to have, 0: a new one; empty if none has to."""
     names = [MessageId(message.id) for message in messages]

@@ -2,8 +2,8 @@
 
     {"url": "https://example.com/hook", "secret": "whsec_…", "timeout": "5s", "retry": {"max_attempts": 8}}
 
-What is left out is as the server's settings have it, but for `secret`: left out it stays as it was, null takes
-it away. So an endpoint can be changed by who does not know its secret, which nobody is ever told.
+What is left out is as the server's settings have it, but for `secret`: left out it stays as it was, and null
+takes it away. So an endpoint can be changed by who does not know its secret, which nobody is ever told.
 """
 
 from typing import Annotated
@@ -37,7 +37,7 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
     """An endpoint as sent; types only."""
 
     url: Annotated[str, _URL]
-    secret: Annotated[str, _SECRET] | None | msgspec.UnsetType = msgspec.UNSET
+    secret: Annotated[str, _SECRET] | msgspec.UnsetType | None = msgspec.UNSET
     headers: dict[str, str] | None = None
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=CONCURRENCY_MAX)] | None = None
     rate: float | None = None
@@ -73,7 +73,7 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
     )
 
 
-def _secret(text: str | None | msgspec.UnsetType) -> bytes | None | msgspec.UnsetType:
+def _secret(text: str | msgspec.UnsetType | None) -> bytes | msgspec.UnsetType | None:
     if not isinstance(text, str):
         return text
     try:
