@@ -1,7 +1,7 @@
 """Who among the origins of full URLs may be posted to now, so that a slow one slows no other.
 
 All share `capacity` posts. An origin may have `each` of them under way, but no more than a SHARE-th of what
-is free, and one at least: however many slow ones there are, something stays free for the next.
+is free, and one at least: however many are slow, as their posts end something is free for the next one.
 
     200 in all, 10 each      8 slow ones have 10 each, 120 are free      100 slow ones have 2 each
 

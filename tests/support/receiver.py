@@ -1,4 +1,5 @@
-"""A receiver of webhooks that keeps what it gets and answers as it is told, in every way that one can fail."""
+"""A receiver of webhooks that keeps what it gets and answers as it is told, in every way that one can
+fail."""
 
 import asyncio
 import ssl
