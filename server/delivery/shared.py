@@ -51,6 +51,7 @@ class Group(Subscriber):
     )
 
     is_group = True
+    is_paused = False
 
     def __init__(
         self, session: Session, dirty: set[Subscriber], secure: Secure, settings: Sessions, keeping: Keeping

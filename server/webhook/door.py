@@ -174,10 +174,12 @@ class EndpointDoor:
         self._node = node
         self._gone = gone
         self._open = 0
+        self.is_closing = False
+        """Nothing more is begun."""
 
     @property
     def has_room(self) -> bool:
-        return self._open < self.endpoint.concurrency
+        return self._open < self.endpoint.concurrency and not self.is_closing
 
     def takes(
         self,
@@ -249,10 +251,12 @@ class UrlDoor:
         self._node = node
         self._origins = Origins(capacity=config.url_connections, each=config.concurrency)
         self._putting_off = 0
+        self.is_closing = False
+        """Nothing more is begun."""
 
     @property
     def has_room(self) -> bool:
-        return self._putting_off < PUTTING_OFF
+        return self._putting_off < PUTTING_OFF and not self.is_closing
 
     def takes(
         self,

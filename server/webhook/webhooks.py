@@ -118,7 +118,7 @@ class Webhooks(Rider):
         self._doors, self._url_door = {}, None
         posts, self._posts = self._posts, None
         for door in doors:
-            door.stop()
+            door.is_closing = True
         if posts is not None:
             await posts.close(FINISH_S)
         for door in doors:

@@ -22,7 +22,7 @@ from .scalars import Delay
 CONCURRENCY_MAX = 1_000
 TIMEOUT_MIN_MS, TIMEOUT_MAX_MS = 1_000, 60_000
 HEADERS_MAX = 64
-_URL = msgspec.Meta(max_length=2_048, description="https://example.com/hook")
+_URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
 _SECRET = msgspec.Meta(description="whsec_ and base64 of 24 to 64 bytes; null: posts are not signed")
 
 

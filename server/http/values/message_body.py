@@ -45,7 +45,7 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One message as sent; types only."""
 
     payload: msgspec.Raw
-    topic: Topic | None = None
+    topic: Topic | msgspec.UnsetType = msgspec.UNSET
     deliver_to: Target | None = None
     encoding: Encoding | None = None
     deliver_at: When | None = None
@@ -122,7 +122,7 @@ def checked(
     if deliver_to is not None:
         check_target(deliver_to)
     wanted = request.topic
-    if wanted is None:
+    if isinstance(wanted, msgspec.UnsetType):
         wanted = default_topic(deliver_to)
     topic = topics.get(wanted) if topics is not None else None
     if topic is None:

@@ -119,7 +119,7 @@ def record_of(request: ScheduleRequest, now_ms: int, limits: Limits, user: str =
     """The message without its due. `user`: the name of the key whose its messages are. Raises FieldError."""
     message = MessageRequest(
         request.payload,
-        topic=request.topic,
+        topic=msgspec.UNSET if request.topic is None else request.topic,
         deliver_to=request.deliver_to,
         encoding=request.encoding,
         qos=request.qos,
