@@ -100,7 +100,7 @@ class App:
         self.webhooks = Webhooks(
             registry, core.broker, core.writer, self.ask, config.webhook, clock, SystemClock()
         )
-        figures = Figures(core, self.metrics, self.pipeline, self.expiries)
+        figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks)
         self.metrics.registry.register(figures)
         overfull = Overfull(
             self.pipeline,

@@ -249,8 +249,8 @@ class Webhook:
     tls_ca: str = _key(TEXT, "")
     timeout_ms: int = _key(ms(1_000, 60_000), "15s")
     concurrency: int = _key(count(1, 1_000), 10)
-    connections: int = _key(count(1), 2_000)
-    url_connections: int = _key(count(1), 200)
+    connections: int = _key(count(1), 1_000)
+    url_connections: int = _key(count(1), 100)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,17 @@ class EndpointRow(msgspec.Struct, frozen=True, array_like=True):
 _endpoint = msgspec.msgpack.Decoder(EndpointRow)
 
 
+def endpoint_of(value: bytes) -> EndpointRow:
+    """Raises Corrupt."""
+    return decoded(_endpoint, value)
+
+
 def read_endpoints(store: Store) -> Iterator[tuple[str, EndpointRow | Corrupt]]:
     """All endpoints by name, or why one cannot be read."""
     for key, value in readable(store, Table.ENDPOINTS, b"", _NAMES_END):
         name = key.decode(errors="replace")
         try:
-            yield name, decoded(_endpoint, value)
+            yield name, endpoint_of(value)
         except Corrupt as error:
             yield name, error
 

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -36,7 +37,7 @@ from .parcel import Parcel, headers_for
 from .registry import Endpoint, Registry, rotated
 from .sender import Lookup, Sender
 from .targets import TargetError, check_allowed, checked_url, is_url
-from .verdicts import Reply, Verdict
+from .verdicts import Outcome, Reply, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ TRIES = 10
 """Endpoints that are tried out at a time."""
 EXPIRY_S = 0xFFFF_FFFF
 """An endpoint stays until somebody drops it."""
+
+
+NOTHING_YET = MappingProxyType(dict.fromkeys(Outcome, 0))
 
 
 class Unknown(LookupError):
@@ -141,13 +145,10 @@ class Webhooks(Rider):
         """Posts."""
         return 0 if self._posts is None else len(self._posts)
 
-    def outcomes(self) -> dict[str, int]:
-        """Posts since the start, by what they came to."""
-        return (
-            {}
-            if self._posts is None
-            else {outcome.name.lower(): count for outcome, count in self._posts.outcomes.items()}
-        )
+    @property
+    def posted(self) -> Mapping[Outcome, int]:
+        """How many posts since the start came to what."""
+        return NOTHING_YET if self._posts is None else self._posts.outcomes
 
     def _follow(self) -> None:
         """A door for each endpoint that has a group, and for no other."""

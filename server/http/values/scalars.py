@@ -67,9 +67,7 @@ Since = Annotated[
 Topic = Annotated[
     str, _meta("no wildcards; what begins with $ is the server's", pattern="^[^$+#\\u0000][^+#\\u0000]*$")
 ]
-Target = Annotated[
-    str, _meta("the name of an endpoint, or an http(s) URL", maxLength=2_048)
-]
+Target = Annotated[str, _meta("the name of an endpoint, or an http(s) URL", maxLength=2_048)]
 Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
 Tags = Annotated[str, _meta("ETags, or *")]
