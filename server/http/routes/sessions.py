@@ -5,7 +5,7 @@ with the scope admin sees all.
 
 A shared subscription stands among the sessions as `$share/{group}/{filter}`, a name that no client may have:
 it has a read position of its own, which a session's does not count. It is set back like a session, for all
-its members; it cannot be deleted, because it ends with the last session that holds it.
+its members; it is deleted where it is made (routes/groups.py).
 """
 
 from itertools import chain
@@ -108,7 +108,7 @@ class SessionRoutes:
         if known is not None and not _is_own(known, rights):
             raise _unknown(name)
         if self._broker.groups.get(name) is not None:
-            raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
+            raise Problem("wrong-state", "a group is deleted under /v1/groups")
         if self._sessions.get(name) is None and not self._broker.is_stored(name):
             raise _unknown(name)
 

@@ -368,7 +368,7 @@ async def _owned_letter(keyed: Keyed, owner: str, client_id: str) -> str:
     subscriber.owner, subscriber.rights = owner, core_rights(keyed, owner, client_id)
     name = await keyed.schedule("ops", "jobs/1", deliver_in=0)
     await server.app.quiet()
-    core.broker.leave(subscriber)
+    core.broker.leave(subscriber, is_clean=True)
     link = FakeLink()
     again, _ = core.broker.claim(link, client_id, clean=False, expiry_s=3_600, window=10)
     assert again is subscriber

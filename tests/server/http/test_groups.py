@@ -30,7 +30,7 @@ def _ack_all(server: Running, *names: str) -> None:
 async def test_a_group_stands_among_the_sessions(server: Running) -> None:
     await server.connect("w1", TEXT)
     second, _ = await server.connect("w2", TEXT, "other")
-    server.app.core.broker.leave(second)
+    server.app.core.broker.leave(second, is_clean=True)
     for n in range(3):
         await server.schedule("a/x", deliver_in=60 * (n + 1))
     await server.pass_time(5 * MINUTE_MS)
@@ -48,7 +48,7 @@ async def test_a_group_stands_among_the_sessions(server: Running) -> None:
             {"client_id": "w1", "connected": True, "qos": 1, "in_flight": 3},
             {"client_id": "w2", "connected": False, "qos": 1, "in_flight": 0},
         ],
-        "expiry_s": 3_600,
+        "expiry_s": 86_400,
         "subscriptions": [{"filter": "a/#", "qos": 2, "since": START}],
         "lag_messages": 0,
         "lag_messages_is_exact": True,
@@ -62,7 +62,7 @@ async def test_a_group_that_is_away_is_behind_and_its_members_are_not(server: Ru
     member, _ = await server.connect("w", TEXT)
     await server.schedule("a/0")
     await server.app.quiet()
-    server.app.core.broker.leave(member)
+    server.app.core.broker.leave(member, is_clean=True)
     await server.schedule("a/1", deliver_in=60)
     await server.schedule("b", deliver_in=120)
     await server.pass_time(5 * MINUTE_MS)
@@ -109,7 +109,7 @@ async def test_a_group_set_back_is_so_after_a_restart(
         await server.schedule("a/1", deliver_in=60)
         await server.pass_time(5 * MINUTE_MS)
         _ack_all(server, "w")
-        server.app.core.broker.leave(member)
+        server.app.core.broker.leave(member, is_clean=True)
         body = (await server.call("POST", f"{PATH}:replay", {"from": "PT5M"})).body
         assert (body["read_position"], body["lag_messages"]) == ({"at": START, "seq": 0}, 1)
     async with running(tmp_path, config, clock) as server:
@@ -119,14 +119,18 @@ async def test_a_group_set_back_is_so_after_a_restart(
         assert link.topics == ["a/1"]
 
 
-async def test_a_group_cannot_be_deleted_and_goes_with_its_last_session(server: Running) -> None:
-    await server.connect("w", TEXT)
-    assert (await server.call("DELETE", PATH, status=409)).slug == "wrong-state"
-    await server.call("GET", PATH)
-    await server.call("DELETE", f"{SESSIONS}/w", status=204)
-    for method, path, body in (("GET", PATH, None), ("DELETE", PATH, None), ("POST", PATH, {"from": "1h"})):
-        path = f"{path}:replay" if body else path
-        assert (await server.call(method, path, body, status=404)).slug == "not-found"
+async def test_a_group_is_not_deleted_as_a_session_and_with_no_expiry_goes_with_the_last_one(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    at_once = replace(config, sessions=replace(config.sessions, group_expiry_ms=0))
+    async with running(tmp_path, at_once, clock) as server:
+        await server.connect("w", TEXT)
+        assert (await server.call("DELETE", PATH, status=409)).slug == "wrong-state"
+        await server.call("GET", PATH)
+        await server.call("DELETE", f"{SESSIONS}/w", status=204)
+        for method, body in (("GET", None), ("DELETE", None), ("POST", {"from": "1h"})):
+            path = f"{PATH}:replay" if body else PATH
+            assert (await server.call(method, path, body, status=404)).slug == "not-found"
 
 
 async def test_what_nobody_may_subscribe_to_is_no_lag(
@@ -135,7 +139,7 @@ async def test_what_nobody_may_subscribe_to_is_no_lag(
     denied = replace(config, mqtt=replace(config.mqtt, deny_subscribe=("a/secret",)))
     async with running(tmp_path, denied, clock) as server:
         subscriber, _ = await server.connect("w", "a/#")
-        server.app.core.broker.leave(subscriber)
+        server.app.core.broker.leave(subscriber, is_clean=True)
         await server.schedule("a/secret")
         await server.schedule("a/open")
         await server.app.quiet()
