@@ -192,7 +192,8 @@ class EndpointDoor:
 
     def close(self, why: Closing) -> None:
         """Its place in the group is given up, for whatever reason."""
-        log.warning("endpoint %s: its door is closed: %s", self.endpoint.name, why.name.lower())
+        if why is not Closing.DROPPED:
+            log.error("endpoint %s: its door is closed: %s", self.endpoint.name, why.name.lower())
         self.seat.leave()
 
     def release(self, packet_id: int) -> None:
@@ -221,7 +222,7 @@ class EndpointDoor:
                 node=self._node,
                 now_s=now_ms // 1_000,
             )
-        except Corrupt as error:
+        except Exception as error:
             self._ended(packet_id, unreadable(error), Reply(0))
             return
         self._posts.begin(parcel, partial(self._ended, packet_id))
@@ -269,7 +270,8 @@ class UrlDoor:
 
     def close(self, why: Closing) -> None:
         """Its place in the group is given up, for whatever reason."""
-        log.warning("the door for URLs is closed: %s", why.name.lower())
+        if why is not Closing.DROPPED:
+            log.error("the door for URLs is closed: %s", why.name.lower())
         self.seat.leave()
 
     def release(self, packet_id: int) -> None:
@@ -289,7 +291,7 @@ class UrlDoor:
             url = checked_url(message.record.deliver_to.decode())
             check_allowed(url, self._config)
             parcel = self._parcel(message, url, attempt)
-        except (TargetError, UnicodeDecodeError, Corrupt) as error:
+        except Exception as error:
             self._put_off(packet_id, unreadable(error), is_attempt=True)
             return
         origin = origin_of(url)
@@ -332,5 +334,10 @@ def attempt_of(message: Message, attempt: int) -> int:
 
 
 def unreadable(error: Exception) -> Verdict:
-    """Of what can never be posted: it goes the way of all that fails, to a dead letter in the end."""
-    return Verdict(Outcome.AGAIN, None, str(error)[:160])
+    """Of what can never be posted: it goes the way of all that fails, to a dead letter in the end.
+
+    That may be a mistake of ours as well: one message stops no other.
+    """
+    if not isinstance(error, (TargetError, Corrupt)):
+        log.error("a message cannot be posted", exc_info=error, extra=by("webhooks"))
+    return Verdict(Outcome.AGAIN, None, f"cannot be posted: {error}"[:160])

@@ -26,7 +26,7 @@ from timeline.session import Terms
 
 from ..clock import Clock
 from ..config import Webhook
-from ..delivery.broker import Broker
+from ..delivery.broker import Broker, TooManyGroups
 from ..delivery.router import URLS
 from ..delivery.shared import Group, endpoint_text
 from ..delivery.terms import Keeping
@@ -252,7 +252,10 @@ class Webhooks(Rider):
         return known is None
 
     def _open_group(self, commit: Commit, name: str, terms: Terms, rate: float | None) -> None:
-        self._broker.open_group(commit, endpoint_text(name), terms, Keeping(EXPIRY_S, rate))
+        try:
+            self._broker.open_group(commit, endpoint_text(name), terms, Keeping(EXPIRY_S, rate))
+        except TooManyGroups as error:
+            raise Refused("over-quota", str(error)) from None
 
     async def drop(self, name: str) -> None:
         """Forget an endpoint with its group; what waits for it goes nowhere. Raises Unknown, Busy,
@@ -262,7 +265,9 @@ class Webhooks(Rider):
             if self.registry.get(name) is None:
                 return False
             self.registry.drop(commit, name)
-            self._broker.end_group(commit, endpoint_text(name))
+            group = self._group(name)
+            if group is not None:
+                self._broker.end_group(commit, group)
             return True
 
         is_there = await self._ask(decide)
