@@ -245,7 +245,9 @@ class Messages:
         self, view: shapes.Message, found: Found, record: Record, rights: Rights | None
     ) -> shapes.MessageShown:
         may = partial(owns, rights)
-        told, is_cut = self._deliveries.of(found.id, found.position, record.topic, record.qos, may)
+        told, is_cut = self._deliveries.of(
+            found.id, found.position, record.topic, record.qos, may, record.deliver_to
+        )
         return {
             **view,
             "deliveries": [delivery_view(one) for one in told],
