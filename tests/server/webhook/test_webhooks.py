@@ -79,7 +79,8 @@ async def test_a_message_is_posted_and_subscribers_have_it_too(server: Running, 
     assert (view["delivered"], view["in_flight"], view["lag_messages"]) == (1, 0, 0)
     seen = (await server.call("GET", f"/v1/messages/{name}")).body
     assert seen["deliver_to"] == "billing"
-    assert [(one["group"], one["state"]) for one in seen["deliveries"]] == [("$endpoint/billing", "done")]
+    told = [(one["group"], one["state"]) for one in seen["deliveries"] if "group" in one]
+    assert told == [("$endpoint/billing", "done")]
 
 
 async def test_without_a_topic_it_has_that_of_its_endpoint(server: Running, receiver: Receiver) -> None:
