@@ -36,7 +36,9 @@ from .subscriber import Subscriber
 
 TOLD_MAX = 100
 LOOKS_MAX = 100_000
-"""Flights looked at: some 5 ms."""
+"""Flights and members looked at, ..."""
+LOOKS_EACH = 50
+"""... and so many for each session or group: some 5 ms in all."""
 ROWS_MAX = 500
 
 DeliveryState = Literal["in_flight", "retry", "waiting", "dead", "done"]
@@ -84,14 +86,16 @@ class Deliveries:
         told: list[Delivery] = []
         looks = LOOKS_MAX
         for subscriber in self._receivers(place, topic, deliver_to, [*standing, *dead]):
-            if not may(subscriber.owners):
-                continue
             name = subscriber.session.client_id
             lent = _lent(subscriber) if qos == 2 else []
-            looks -= 1 + len(subscriber.session.flights) + sum(map(len, lent))
+            members = len(subscriber.members) if isinstance(subscriber, Group) else 0
+            looks -= LOOKS_EACH + members + len(subscriber.session.flights) + sum(map(len, lent))
             if len(told) == TOLD_MAX or looks < 0:
                 return told, True
-            found = self._one(subscriber, place, standing.get(name, []), dead.pop(name, None), lent)
+            letter = dead.pop(name, None)
+            if not may(subscriber.owners):
+                continue
+            found = self._one(subscriber, place, standing.get(name, []), letter, lent)
             if found is not None:
                 told.append(found)
         for row in dead.values():
@@ -119,20 +123,20 @@ class Deliveries:
     def _receivers(
         self, place: Position, topic: bytes, deliver_to: bytes, named: Iterable[str]
     ) -> Iterator[Subscriber]:
-        """Who may have something to do with the message: groups by name, then sessions."""
+        """Who may have something to do with the message: groups by name, then sessions.
+
+        A topic may have ten thousand sessions, most of which have nothing in flight.
+        """
         targets = self._router.route(topic) | self._router.posted(deliver_to)
-        found = {
-            subscriber.session.client_id: subscriber
-            for subscriber, subscriptions in targets.items()
-            if any(subscription.since < place for subscription in subscriptions)
-        }
-        for name in named:
-            subscriber = self._groups.named(name)
-            if subscriber is not None:
-                found[name] = subscriber
+        found = {name: self._groups.named(name) for name in named}
+        for one, subscriptions in targets.items():
+            if one.is_group and any(subscription.since < place for subscription in subscriptions):
+                found[one.session.client_id] = one
         # A group's name begins with NUL, so groups come first.
-        for name in sorted(found):
-            yield found[name]
+        yield from filter(None, [found[name] for name in sorted(found)])
+        for one in targets:
+            if not one.is_group and one.session.flights and one.session.client_id not in found:
+                yield one
 
     def _one(
         self,
