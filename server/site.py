@@ -35,6 +35,7 @@ from .http.routes.dead import DeadRoutes
 from .http.routes.endpoints import EndpointRoutes
 from .http.routes.explain import Explain
 from .http.routes.export import Export
+from .http.routes.groups import GroupRoutes
 from .http.routes.info import Info
 from .http.routes.jobs import JobRoutes
 from .http.routes.listing import Listing
@@ -85,6 +86,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
         TimelineRoutes(clock, timeline, turns),
         ScheduleRoutes(ask, clock, timeline, core.schedules, hooks, limits),
         SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
+        GroupRoutes(ask, clock, timeline, turns, core.router, core.broker),
         EndpointRoutes(ask, clock, timeline, turns, core.router, core.broker, hooks, config),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),

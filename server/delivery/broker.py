@@ -17,6 +17,7 @@ object for all connections. It keeps next to nothing of its own; it knows who do
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
+from itertools import islice
 
 from shards import keys
 from shards.commit import Commit
@@ -53,6 +54,10 @@ log = logging.getLogger(__name__)
 HOLD_MESSAGES = 8_000
 HOLD_BYTES = 16 << 20
 """From so much that waits on no publisher is read: what is sent now comes some 30 ms later."""
+
+
+END_MEMBERS = 500
+"""Members that a group is taken from in one step when it is ended."""
 
 
 class Denial(Enum):
@@ -533,20 +538,23 @@ class Broker:
         self.groups.pause(group, is_paused=is_paused)
         self._cursors.store(commit, group)
 
-    def end_group(self, commit: Commit, group: Group) -> None:
-        """In the writer: it is there no more, whoever holds it; what members have in flight is theirs.
+    def end_group(self, commit: Commit, group: Group) -> bool:
+        """In the writer: end a group, whoever holds it, a step of its members at a time; True: it is ended.
 
-        What a client has subscribed to so it no longer subscribes to; it is not told.
+        What members have in flight is theirs. A client no longer subscribes to it then, and is not told.
         """
-        for member in list(group.members):
-            if member.session.unsubscribe(group.text):
-                self.sessions.quota.discard((group.text,))
+        for member in list(islice(group.members, END_MEMBERS)):
+            if member.is_inside:
+                self.groups.leave(member, group.text, is_given_up=False)
+                if member.link is not None:
+                    member.link.close(Closing.DROPPED)
+            elif self.unsubscribe(member, group.text):
                 self._cursors.store(commit, member)
-        inside = [member for member in group.members if member.is_inside]
-        self.groups.end(group)
-        for member in inside:
-            if member.link is not None:
-                member.link.close(Closing.DROPPED)
+        is_there = self.groups.get(group.text) is group
+        if is_there and not group.members:
+            self.groups.end(group)
+            return True
+        return not is_there
 
     def enlist(self, link: Link, text: str, *, name: str, rights: Rights | None = None) -> Inside:
         """Make a part of the server a member of a group, under a `name` that people see.

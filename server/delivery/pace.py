@@ -17,6 +17,8 @@ from itertools import count
 from .subscriber import Subscriber
 
 BURST_S = 0.1
+WHOLE = 1.0 - 1e-6
+"""What counts as one: sums of parts fall short by a little."""
 NEVER = float("inf")
 
 
@@ -35,11 +37,11 @@ class Pace:
     @property
     def has_token(self) -> bool:
         """Whether a message may be given now."""
-        if self._tokens < 1.0:
+        if self._tokens < WHOLE:
             now_s = self._mono()
             self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate)
             self._at_s = now_s
-        return self._tokens >= 1.0
+        return self._tokens >= WHOLE
 
     def spend(self) -> None:
         """One has been given."""

@@ -162,6 +162,10 @@ class Group(Subscriber):
         return bool(self.rota.present) and not self.is_paused
 
     @property
+    def is_here(self) -> bool:
+        return bool(self.rota.present)
+
+    @property
     def can_resend(self) -> bool:
         return (self.pace is None or self._is_in_time(self.pace)) and self.rota.next(None) is not None
 

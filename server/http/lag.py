@@ -1,9 +1,9 @@
-"""How far a session or group is behind, and setting it back.
+"""How far a session or group is behind, and what sets it back.
 
-It is counted on the timeline: the stored messages between its read position and the
-horizon that its subscriptions match. At most 10,000 rows are looked at for one session (1,000 in a list), and
-beyond that `lag_messages` is what was found so far and `lag_messages_is_exact` false. `lag_seconds` is the
-age of the first message that it has not read: a session that has nothing to read is not behind.
+It is counted on the timeline: the stored messages between its read position and the horizon that its
+subscriptions match. A bounded number of rows is looked at; beyond that `lag_messages` is what was found so
+far and `lag_messages_is_exact` false. `lag_seconds` is the age of the first message that it has not read: who
+has nothing to read is not behind.
 """
 
 from itertools import islice
@@ -21,14 +21,14 @@ from .values import shapes
 from .values.bodies import FieldError
 from .values.scalars import Since
 
-LOOK_ROWS = 10_000
-LIST_LOOK_ROWS = 1_000
-
 
 class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
     """The body of `:replay`: an instant, or a duration back from now."""
 
     since: Since
+
+
+REWIND = msgspec.json.Decoder(Rewind)
 
 
 def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:

@@ -28,7 +28,7 @@ from ...writer import Ask
 from ..access import over_quota
 from ..answers import asked, json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, Rewind, lag_of, position_of
+from ..lag import REWIND, Rewind, lag_of, position_of
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
@@ -45,9 +45,10 @@ ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)}"
 TEST_BYTES = 16
 """Of chance, in the id of a test."""
 TEST_WAIT_S = 1.0
+LOOK_ROWS = 10_000
+LIST_LOOK_ROWS = 1_000
 
 _ENDPOINT = msgspec.json.Decoder(EndpointRequest)
-_REWIND = msgspec.json.Decoder(Rewind)
 
 
 class EndpointRoutes:
@@ -177,7 +178,7 @@ class EndpointRoutes:
         """Set the read position back; it never moves forward."""
         name = request.match_info["name"]
         self._standing(request)
-        wish = await body_of(request, _REWIND)
+        wish = await body_of(request, REWIND)
         place = position_of(wish.since, self._clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:

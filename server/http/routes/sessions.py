@@ -1,5 +1,7 @@
 """`/v1/sessions`: who subscribes, how far each has read, and setting one back or forgetting it.
 
+Of one session at most 10,000 rows are looked at to count how far it is behind (../lag.py), in a list 1,000.
+
 A key sees the sessions of clients that have connected with it, and shared subscriptions of such alone; one
 with the scope admin sees all.
 
@@ -10,7 +12,6 @@ its members; it is deleted where it is made (routes/groups.py).
 
 from itertools import chain
 
-import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
@@ -25,7 +26,7 @@ from ...writer import Ask
 from ..access import Rights, owns, rights_of, sees_every_session
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
-from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, Rewind, lag_of, position_of
+from ..lag import REWIND, Rewind, lag_of, position_of
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
@@ -34,7 +35,8 @@ from ..values import shapes
 from ..values.scalars import PAGED
 from ..values.views import session_view
 
-_REWIND = msgspec.json.Decoder(Rewind)
+LOOK_ROWS = 10_000
+LIST_LOOK_ROWS = 1_000
 
 
 class SessionRoutes:
@@ -134,7 +136,7 @@ class SessionRoutes:
         """Set the read position back; it never moves forward."""
         name, rights = request.match_info["client_id"], rights_of(request)
         subscriber = self._subscriber(request)
-        wish = await body_of(request, _REWIND)
+        wish = await body_of(request, REWIND)
         place = position_of(wish.since, self._clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:

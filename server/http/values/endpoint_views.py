@@ -31,7 +31,7 @@ def endpoint_view(
         view["reason"] = row.gone
     if group is None or lag is None:
         return view
-    view["rate"] = group.keeping.rate or None
+    view["rate"] = group.keeping.rate or 0
     view["retry"] = {
         "max_attempts": group.in_force.max_attempts,
         "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],

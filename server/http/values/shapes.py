@@ -448,6 +448,31 @@ class SessionPage(TypedDict):
     next: Cursor | None
 
 
+class Group(Lag):
+    """Those who divide the messages of a filter, who may be nobody. Durations in seconds; 0: for ever."""
+
+    name: str
+    filter: str
+    state: Literal["active", "paused"]
+    members: list[Member]
+    left_at: NotRequired[Instant]
+    position: Position
+    in_flight: int
+    delivered: int
+    ack_timeout: float
+    max_attempts: int
+    backoff: list[float]
+    expiry: int
+    rate: float
+
+
+class GroupPage(TypedDict):
+    """Groups by name and filter."""
+
+    groups: list[Group]
+    next: Cursor | None
+
+
 # -- endpoints
 
 
@@ -468,8 +493,7 @@ class Retry(TypedDict):
 
 class Endpoint(TypedDict):
     """Where messages are posted, and how far it is. `headers`: their names; `timeout`: seconds; `rate`:
-    messages
-    a second, null: any number; `reason`: why the server has paused it."""
+    messages a second, 0: any number; `reason`: why the server has paused it."""
 
     name: str
     url: str
@@ -481,7 +505,7 @@ class Endpoint(TypedDict):
     timeout: float
     created_at: Instant
     changed_at: Instant
-    rate: NotRequired[float | None]
+    rate: NotRequired[float]
     retry: NotRequired[Retry]
     position: NotRequired[Position]
     lag_messages: NotRequired[int]

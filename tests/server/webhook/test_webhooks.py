@@ -358,7 +358,7 @@ async def test_an_endpoint_as_it_is_shown(server: Running, receiver: Receiver) -
     assert [one["name"] for one in listed["endpoints"]] == ["billing"]
     assert listed["next"] is None
     again = await server.call("PUT", "/v1/endpoints/billing", {"url": receiver.url()}, status=200)
-    assert (again.body["concurrency"], again.body["timeout"], again.body["rate"]) == (10, 1.0, None)
+    assert (again.body["concurrency"], again.body["timeout"], again.body["rate"]) == (10, 1.0, 0)
     assert again.body["headers"] == []
     assert again.body["secret"] == made["secret"]
     assert again.body["created_at"] == made["created_at"]
