@@ -14,7 +14,6 @@ What calls share
     timeline.py    the timeline as calls read it, out of reach of commit and store
     cursors.py     where the next page begins, as text
     selection.py   which rows a call asks for: selected, shown, counted
-    lag.py         how far a session or group is behind
     density.py     how many messages are pending in each stretch of time
     spread.py      the emptiest moment of a window
     lag.py        how far a session or group is behind, and what sets it back

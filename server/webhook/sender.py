@@ -17,7 +17,7 @@ from contextlib import suppress
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from ..config import Webhook
+from ..config import ConfigError, Webhook
 from .parcel import Parcel
 from .targets import Blocked, Sockets
 from .verdicts import Reply
@@ -61,16 +61,23 @@ class Lookup(AbstractResolver):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+def trusted(config: Webhook) -> ssl.SSLContext:
+    """What certificates of receivers are checked with. Raises ConfigError."""
+    try:
+        return ssl.create_default_context(cafile=config.tls_ca or None)
+    except (OSError, ValueError) as error:
+        raise ConfigError("webhook.tls_ca", f"cannot be used: {error}") from None
+
+
 class Sender:
     """Posts for all endpoints, on connections that they share by origin."""
 
-    def __init__(self, config: Webhook, lookup: AbstractResolver) -> None:
-        """On a running loop. `lookup` is closed with it. Raises OSError for `webhook.tls_ca`."""
+    def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: AbstractResolver) -> None:
+        """On a running loop. `authorities`: what certificates are checked with; `lookup` is closed with it."""
         self._lookup = lookup
-        trusted = ssl.create_default_context(cafile=config.tls_ca or None)
         connector = aiohttp.TCPConnector(
             limit=0,
-            ssl=trusted,
+            ssl=authorities,
             resolver=lookup,
             ttl_dns_cache=DNS_S,
             keepalive_timeout=IDLE_S,

@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -35,7 +34,7 @@ from ..writer import Ask, Busy, Rider, Writer
 from .door import EndpointDoor, Posts, Seat, UrlDoor
 from .parcel import Parcel, headers_for
 from .registry import Endpoint, Registry, rotated
-from .sender import Lookup, Sender
+from .sender import Lookup, Sender, trusted
 from .targets import TargetError, check_allowed, checked_url, is_url
 from .verdicts import Outcome, Reply, Verdict
 
@@ -47,9 +46,6 @@ TRIES = 10
 """Endpoints that are tried out at a time."""
 EXPIRY_S = 0xFFFF_FFFF
 """An endpoint stays until somebody drops it."""
-
-
-NOTHING_YET = MappingProxyType(dict.fromkeys(Outcome, 0))
 
 
 class Unknown(LookupError):
@@ -80,6 +76,13 @@ class Standing(NamedTuple):
     group: Group | None
 
 
+class Outlets(NamedTuple):
+    """What posts. URLs have one of their own, so that names which take long to look up hold up no endpoint."""
+
+    endpoints: Posts
+    urls: Posts
+
+
 class Webhooks(Rider):
     """The endpoints of one server."""
 
@@ -93,14 +96,16 @@ class Webhooks(Rider):
         clock: Clock,
         real: Clock,
     ) -> None:
-        """`real`: the machine's clock, where `clock` is a simulated one."""
+        """`real`: the machine's clock, where `clock` is a simulated one. Raises ConfigError."""
         self.registry = registry
         self._broker = broker
         self._ask = ask
         self._config = config
         self._clock = clock
         self._real = real
-        self._posts: Posts | None = None
+        self._trusted = trusted(config) if config.enabled else None
+        self._outlets: Outlets | None = None
+        """None: it is not running, or may post nothing."""
         self._doors: dict[str, EndpointDoor] = {}
         self._url_door: UrlDoor | None = None
         self._tries = 0
@@ -110,21 +115,21 @@ class Webhooks(Rider):
     # -- life
 
     async def start(self) -> None:
-        """Open the doors. Raises OSError for `webhook.tls_ca`."""
-        if not self._config.enabled:
+        """Open the doors."""
+        if self._trusted is None:
             return
-        self._posts = Posts(Sender(self._config, Lookup()), self._real)
+        made = [Posts(Sender(self._config, self._trusted, Lookup()), self._real) for _ in Outlets._fields]
+        self._outlets = Outlets(*made)
         self._follow()
 
     async def stop(self) -> None:
         """Take no more, and wait a little for what is under way."""
         doors = [*self._doors.values(), *((self._url_door,) if self._url_door else ())]
         self._doors, self._url_door = {}, None
-        posts, self._posts = self._posts, None
+        outlets, self._outlets = self._outlets, None
         for door in doors:
             door.is_closing = True
-        if posts is not None:
-            await posts.close(FINISH_S)
+        await asyncio.gather(*[posts.close(FINISH_S) for posts in outlets or ()])
         for door in doors:
             door.seat.leave()
         for task in self._pausing:
@@ -143,16 +148,18 @@ class Webhooks(Rider):
     @property
     def under_way(self) -> int:
         """Posts."""
-        return 0 if self._posts is None else len(self._posts)
+        return sum(map(len, self._outlets or ()))
 
     @property
     def posted(self) -> Mapping[Outcome, int]:
         """How many posts since the start came to what."""
-        return NOTHING_YET if self._posts is None else self._posts.outcomes
+        every = [posts.outcomes for posts in self._outlets or ()]
+        return {outcome: sum(one[outcome] for one in every) for outcome in Outcome}
 
     def _follow(self) -> None:
         """A door for each endpoint that has a group, and for no other."""
-        if self._posts is None:
+        outlets = self._outlets
+        if outlets is None:
             return
         for name in [name for name in self._doors if self.registry.get(name) is None]:
             self._doors.pop(name).seat.leave()
@@ -161,10 +168,10 @@ class Webhooks(Rider):
             if door is not None:
                 door.endpoint = endpoint
             if door is None or not door.seat.is_in:
-                self._open(endpoint, self._posts)
+                self._open(endpoint, outlets.endpoints)
         if self._url_door is None and self._group(URLS) is not None:
             seat = Seat(self._broker, endpoint_text(URLS))
-            self._url_door = UrlDoor(self._config, seat, self._posts, node=self._broker.node)
+            self._url_door = UrlDoor(self._config, seat, outlets.urls, node=self._broker.node)
             seat.enter(self._url_door)
 
     def _open(self, endpoint: Endpoint, posts: Posts) -> None:
@@ -324,11 +331,11 @@ class Webhooks(Rider):
         endpoint = self.registry.get(name)
         if endpoint is None:
             raise Unknown(name)
-        if self._posts is None:
+        if self._outlets is None:
             raise Refused("deliver_to", "nothing is posted here (webhook.enabled)")
         if self._tries >= TRIES:
             raise TooMany
-        now_ms = self._posts.now_ms
+        now_ms = self.now_ms
         headers = headers_for(
             message,
             body,
@@ -340,6 +347,6 @@ class Webhooks(Rider):
         )
         self._tries += 1
         try:
-            return await self._posts.post(Parcel(endpoint.url, headers, body, endpoint.timeout_s))
+            return await self._outlets.endpoints.post(Parcel(endpoint.url, headers, body, endpoint.timeout_s))
         finally:
             self._tries -= 1

@@ -11,9 +11,9 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from server.config import Webhook
+from server.config import ConfigError, Webhook
 from server.webhook.parcel import Parcel
-from server.webhook.sender import Lookup, Sender
+from server.webhook.sender import Lookup, Sender, trusted
 from server.webhook.verdicts import Reply
 from tests.support.receiver import (
     OK,
@@ -65,7 +65,7 @@ class Names(AbstractResolver):
 
 @asynccontextmanager
 async def sending(config: Webhook = INNER, names: AbstractResolver | None = None) -> AsyncIterator[Sender]:
-    sender = Sender(config, names or Lookup())
+    sender = Sender(config, trusted(config), names or Lookup())
     try:
         yield sender
     finally:
@@ -219,6 +219,12 @@ async def test_one_that_is_known_is_taken_for_its_name_alone() -> None:
     async with receiving(context()) as receiver, sending(known, Names("127.0.0.1")) as sender:
         url = f"https://other.example:{receiver.port}/"
         assert (await sender.post(parcel(url))).fault.startswith("TLS: ")
+
+
+@pytest.mark.parametrize("text", ["/nowhere.pem", __file__])
+def test_authorities_that_cannot_be_read_name_their_setting(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"webhook\.tls_ca"):
+        trusted(Webhook(tls_ca=text))
 
 
 async def test_tls_to_who_speaks_none() -> None:
