@@ -35,8 +35,7 @@ from .errors import Corrupt
 from .read import Reader
 from .record import Record, Retry, addressee_of, decode, encode, is_stub
 from .retry_index import does_wait, spots
-from .store import Table
-from .tables import FORMAT_OF_RETRIES, META_RETRIES, Spot
+from .tables import FORMAT_OF_RETRIES, Spot
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +60,6 @@ def put_retry(commit: Commit, record: Record, *, is_owed: bool) -> Position:
     commit.placed(1, record.owner)
     commit.note_retry(MessageId(record.id), record.retry.addressee, row)
     commit.raise_format(FORMAT_OF_RETRIES)
-    if commit.get(Table.META, META_RETRIES) is None:
-        commit.row(Table.META, META_RETRIES, b"")
     return id_position(row)
 
 

@@ -73,7 +73,7 @@ class Sender:
     """Posts for all endpoints, on connections that they share by origin."""
 
     def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: AbstractResolver) -> None:
-        """On a running loop. `authorities`: what certificates are checked with; `lookup` is closed with it."""
+        """On a running loop. `authorities`: what certificates are checked with. `lookup` is closed too."""
         self._lookup = lookup
         connector = aiohttp.TCPConnector(
             limit=0,

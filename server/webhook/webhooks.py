@@ -77,7 +77,7 @@ class Standing(NamedTuple):
 
 
 class Outlets(NamedTuple):
-    """What posts. URLs have one of their own, so that names which take long to look up hold up no endpoint."""
+    """What posts. URLs have one of their own: names that take long to look up hold up no endpoint."""
 
     endpoints: Posts
     urls: Posts

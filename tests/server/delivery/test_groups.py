@@ -12,7 +12,7 @@ from shards import keys
 from shards.commit import Commit
 from shards.recover import format_of
 from shards.store import Table
-from shards.tables import FORMAT_OF_GROUPS, encode_row, group_of
+from shards.tables import FORMAT_OF_GROUPS, META_RETRIES, encode_row, group_of
 from shards.verify import verify_tables
 from tests.support.keyed import Keyed
 from tests.support.rig import START_MS, Peer, Rig, config
@@ -342,3 +342,12 @@ def test_a_group_of_a_key_that_is_revoked_is_kept_for_the_next_of_its_name(tmp_p
     assert not group.may_receive(b"jobs/x")
     rig.add("app")
     assert group.may_receive(b"jobs/x")
+
+
+def test_a_store_that_gets_its_format_by_a_group_finds_its_retries_by_message() -> None:
+    """None was there before, so none is missing."""
+    rig = Rig()
+    joined(rig)
+    assert rig.store.get(Table.META, META_RETRIES) == b""
+    rig.crash()
+    assert rig.store.get(Table.META, META_RETRIES) == b""
