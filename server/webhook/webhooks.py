@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -120,7 +121,18 @@ class Webhooks(Rider):
             return
         made = [Posts(Sender(self._config, self._trusted, Lookup()), self._real) for _ in Outlets._fields]
         self._outlets = Outlets(*made)
+        await self._mend()
         self._follow()
+
+    async def _mend(self) -> None:
+        """An endpoint whose group could not be read begins anew, from now on and by the settings."""
+        for endpoint in list(self.registry):
+            if self._group(endpoint.name) is None:
+                log.error("endpoint %s has lost its place: it begins anew", endpoint.name)
+                try:
+                    await self._ask(partial(self._open_group, name=endpoint.name, terms=Terms(), rate=None))
+                except (Refused, Busy, StoreFailed) as error:
+                    log.error("endpoint %s: nothing is posted to it: %s", endpoint.name, error)
 
     async def stop(self) -> None:
         """Take no more, and wait a little for what is under way."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from shards.rocks import RocksStore
+from shards.store import Table
 from tests.support.http import Http, http
 from tests.support.receiver import Behave, Receiver, answer, receiving, silent
 from tests.support.server import serving
@@ -138,3 +140,22 @@ async def test_where_nothing_is_posted_nothing_is_lost(tmp_path: Path) -> None:
             assert await server.stopped() == 0
         async with serving(data, settings=SETTINGS):
             assert (await receiver.posts(1))[0].body == b"x"
+
+
+async def test_an_endpoint_whose_place_is_lost_begins_anew(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with receiving() as receiver:
+        async with serving(data, settings=SETTINGS) as server, http(server.url) as calls:
+            await prepare(calls, receiver)
+            assert await server.stopped() == 0
+        store = RocksStore(data)
+        batch = store.batch()
+        batch.delete(Table.SESSIONS, b"\0share/$endpoint/hook")
+        batch.delete(Table.CURSORS, b"\0share/$endpoint/hook")
+        store.write(batch)
+        store.flush()
+        store.close()
+        async with serving(data, settings=SETTINGS) as server, http(server.url) as calls:
+            await calls.schedule("a", "x", deliver_to="hook")
+            await receiver.posts(1)
+            assert "has lost its place" in server.output
