@@ -194,10 +194,13 @@ class Group(Subscriber):
             self.owner, self.rights, self.client = member.owner, member.rights, member.session.client_id
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
+        session = self.session
+        if session.finished and message.position in session.finished:
+            return True
         if self.pace is not None and not self._is_in_time(self.pace):
             return False
         member = self.rota.next(message)
-        if member is None or not self.session.has_room:
+        if member is None or not session.has_room:
             return False
         if not member.may_receive(message.record.topic):
             return True  # of those who are here nobody may: it is nobody's
