@@ -13,7 +13,9 @@ that subscribe over MQTT and those that pull share a group's messages.
 the message, after a restart of the server. Concurrent calls of one turn of the event loop travel together, at
 most 1,000 in a request.
 
-What has waited here for as long as its lease is dropped: another is to do it by now. What still waits here
+What waits here for the loop is held: its lease is extended when the loop comes back for the next message and
+half of it is over. So a job may take half a lease, or says `extend` itself, however many wait behind it. Of a
+loop that does not come back in time they are dropped: others are to do them by now. What still waits here
 when the pull is closed is given back at once.
 """
 
@@ -175,7 +177,8 @@ class Pull:
         self._body: Json = {"max": max, "wait": span(wait), "lease": span(lease)}
         if topic_filter is not None:
             self._body["filter"] = topic_filter
-        self._here: deque[tuple[Pulled, float]] = deque()  # with the moment at which it is not ours any more
+        self._here: deque[Pulled] = deque()  # of one answer
+        self._until_s = 0.0  # when these are not ours any more
         self._asking = asyncio.Lock()
         self._poll: asyncio.Future[list[Json]] | None = None
         self._has_answered = False
@@ -188,10 +191,9 @@ class Pull:
         loop = asyncio.get_running_loop()
         while not self._closed.is_set():
             async with self._asking:
-                while self._here:
-                    pulled, until_s = self._here.popleft()
-                    if loop.time() < until_s:
-                        return pulled
+                await self._hold(loop)
+                if self._here:
+                    return self._here.popleft()
                 await self._ask(loop)
         raise StopAsyncIteration
 
@@ -210,8 +212,23 @@ class Pull:
             self._poll.cancel()
         left, self._here = self._here, deque()
         with contextlib.suppress(Error):  # then their leases end by themselves
-            await asyncio.gather(*(pulled.nack(0, "not wanted any more") for pulled, _ in left))
+            await asyncio.gather(*(pulled.nack(0, "not wanted any more") for pulled in left))
         await self._leases.close()
+
+    async def _hold(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Drop what is not ours any more; extend the leases of what waits here when half of them is over."""
+        now_s = loop.time()
+        if now_s >= self._until_s:
+            self._here.clear()
+        elif self._here and now_s >= self._until_s - self._lease_s / 2:
+            waiting = tuple(self._here)
+            try:
+                are_held = await asyncio.gather(*(each.extend(self._lease_s) for each in waiting))
+            except (Unreachable, Refused):
+                return
+            if not self._closed.is_set():
+                self._here = deque(each for each, is_held in zip(waiting, are_held, strict=True) if is_held)
+                self._until_s = now_s + self._lease_s
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         """Until something has come."""
@@ -231,8 +248,8 @@ class Pull:
                 found = []
             else:
                 self._has_answered = True
-            until_s = loop.time() + self._lease_s
-            self._here.extend((Pulled(raw, self._leases), until_s) for raw in found)
+            self._until_s = loop.time() + self._lease_s
+            self._here.extend(Pulled(raw, self._leases) for raw in found)
             if not found and loop.time() - asked_s < _AT_ONCE_S:
                 await asyncio.sleep(self._transport.retry.wait_s(fruitless))
                 fruitless += 1

@@ -137,7 +137,7 @@ class Worker:
         self._jobs: list[_Job] = []
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
-        self._is_stopped = asyncio.Event()
+        self._stop: asyncio.Event | None = None  # while it runs
 
     def on(
         self,
@@ -169,8 +169,12 @@ class Worker:
         return register
 
     def stop(self) -> None:
-        """Take no more; `run` returns when what runs has ended, at the latest after `grace`."""
-        self._is_stopped.set()
+        """Take no more; `run` returns when what runs has ended, at the latest after `grace`.
+
+        Called in the loop in which it runs. If it does not run it does nothing.
+        """
+        if self._stop is not None:
+            self._stop.set()
 
     async def run(self, client: Client | None = None, *, signals: bool = True) -> None:
         """Work until `stop()`, SIGTERM or SIGINT. `client`: where the worker was made without one.
@@ -180,6 +184,7 @@ class Worker:
         """
         if not self._jobs:
             raise ValueError("the worker has no handler; decorate one with @worker.on(filter)")
+        stop = self._stop = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
             client = self._client or client
             if client is None:
@@ -189,11 +194,11 @@ class Worker:
             wishes = [replace(job.wish, max_in_flight=self.concurrency) for job in self._jobs]
             deliveries = await stack.enter_async_context(client._open(wishes))
             _log.info("group %s: %s", self._group, ", ".join(job.wish.topic_filter for job in self._jobs))
-            await self._until_stopped(deliveries)
+            await self._until_stopped(deliveries, stop)
 
-    async def _until_stopped(self, deliveries: Subscription) -> None:
+    async def _until_stopped(self, deliveries: Subscription, stop: asyncio.Event) -> None:
         taking = asyncio.create_task(self._take(deliveries))
-        stopped = asyncio.create_task(self._is_stopped.wait())
+        stopped = asyncio.create_task(stop.wait())
         grace_s = self._grace_s
         try:
             await asyncio.wait({taking, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -112,6 +112,18 @@ async def test_what_waits_here_beyond_its_lease_is_dropped_and_the_rest_given_ba
         await anext(jobs)
 
 
+async def test_what_waits_here_is_held_while_the_loop_comes_back(client: fasti.Client, fake: Fake) -> None:
+    fake.due_work = [leased(n) for n in range(4)]
+    async with client.pull("workers", lease=0.4) as jobs:
+        got = [(await anext(jobs)).lease_id]
+        fake.leased.remove("L2")
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            got.append((await anext(jobs)).lease_id)
+    assert got == ["L0", "L1", "L3"], "2 was not ours any more"
+    assert sum(path.endswith(":extend") for _, path in fake.requests) == 2
+
+
 async def test_a_close_ends_a_loop_that_waits(client: fasti.Client, fake: Fake) -> None:
     async def forever() -> int:
         return len([job async for job in client.pull("workers")])
