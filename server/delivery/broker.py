@@ -515,6 +515,19 @@ class Broker:
         if flight is not None:
             self._finish(subscriber, flight)
 
+    def finish(self, group: Subscriber, packet_id: int) -> None:
+        """What a group has in flight under that id, with whomever, is done with."""
+        if group.session.ack(packet_id) is not None:
+            group.dirty.add(group)
+            self._ready.wake(group)
+
+    def put_back(self, member: Subscriber, packet_id: int) -> None:
+        """What a part of the server was sent has come to nobody: another is sent it, as if for the first
+        time."""
+        flight = member.session.flights.get(packet_id)
+        if flight is not None and flight.loan is not None:
+            self.groups.put_back(member, flight)
+
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""
         subscriber.session.ack(flight.packet_id)

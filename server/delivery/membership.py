@@ -157,6 +157,18 @@ class Membership:
             group.returned(member, lent, is_acked=is_acked)
             self._ready.wake(group)
 
+    def put_back(self, member: Subscriber, lent: Flight) -> None:
+        """Nobody was sent what the member has: it goes to another, and was no attempt."""
+        loan = lent.loan
+        assert loan is not None, "it came by a group"
+        group = self._by_text.get(loan.share)
+        member.session.ack(lent.packet_id)
+        if group is not None:
+            if loan.flight is not None and not loan.is_overdue:
+                loan.flight.attempts -= 1
+            group.returned(member, lent, is_acked=False)
+            self._pause(group)
+
     def forget(self, member: Subscriber) -> None:
         """Its session is over, with what it still has in flight."""
         for flight in member.session.flights.values():

@@ -1,0 +1,65 @@
+"""A lease as text: `lease_id`, opaque to who has it, enough to find what was leased.
+
+    version  1 byte                       packet id  2   of the delivery to the group's seat (seat.py)
+    shard    4   signed, -1: not stored   position  12   of the row that was leased
+    message 16   its id                   text      the rest: `$share/group/filter`
+
+in base64url without padding. While the server runs the packet id finds the delivery at once. After a restart
+it means nothing: then the position finds what the group has in flight. When that has gone on, as a retry at a
+later position or as a dead letter, the message's id finds it there.
+
+It is no secret and no proof. Who may lease of the group may ack what is leased of it.
+"""
+
+import struct
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error
+from typing import NamedTuple
+
+from timeline.filters import TopicError, parse_share
+from timeline.position import MessageId, Position
+
+_VERSION = 1
+_HEAD = struct.Struct(">BHi12s16s")
+
+
+class BadLeaseId(ValueError):
+    """It is not one of this server's."""
+
+
+class LeaseId(NamedTuple):
+    """What was leased. `packet_id` 0: at QoS 0, done with when it was given."""
+
+    text: str
+    packet_id: int
+    position: Position
+    shard: int
+    message: MessageId
+
+
+def lease_text(lease: LeaseId) -> str:
+    place, message = lease.position.to_bytes(12, "big"), lease.message.to_bytes(16, "big")
+    head = _HEAD.pack(_VERSION, lease.packet_id, lease.shard, place, message)
+    return urlsafe_b64encode(head + lease.text.encode()).rstrip(b"=").decode()
+
+
+def parse_lease(text: str) -> LeaseId:
+    """Raises BadLeaseId."""
+    try:
+        raw = text.encode("ascii")
+        data = urlsafe_b64decode(raw + b"=" * (-len(raw) % 4))
+        version, packet_id, shard, place, message = _HEAD.unpack_from(data)
+        share = data[_HEAD.size :].decode()
+        group, _ = parse_share(share)
+    except (UnicodeError, Error, struct.error, TopicError):
+        raise BadLeaseId("is not a lease_id") from None
+    lease = LeaseId(
+        share,
+        packet_id,
+        Position(int.from_bytes(place, "big")),
+        shard,
+        MessageId(int.from_bytes(message, "big")),
+    )
+    if version != _VERSION or group is None or lease_text(lease) != text:
+        raise BadLeaseId("is not a lease_id")
+    return lease

@@ -1,0 +1,408 @@
+"""The verbs of pull: lease messages of groups, ack them, give them back, hold on to them.
+
+A call for messages waits in a seat (seat.py) of each group that it asks; what the group gives is its. It is
+answered when it is full, or has something and there is no more at once: at the end of the round, unless its
+groups go on reading in the next one; or with nothing when it has waited long enough. Before that the cursors of the groups are made
+durable: a lease outlives a kill, as far as its ack is concerned.
+
+    call comes      waits in its seats; their groups read on                 (a round)
+    is given        end of the round: leases set, cursors on their way       (a sync)
+    is durable      answered; if nobody is there any more, given back
+
+What is acked is ended at once and answered when the cursors of its groups are durable; all that ask share a
+batch. An ack counts whoever has the message by then. What a lease names is found by its packet id, else by
+its position among what the group has in flight, of which a map is made once a call, else among what waits to
+be sent again or has died.
+
+Bounds: `limits.waiting_pulls` calls wait in all, of one name as many as they leave free for others; what has
+been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it is. A call whose
+client has gone, or whose key may not subscribe to the filter any more, waits no longer.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from shards.errors import StoreFailed
+from timeline.filters import parse_share
+from timeline.position import Position
+
+from ..clock import Clock
+from ..config import Config
+from ..delivery.broker import Broker, Nacked
+from ..delivery.shared import Group
+from ..delivery.subscriber import Rights, Subscriber
+from ..writer import Busy
+from .call import Answer, Call, Given, Leased, Wish
+from .lease_id import LeaseId
+from .seat import Seat
+
+LEASE_MS = 30_000
+"""Of a group that has no `ack_timeout`."""
+LOOK_S = 0.25
+"""How often it is looked whether calls still have somebody who waits."""
+IDLE_S = 5.0
+"""How long a seat stays where nobody waits and nothing is leased."""
+MORE_S = 0.02
+"""How long a call that has something waits for groups that read on at once, ..."""
+LATE_S = 1.0
+"""... and one that has nothing yet, beyond its end."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What has become of the leases that a call named."""
+
+    done: int = 0
+    dead: int = 0
+    """Of these, how many are dead letters now."""
+    gone: list[LeaseId] = field(default_factory=list)
+    """Nothing was to be done: finished before, or another's."""
+    until_ms: int = 0
+    error: Exception | None = None
+
+
+Done = Callable[[Settled], None]
+Place = tuple[Subscriber, int]
+"""Who has something in flight, and under which packet id."""
+
+
+class Pull:
+    """All calls of a server. `leased`: messages given out since the start."""
+
+    def __init__(self, broker: Broker, clock: Clock, config: Config, wake: Callable[[], None]) -> None:
+        """`wake`: plans a round."""
+        self._broker = broker
+        self._clock = clock
+        self._waiting_max = config.limits.waiting_pulls
+        self._max_bytes = config.http.buffered_bytes
+        self._wake = wake
+        self._seats: dict[str, dict[Rights | None, Seat]] = {}
+        """By the group's text, one for each key. None is empty."""
+        self._waiting: dict[Call, tuple[Seat, ...]] = {}
+        self._of_name: Counter[str] = Counter()
+        """How many of these ask groups of each name; none is 0."""
+        self._begun: dict[Call, float] = {}
+        """Those of them that have been given something, and since when, monotonic."""
+        self._ends: list[tuple[float, int, Call]] = []
+        """A heap of when they have waited long enough; some have been answered."""
+        self._count = 0
+        self._look_at = 0.0
+        self._is_stopping = False
+        self.held_bytes = 0
+        """Of messages that have been given to calls and are not answered."""
+        self.leased = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return len(self._waiting)
+
+    # -- lease
+
+    def lease(
+        self,
+        name: str,
+        texts: Sequence[str],
+        rights: Rights | None,
+        wish: Wish,
+        is_gone: Callable[[], bool],
+        answered: Callable[[Answer], None],
+    ) -> Call:
+        """Have messages of these groups given, all of this name. Raises Busy.
+
+        What it is answered with counts as held until `release`.
+        """
+        waiting = self._of_name[name]
+        if waiting and waiting >= self._waiting_max - len(self._waiting):
+            raise Busy(f"{waiting} calls wait for messages of {name[:64]!r}, as many as are left for others")
+        if len(self._waiting) >= self._waiting_max:
+            raise Busy(f"{self._waiting_max} calls wait for messages, as many as limits.waiting_pulls")
+        wait_s = 0 if self._is_stopping else wish.wait_ms / 1_000
+        call = Call(wish, self._clock.mono() + wait_s, is_gone, answered)
+        seats = tuple(self._seat(text, rights) for text in texts)
+        self._waiting[call] = seats
+        self._of_name[name] += 1
+        self._count += 1
+        heappush(self._ends, (call.until_s, self._count, call))
+        for seat in seats:
+            seat.waiting[call] = None
+            seat.idle_s = None
+            self._broker.read_on(seat.member)
+        self._wake()
+        return call
+
+    def release(self, call: Call) -> None:
+        """The answer is made, or given up."""
+        self.held_bytes -= call.bytes
+        call.bytes = 0
+        self._wake_seats()
+
+    def put_back(self, call: Call) -> None:
+        """What the call was answered with will not be read: others are given it, as if it never had been."""
+        for given in call.given:
+            if given.packet_id:
+                self._broker.put_back(given.member, given.packet_id)
+
+    def step(self) -> None:
+        """At the end of a round: answer whom there is something to say to."""
+        now_s = self._clock.mono()
+        for call, since_s in list(self._begun.items()):
+            if call.is_full or now_s >= since_s + MORE_S or not self._may_come(call):
+                self._answer(call)
+        while self._ends and (self._ends[0][2] not in self._waiting or self._ends[0][0] <= now_s):
+            until_s, _, call = self._ends[0]
+            if call in self._waiting:
+                if now_s < until_s + LATE_S and self._may_come(call):
+                    break
+                self._answer(call)
+            heappop(self._ends)
+        if now_s >= self._look_at:
+            self._look_at = now_s + LOOK_S
+            self._look(now_s)
+
+    def wait_s(self) -> float:
+        """How long until a call has waited long enough."""
+        return self._ends[0][0] - self._clock.mono() if self._ends else LOOK_S
+
+    def stop(self) -> None:
+        """The server stops: who waits is answered, and nobody waits any more."""
+        self._is_stopping = True
+        for call in list(self._waiting):
+            self._answer(call)
+
+    def _seat(self, text: str, rights: Rights | None) -> Seat:
+        seats = self._seats.setdefault(text, {})
+        seat = seats.get(rights)
+        if seat is None or seat.is_closed:
+            if seat is not None:
+                self._dismiss(seat)
+                seats = self._seats.setdefault(text, {})
+            seat = Seat(self._broker, text, rights, has_room=self._has_room, took=self._took)
+            seats[rights] = seat
+        return seat
+
+    def _dismiss(self, seat: Seat) -> None:
+        seats = self._seats[seat.text]
+        del seats[seat.rights]
+        if not seats:
+            del self._seats[seat.text]
+        self._broker.dismiss(seat.member, is_clean=True)
+
+    def _has_room(self) -> bool:
+        return self.held_bytes < self._max_bytes
+
+    def _took(self, call: Call, size: int) -> None:
+        self.held_bytes += size
+        self._begun.setdefault(call, self._clock.mono())
+        if call.is_full:
+            for seat in self._waiting[call]:
+                seat.waiting.pop(call, None)
+
+    def _wake_seats(self) -> None:
+        """There may be room for answers again."""
+        for seats in self._seats.values():
+            for seat in seats.values():
+                if seat.waiting:
+                    self._broker.read_on(seat.member)
+
+    def _may_come(self, call: Call) -> bool:
+        """Whether one of its groups waits for its turn to read on."""
+        return any(group.is_ready for seat in self._waiting[call] for group in seat.member.bound())
+
+    def _leave(self, call: Call) -> None:
+        """It waits no more."""
+        seats = self._waiting.pop(call)
+        self._begun.pop(call, None)
+        name = parse_share(seats[0].text)[0] or ""
+        self._of_name[name] -= 1
+        if not self._of_name[name]:
+            del self._of_name[name]
+        for seat in seats:
+            seat.waiting.pop(call, None)
+
+    def _answer(self, call: Call) -> None:
+        """With what it has been given, once that is durable."""
+        self._leave(call)
+        if not call.given:
+            call.answered(())
+            return
+        leased = [self._leased(given, call.wish.lease_ms) for given in call.given]
+        groups = {group for one in leased if (group := self._broker.groups.get(one.given.text)) is not None}
+        is_failed = False
+        open_groups = len(groups)
+
+        def stored(is_durable: bool) -> None:
+            nonlocal open_groups, is_failed
+            open_groups -= 1
+            is_failed = is_failed or not is_durable
+            if open_groups > 0:
+                return
+            if is_failed or call.is_gone():
+                self.put_back(call)
+                self.release(call)
+                call.answered(StoreFailed("leases are not durable") if is_failed else ())
+                return
+            self.leased += len(leased)
+            call.answered(leased)
+
+        if not groups:
+            open_groups = 1
+            stored(True)
+        for group in groups:
+            self._broker.store(group, stored)
+
+    def _leased(self, given: Given, lease_ms: int | None) -> Leased:
+        """The lease of it begins."""
+        if lease_ms is None:
+            group = self._broker.groups.get(given.text)
+            lease_ms = LEASE_MS if group is None or not group.ack_timeout_ms else group.ack_timeout_ms
+        if given.packet_id:
+            self._broker.extend(given.member, given.packet_id, lease_ms)
+        return Leased(given, self._clock.wall_ms() + lease_ms)
+
+    def _look(self, now_s: float) -> None:
+        """End calls that nobody waits for any more, or that may not; dismiss seats that stay empty."""
+        for call, seats in list(self._waiting.items()):
+            if call.is_gone() or not all(self._is_open(seat) for seat in seats):
+                self._answer(call)
+        for seat in [seat for seats in self._seats.values() for seat in seats.values()]:
+            if not seat.is_idle:
+                seat.idle_s = None
+            elif seat.idle_s is None:
+                seat.idle_s = now_s
+            elif now_s - seat.idle_s >= IDLE_S:
+                self._dismiss(seat)
+
+    def _is_open(self, seat: Seat) -> bool:
+        """Whether something may come to it."""
+        rights = seat.rights
+        if seat.is_closed or self._broker.groups.get(seat.text) is None:
+            return False
+        return rights is None or (rights.is_live and rights.may_subscribe(parse_share(seat.text)[1]))
+
+    # -- what becomes of leases
+
+    def ack(self, leases: Iterable[LeaseId], done: Done) -> None:
+        """They are done with; `done` when that is durable."""
+        settled = Settled()
+        touched: set[Group] = set()
+        held = _Held(self._seats)
+        late = []
+        for lease in leases:
+            group = self._broker.groups.get(lease.text)
+            if group is None:
+                settled.gone.append(lease)
+            elif not lease.packet_id or self._finish(lease, group, held):
+                settled.done += 1
+                touched.add(group)
+            else:
+                late.append((lease, group))
+        self._finish_late(late, settled, lambda: self._store(touched, settled, done))
+
+    def _finish(self, lease: LeaseId, group: Group, held: "_Held") -> bool:
+        """End what is in flight; False if that is not in flight under this position."""
+        found = self._flight(lease) or held.of(group).get(lease.position)
+        if found is None:
+            return False
+        holder, packet_id = found
+        if holder is group:
+            self._broker.finish(group, packet_id)
+        else:
+            self._broker.ack(holder, packet_id)
+        return True
+
+    def _flight(self, lease: LeaseId) -> Place | None:
+        """In whose hands it is, if it is the one that it was leased to."""
+        for seat in self._seats.get(lease.text, {}).values():
+            flight = seat.member.session.flights.get(lease.packet_id)
+            if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
+                return seat.member, lease.packet_id
+        return None
+
+    def nack(self, leases: Sequence[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
+        """They come again after so long, None: as the group has it; `done` when that is durable."""
+        settled, left = Settled(), 1
+
+        def nacked(lease: LeaseId, outcome: Nacked) -> None:
+            match outcome:
+                case Nacked.AGAIN:
+                    settled.done += 1
+                case Nacked.DEAD:
+                    settled.dead += 1
+                case Nacked.GONE:
+                    settled.gone.append(lease)
+                case Nacked.FAILED:
+                    settled.error = StoreFailed("a nack is not durable")
+            end()
+
+        def end() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done(settled)
+
+        for lease in leases:
+            found = self._flight(lease)
+            if found is None:
+                settled.gone.append(lease)
+                continue
+            left += 1
+            told = _telling(nacked, lease)
+            self._broker.nack(*found, delay_ms=delay_ms, reason=reason, done=told)
+        end()
+
+    def extend(self, leases: Iterable[LeaseId], lease_ms: int) -> Settled:
+        """They are who leased them's for so long from now."""
+        settled = Settled(until_ms=self._clock.wall_ms() + lease_ms)
+        for lease in leases:
+            found = self._flight(lease)
+            if found is not None and self._broker.extend(*found, lease_ms):
+                settled.done += 1
+            else:
+                settled.gone.append(lease)
+        return settled
+
+    def _store(self, groups: set[Group], settled: Settled, done: Done) -> None:
+        """Tell that it is done when these are durable."""
+        left = len(groups)
+
+        def stored(is_durable: bool) -> None:
+            nonlocal left
+            left -= 1
+            if not is_durable:
+                settled.error = StoreFailed("acks are not durable")
+            if not left:
+                done(settled)
+
+        if not groups:
+            done(settled)
+        for group in groups:
+            self._broker.store(group, stored)
+
+
+class _Held:
+    """Who has what of groups in flight, by position: made once a call, for the groups that it is asked of."""
+
+    def __init__(self, seats: Mapping[str, Mapping[Rights | None, Seat]]) -> None:
+        self._seats = seats
+        self._made: dict[Group, dict[Position, Place]] = {}
+
+    def of(self, group: Group) -> dict[Position, Place]:
+        """The group itself, where it is none of our seats that has it."""
+        found = self._made.get(group)
+        if found is None:
+            found = _places(group)
+            for seat in self._seats.get(group.text, {}).values():
+                found |= _places(seat.member)
+            self._made[group] = found
+        return found
+
+
+def _places(holder: Subscriber) -> dict[Position, Place]:
+    return {flight.position: (holder, flight.packet_id) for flight in holder.session.flights.values()}
+
+
+def _telling(nacked: Callable[[LeaseId, Nacked], None], lease: LeaseId) -> Callable[[Nacked], None]:
+    return lambda outcome: nacked(lease, outcome)

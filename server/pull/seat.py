@@ -1,0 +1,85 @@
+"""The place among a group's members at which calls wait: a member without a client, one for each key.
+
+To the group it is a member like any other, whose link takes messages while a call waits. What comes fills the
+call that has waited longest. The rights of the member are those of the key, so that what the key may not have
+goes to another.
+"""
+
+from collections.abc import Callable
+
+from timeline.session import Subscription
+
+from ..delivery.broker import Broker
+from ..delivery.message import Message
+from ..delivery.subscriber import Closing, Rights
+from .call import Call, Given
+
+NAME = "(pull)"
+"""What the member is called where members are shown."""
+
+
+class Seat:
+    """A `Link` (server/delivery/subscriber.py)."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        text: str,
+        rights: Rights | None,
+        *,
+        has_room: Callable[[], bool],
+        took: Callable[[Call, int], None],
+    ) -> None:
+        """`has_room`: whether the answers under way leave room for one more message. `took`: a call has been
+        given one of so many bytes."""
+        self.text = text
+        self.rights = rights
+        self.waiting: dict[Call, None] = {}
+        """The one that has waited longest first; none is full."""
+        self.is_closed = False
+        """Nothing comes any more: a fault, or the group has been ended."""
+        self.idle_s: float | None = None
+        """Since when nobody waits and nothing is leased, monotonic."""
+        self._has_room = has_room
+        self._took = took
+        self.member = broker.enlist(self, text, name=NAME, rights=rights)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not self.member.session.flights
+
+    # -- Link
+
+    @property
+    def has_room(self) -> bool:
+        return bool(self.waiting) and not self.is_closed and self._has_room()
+
+    @property
+    def is_limited(self) -> bool:
+        return False
+
+    def takes(
+        self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
+    ) -> bool:
+        return True
+
+    def close(self, why: Closing) -> None:
+        self.is_closed = True
+
+    def send(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_retained: bool = False,
+        is_first: bool = False,
+    ) -> None:
+        call = next(iter(self.waiting))
+        attempt = message.attempts_before + max(1, attempt)
+        size = call.take(Given(self.text, self.member, packet_id, message, attempt))
+        self._took(call, size)
+
+    def release(self, packet_id: int) -> None:
+        raise AssertionError("nothing is sent at QoS 2")
