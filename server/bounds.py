@@ -29,6 +29,7 @@ from .auth.keyring import REMEMBERED
 from .codec.publish import CONNECT_BYTES
 from .config import Config
 from .delivery.broker import HOLD_BYTES
+from .delivery.membership import GROUP_WINDOW
 from .delivery.owed import PUT_OFF_BYTES
 from .delivery.owners import REMEMBERED_BYTES
 from .delivery.publishing import WISH_BYTES
@@ -61,6 +62,8 @@ TLS_BYTES = 256 << 10
 """What the event loop reads a TLS connection into: 26 KB of it are touched by a client that says little."""
 SESSION_BYTES = 4_500
 """One that is away, as it comes from disk, takes 4,050."""
+GROUP_BYTES = 7_000
+"""One without members, as it comes from disk, and what it is subscribed to."""
 SUBSCRIPTION_BYTES = 900
 """Besides its filter, which lies there twice: in the session and, level by level, in the trie."""
 FLIGHT_BYTES = 400
@@ -91,6 +94,9 @@ NOT_COUNTED = {
     "sessions.max_inflight_bytes": "the messages in flight are not kept",
     "sessions.max_attempts": "a number that each delivery has",
     "sessions.ack_timeout": "a time",
+    "sessions.ack_timeout_max": "a time",
+    "sessions.backoff": "times",
+    "sessions.group_expiry": "a time",
 }
 """`section.key` -> why it is not in the sum."""
 
@@ -306,6 +312,14 @@ def _of_sessions(config: Config) -> list[Bound]:
             f"{limits.subscriptions:,} x {SUBSCRIPTION_BYTES}, "
             f"filters 2 x {show_size(limits.subscription_bytes)}",
             ("limits.subscriptions", "limits.subscription_bytes"),
+            is_per_client=True,
+        ),
+        Bound(
+            "groups",
+            (GROUP_BYTES + FLIGHT_BYTES * GROUP_WINDOW) * limits.groups + 2 * limits.subscription_bytes,
+            f"{limits.groups:,} x ({GROUP_BYTES} + {GROUP_WINDOW:,} x {FLIGHT_BYTES}), "
+            f"filters 2 x {show_size(limits.subscription_bytes)}: nobody acks",
+            ("limits.groups", "limits.subscription_bytes"),
             is_per_client=True,
         ),
         Bound(

@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 from .kinds import (
     ADDRESS,
     ANONYMOUS,
+    ATTEMPTS,
+    BACKOFF,
     FILTERS,
     FLAG,
     HOSTS,
@@ -43,6 +45,8 @@ from .kinds import (
 )
 
 ENV_PREFIX = "FASTI__"
+GROUP_ATTEMPTS = 20
+"""Deliveries to a group after which a message is dead, where `sessions.max_attempts` is "auto"."""
 
 T = TypeVar("T")
 
@@ -170,8 +174,21 @@ class Sessions:
     expiry_max_ms: int = _key(MS, "7d")
     max_in_flight: int = _key(count(1, 65_535), 1_024)
     max_inflight_bytes: int = _key(size(0), 0)
-    max_attempts: int = _key(count(0), 0)
+    max_attempts: int | None = _key(ATTEMPTS, "auto")
     ack_timeout_ms: int = _key(MS_OR_NEVER, 0)
+    ack_timeout_max_ms: int = _key(MS, "12h")
+    backoff_ms: tuple[int, ...] = _key(BACKOFF, ["1s", "5s", "30s", "5m", "30m", "1h"])
+    group_expiry_ms: int = _key(MS_OR_NEVER, "1d")
+
+    @property
+    def session_attempts(self) -> int:
+        """Deliveries to a session after which a message is dead; 0: never."""
+        return self.max_attempts or 0
+
+    @property
+    def group_attempts(self) -> int:
+        """The same to a group."""
+        return GROUP_ATTEMPTS if self.max_attempts is None else self.max_attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +212,7 @@ class Limits:
     connect_timeout_ms: int = _key(MS, "10s")
     waiting_pulls: int = _key(count(1), 2_000)
     sessions: int = _key(count(1), 100_000)
+    groups: int = _key(count(1), 10_000)
     subscriptions_per_session: int = _key(count(1), 1_000)
     subscription_bytes_per_session: int = _key(size(1 << 10), "256KiB")
     subscriptions: int = _key(count(1), 1_000_000)
@@ -389,8 +407,20 @@ def _section(name: str, wishes: Mapping[str, tuple[object, str]]) -> Any:
 
 def _capped(config: Config) -> Config:
     """No session outlives what is kept for it."""
-    expiry_max_ms = min(config.sessions.expiry_max_ms, config.slices.retention_ms)
-    return replace(config, sessions=replace(config.sessions, expiry_max_ms=expiry_max_ms))
+    sessions = config.sessions
+    expiry_max_ms = min(sessions.expiry_max_ms, config.slices.retention_ms)
+    group_expiry_ms = min(sessions.group_expiry_ms, expiry_max_ms)
+    return replace(
+        config, sessions=replace(sessions, expiry_max_ms=expiry_max_ms, group_expiry_ms=group_expiry_ms)
+    )
+
+
+def _check_sessions(config: Config) -> None:
+    sessions = config.sessions
+    if sessions.ack_timeout_ms > sessions.ack_timeout_max_ms:
+        raise ConfigError("sessions.ack_timeout_max", "must not be below sessions.ack_timeout")
+    if max(sessions.backoff_ms) > config.limits.max_delay_ms:
+        raise ConfigError("sessions.backoff", "must have no step above limits.max_delay")
 
 
 def _check_together(config: Config) -> None:
@@ -404,6 +434,7 @@ def _check_together(config: Config) -> None:
     ):
         if limits.max_payload >= bound:
             raise ConfigError(key, f"must be above limits.max_payload ({show_size(limits.max_payload)})")
+    _check_sessions(config)
     if (
         any(listener.scheme in ("mqtts", "wss") for listener in config.mqtt.listen)
         and not config.mqtt.tls_cert

@@ -111,7 +111,9 @@ class Core:
         self.cursors = self.sessions.cursors
         self.owners = Owners(auth.may_send)
         ready = Ready(wake)
-        self.groups = Membership(self.sessions, self.cursors, horizon, self.router, self.owed, ready)
+        self.groups = Membership(
+            self.sessions, self.cursors, horizon, self.router, self.owed, ready, config.sessions
+        )
         self.dispatch = Dispatch(
             horizon,
             self.wheel,
@@ -145,7 +147,7 @@ class Core:
             self.groups,
             self.dead,
             self.owners,
-            max_attempts=config.sessions.max_attempts,
+            max_attempts=config.sessions.session_attempts,
             wall_ms=clock.wall_ms,
             dispatched_ms=writer.dispatched_ms,
         )

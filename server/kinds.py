@@ -249,11 +249,28 @@ def _some_ms(value: object) -> int:
     return _bounded(_read_ms(value), 1, None)
 
 
+def _read_attempts(value: object) -> int | None:
+    """A number, or None: what is usual."""
+    return None if value == "auto" else _bounded(_read_int(value), 0, None)
+
+
+def _read_backoff(value: object) -> tuple[int, ...]:
+    """A list of durations; from a variable as JSON, or with commas between."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.startswith("[") else [part.strip() for part in value.split(",")]
+    if not isinstance(value, list) or not 0 < len(value) <= BACKOFF_STEPS_MAX:
+        raise KindError(f"a list of 1 to {BACKOFF_STEPS_MAX} durations is expected")
+    return tuple(_read_ms(item) for item in value)
+
+
+BACKOFF_STEPS_MAX = 32
 SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 ADDRESS = Kind(_read_address)
 ANONYMOUS = Kind(_read_anonymous, _show_anonymous)
 HOSTS = Kind(_read_hosts, lambda hosts: json.dumps(list(hosts)))
 LISTENERS = Kind(_read_listeners, _show_listeners)
+ATTEMPTS = Kind(_read_attempts, lambda number: "auto" if number is None else str(number))
+BACKOFF = Kind(_read_backoff, lambda steps: json.dumps([_show_ms(step) for step in steps]))
 FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))
 FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
 MS = Kind(_some_ms, _show_ms)

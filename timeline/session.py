@@ -109,6 +109,29 @@ class Resends:
         self._flights.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a subscription wants its deliveries tried; None: as the server's settings have it."""
+
+    ack_timeout_ms: int | None = None
+    """How long a delivery may stay unacked before it comes again; 0: for ever."""
+    max_attempts: int | None = None
+    """Deliveries after which an unacked message is dead; 0: never."""
+    backoff_ms: tuple[int, ...] | None = None
+    """How long after each failed attempt the next one comes; the last one holds for all that follow."""
+
+    def changed_by(self, said: "Terms") -> "Terms":
+        """These, but for what `said` says."""
+        return Terms(
+            self.ack_timeout_ms if said.ack_timeout_ms is None else said.ack_timeout_ms,
+            self.max_attempts if said.max_attempts is None else said.max_attempts,
+            self.backoff_ms if said.backoff_ms is None else said.backoff_ms,
+        )
+
+
+USUAL = Terms()
+
+
 @dataclass(slots=True)
 class Subscription:
     """A filter of a session; it matches positions later than `since`."""
@@ -121,6 +144,7 @@ class Subscription:
     identifier: int = 0
     asked: int = 0
     """When it last asked for what is retained (timeline/asked.py); 0: never."""
+    terms: Terms = USUAL
 
 
 class Session:

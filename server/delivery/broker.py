@@ -3,6 +3,8 @@
     claim, begin, resume    a client has come: its session, durable, then sent what it has missed
     leave, drop, rewind     it has gone; its session ends; it reads again from an earlier position
     subscribe, unsubscribe  with what is retained
+    open_group              a group, with nobody in it
+    enlist, dismiss         a part of the server is a member of a group
     review                  rules are others now
     publish, after_publishes
     ack, received, complete, pass_over      what the client says of a message that it was sent
@@ -23,7 +25,7 @@ from shards.store import Table
 from timeline.filters import SHARE_PREFIX, covers, parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position, position
-from timeline.session import Flight, Subscription
+from timeline.session import USUAL, Flight, Subscription, Terms
 
 from ..clock import Clock
 from ..config import Config
@@ -39,7 +41,9 @@ from .ready import Ready
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions, TooManySessions
-from .subscriber import Closing, Link, Rights, Subscriber, Will
+from .shared import Group
+from .subscriber import Closing, Inside, Link, Rights, Subscriber, Will
+from .terms import UNSAID, Keeping
 from .wills import Wills
 
 log = logging.getLogger(__name__)
@@ -54,6 +58,10 @@ class Denial(Enum):
 
     NOT_ALLOWED = auto()
     OVER_QUOTA = auto()
+
+
+class UnknownGroup(LookupError):
+    """No group is there under that text."""
 
 
 class Receipt(Enum):
@@ -394,8 +402,17 @@ class Broker:
             return Denial.OVER_QUOTA
         return None
 
-    def subscribe(self, subscriber: Subscriber, wanted: Subscription, replay_from: Position | None) -> bool:
-        """Add or replace; takes effect at once. True if the filter is new to the session."""
+    def subscribe(
+        self,
+        subscriber: Subscriber,
+        wanted: Subscription,
+        replay_from: Position | None,
+        keeping: Keeping = UNSAID,
+    ) -> bool:
+        """Add or replace; takes effect at once. True if the filter is new to the session.
+
+        `keeping`: what is said of the group, if the filter is one's.
+        """
         if replay_from is not None:
             replay_from = max(replay_from, self._replay.floor)
         if wanted.filter not in subscriber.session.subscriptions:
@@ -404,7 +421,7 @@ class Broker:
             subscriber.session.subscribe(wanted, self.horizon)
             if replay_from is not None and wanted.filter not in self.groups:
                 wanted.since = min(wanted.since, replay_from)
-            is_new = self.groups.join(subscriber, wanted.filter, wanted)
+            is_new = self.groups.join(subscriber, wanted.filter, wanted, keeping)
             subscriber.is_entangled = True
             self._cursors.dirty.add(subscriber.groups[wanted.filter])
             return is_new
@@ -437,11 +454,42 @@ class Broker:
             return False
         self.sessions.quota.discard((topic_filter,))
         if topic_filter in subscriber.groups:
-            self.groups.leave(subscriber, topic_filter)
+            self.groups.leave(subscriber, topic_filter, is_given_up=True)
             return True
         subscriber.asked.discard(topic_filter)
         self.router.discard(subscriber, topic_filter)
         return True
+
+    # -- groups
+
+    def open_group(self, commit: Commit, text: str, terms: Terms = USUAL, keeping: Keeping = UNSAID) -> Group:
+        """In the writer: a group that is there with nobody in it, made or changed, durable with this batch.
+
+        A new one begins at the horizon. What is not said is as the settings have it.
+        """
+        group = self.groups.open(text, self.horizon, terms, keeping)
+        self._cursors.store(commit, group)
+        return group
+
+    def enlist(self, link: Link, text: str, *, name: str, rights: Rights | None = None) -> Inside:
+        """Make a part of the server a member of a group, under a `name` that people see.
+
+        It is sent what `link` has room for (`read_on` says that it has more), a stored message at QoS 1 at
+        least, and says `ack` like a client. Nothing of it is stored; `rights` may limit what it is sent.
+        Raises UnknownGroup.
+        """
+        group = self.groups.get(text)
+        if group is None:
+            raise UnknownGroup(f"there is no group {text[:128]!r}")
+        return self.groups.enlist(group, link, name, rights)
+
+    def dismiss(self, member: Inside, *, is_clean: bool) -> None:  # noqa: ARG002
+        """It is a member no more: what it has not acked goes to another, or comes again.
+
+        `is_clean`: it says so itself, and has not failed.
+        """
+        self._part(member)
+        self.groups.forget(member)
 
     # -- what clients say of messages
 

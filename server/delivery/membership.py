@@ -5,15 +5,17 @@ from collections.abc import Iterator
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position
-from timeline.session import Flight, Session, Subscription
+from timeline.session import Flight, Session, Subscription, Terms
 
+from ..config import Sessions as SessionSettings
 from .cursors import Cursors
 from .owed import Owed
 from .ready import Ready
 from .router import Router
 from .sessions import Sessions
 from .shared import KEY_PREFIX, Group
-from .subscriber import Subscriber
+from .subscriber import Inside, Link, Rights, Subscriber
+from .terms import UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
 SWEEP_LOOKS = 5_000
@@ -31,6 +33,7 @@ class Membership:
         router: Router,
         owed: Owed,
         ready: Ready,
+        settings: SessionSettings,
     ) -> None:
         self._sessions = sessions
         self._cursors = cursors
@@ -38,6 +41,7 @@ class Membership:
         self._router = router
         self._owed = owed
         self._ready = ready
+        self._settings = settings
         self._by_text: dict[str, Group] = {}
         self._looks = self._look()
 
@@ -85,26 +89,55 @@ class Membership:
                 else:
                     group.note_loan(member, flight)
 
-    def join(self, member: Subscriber, text: str, subscription: Subscription) -> bool:
+    def open(self, text: str, since: Position, terms: Terms, keeping: Keeping) -> Group:
+        """A group that is there with nobody in it, made or changed. The rest as the settings say."""
+        group = self._by_text.get(text)
+        if group is None:
+            group = self._open(text, since, is_stored=False)
+        stays = Keeping(self._settings.group_expiry_ms // 1_000)
+        group.agree(terms, stays.changed_by(keeping))
+        return group
+
+    def enlist(self, group: Group, link: Link, name: str, rights: Rights | None) -> Inside:
+        """A member that is a part of the server. It reads nothing by itself: it is always at the horizon."""
+        read = self._horizon.position
+        session = Session(name, read=read, expiry_s=0, window=GROUP_WINDOW)
+        session.join(read)
+        owner = "" if rights is None else rights.name
+        member = Inside(session, set(), self._cursors.secure, owner=owner, rights=rights)
+        member.link = link
+        self.join(member, group.text, Subscription(group.text, 1, read))
+        group.rota.meet(member)
+        self._ready.wake(group)
+        return member
+
+    def join(
+        self, member: Subscriber, text: str, subscription: Subscription, keeping: Keeping = UNSAID
+    ) -> bool:
         """Make a session a member; True if it was not one before."""
         group = self._by_text.get(text)
         if group is None:
             group = self._open(text, subscription.since, is_stored=False)
         is_new = member not in group.members
         group.join(member, subscription)
+        group.hear(subscription.terms, keeping)
         if member.is_restricted:
             self._router.forget()
         member.groups[text] = group
         self._ready.wake(group)
         return is_new
 
-    def leave(self, member: Subscriber, text: str) -> None:
-        """Give the subscription up. What the member has in flight is still its own to finish."""
+    def leave(self, member: Subscriber, text: str, *, is_given_up: bool) -> None:
+        """The member holds the subscription no more; what it has in flight is still its own to finish.
+
+        `is_given_up`: because it has unsubscribed, not because its session is over. With the last one that
+        does so the group ends.
+        """
         group = self._by_text.get(text)
         if group is None or member.groups.pop(text, None) is None:
             return
         was_persistent = group.session.is_persistent
-        is_last = group.leave(member)
+        is_last = group.leave(member) and (is_given_up or not group.session.is_persistent)
         if member.is_restricted:
             self._router.forget()
         if is_last:
@@ -176,7 +209,7 @@ class Membership:
             if lender is not None:
                 lender.forget(member)
         for text in list(member.groups):
-            self.leave(member, text)
+            self.leave(member, text, is_given_up=False)
 
     def give_up(self, subscriber: Subscriber, flight: Flight) -> None:
         """End a flight that its client has not acked and will not be sent again."""
@@ -213,7 +246,7 @@ class Membership:
     def _open(self, text: str, since: Position, *, is_stored: bool) -> Group:
         _, topic_filter = parse_share(text)
         session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW)
-        group = Group(session, self._cursors.dirty, self._cursors.secure)
+        group = Group(session, self._cursors.dirty, self._cursors.secure, self._settings, UNSAID)
         if is_stored:
             self._sessions.restore_cursor(group)
         # Who joined later does not move the group's beginning: it wants all that it has not read.

@@ -55,6 +55,8 @@ class Rota:
             if not (member.link.is_limited or member.is_restricted):
                 self._unlimited.add(member)
             self._ready.setdefault(member)
+            if member.is_inside:
+                self._shown[member] = member.session.window
 
     def part(self, member: Subscriber) -> None:
         """The member's connection has ended: the next one has to show anew what it can take."""

@@ -14,11 +14,13 @@ A group lives as long as a session, present or away, holds the subscription.
 from collections.abc import Iterable
 
 from timeline.filters import parse_share
-from timeline.session import Flight, Loan, Session, Subscription
+from timeline.session import USUAL, Flight, Loan, Session, Subscription, Terms
 
+from ..config import Sessions
 from .message import Message
 from .rota import Rota
 from .subscriber import Secure, Subscriber
+from .terms import UNSAID, Keeping, in_force
 
 KEY_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
@@ -29,12 +31,18 @@ SWEEPS = 4
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("lent", "members", "rota", "sweeps", "text")
+    __slots__ = ("in_force", "keeping", "lent", "members", "rota", "settings", "sweeps", "text")
 
     is_group = True
 
-    def __init__(self, session: Session, dirty: set[Subscriber], secure: Secure) -> None:
+    def __init__(
+        self, session: Session, dirty: set[Subscriber], secure: Secure, settings: Sessions, keeping: Keeping
+    ) -> None:
+        """`settings`: what holds where its terms say nothing."""
         super().__init__(session, dirty, secure)
+        self.settings = settings
+        self.keeping = keeping
+        """What was said of how long it stays and how fast it is; `keep`, `agree` change it and the terms."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.members: dict[Subscriber, Subscription] = {}
@@ -43,6 +51,34 @@ class Group(Subscriber):
         are no members any more too; nobody with none."""
         self.rota = Rota(self.members, self.lent)
         self.sweeps = 0
+        self.in_force = in_force(self.terms, settings, is_group=True)
+        """What its terms and the settings come to."""
+        self._follow()
+
+    @property
+    def terms(self) -> Terms:
+        """Those of its subscription."""
+        return next((one.terms for one in self.session.subscriptions.values()), USUAL)
+
+    def agree(self, terms: Terms, keeping: Keeping) -> None:
+        """Take over terms, all of them."""
+        for one in self.session.subscriptions.values():
+            one.terms = terms
+        self.in_force = in_force(terms, self.settings, is_group=True)
+        self.keeping = keeping
+        self.stored_changes = -1
+        self.dirty.add(self)
+        self._follow()
+
+    def hear(self, terms: Terms, keeping: Keeping) -> None:
+        """Take over what is said; what is not stays as it is."""
+        if terms != USUAL or keeping != UNSAID:
+            self.agree(self.terms.changed_by(terms), self.keeping.changed_by(keeping))
+
+    @property
+    def stays_s(self) -> int:
+        """How long it stays with nobody there, whoever its members were."""
+        return self.keeping.expiry_s or 0
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""
@@ -58,8 +94,9 @@ class Group(Subscriber):
         return not self.members
 
     def _follow(self) -> None:
-        """As persistent as the most persistent member."""
-        self.session.keep_for(max((m.session.expiry_s for m in self.members), default=0))
+        """It stays as long as was said, and as its most persistent member does."""
+        members_s = max((m.session.expiry_s for m in self.members), default=0)
+        self.session.keep_for(max(self.stays_s, members_s))
 
     @property
     def name(self) -> str:
@@ -92,7 +129,7 @@ class Group(Subscriber):
         if not member.may_receive(message.record.topic):
             return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
-        qos = min(message.record.qos, own.qos)
+        qos = _qos(message, member, own)
         flight = None
         if qos == 1:
             flight = self.session.flights[self.session.take(message.position, message.shard, qos)]
@@ -113,7 +150,7 @@ class Group(Subscriber):
             return True
         flight.attempts += 1
         own = self.members[member]
-        qos = min(message.record.qos, own.qos)
+        qos = _qos(message, member, own)
         if qos != 1:
             self.session.ack(flight.packet_id)
         self._lend(message, member, own, qos, flight if qos == 1 else None, attempt=flight.attempts)
@@ -213,3 +250,9 @@ class Group(Subscriber):
         except Exception:
             # It is the member's, and comes back when its connection has ended; the others are sent theirs.
             member.cut_off()
+
+
+def _qos(message: Message, member: Subscriber, own: Subscription) -> int:
+    """At which a member is sent a message."""
+    qos = min(message.record.qos, own.qos)
+    return 1 if member.is_inside and not qos and message.is_stored else qos

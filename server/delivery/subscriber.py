@@ -148,6 +148,8 @@ class Subscriber:
     )
 
     is_group = False
+    is_inside = False
+    """A door of the server itself, no client: it stands in no table and ends with its link."""
 
     def __init__(
         self,
@@ -444,6 +446,18 @@ class Subscriber:
                 self._plan_gate()
 
         self.secure(self, opened)
+
+
+class Inside(Subscriber):
+    """A member of a group that is a part of the server: a door that acks for somebody else.
+
+    What its link has room for it is given at once; it has shown that it can take that. A stored message it is
+    sent at QoS 1 at least, so that whoever takes it can be waited for.
+    """
+
+    __slots__ = ()
+
+    is_inside = True
 
 
 Secured = Callable[[int], None]

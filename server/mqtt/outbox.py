@@ -8,11 +8,13 @@ that only explain are left out.
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from timeline.session import Subscription
 
 from ..codec import wire
 from ..codec.encode import encode
-from ..codec.packets import Ack, Connack, Disconnect, Packet
+from ..codec.packets import Ack, Connack, Disconnect, Packet, Suback
 from ..codec.properties import Properties
 from ..codec.publish import ack
 from ..codec.reasons import Reason
@@ -165,6 +167,12 @@ class Outbox:
         if not isinstance(packet, Disconnect | Connack):
             self.say_why(Reason.PACKET_TOO_LARGE)
         self.end()
+
+    def put_with_why(self, packet: Suback, why: str) -> None:
+        """The same with a reason string, if the client wants that and takes a packet of any size."""
+        if self.level == 5 and self._tells_more and not self._max_packet:
+            packet = msgspec.structs.replace(packet, properties=Properties(reason_string=why[:200]))
+        self.put(packet)
 
     def put_ack(self, kind: int, packet_id: int, reason: int, more: bytes) -> None:
         """PUBACK or PUBREC; `more`, encoded properties, only if the client wants them and they fit."""

@@ -9,18 +9,20 @@ each portion (some 5 ms): the next one comes in a later round, and the answer wh
 
 import logging
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
 import msgspec
 
 from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
 from timeline.position import Position, before
-from timeline.session import Subscription
+from timeline.session import USUAL, Subscription, Terms
 
 from ..codec.packets import Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe
-from ..codec.properties import Properties
 from ..codec.reasons import Reason
+from ..config import Config
 from ..delivery.broker import Broker, Denial
 from ..delivery.subscriber import Closing, Subscriber
+from ..delivery.terms import UNSAID, Keeping, TermsError, read_keeping, read_terms
 from ..times import TimeError, parse_delay, parse_deliver_at
 from .backlog import Backlog
 from .inbound import Inbound
@@ -36,6 +38,20 @@ Reasons = Generator[None, None, tuple[int, ...]]
 """Yields between portions; returns a reason code for each filter of the packet."""
 Granted = tuple[int, Subscription | None]
 """(reason code, the subscription if what is retained for it is to be sent)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a SUBSCRIBE says of all its filters."""
+
+    identifier: int = 0
+    replay_from: Position | None = None
+    terms: Terms = USUAL
+    keeping: Keeping = UNSAID
+    """Of groups alone."""
+
+
+NOTHING = Asked()
 
 
 class Subscribing:
@@ -105,12 +121,24 @@ class Subscribing:
             self._outbox.put(Suback(packet.packet_id, taken))
             return
 
+        try:
+            asked = asked_by(packet, self._broker.config, self._broker.clock.wall_ms())
+        except TermsError as error:
+            self._refuse_all(packet, f"{error.name.replace('_', '-')} {error.detail}")
+            return
+
         def taken_all(reasons: tuple[int, ...]) -> None:
             answer = Suback(packet.packet_id, reasons)
             self._put_stored(answer, subscriber, lambda: self._broker.send_retained(subscriber))
 
         self._broker.hold_retained(subscriber)
-        self._work_off(subscribe(self._broker, subscriber, packet), taken_all)
+        self._work_off(subscribe(self._broker, subscriber, packet, asked), taken_all)
+
+    def _refuse_all(self, packet: Subscribe, why: str) -> None:
+        """What goes with all of its filters is not as it should be."""
+        log.info("subscription refused: %s", why)
+        reasons = (int(Reason.IMPLEMENTATION_SPECIFIC_ERROR),) * len(packet.filters)
+        self._outbox.put_with_why(Suback(packet.packet_id, reasons), why)
 
     def _on_unsubscribe(self, packet: Unsubscribe, subscriber: Subscriber) -> None:
         if self._is_in_use(packet.packet_id):
@@ -168,14 +196,8 @@ def size_of(packet: Subscribe | Unsubscribe) -> int:
     return min(PORTION_BYTES, sum(len(text) + FILTER_OVERHEAD for text in texts))
 
 
-def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> Reasons:
+def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe, asked: Asked) -> Reasons:
     """Take every filter that can be taken. Of one that is there twice the last options count."""
-    properties = packet.properties or Properties()
-    try:
-        replay_from = _replay_from(properties, broker.clock.wall_ms())
-    except TimeError:
-        return (int(Reason.IMPLEMENTATION_SPECIFIC_ERROR),) * len(packet.filters)
-    identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
     granted: dict[str, int] = {}
     left = PORTION_BYTES
     for text, options in dict(packet.filters).items():
@@ -183,7 +205,7 @@ def subscribe(broker: Broker, subscriber: Subscriber, packet: Subscribe) -> Reas
         if left < 0:
             left = PORTION_BYTES
             yield
-        granted[text], asking = _subscribe_one(broker, subscriber, text, options, identifier, replay_from)
+        granted[text], asking = _subscribe_one(broker, subscriber, text, options, asked)
         if asking is not None:
             broker.ask_retained(subscriber, asking)
     return tuple(granted[text] for text, _ in packet.filters)
@@ -233,8 +255,7 @@ def _subscribe_one(
     subscriber: Subscriber,
     text: str,
     options: SubscribeOptions,
-    identifier: int,
-    replay_from: Position | None,
+    asked: Asked,
 ) -> Granted:
     try:
         group, topic_filter = parse_share(text)
@@ -252,19 +273,41 @@ def _subscribe_one(
         broker.horizon,
         options.no_local,
         options.retain_as_published,
-        identifier,
+        asked.identifier,
+        terms=asked.terms,
     )
-    is_new = broker.subscribe(subscriber, wanted, replay_from)
+    is_new = broker.subscribe(subscriber, wanted, asked.replay_from, asked.keeping)
     wants_retained = options.retain_handling == 0 or (options.retain_handling == 1 and is_new)
     return granted, wanted if wants_retained and group is None else None
 
 
-def _replay_from(properties: Properties, now_ms: int) -> Position | None:
-    """User property `replay-from`: a time, or a duration back from now. Raises TimeError."""
-    text = properties.user("replay-from")
+def asked_by(packet: Subscribe, config: Config, now_ms: int) -> Asked:
+    """Raises TermsError for a property that cannot be understood, or is beyond a bound."""
+    properties = packet.properties
+    if properties is None:
+        return NOTHING
+
+    def said(name: str) -> str | None:
+        return properties.user(name.replace("_", "-"))
+
+    terms, keeping = read_terms(said, config), read_keeping(said, config)
+    shared = [text.startswith(SHARE_PREFIX) for text, _ in packet.filters]
+    if keeping != UNSAID and not all(shared):
+        name = "rate" if keeping.expiry_s is None else "expiry"
+        raise TermsError(name, "is of a group: it goes with $share/group/filter alone")
+    identifier = properties.subscription_ids[0] if properties.subscription_ids else 0
+    return Asked(identifier, _replay_from(said("replay_from"), now_ms), terms, keeping)
+
+
+def _replay_from(text: str | None, now_ms: int) -> Position | None:
+    """A time, or a duration back from now. Raises TermsError."""
     if text is None:
         return None
     try:
         return before(parse_deliver_at(text))
     except TimeError:
+        pass
+    try:
         return before(max(0, now_ms - parse_delay(text)))
+    except TimeError:
+        raise TermsError("replay_from", "is neither a time nor a duration back from now") from None

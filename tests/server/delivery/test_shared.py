@@ -4,9 +4,11 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
+from server.config import Sessions
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.rota import SHOWN_FIRST
 from server.delivery.shared import KEY_PREFIX, SWEEPS, Group
+from server.delivery.terms import UNSAID
 from shards.store import Table
 from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
@@ -559,7 +561,8 @@ def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
 
 def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() -> None:
     """Counted in comparisons of flights, not in seconds."""
-    group = Group(Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535), set(), _no)
+    session = Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535)
+    group = Group(session, set(), _no, Sessions(), UNSAID)
     flights = [Counted(n + 1, Position(n << 48), 0, 1) for n in range(3_000)]
     Counted.compared = 0
     for flight in flights:

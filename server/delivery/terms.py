@@ -1,0 +1,151 @@
+"""What a subscription may ask for, and what holds where it says nothing.
+
+    said by a client      ack-timeout 30s, backoff 1s,5s      Terms(30_000, None, (1_000, 5_000))
+    sessions.*            ack_timeout 0, max_attempts "auto"
+    in force, a group     30 s, 20 attempts, 1 s and then 5 s on and on
+    in force, a session   the same, but attempts without end
+
+A session is sent a message until it acks: what it has missed is its own. A group is a pool of workers, where
+one message that kills them all must not do so for ever: hence two defaults.
+
+The bounds are the server's: `sessions.ack_timeout_max` (and if it has an ack timeout of its own nobody may do
+without one), `sessions.max_attempts` where that is a number above 0, `sessions.expiry_max`. What is beyond
+them is refused, and not shortened: a job that counts on an hour is not helped by a minute.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timeline.session import Terms
+
+from ..config import Config, Sessions
+from ..kinds import BACKOFF_STEPS_MAX
+from ..times import TimeError, parse_delay
+
+ATTEMPTS_MAX = 1_000_000
+RATE_MAX = 1_000_000.0
+_NUMBER = re.compile(r"\d{1,7}", re.ASCII)
+_RATE = re.compile(r"\d{1,7}(\.\d{1,6})?", re.ASCII)
+
+
+class TermsError(ValueError):
+    """What cannot be asked for; `name`: of what, as HTTP spells it (`ack_timeout`)."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name} {detail}")
+        self.name = name
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What only a group has. None: not said, as it was or as the settings have it."""
+
+    expiry_s: int | None = None
+    """How long it keeps its place with nobody there; 0: as long as the sessions of its members."""
+    rate: float | None = None
+    """Messages that it is given a second at most; 0: any number."""
+
+    def changed_by(self, said: "Keeping") -> "Keeping":
+        """These, but for what `said` says."""
+        return Keeping(
+            self.expiry_s if said.expiry_s is None else said.expiry_s,
+            self.rate if said.rate is None else said.rate,
+        )
+
+
+UNSAID = Keeping()
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What holds for a session or group."""
+
+    ack_timeout_ms: int
+    """0: for ever."""
+    max_attempts: int
+    """0: any number."""
+    backoff_ms: tuple[int, ...]
+
+
+def in_force(terms: Terms, settings: Sessions, *, is_group: bool) -> InForce:
+    """What holds: the terms where they say something, else the settings."""
+    attempts = settings.group_attempts if is_group else settings.session_attempts
+    return InForce(
+        settings.ack_timeout_ms if terms.ack_timeout_ms is None else terms.ack_timeout_ms,
+        attempts if terms.max_attempts is None else terms.max_attempts,
+        settings.backoff_ms if terms.backoff_ms is None else terms.backoff_ms,
+    )
+
+
+Said = Callable[[str], str | float | None]
+"""What was said under a name; None: nothing."""
+
+
+def read_terms(said: Said, config: Config) -> Terms:
+    """Raises TermsError for what is not understood or beyond a bound."""
+    timeout, attempts, backoff = said("ack_timeout"), said("max_attempts"), said("backoff")
+    return Terms(
+        None if timeout is None else _timeout(timeout, config.sessions),
+        None if attempts is None else _attempts(attempts, config.sessions),
+        None if backoff is None else _backoff(backoff, config.limits.max_delay_ms),
+    )
+
+
+def read_keeping(said: Said, config: Config) -> Keeping:
+    """Raises TermsError likewise."""
+    expiry, rate = said("expiry"), said("rate")
+    return Keeping(
+        None if expiry is None else _expiry_s(expiry, config.sessions.expiry_max_ms),
+        None if rate is None else _rate(rate),
+    )
+
+
+def _duration(name: str, said: str | float) -> int:
+    try:
+        return parse_delay(said)
+    except TimeError as error:
+        raise TermsError(name, f"is no duration: {error}") from None
+
+
+def _timeout(said: str | float, settings: Sessions) -> int:
+    timeout_ms, most_ms = _duration("ack_timeout", said), settings.ack_timeout_max_ms
+    if timeout_ms > most_ms:
+        raise TermsError("ack_timeout", f"must be at most {most_ms / 1_000:g} s")
+    if not timeout_ms and settings.ack_timeout_ms:
+        raise TermsError("ack_timeout", "must not be 0: this server keeps nobody waiting for ever")
+    return timeout_ms
+
+
+def _attempts(said: str | float, settings: Sessions) -> int:
+    if not _NUMBER.fullmatch(str(said)) or int(said) > ATTEMPTS_MAX:
+        raise TermsError("max_attempts", f"must be a whole number from 0 to {ATTEMPTS_MAX:,}")
+    attempts, most = int(said), settings.max_attempts or 0
+    if most and not 0 < attempts <= most:
+        raise TermsError("max_attempts", f"must be from 1 to {most}")
+    return attempts
+
+
+def _backoff(said: str | float, max_ms: int) -> tuple[int, ...]:
+    """From `1s,5s,30s`."""
+    steps = str(said).split(",")
+    if len(steps) > BACKOFF_STEPS_MAX:
+        raise TermsError("backoff", f"must have at most {BACKOFF_STEPS_MAX} steps")
+    backoff_ms = tuple(_duration("backoff", step.strip()) for step in steps)
+    if max(backoff_ms) > max_ms:
+        raise TermsError("backoff", f"must have no step above {max_ms / 1_000:g} s")
+    return backoff_ms
+
+
+def _expiry_s(said: str | float, most_ms: int) -> int:
+    expiry_ms = _duration("expiry", said)
+    if expiry_ms > most_ms:
+        raise TermsError("expiry", f"must be at most {most_ms / 1_000:g} s")
+    return -(-expiry_ms // 1_000)
+
+
+def _rate(said: str | float) -> float:
+    if not _RATE.fullmatch(str(said)) or float(said) > RATE_MAX:
+        raise TermsError("rate", f"must be a number from 0 to {RATE_MAX:,.0f}, in messages a second")
+    return float(said)

@@ -1,0 +1,131 @@
+"""Members of a group that are parts of the server: a door that takes for somebody else."""
+
+import pytest
+
+from server.delivery.broker import UnknownGroup
+from server.delivery.rota import SHOWN_FIRST
+from server.delivery.subscriber import Inside
+from shards.commit import Commit
+from shards.store import Table
+from tests.support.link import FakeLink
+from tests.support.rig import START_MS, Rig
+from timeline.session import Terms
+
+TEXT = "$share/g/a/#"
+
+
+def opened(rig: Rig, text: str = TEXT, terms: Terms | None = None) -> None:
+    """A group that nobody is in."""
+
+    def open_group(commit: Commit) -> None:
+        rig.core.broker.open_group(commit, text, terms or Terms())
+
+    rig.core.broker.submit(open_group, lambda is_durable: None)
+    rig.pump()
+
+
+def enlisted(rig: Rig, link: FakeLink) -> Inside:
+    member = rig.core.broker.enlist(link, TEXT, name="pull")
+    rig.pump()
+    return member
+
+
+def sent(rig: Rig, *payloads: str, qos: int = 1) -> None:
+    publisher = rig.connected("publisher")
+    for payload in payloads:
+        publisher.publish("a/x", payload, qos)
+        rig.pump()
+
+
+def test_it_is_sent_what_its_link_has_room_for_whatever_it_has_shown() -> None:
+    rig = Rig()
+    opened(rig)
+    link = FakeLink()
+    enlisted(rig, link)
+    sent(rig, *map(str, range(3 * SHOWN_FIRST)))
+    assert len(link.sent) == 3 * SHOWN_FIRST
+    assert len(set(link.packet_ids)) == 3 * SHOWN_FIRST
+
+
+def test_what_is_stored_comes_at_qos_1_and_is_acked_or_goes_to_the_next() -> None:
+    rig = Rig()
+    opened(rig)
+    link = FakeLink()
+    member = enlisted(rig, link)
+    publisher = rig.connected("publisher")
+    for n in range(2):
+        publisher.publish("a/x", f"job {n}", 0, user_properties=(("deliver-in", "1s"),))
+    rig.clock.now_ms = START_MS + 5_000
+    rig.pump()
+    assert [m.record.qos for m in link.sent] == [0, 0]
+    assert all(link.packet_ids)
+    assert rig.core.broker.ack(member, link.packet_ids[0])
+    rig.core.broker.dismiss(member, is_clean=True)
+    second = FakeLink()
+    enlisted(rig, second)
+    assert [m.record.payload for m in second.sent] == [b"job 1"]
+
+
+def test_a_plain_qos_0_message_is_handed_over_and_is_done_with() -> None:
+    rig = Rig()
+    opened(rig)
+    link = FakeLink()
+    enlisted(rig, link)
+    sent(rig, "now", qos=0)
+    assert (len(link.sent), link.packet_ids) == (1, [0])
+
+
+def test_it_waits_for_room() -> None:
+    rig = Rig()
+    opened(rig)
+    link = FakeLink()
+    link.room = 1
+    member = enlisted(rig, link)
+    sent(rig, "1", "2", "3")
+    assert len(link.sent) == 1
+    link.room = 2
+    rig.core.broker.read_on(member)
+    rig.pump()
+    assert [m.record.payload for m in link.sent] == [b"1", b"2", b"3"]
+
+
+def test_it_is_in_no_list_and_nothing_of_it_is_stored() -> None:
+    rig = Rig()
+    opened(rig)
+    member = enlisted(rig, FakeLink())
+    sent(rig, "1")
+    rig.pump()
+    assert member.session.client_id == "pull"
+    assert rig.core.sessions.get("pull") is None
+    assert rig.store.get(Table.SESSIONS, b"pull") is None
+    assert rig.store.get(Table.CURSORS, b"pull") is None
+    assert member not in rig.core.cursors.dirty
+
+
+def test_the_group_stays_when_it_goes_and_keeps_what_comes() -> None:
+    rig = Rig()
+    opened(rig, terms=Terms(30_000))
+    link = FakeLink()
+    rig.core.broker.dismiss(enlisted(rig, link), is_clean=True)
+    sent(rig, "kept")
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    assert group.in_force.ack_timeout_ms == 30_000
+    enlisted(rig, link)
+    assert [m.record.payload for m in link.sent] == [b"kept"]
+
+
+def test_it_shares_with_clients() -> None:
+    rig = Rig()
+    worker = rig.connected("worker")
+    worker.subscribe(TEXT)
+    link = FakeLink()
+    enlisted(rig, link)
+    sent(rig, *map(str, range(10)))
+    assert 0 < len(link.sent) < 10
+    assert len(worker.take_all()) == 10 - len(link.sent)
+
+
+def test_there_has_to_be_a_group() -> None:
+    with pytest.raises(UnknownGroup, match="there is no group"):
+        Rig().core.broker.enlist(FakeLink(), TEXT, name="pull")

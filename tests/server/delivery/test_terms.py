@@ -1,0 +1,138 @@
+"""What a subscription may ask for: read from user properties, bounded, refused by name."""
+
+from dataclasses import replace
+
+import pytest
+
+from server.codec.packets import Suback, Subscribe, SubscribeOptions
+from server.config import Config, Limits, Sessions
+from server.delivery.terms import (
+    UNSAID,
+    InForce,
+    Keeping,
+    TermsError,
+    in_force,
+    read_keeping,
+    read_terms,
+)
+from tests.support.rig import Rig, config, props
+from timeline.session import USUAL, Terms
+
+DEFAULTS = Config()
+BACKOFF_MS = (1_000, 5_000, 30_000, 300_000, 1_800_000, 3_600_000)
+
+
+def test_what_nobody_says_is_as_the_settings_have_it() -> None:
+    assert in_force(USUAL, Sessions(), is_group=True) == InForce(0, 20, BACKOFF_MS)
+    assert in_force(USUAL, Sessions(), is_group=False) == InForce(0, 0, BACKOFF_MS)
+    five = replace(Sessions(), max_attempts=5, ack_timeout_ms=9)
+    assert in_force(USUAL, five, is_group=False) == in_force(USUAL, five, is_group=True)
+    assert in_force(USUAL, five, is_group=True) == InForce(9, 5, BACKOFF_MS)
+    assert in_force(Terms(0, 0, (7,)), five, is_group=True) == InForce(0, 0, (7,))
+
+
+def test_what_is_said_again_changes_only_that() -> None:
+    first = Terms(1, 2, (3,))
+    assert first.changed_by(Terms(max_attempts=0)) == Terms(1, 0, (3,))
+    assert Keeping(1, 2.0).changed_by(Keeping(rate=0.0)) == Keeping(1, 0.0)
+
+
+def test_terms_are_read() -> None:
+    said = {
+        "ack_timeout": "PT30S",
+        "max_attempts": "3",
+        "backoff": "1s, 5s,30s",
+        "expiry": "90m",
+        "rate": "2.5",
+    }
+    assert read_terms(said.get, DEFAULTS) == Terms(30_000, 3, (1_000, 5_000, 30_000))
+    assert read_keeping(said.get, DEFAULTS) == Keeping(5_400, 2.5)
+    assert read_terms({}.get, DEFAULTS) == USUAL
+    assert read_keeping({}.get, DEFAULTS) == UNSAID
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "settings", "detail"),
+    [
+        ("ack_timeout", "soon", {}, "is no duration"),
+        ("ack_timeout", "13h", {}, "at most 43200 s"),
+        ("ack_timeout", "0", {"ack_timeout_ms": 1}, "must not be 0"),
+        ("max_attempts", "-1", {}, "whole number"),
+        ("max_attempts", "1.5", {}, "whole number"),
+        ("max_attempts", "1000001", {}, "whole number"),
+        ("max_attempts", "6", {"max_attempts": 5}, "from 1 to 5"),
+        ("max_attempts", "0", {"max_attempts": 5}, "from 1 to 5"),
+        ("backoff", "", {}, "is no duration"),
+        ("backoff", "1s,,2s", {}, "is no duration"),
+        ("backoff", ",".join(["1s"] * 33), {}, "at most 32"),
+        ("backoff", "1s,3651d", {}, "no step above"),
+        ("expiry", "8d", {}, "at most 604800 s"),
+        ("expiry", "x", {}, "is no duration"),
+        ("rate", "fast", {}, "a number"),
+        ("rate", "1e3", {}, "a number"),
+        ("rate", "1000001", {}, "a number"),
+    ],
+)
+def test_what_is_not_understood_or_beyond_a_bound_is_refused_by_name(
+    name: str, value: str, settings: dict[str, int], detail: str
+) -> None:
+    asked = replace(DEFAULTS, sessions=replace(Sessions(), **settings))
+    read = read_keeping if name in ("expiry", "rate") else read_terms
+    with pytest.raises(TermsError, match=detail) as raised:
+        read({name: value}.get, asked)
+    assert raised.value.name == name
+
+
+def test_a_subscription_brings_its_terms_and_those_of_a_group_are_the_last_ones_said() -> None:
+    rig = Rig()
+    one, other = rig.lasting("one"), rig.lasting("other")
+    asked = (("ack-timeout", "30s"), ("max-attempts", "3"), ("rate", "10"))
+    assert one.subscribe("a", user_properties=asked[:2]) == (2,)
+    session = rig.core.sessions.get("one")
+    assert session is not None
+    assert session.session.subscriptions["a"].terms == Terms(30_000, 3)
+    assert one.subscribe("$share/g/a", user_properties=asked) == (2,)
+    group = rig.core.groups.get("$share/g/a")
+    assert group is not None
+    assert (group.terms, group.keeping.rate) == (Terms(30_000, 3), 10.0)
+    assert other.subscribe("$share/g/a") == (2,)
+    assert group.in_force == InForce(30_000, 3, BACKOFF_MS)
+    assert other.subscribe("$share/g/a", user_properties=(("max-attempts", "0"),)) == (2,)
+    assert group.in_force == InForce(30_000, 0, BACKOFF_MS)
+
+
+@pytest.mark.parametrize(
+    ("filters", "name", "value"),
+    [
+        (("a", "$share/g/a"), "ack-timeout", "never"),
+        (("a",), "max-attempts", "x"),
+        (("a",), "backoff", "1s;2s"),
+        (("$share/g/a", "a"), "expiry", "1h"),
+        (("a",), "rate", "5"),
+        (("a",), "replay-from", "once"),
+    ],
+)
+def test_a_bad_property_refuses_every_filter_and_the_reason_names_it(
+    filters: tuple[str, ...], name: str, value: str
+) -> None:
+    rig = Rig()
+    peer = rig.connected("c")
+    options = SubscribeOptions(1)
+    asked = props(user_properties=((name, value),))
+    peer.send(Subscribe(7, tuple((text, options) for text in filters), asked))
+    answer = peer.take(Suback)
+    assert answer.reasons == (0x83,) * len(filters)
+    assert answer.properties.reason_string.startswith(name)
+    found = rig.core.sessions.get("c")
+    assert found is not None
+    assert not found.session.subscriptions
+    assert len(rig.core.groups) == 0
+    quiet = rig.peer()
+    quiet.connect("d", request_problem_info=False)
+    quiet.send(Subscribe(7, ((filters[0], options),), asked))
+    assert quiet.take(Suback).properties is None
+
+
+def test_settings_of_retries_are_checked_together() -> None:
+    assert config(max_attempts=None).sessions.group_attempts == 20
+    assert Limits().groups == 10_000
