@@ -76,7 +76,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
         Control(ask, clock, timeline, cursors, turns, max_delay_ms=limits.max_delay_ms),
         DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
-        LeaseRoutes(core.pull, core.broker, turns, config, node=core.node),
+        LeaseRoutes(ask, core.pull, core.broker, turns, config, node=core.node),
         Messages(ask, clock, timeline, spreader, turns, metrics, limits),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),

@@ -386,21 +386,24 @@ class Broker:
 
     def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why a filter, `text` as it was asked for, may not be subscribed to."""
-        limits = self.config.limits
-        if subscriber.rights is not None and not subscriber.rights.may_subscribe(topic_filter):
-            return Denial.NOT_ALLOWED
-        if any(covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
-            return Denial.NOT_ALLOWED
-        if (
-            topic_filter in ("#", "+/#")
-            and subscriber.session.is_persistent
-            and not limits.hash_on_persistent
-        ):
-            return Denial.NOT_ALLOWED
         session = subscriber.session
+        if not self.allows(topic_filter, subscriber.rights, is_persistent=session.is_persistent):
+            return Denial.NOT_ALLOWED
         if text not in session.subscriptions and not self.sessions.quota.admits(session, text):
             return Denial.OVER_QUOTA
         return None
+
+    def allows(self, topic_filter: str, rights: Rights | None, *, is_persistent: bool) -> bool:
+        """Whether a session or group, a persistent one or not, may subscribe to a filter with such rights."""
+        if rights is not None and not rights.may_subscribe(topic_filter):
+            return False
+        if any(covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
+            return False
+        return (
+            not is_persistent
+            or topic_filter not in ("#", "+/#")
+            or self.config.limits.hash_on_persistent
+        )
 
     def subscribe(
         self,

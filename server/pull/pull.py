@@ -257,7 +257,7 @@ class Pull:
         """The lease of it begins."""
         if lease_ms is None:
             group = self._broker.groups.get(given.text)
-            lease_ms = LEASE_MS if group is None or not group.ack_timeout_ms else group.ack_timeout_ms
+            lease_ms = LEASE_MS if group is None or not group.in_force.ack_timeout_ms else group.in_force.ack_timeout_ms
         if given.packet_id:
             self._broker.extend(given.member, given.packet_id, lease_ms)
         return Leased(given, self._clock.wall_ms() + lease_ms)

@@ -24,17 +24,19 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
+from shards.commit import Commit
 from shards.record import REASON_BYTES_MAX
 from shards.state import DISPATCHED
-from timeline.filters import SHARE_PREFIX, parse_share
+from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
 
 from ...config import Config
-from ...delivery.broker import Broker
+from ...delivery.broker import Broker, UnknownGroup
 from ...pull.call import Answer, Leased, Wish
 from ...pull.lease_id import BadLeaseId, LeaseId, lease_text, parse_lease
 from ...pull.pull import Pull, Settled
+from ...writer import Ask
 from ..access import Rights, owns, rights_of
-from ..answers import json_answer, refusals
+from ..answers import asked, json_answer, refusals
 from ..calls import READ, WRITES, Gives, described
 from ..problems import Problem
 from ..protocol import Protocol
@@ -92,7 +94,10 @@ _EXTEND = msgspec.json.Decoder(Extend)
 class LeaseRoutes:
     """The routes."""
 
-    def __init__(self, pull: Pull, broker: Broker, turns: Turns, config: Config, *, node: int) -> None:
+    def __init__(
+        self, ask: Ask, pull: Pull, broker: Broker, turns: Turns, config: Config, *, node: int
+    ) -> None:
+        self._ask = ask
         self._pull = pull
         self._broker = broker
         self._turns = turns
@@ -124,12 +129,15 @@ class LeaseRoutes:
             raise FieldError("wait", f"must be at most {WAIT_MAX_MS // 1_000} s")
         lease_ms = None if wish.lease is None else self._lease_ms(wish.lease)
         name, rights = request.match_info["name"], rights_of(request)
-        texts = self._texts(name, wish.filter, rights)
+        texts = await self._texts(name, wish.filter, rights)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         is_gone = _listener(request, answered)
         with refusals():
-            asked = Wish(wish.max, wait_ms, lease_ms)
-            call = self._pull.lease(name, texts, rights, asked, is_gone, _setter(answered))
+            whole = Wish(wish.max, wait_ms, lease_ms)
+            try:
+                call = self._pull.lease(name, texts, rights, whole, is_gone, _setter(answered))
+            except UnknownGroup as error:
+                raise Problem("not-found", str(error)) from None
         try:
             leased = await answered
             with refusals():
@@ -202,10 +210,10 @@ class LeaseRoutes:
             raise FieldError("lease", f"must be from 1 s to {most_ms / 1_000:g} s, sessions.ack_timeout_max")
         return lease_ms
 
-    def _texts(self, name: str, topic_filter: str | None, rights: Rights | None) -> Sequence[str]:
+    async def _texts(self, name: str, topic_filter: str | None, rights: Rights | None) -> Sequence[str]:
         """The groups that are asked, each time another one first. Raises Problem, FieldError."""
         if topic_filter is not None:
-            return (self._opened(name, topic_filter, rights),)
+            return (await self._opened(name, topic_filter, rights),)
         prefix = f"{SHARE_PREFIX}{name}/"
         texts = [
             group.text
@@ -222,25 +230,40 @@ class LeaseRoutes:
         first = self._first % len(texts)
         return texts[first:] + texts[:first]
 
-    def _opened(self, name: str, topic_filter: str, rights: Rights | None) -> str:
-        raise NotImplementedError
+    async def _opened(self, name: str, topic_filter: str, rights: Rights | None) -> str:
+        """The group of that name and filter, made if it is not there. Raises Problem, FieldError."""
+        broker, text = self._broker, share_text(name, topic_filter)
+        try:
+            parse_share(text)
+        except TopicError as error:
+            raise FieldError("filter", str(error)) from None
+        if levels_of(topic_filter.encode()) > self._config.limits.topic_levels:
+            raise FieldError("filter", "has more levels than limits.topic_levels")
+        if not broker.allows(topic_filter, rights, is_persistent=True):
+            raise Problem("forbidden", f"{topic_filter[:128]!r} may not be subscribed to")
+        if broker.groups.get(text) is None:
+
+            def open_group(commit: Commit) -> None:
+                if broker.groups.get(text) is None:
+                    broker.open_group(commit, text)
+
+            await asked(self._ask, open_group)
+        return text
 
     def _sorted(self, request: web.Request, lease_ids: Sequence[str]) -> tuple[list[LeaseId], list[str]]:
         """Those that are for who asks, once each, and the others. Raises FieldError."""
         name, rights = request.match_info["name"], rights_of(request)
         mine, others = [], []
         may: dict[str, bool] = {}
+        """By the group's text."""
         for text in dict.fromkeys(lease_ids):
             try:
                 lease = parse_lease(text)
+                if lease.text not in may:
+                    may[lease.text] = _may_lease(rights, _filter_of(lease.text, name))
             except BadLeaseId as error:
                 raise FieldError("lease_ids", f"{text[:40]!r} {error}") from None
-            group, topic_filter = parse_share(lease.text)
-            if group != name:
-                raise FieldError("lease_ids", f"{text[:40]!r} is of the group {group!r}")
-            if topic_filter not in may:
-                may[topic_filter] = _may_lease(rights, topic_filter)
-            if may[topic_filter]:
+            if may[lease.text]:
                 mine.append(lease)
             else:
                 others.append(text)
@@ -248,21 +271,22 @@ class LeaseRoutes:
 
     async def _views(self, leased: Sequence[Leased], turn: Turn) -> list[shapes.LeasedMessage]:
         views: list[shapes.LeasedMessage] = []
+        filters = {text: parse_share(text)[1] for text in {one.given.text for one in leased}}
         for count, one in enumerate(leased):
             if not count or turn.is_over(count):
                 await turn.begin()
-            views.append(_view(one, self._node))
+            views.append(_view(one, filters[one.given.text], self._node))
         return views
 
 
-def _view(leased: Leased, node: int) -> shapes.LeasedMessage:
+def _view(leased: Leased, topic_filter: str, node: int) -> shapes.LeasedMessage:
     given = leased.given
     message = given.message
     id_ = message.id(node)
     lease = LeaseId(given.text, given.packet_id, message.position, message.shard, id_)
     view: shapes.LeasedMessage = {
         **message_view(id_, message.position, message.record, DISPATCHED, None),
-        "filter": parse_share(given.text)[1],
+        "filter": topic_filter,
         "attempt": given.attempt,
         "lease_id": lease_text(lease),
         "lease_until": time_text(leased.until_ms),
@@ -270,6 +294,26 @@ def _view(leased: Leased, node: int) -> shapes.LeasedMessage:
     if message.record.retry is not None and message.record.retry.reason:
         view["reason"] = message.record.retry.reason.decode(errors="replace")
     return view
+
+
+def share_text(name: str, topic_filter: str) -> str:
+    """As it is subscribed to. Raises FieldError for what is no name of a group."""
+    if not name or any(character in name for character in "/+#\0"):
+        raise FieldError("name", "of a group must not be empty or hold '/', '+' or '#'")
+    return f"{SHARE_PREFIX}{name}/{topic_filter}"
+
+
+def _filter_of(text: str, name: str) -> str:
+    """Of a group of that name. Raises BadLeaseId."""
+    try:
+        group, topic_filter = parse_share(text)
+    except TopicError:
+        group = None
+    if group is None:
+        raise BadLeaseId("is not a lease_id")
+    if group != name:
+        raise BadLeaseId(f"is of the group {group[:64]!r}")
+    return topic_filter
 
 
 def _texts_of(settled: Settled, others: list[str]) -> list[str]:

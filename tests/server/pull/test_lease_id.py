@@ -50,7 +50,7 @@ def test_every_corruption_is_none_or_another() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\1", b"\2" + bytes(34) + b"$share/g/a", b"\1" + bytes(34) + b"a", b"\1" + bytes(34) + b"\xff"],
+    [b"", b"\1", b"\2" + bytes(34) + b"$share/g/a", b"\1" + bytes(34) + b"\xff"],
 )
 def test_what_is_none(data: bytes) -> None:
     with pytest.raises(BadLeaseId):
