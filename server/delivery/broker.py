@@ -399,11 +399,7 @@ class Broker:
             return False
         if any(covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
             return False
-        return (
-            not is_persistent
-            or topic_filter not in ("#", "+/#")
-            or self.config.limits.hash_on_persistent
-        )
+        return not is_persistent or topic_filter not in ("#", "+/#") or self.config.limits.hash_on_persistent
 
     def subscribe(
         self,

@@ -2,8 +2,8 @@
 
 A call for messages waits in a seat (seat.py) of each group that it asks; what the group gives is its. It is
 answered when it is full, or has something and there is no more at once: at the end of the round, unless its
-groups go on reading in the next one; or with nothing when it has waited long enough. Before that the cursors of the groups are made
-durable: a lease outlives a kill, as far as its ack is concerned.
+groups go on reading in the next one; or with nothing when it has waited long enough. Before that the cursors
+of the groups are made durable: a lease outlives a kill, as far as its ack is concerned.
 
     call comes      waits in its seats; their groups read on                 (a round)
     is given        end of the round: leases set, cursors on their way       (a sync)
@@ -257,7 +257,11 @@ class Pull:
         """The lease of it begins."""
         if lease_ms is None:
             group = self._broker.groups.get(given.text)
-            lease_ms = LEASE_MS if group is None or not group.in_force.ack_timeout_ms else group.in_force.ack_timeout_ms
+            lease_ms = (
+                LEASE_MS
+                if group is None or not group.in_force.ack_timeout_ms
+                else group.in_force.ack_timeout_ms
+            )
         if given.packet_id:
             self._broker.extend(given.member, given.packet_id, lease_ms)
         return Leased(given, self._clock.wall_ms() + lease_ms)

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - a `Link` has more to say than a seat has to know
 """The place among a group's members at which calls wait: a member without a client, one for each key.
 
 To the group it is a member like any other, whose link takes messages while a call waits. What comes fills the

@@ -64,7 +64,9 @@ async def pulling(env: Env) -> list[Result]:
     return results or [Result("pull 100", "msg/s", found)]
 
 
-async def _measure(at: Address, count: int, fill: Callable[[Address, int], Awaitable[None]], work: Work) -> float:
+async def _measure(
+    at: Address, count: int, fill: Callable[[Address, int], Awaitable[None]], work: Work
+) -> float:
     """Messages a second."""
     await fill(at, count)
     started = time.perf_counter()

@@ -9,9 +9,9 @@ Who pulls is a member of the group like those that subscribe over MQTT, and shar
 how. With `filter` it is the group of that name and filter, which is made if it is not there, as SUBSCRIBE to
 `$share/{name}/{filter}` would; without, all groups of that name in turn.
 
-A key may lease what it may subscribe to; without `filter` it sees the groups of its own alone, as /v1/sessions
-has it. Whoever may lease of a group may ack, nack and extend what is leased of it; a lease of any other is
-gone for him.
+A key may lease what it may subscribe to; without `filter` it sees the groups of its own alone, as
+/v1/sessions has it. Whoever may lease of a group may ack, nack and extend what is leased of it; a lease of
+any other is gone for him.
 
 A call that waits is answered with nothing as soon as its client sends no more: one that has died has only
 said that its side of the connection is closed, and would take messages with it.
@@ -55,7 +55,7 @@ LEASE_MIN_MS = 1_000
 LeaseIds = Annotated[list[str], msgspec.Meta(max_length=MAX_MAX, description="as `:lease` gave them")]
 
 
-class Lease(msgspec.Struct, forbid_unknown_fields=True):
+class LeaseMessages(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `:lease`."""
 
     max: Annotated[int, msgspec.Meta(ge=1, le=MAX_MAX)]
@@ -64,13 +64,13 @@ class Lease(msgspec.Struct, forbid_unknown_fields=True):
     lease: Delay | None = None
 
 
-class Ack(msgspec.Struct, forbid_unknown_fields=True):
+class AckMessages(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `:ack`."""
 
     lease_ids: LeaseIds
 
 
-class Nack(msgspec.Struct, forbid_unknown_fields=True):
+class NackMessages(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `:nack`. `delay` null: the back-off of the group."""
 
     lease_ids: LeaseIds
@@ -78,17 +78,17 @@ class Nack(msgspec.Struct, forbid_unknown_fields=True):
     reason: Annotated[str, msgspec.Meta(max_length=REASON_BYTES_MAX)] | None = None
 
 
-class Extend(msgspec.Struct, forbid_unknown_fields=True):
+class ExtendLeases(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `:extend`: from now."""
 
     lease_ids: LeaseIds
     lease: Delay
 
 
-_LEASE = msgspec.json.Decoder(Lease)
-_ACK = msgspec.json.Decoder(Ack)
-_NACK = msgspec.json.Decoder(Nack)
-_EXTEND = msgspec.json.Decoder(Extend)
+_LEASE = msgspec.json.Decoder(LeaseMessages)
+_ACK = msgspec.json.Decoder(AckMessages)
+_NACK = msgspec.json.Decoder(NackMessages)
+_EXTEND = msgspec.json.Decoder(ExtendLeases)
 
 
 class LeaseRoutes:
@@ -119,7 +119,7 @@ class LeaseRoutes:
         "Lease messages of a group: they are yours for a while",
         READ,
         Gives(200, shapes.LeasedMessages),
-        body=Lease,
+        body=LeaseMessages,
         problems=("not-found", *WRITES),
     )
     async def lease(self, request: web.Request) -> web.Response:
@@ -153,7 +153,7 @@ class LeaseRoutes:
         return json_answer(body)
 
     @described(
-        "Leased messages are done with", READ, Gives(200, shapes.Acked), body=Ack, problems=WRITES
+        "Leased messages are done with", READ, Gives(200, shapes.Acked), body=AckMessages, problems=WRITES
     )
     async def ack(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _ACK)
@@ -166,7 +166,7 @@ class LeaseRoutes:
         "Leased messages are not done: they come again, later",
         READ,
         Gives(200, shapes.Nacked),
-        body=Nack,
+        body=NackMessages,
         problems=WRITES,
     )
     async def nack(self, request: web.Request) -> web.Response:
@@ -188,7 +188,7 @@ class LeaseRoutes:
         "Hold on to leased messages: they are yours for longer",
         READ,
         Gives(200, shapes.Extended),
-        body=Extend,
+        body=ExtendLeases,
         problems=WRITES,
     )
     async def extend(self, request: web.Request) -> web.Response:
