@@ -27,6 +27,7 @@ Writing: requests are decided against the open group, which becomes one batch
     dedupe.py        drafts, and which of them were accepted before
     adopt.py         messages that bring their own ids
     retries.py       a message once more, later, for one session or group alone
+    retry_index.py   where retries stand, by position and by message
     dead.py          dead letters, kept until somebody decides
     waiting.py       how many messages are pending and held
     owned.py         how many messages of each owner are pending

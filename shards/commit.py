@@ -18,20 +18,31 @@ them. By its key one can be: `find_known` sees it.
 import logging
 from collections.abc import Sequence
 
-from timeline.position import HELD_SHARD, MessageId, Position, id_position, id_shard
+from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
 from timeline.slices import Slice
 
-from . import keys
+from . import keys, retry_index
 from .cuts import Notes
 from .dedupe import AS_EVER, Draft, Known, Refused, Terms, known_keys, woven
 from .errors import Corrupt
 from .group_commit import Caps, Control, GroupCommit, Outcome
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf
-from .read import Found
-from .record import CANCELLED, MOVED, decode, id_at, is_retry, is_stub, owner_of, stub, with_id
+from .read import Found, row_at
+from .record import (
+    CANCELLED,
+    MOVED,
+    addressee_of,
+    decode,
+    id_at,
+    is_retry,
+    is_stub,
+    owner_of,
+    stub,
+    with_id,
+)
 from .store import Table
-from .tables import DedupeRow, dedupe_from, dedupe_value, retry_value
+from .tables import DedupeRow, Spot, dedupe_from, dedupe_value
 from .waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -83,6 +94,15 @@ class Commit:
     def find(self, wanted: MessageId) -> Found | None:
         """The message, wherever it is by now. Raises Corrupt."""
         return self.open_group.find(wanted)
+
+    def at(self, wanted: MessageId, spot: Spot) -> Found | None:
+        """What stands in a row that is said to be the message's, also one that this group has placed.
+
+        Raises Corrupt.
+        """
+        place, number = spot
+        self.open_group.reveal(place)
+        return row_at(self.get, self.directory, wanted, message_id(place, number, self.open_group.node))
 
     def put(self, drafts: Sequence[Draft], terms: Terms = AS_EVER) -> list[MessageId | Known]:
         """Place all drafts, which are one owner's, or none; ids in their order. `terms`: of their keys.
@@ -157,8 +177,7 @@ class Commit:
         value = with_id(found.value, found.id, due_ms)
         taken = self._if_readable(value)
         self._retire(found, MOVED)
-        if is_retry(value):
-            self.row(Table.RETRIES, keys.place(found.position), None)
+        self._forget_retry(found)
         self._waiting.placed(1)  # of its owner it has been pending all the time: nothing has passed it
         self.rehome(found.id, value, due_ms, spots[0], taken)
 
@@ -173,8 +192,26 @@ class Commit:
         spots = self.open_group.reserve([Draft(record.due_ms, b"", b"")])
         value = with_id(value, wanted, record.due_ms)
         taken = self._if_readable(value)
+        self._forget_retry(Found(wanted, place, None, value))
         self.open_group.let_go(place)
         self.rehome(wanted, value, record.due_ms, spots[0], taken)
+
+    def end_retry(self, found: Found) -> None:
+        """Nobody gets a retry by this row any more, who has not come to it.
+
+        One that the horizon has passed may wait there for who reads on, and is pending no more.
+        """
+        is_pending = retry_index.does_wait(found.spot, self.horizon.position)
+        if found.shard is None:
+            self.open_group.let_go(found.position)  # nobody was told its place: nobody will ask
+        else:
+            self._retire(found, CANCELLED)
+        self._forget_retry(found)
+        if is_pending:
+            self._waiting.cancelled()
+            owner = owner_of(found.value)
+            if owner:
+                self._owned.placed(owner, -1)
 
     # -- what requests are made of, also those of adopt.py
 
@@ -251,7 +288,8 @@ class Commit:
         if not is_held:
             group.settle(value, record.stub)
         if record.retry is not None:
-            self.note_retry(wanted, row_id)
+            if not record.stub:
+                self.note_retry(wanted, record.retry.addressee, row_id)
             return row_id
         group.row(Table.MOVED, keys.message(wanted), keys.message(row_id))
         if taken and taken.id == wanted:  # else the key has gone to another message since this was cancelled
@@ -261,11 +299,15 @@ class Commit:
             group.row(Table.DEDUPE, record.key, dedupe_value(follow))
         return row_id
 
-    def note_retry(self, message: MessageId, row: MessageId) -> None:
+    def note_retry(self, message: MessageId, addressee: bytes, row: MessageId) -> None:
         """A retry of the message has been placed in that row: it says nothing of where the message is."""
-        if id_shard(row) != HELD_SHARD:
-            place = id_position(row)
-            self.row(Table.RETRIES, keys.place(place), retry_value(message, id_shard(row)))
+        retry_index.note(self.open_group, message, addressee, row)
+
+    def _forget_retry(self, found: Found) -> None:
+        """The row holds no retry any more, if it did."""
+        if is_retry(found.value):
+            addressee = addressee_of(found.value)
+            retry_index.forget(self.open_group, found.id, addressee, found.spot)
 
     def _if_readable(self, value: bytes) -> DedupeRow | None:
         """`taken_by` for what has to be sent now: it does not wait for its key."""

@@ -68,6 +68,24 @@ def remove(commit: Commit, place: Position, row: DeadRow) -> None:
     _set_totals(commit, DeadTotals(max(0, before.count - 1), max(0, size), before.oldest))
 
 
+def remove_of(commit: Commit, message: MessageId, addressee: str) -> int:
+    """In the writer: that session or group, by the name that its rows have, has done the message after all;
+    how many dead letters went.
+
+    Also those that this group has buried. One that cannot be read stays.
+    """
+    name = keys.dead_of_message(keys.message(message))
+    stored = [key for key, _ in readable(commit.open_group.store, Table.DEAD, name, name + keys.LAST)]
+    gone = 0
+    for key in dict.fromkeys([*stored, *commit.open_group.fresh(Table.DEAD, name)]):
+        value = commit.get(Table.DEAD, keys.dead(key[len(name) :]))
+        row = None if value is None else _readable(key, value)
+        if row is not None and row.addressee == addressee:
+            remove(commit, keys.place_of(key), row)
+            gone += 1
+    return gone
+
+
 def drop_older(commit: Commit, running_ms: int, limit: int) -> int:
     """In the writer: drop those that died before that running time, the oldest ones, `limit` at most; how
     many."""

@@ -9,6 +9,7 @@
     dedupe       hash of user and key (16)                                          16
     structures   number (2)                                                          2
     retries      at (6) · seq (6) of a retry on the timeline                        12
+                 ff · message id (16) · hash of the addressee's name (8)            25
     dead         0 · at (6) · seq (6) of the death                                  13
                  1 · hash of the group's name (8) · at (6) · seq (6)                21
                  2 · message id (16) · at (6) · seq (6)                             29
@@ -29,6 +30,8 @@ MESSAGE_KEY_BYTES = 22
 """Of a key of `messages`. A shard's `bytes` are those of its values and these for each row."""
 LAST = b"\xff" * 24
 """Above every key of the tables with fixed keys."""
+RETRIES_END = b"\xff"
+"""Above every position in `retries`, below the rows by message: no due is beyond the year 9999."""
 AT_BYTES = slice(10, 16)
 """Where `at` stands in a key of `messages`."""
 
@@ -95,6 +98,21 @@ def owned(owner: bytes) -> bytes:
 def owner_in(key: bytes) -> bytes:
     """Whose counters a row of `meta` with such a key is."""
     return key[len(OWNED) :]
+
+
+def retries_range(start: Position, end: Position) -> tuple[bytes, bytes]:
+    """The bounds of the rows of `retries` by position with start <= position < end."""
+    return min(place(start), RETRIES_END), min(place(end), RETRIES_END)
+
+
+def retries_of_message(message_id: MessageId) -> bytes:
+    """What the rows that name the retries of a message begin with."""
+    return RETRIES_END + message(message_id)
+
+
+def retries_of(message_id: MessageId, addressee: bytes) -> bytes:
+    """The row that names those for one session or group. Two of these may have the same."""
+    return retries_of_message(message_id) + blake2b(addressee, digest_size=8).digest()
 
 
 def dead(place_: bytes) -> bytes:

@@ -79,7 +79,7 @@ class OpenGroup:
         """What the clock shows for all of the group."""
         self._made = GroupCommit()
         self._batch: Batch = store.batch()
-        self._fresh: dict[tuple[Table, bytes], bytes | None] = {}
+        self._fresh: dict[Table, dict[bytes, bytes | None]] = {table: {} for table in Table}
         self._touched: dict[bytes, Shard] = {}
         self._slices: dict[int, Slice] = {}
         self._quarters: dict[int, Slice] = {}
@@ -92,7 +92,8 @@ class OpenGroup:
         self._owned.begin()
         self._made = GroupCommit(first_seq=self.horizon.seq)
         self._batch = self.store.batch()
-        self._fresh.clear()
+        for rows in self._fresh.values():
+            rows.clear()
         self._touched.clear()
         self._slices.clear()
         if len(self._quarters) > 2 * self.directory.max_slices:
@@ -124,8 +125,14 @@ class OpenGroup:
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         """A stored value as this group leaves it."""
-        marker = (table, key)
-        return self._fresh[marker] if marker in self._fresh else self.store.get(table, key)
+        fresh = self._fresh[table]
+        return fresh[key] if key in fresh else self.store.get(table, key)
+
+    def fresh(self, table: Table, start: bytes) -> list[bytes]:
+        """The keys, beginning with `start`, that this group has put into a table, in the order of their
+        coming. Looks at all that it has written there."""
+        rows = self._fresh[table]
+        return [key for key, value in rows.items() if value is not None and key.startswith(start)]
 
     def find(self, wanted: MessageId) -> Found | None:
         return find(self.get, self.directory, wanted)
@@ -136,7 +143,7 @@ class OpenGroup:
             self._batch.delete(table, key)
         else:
             self._batch.put(table, key, value)
-        self._fresh[table, key] = value
+        self._fresh[table][key] = value
 
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
         """Delete every stored row with start <= key < end. `get` does not know: nobody reads them again."""
@@ -282,7 +289,7 @@ class OpenGroup:
         """What was placed last has a known id: this group must see its row. A stub is not for the wheel."""
         place, number, _ = self._made.placed[-1]
         shard = self._slice_for(place >> 48).shards[number]
-        self._fresh[Table.MESSAGES, shard.prefix + keys.place(place)] = value
+        self._fresh[Table.MESSAGES][shard.prefix + keys.place(place)] = value
         if dead:
             self._made.placed.pop()
             shard.retire()
@@ -297,15 +304,26 @@ class OpenGroup:
         if index < len(placed) and placed[index][0] == place:
             _, number, value = placed[index]
             shard = self._slice_for(place >> 48).shards[number]
-            self._fresh.setdefault((Table.MESSAGES, shard.prefix + keys.place(place)), value)
+            self._fresh[Table.MESSAGES].setdefault(shard.prefix + keys.place(place), value)
 
     def retire(self, found: Found, shard: Shard, left: bytes) -> None:
-        """Overwrite a message's row by a stub; nothing deletes it before its slice goes."""
+        """Overwrite a message's row by a stub; nothing deletes it before its slice goes. Behind the horizon
+        that stops nobody who has come to it."""
         self.row(Table.MESSAGES, shard.prefix + keys.place(found.position), left)
         shard.retire()
         self._touched[shard.prefix] = shard
-        self._made.gone.append(found.position)
-        self._made.touch(found.position)
+        if found.position > self.horizon.position:
+            self._made.gone.append(found.position)
+            self._made.touch(found.position)
+        else:
+            self._retired_behind(found.position, shard)
+
+    def _retired_behind(self, place: Position, shard: Shard) -> None:
+        """Where nothing was to change any more: what the slice holds of a borrowed shard may have been
+        counted."""
+        piece = self.directory.find(place >> 48)
+        if piece is not None and piece.home != shard.home:
+            self.directory.changed()
 
     # -- slices and the journal
 

@@ -1,5 +1,5 @@
 """Rows that point at others, checked: `moved` and `dedupe` at messages, `retained` by position and by topic,
-`retries` at rows of the timeline, and those that name dead letters.
+`retries` at rows of the timeline, by position and by message, and those that name dead letters.
 
 A row that points nowhere says nothing: whoever follows it finds what he would find without it (read.py,
 commit.py). So it is deleted; a message that cannot be read counts as there. A retained message without its
@@ -10,6 +10,7 @@ these there are is counted.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from timeline.position import (
     END,
@@ -18,7 +19,6 @@ from timeline.position import (
     MessageId,
     id_position,
     id_shard,
-    message_id,
 )
 from timeline.slices import Directory
 from timeline.structures import Structures
@@ -26,20 +26,24 @@ from timeline.structures import Structures
 from . import keys
 from .dead import names, size_of, stored_totals
 from .errors import Corrupt
-from .read import Reader, find, row_at
+from .read import Reader, Row, find, row_at
 from .record import decode, is_retry, is_stub
-from .recover import format_of
+from .recover import format_of, stored_cursor
+from .retry_index import SPOTS_MAX, spots_in, waiting
 from .store import Store, Table
 from .tables import (
     FORMAT_OF_RETRIES,
     META_DEAD,
     META_RETAINED,
+    META_RETRIES,
     DeadTotals,
+    Spot,
     dead_row_of,
     dead_totals_value,
     dedupe_from,
     retry_from,
     retry_value,
+    spots_value,
 )
 from .unreadable import readable
 
@@ -71,7 +75,7 @@ def pointers(store: Store, directory: Directory) -> Iterator[Pointer]:
             yield Pointer(Table.DEDUPE, key, "names a message that is not there")
     if store.get(Table.META, META_RETAINED) is not None:
         yield from _retained(store)
-    if format_of(store) == FORMAT_OF_RETRIES:
+    if (format_of(store) or 0) >= FORMAT_OF_RETRIES:
         yield from _retries(store, directory)
     yield from _dead(store)
 
@@ -112,21 +116,47 @@ def _has_expired(directory: Directory, row: MessageId) -> bool:
 
 def _retries(store: Store, directory: Directory) -> Iterator[Pointer]:
     """Reads all messages: a retry is known by its row alone."""
-    for key, value in readable(store, Table.RETRIES, b"", _ROWS_END):
-        if _points_nowhere(partial(_retry_at, store, directory, key, value)):
+    reader = Reader(store, directory, Structures(max_structures=1))
+    for key, value in readable(store, Table.RETRIES, b"", keys.RETRIES_END):
+        if _points_nowhere(partial(_retry_at, reader, key, value)):
             yield Pointer(Table.RETRIES, key, "names a retry that is not there")
-    for place, shard, value in Reader(store, directory, Structures(max_structures=1)).read(START, END):
+    rows: list[Row] = []
+    for place, shard, value in chain(reader.read(START, END), reader.held()):
+        if not is_retry(value) or is_stub(value):
+            continue
+        rows.append((place, shard, value))
         key = keys.place(place)
-        if is_retry(value) and not is_stub(value) and store.get(Table.RETRIES, key) is None:
+        if shard != HELD_SHARD and store.get(Table.RETRIES, key) is None:
             message = MessageId(decode(value).id)
             yield Pointer(Table.RETRIES, key, "is missing, of a retry", retry_value(message, shard))
+    if store.get(Table.META, META_RETRIES) is not None:
+        yield from _by_message(store, reader, rows)
 
 
-def _retry_at(store: Store, directory: Directory, key: bytes, value: bytes) -> bool:
-    place = keys.place_of(key)
-    message, shard = retry_from(value)
-    found = row_at(store.get, directory, message, message_id(place, shard, 0))
-    return place < directory.floor or (found is not None and is_retry(found.value))
+def _retry_at(reader: Reader, key: bytes, value: bytes) -> bool:
+    return _is_retry_at(reader, (keys.place_of(key), retry_from(value)[1]))
+
+
+def _is_retry_at(reader: Reader, spot: Spot) -> bool:
+    """Raises Corrupt."""
+    value = reader.row(*spot)
+    is_there = value is not None and is_retry(value) and not is_stub(value)
+    return is_there or (spot[0] < reader.directory.floor and spot[1] != HELD_SHARD)
+
+
+def _by_message(store: Store, reader: Reader, rows: list[Row]) -> Iterator[Pointer]:
+    """The rows of `retries` by message. `rows`: all that are retries."""
+    wanted = waiting(rows, stored_cursor(store, 0).horizon)
+    for key, value in readable(store, Table.RETRIES, keys.RETRIES_END, _ROWS_END):
+        found = spots_in(value)
+        left = [spot for spot in found if not _points_nowhere(partial(_is_retry_at, reader, spot))]
+        missing = [spot for spot in wanted.pop(key, ()) if spot not in found]
+        if missing or left != found:
+            right = spots_value([*left, *missing][-SPOTS_MAX:]) if left or missing else None
+            yield Pointer(Table.RETRIES, key, "names other retries of a message than there are", right)
+    for key, missing in wanted.items():
+        why = "is missing, which names retries of a message"
+        yield Pointer(Table.RETRIES, key, why, spots_value(missing))
 
 
 def _dead(store: Store) -> Iterator[Pointer]:

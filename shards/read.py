@@ -10,6 +10,7 @@ shard with such a stretch takes no more messages.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
@@ -31,7 +32,8 @@ from .errors import Corrupt
 from .record import is_moved, is_retry
 from .state import Journal
 from .store import Store, Table
-from .unreadable import Unreadable
+from .tables import Spot, spots_from
+from .unreadable import Unreadable, readable
 
 Row = tuple[Position, int, bytes]
 """(position, shard number, value)."""
@@ -50,9 +52,13 @@ class Found(NamedTuple):
     value: bytes
 
     @property
+    def spot(self) -> Spot:
+        """Where that row is."""
+        return self.position, HELD_SHARD if self.shard is None else self.shard.number
+
+    @property
     def row_id(self) -> MessageId:
-        number = HELD_SHARD if self.shard is None else self.shard.number
-        return message_id(self.position, number, self.id >> 48 & 0xFFFF)
+        return message_id(*self.spot, self.id >> 48 & 0xFFFF)
 
 
 class Reader:
@@ -95,13 +101,25 @@ class Reader:
 
     def next_retry(self, start: Position, end: Position) -> Position | None:
         """Where the first retry of start <= position < end stands on the timeline."""
-        scan = self._store.scan(Table.RETRIES, keys.place(start), keys.place(min(end, END)))
-        found = next(scan, None)
+        found = next(self._store.scan(Table.RETRIES, *keys.retries_range(start, min(end, END))), None)
         return None if found is None else keys.place_of(found[0])
 
     def count_retries(self, start: Position, end: Position) -> int:
         """How many stand at start <= position < end. Blocks."""
-        return sum(1 for _ in self._store.scan(Table.RETRIES, keys.place(start), keys.place(min(end, END))))
+        return sum(1 for _ in self._store.scan(Table.RETRIES, *keys.retries_range(start, min(end, END))))
+
+    def retries(self, message: MessageId) -> Iterator[Spot]:
+        """Where retries of a message stand, by addressee. A row that cannot be read names none."""
+        start = keys.retries_of_message(message)
+        for _, value in readable(self._store, Table.RETRIES, start, start + keys.LAST):
+            with suppress(Corrupt):
+                yield from spots_from(value)
+
+    def row(self, place: Position, number: int) -> bytes | None:
+        """The stored value of a row on the timeline, or of one in `held`. Raises Corrupt."""
+        if number == HELD_SHARD:
+            return self._store.get(Table.HELD, keys.place(place))
+        return self.value_at(place, number)
 
     def dispatched_ms(self, place: Position) -> int | None:
         """When the message at `place` was dispatched, wall ms; None if the journal does not say."""

@@ -24,12 +24,15 @@ from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
 from .record import is_stub
+from .retry_index import index_by_message
 from .store import Store, Table
 from .tables import (
     FORMAT_OF_OWNERS,
+    FORMAT_OF_RETRIES,
     FORMATS,
     META_CURSOR,
     META_FORMAT,
+    META_RETRIES,
     StoredCursor,
     cursor_from,
     shard_from,
@@ -112,6 +115,8 @@ def open_timeline(
     structures = Structures(max_structures=max_structures)
     structures.restore(read_structures(store))
     reader = Reader(store, directory, structures)
+    if (found or 0) >= FORMAT_OF_RETRIES and store.get(Table.META, META_RETRIES) is None:
+        index_by_message(store, reader, cursor.horizon)
     owed = _tried(store, reader)
     waiting = Waiting(count_pending(reader, cursor.horizon), count_held(reader))
     owned = Owned(store)

@@ -12,19 +12,33 @@ Who asks how many messages there are does not mean retries, though shards count 
 their positions, so that counts which are made of shards' figures (density, `count`) know where to look at
 rows instead. Its rows go when their slice has expired.
 
-A retry cannot be cancelled or moved: nobody is told its place. One whose addressee is gone when it falls due
-goes nowhere. An older program cannot read such a row, and would take it for damage: the batch with the first
-one raises the store's format.
+A retry cannot be cancelled or moved: nobody is told its place. But whoever had the message may finish it
+late, while a retry waits: that is found by message and addressee (retry_index.py) and *ended*, by a stub in
+its row. One that the horizon has passed can be ended, too, for an addressee who has not read so far. One
+whose addressee is gone when it falls due goes nowhere.
+
+An older program cannot read such a row, and would take it for damage: the batch with the first one raises the
+store's format.
 """
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
 from timeline.position import MessageId, Position, id_position
 
 from .commit import Commit, Draft
-from .record import Record, Retry, encode
+from .errors import Corrupt
+from .read import Reader
+from .record import Record, Retry, addressee_of, decode, encode, is_stub
+from .retry_index import does_wait, spots
 from .store import Table
-from .tables import FORMAT_OF_RETRIES, META_FORMAT
+from .tables import FORMAT_OF_RETRIES, META_FORMAT, META_RETRIES, Spot
+
+log = logging.getLogger(__name__)
 
 
 def retry_of(record: Record, message: MessageId, due_ms: int, retry: Retry) -> Record:
@@ -45,7 +59,62 @@ def put_retry(commit: Commit, record: Record, *, is_owed: bool) -> Position:
     draft = Draft(record.due_ms, record.topic, encode(record))
     (row,) = group.place([draft], group.reserve([draft]))
     commit.placed(1, record.owner)
-    commit.note_retry(MessageId(record.id), row)
+    commit.note_retry(MessageId(record.id), record.retry.addressee, row)
     if int(commit.get(Table.META, META_FORMAT) or b"0") < FORMAT_OF_RETRIES:
         commit.row(Table.META, META_FORMAT, b"%d" % FORMAT_OF_RETRIES)
+    if commit.get(Table.META, META_RETRIES) is None:
+        commit.row(Table.META, META_RETRIES, b"")
     return id_position(row)
+
+
+class Standing(NamedTuple):
+    """A retry that has not been ended: where it stands, and whose it is."""
+
+    place: Position
+    shard: int
+    """HELD_SHARD: it waits because the clock was set back."""
+    addressee: str
+    is_waiting: bool
+    """Dispatch has not come to it. Else its addressee may have it, or has done it, or has not read so far."""
+    retry: Retry
+
+
+def retries_of_message(reader: Reader, horizon: Position, message: MessageId) -> Iterator[Standing]:
+    """The retries of a message, whoever they are for: all that wait, and of the others some.
+
+    As they are stored. What cannot be read is passed over.
+    """
+    for spot in reader.retries(message):
+        with suppress(Corrupt):
+            value = reader.row(*spot)
+            if value is None or is_stub(value) or (retry := decode(value).retry) is None:
+                continue
+            yield Standing(*spot, retry.addressee.decode(errors="replace"), does_wait(spot, horizon), retry)
+
+
+def end_retries(commit: Commit, message: MessageId, addressee: bytes) -> int:
+    """In the writer: the addressee needs the message no more; how many retries of it were ended.
+
+    Those that wait, and those that the horizon has passed of which one may not have read so far; what is in
+    flight is nobody's concern here. O(1): there are 16 of them at most.
+    """
+    ended = 0
+    for spot in spots(commit.open_group, message, addressee):
+        ended += end_retry(commit, message, spot, addressee)
+    return ended
+
+
+def end_retry(commit: Commit, message: MessageId, spot: Spot, addressee: bytes) -> bool:
+    """In the writer: nobody gets the retry that stands there; False if it is no retry of theirs (any more).
+
+    One that cannot be read stays.
+    """
+    try:
+        found = commit.at(message, spot)
+        if found is None or is_stub(found.value) or addressee_of(found.value) != addressee:
+            return False
+    except Corrupt as error:
+        log.error("a retry is not ended: %s", error)
+        return False
+    commit.end_retry(found)
+    return True

@@ -8,7 +8,9 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "owned/" and a name: of the messages of an owner, placed (8) · passed (8)
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
+          "retries": empty, there when `retries` is indexed by message
 retries   id of the message (16) · shard (2)
+          in the rows by message for each retry: at (6) · seq (6) · shard (2), 0xffff: in `held`
 dead      MessagePack of `DeadRow` · empty in the rows that name one
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
 moved     the id that names the row now (16)
@@ -16,6 +18,7 @@ dispatches  wall ms of the dispatch turn (8)
 sessions  MessagePack of `SessionRow` · cursors  MessagePack of `CursorRow`
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Any, TypeVar
 
@@ -28,6 +31,8 @@ from . import keys
 from .errors import Corrupt
 
 Row = TypeVar("Row")
+Spot = tuple[Position, int]
+"""Where a row is that has been placed: its position, and the number of its shard."""
 
 FORMAT_OF_OWNERS = 2
 """Of a store in which messages may have owners; of any other it is 1."""
@@ -40,6 +45,7 @@ META_FORMAT = b"format"
 META_ZONES = b"zones"
 META_RETAINED = b"retained"
 META_DEAD = b"dead"
+META_RETRIES = b"retries"
 
 _SHARD = Struct(">HIIQ12s12s")
 _SLICE = Struct(">QQ")
@@ -49,6 +55,7 @@ _WALL = Struct(">Q")
 _OWNED = Struct(">qq")
 _DEAD = Struct(">QQ12s")
 _RETRY = Struct(">16sH")
+_SPOT = Struct(">12sH")
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
@@ -282,6 +289,17 @@ def retry_from(value: bytes) -> tuple[MessageId, int]:
     """The message, and the shard that its retry stands in. Raises Corrupt."""
     message, shard = _unpacked(_RETRY, value)
     return keys.message_of(message), shard
+
+
+def spots_value(spots: Iterable[Spot]) -> bytes:
+    return b"".join([_SPOT.pack(keys.place(place), number) for place, number in spots])
+
+
+def spots_from(value: bytes) -> list[Spot]:
+    """Where the retries of a message for one addressee stand, as they came. Raises Corrupt."""
+    if not value or len(value) % _SPOT.size:
+        raise Corrupt(f"row of {len(value)} bytes where {_SPOT.size} for each retry belong")
+    return [(keys.place_of(place), number) for place, number in _SPOT.iter_unpack(value)]
 
 
 def _unpacked(layout: Struct, value: bytes) -> tuple[Any, ...]:

@@ -34,6 +34,7 @@ from .keys import (
     MESSAGE_KEY_BYTES,
     OWNED,
     OWNED_END,
+    RETRIES_END,
     owned,
     owner_in,
     place_of,
@@ -58,6 +59,7 @@ from .tables import (
     shard_from,
     shard_value,
     slice_from,
+    spots_from,
     structure_from,
     wall_from,
 )
@@ -174,6 +176,13 @@ def _check_meta(key: bytes, value: bytes) -> None:
         cursor_from(value)
 
 
+def _check_retries(key: bytes, value: bytes) -> None:
+    if key.startswith(RETRIES_END):
+        spots_from(value)
+    else:
+        retry_from(value)
+
+
 def _check_dead(key: bytes, value: bytes) -> None:
     if key.startswith(b"\0"):
         decode(dead_row_of(value).record)
@@ -193,7 +202,7 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.DISPATCHES: _value(wall_from),
         Table.SCHEDULES: _value(schedule_of),
         Table.RETAINED: _check_retained,
-        Table.RETRIES: _value(retry_from),
+        Table.RETRIES: _check_retries,
         Table.DEAD: _check_dead,
         Table.META: _check_meta,
     }

@@ -183,7 +183,8 @@ class Directory:
         self.floor = START
         """The retention floor: everything before it has been dropped."""
         self.epoch = 0
-        """How often it was read anew, after a failure: what was looked up in another epoch may be no more."""
+        """How often it was read anew, after a failure: what was looked up in another epoch may be no more. So
+        may what was counted of its slices."""
         self._by_start: SortedDict[int, Slice] = SortedDict()
 
     def __len__(self) -> int:
@@ -234,6 +235,10 @@ class Directory:
     def replace(self, other: "Directory") -> None:
         """Take over what `other` holds; whoever holds this directory sees it."""
         self._by_start = other._by_start
+        self.epoch += 1
+
+    def changed(self) -> None:
+        """What was counted of slices behind the horizon is not so any more."""
         self.epoch += 1
 
     def open(self, at_ms: int, clock_ms: int) -> Slice:

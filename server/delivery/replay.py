@@ -301,6 +301,7 @@ class Replay:
                     and _is_for(subscriber, message.record.retry)
                     and not self._is_dropped(message, wall_ms)
                     and not _is_missed(subscriber, message)
+                    and not self._is_ended(message)
                     and self._owners.allow(message.record)
                 )
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
@@ -344,6 +345,16 @@ class Replay:
             return False
         dispatched_ms = self._dispatched_ms(message.position)
         return dispatched_ms is not None and is_too_late(message.due_ms, dispatched_ms)
+
+    def _is_ended(self, message: Message) -> bool:
+        """A retry that was done after all when dispatch had passed it: its row says so, the tail does not."""
+        if message.record.retry is None:
+            return False
+        try:
+            value = self._reader.value_at(message.position, message.shard)
+        except Corrupt:
+            return False  # what is in the tail is whole
+        return value is not None and is_stub(value)
 
     def _message(self, place: Position, shard: int, value: bytes) -> Message:
         return Message(place, shard, decode(value), self._wall_ms())

@@ -5,8 +5,9 @@ the store refuses writes it does at the next call. Rows are read in a thread, 1,
 goes through the writer, 250 names to a request. After each of those it rests for some times as long as it
 takes of the loop, so that it follows more messages with keys than can be accepted without being felt.
 
-Behind that a slow walk goes through all of `dedupe` and `moved`, for what was left without a note: by a
-damaged slice that could not be read, or by a version that wrote none. It goes on at once while it finds much.
+Behind that a slow walk goes through all of `dedupe`, `moved` and `retries`, for what was left without a note:
+by a damaged slice that could not be read, or by a version that wrote none. It goes on at once while it finds
+much.
 """
 
 import asyncio
@@ -39,10 +40,10 @@ class Leavings:
         self._directory = opened.directory
         self._workers = workers
         self._running = asyncio.Lock()
-        self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b""}
+        self._walk: dict[Table, bytes] = {Table.DEDUPE: b"", Table.MOVED: b"", Table.RETRIES: b""}
         self._is_stopping = False
         self.forgotten = 0
-        """Rows of `dedupe` and `moved` that have gone."""
+        """Rows of `dedupe`, `moved` and `retries` that have gone."""
 
     def stop(self) -> None:
         """What is under way ends after its step."""

@@ -45,7 +45,7 @@ from shards.record import decode, is_stub
 from shards.rocks import RocksStore
 from shards.schedules import schedule_of
 from shards.store import Table
-from shards.tables import META_RETAINED, owned_value
+from shards.tables import FORMAT_OF_RETRIES, META_FORMAT, META_RETAINED, owned_value
 from shards.verify import verify_counts
 from tests.server.conftest import START_MS, running
 from tests.server.schedules.rig import Zoned
@@ -327,7 +327,8 @@ def _check_keys(folder: Path, said: Said) -> list[str]:
 
 
 def _past(folder: Path) -> None:
-    """Slices to expire, something of an archive that was cut off, retained messages of an older version."""
+    """Slices to expire, something of an archive that was cut off, retained messages and retries of an older
+    version."""
     past = Past()
     now_ms = wall_ms()
     past.fill(folder / "data", 6, now_ms)
@@ -347,6 +348,7 @@ def _past(folder: Path) -> None:
     store = RocksStore(folder / "data")
     batch = store.batch()
     batch.delete(Table.META, META_RETAINED)
+    batch.put(Table.META, META_FORMAT, b"%d" % FORMAT_OF_RETRIES)
     store.write(batch)
     store.close()
 

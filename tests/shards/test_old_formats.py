@@ -15,6 +15,7 @@ from shards.keys import message_of, owned
 from shards.pointers import pointers
 from shards.record import CANCELLED, Retry, decode, is_retry
 from shards.recover import format_of
+from shards.retries import retries_of_message
 from shards.rocks import RocksStore
 from shards.store import Table
 from shards.tables import (
@@ -62,6 +63,8 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     else:
         assert [(record.id, record.retry) for record in retries] == [(ids[0], Retry(b"away", 3, 1, b"busy"))]
         assert dead == [("away", 4, ids[1])]
+        (standing,) = retries_of_message(core.reader, core.horizon.position, ids[0])
+        assert standing[2:] == ("away", True, Retry(b"away", 3, 1, b"busy"))
     assert list(pointers(store, core.directory)) == []
     assert verify_counts(store, core.directory) == []
     assert verify_owners(store, core.directory, core.horizon.position) == []
@@ -110,6 +113,7 @@ def test_what_is_wrong_of_dead_letters_and_retries_is_found_and_repaired(
     batch = store.batch()
     rows = [key for key, _ in store.scan(Table.DEAD, b"", b"\xff")]
     (place,) = [key for key, _ in store.scan(Table.RETRIES, b"", b"\xff")]
+    assert len(place) == 12
     if how == "totals":
         batch.put(Table.META, META_DEAD, dead_totals_value(DeadTotals(7, 7, START)))
     elif how == "name":

@@ -7,9 +7,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from server.codec.packets import Publish
 from shards.dead import stored_totals
+from shards.keys import message_of
 from shards.read import Row
 from shards.record import Retry, decode, is_retry
-from shards.retries import put_retry, retry_of
+from shards.retries import end_retries, put_retry, retry_of
 from tests.support.rig import Rig, config
 from timeline.position import END, START, MessageId, before
 
@@ -240,6 +241,36 @@ def test_it_is_not_retained_and_not_told_of_where_it_expires() -> None:
     late = rig.connected("late")
     late.subscribe("t")
     assert late.take_all() == ["new"]
+
+
+@pytest.mark.parametrize("how", ["waits", "passed, in the tail", "passed, on disk"])
+@pytest.mark.parametrize("text", ["t", GROUP])
+def test_one_that_is_ended_comes_no_more(how: str, text: str) -> None:
+    """Also to who has not read as far as dispatch has come."""
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig, text)
+    ((_, row),) = rig.core.letters.read()
+    requeue(rig, 5_000)
+    ((place, _, value),) = retries(rig)
+    if how != "waits":
+        rig.pass_ms(6_000)
+    if how == "passed, on disk":
+        rig.restart()
+        rig.pump()
+    ended: list[int] = []
+    retry = decode(value).retry
+    assert retry is not None
+    rig.core.broker.submit(
+        lambda commit: ended.append(end_retries(commit, message_of(row.id), retry.addressee)),
+        lambda durable: None,
+    )
+    rig.pump()
+    assert ended == [1]
+    rig.pass_ms(6_000)
+    assert rig.lasting("a").take_all() == []
+    assert rig.core.reader.row(place, 0) is not None
+    assert rig.core.opened.pending == 0
+    assert rig.core.dispatch.counts.nowhere == 0
 
 
 def test_the_place_of_each_is_known() -> None:
