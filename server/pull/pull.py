@@ -22,7 +22,7 @@ client has gone, or whose key may not subscribe to the filter any more, waits no
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from shards.errors import StoreFailed
 from timeline.filters import parse_share
@@ -44,6 +44,8 @@ LOOK_S = 0.25
 """How often it is looked whether calls still have somebody who waits."""
 IDLE_S = 5.0
 """How long a seat stays where nobody waits and nothing is leased."""
+ANSWERED = 100
+"""Calls that have been answered and are still remembered for when they would have waited long enough."""
 MORE_S = 0.02
 """How long a call that has something waits for groups that read on at once, ..."""
 LATE_S = 1.0
@@ -86,7 +88,7 @@ class Pull:
         self._begun: dict[Call, float] = {}
         """Those of them that have been given something, and since when, monotonic."""
         self._ends: list[tuple[float, int, Call]] = []
-        """A heap of when they have waited long enough; some have been answered."""
+        """A heap of when they have waited long enough; at most half of it, and ANSWERED, have been answered."""
         self._count = 0
         self._look_at = 0.0
         self._is_stopping = False
@@ -126,10 +128,11 @@ class Pull:
         self._of_name[name] += 1
         self._count += 1
         heappush(self._ends, (call.until_s, self._count, call))
+        if len(self._ends) > 2 * len(self._waiting) + ANSWERED:
+            self._ends = [end for end in self._ends if end[2] in self._waiting]
+            heapify(self._ends)
         for seat in seats:
-            seat.waiting[call] = None
-            seat.idle_s = None
-            self._broker.read_on(seat.member)
+            seat.admit(call)
         self._wake()
         return call
 
@@ -198,7 +201,7 @@ class Pull:
         self._begun.setdefault(call, self._clock.mono())
         if call.is_full:
             for seat in self._waiting[call]:
-                seat.waiting.pop(call, None)
+                seat.leave(call)
 
     def _wake_seats(self) -> None:
         """There may be room for answers again."""
@@ -220,7 +223,7 @@ class Pull:
         if not self._of_name[name]:
             del self._of_name[name]
         for seat in seats:
-            seat.waiting.pop(call, None)
+            seat.leave(call)
 
     def _answer(self, call: Call) -> None:
         """With what it has been given, once that is durable."""
@@ -263,7 +266,7 @@ class Pull:
                 else group.in_force.ack_timeout_ms
             )
         if given.packet_id:
-            self._broker.extend(given.member, given.packet_id, lease_ms)
+            self._broker.lease(given.member, given.packet_id, lease_ms)
         return Leased(given, self._clock.wall_ms() + lease_ms)
 
     def _look(self, now_s: float) -> None:
@@ -325,6 +328,14 @@ class Pull:
                 return seat.member, lease.packet_id
         return None
 
+    def _unlent(self, lease: LeaseId, held: "_Held") -> Place | None:
+        """The group's own flight of what nobody has: it was leased before a restart."""
+        group = self._broker.groups.get(lease.text)
+        found = None if group is None else held.of(group).get(lease.position)
+        if group is None or found is None or found[1] not in group.session.resends:
+            return None
+        return found if found[0] is group else None
+
     def nack(self, leases: Sequence[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
         """They come again after so long, None: as the group has it; `done` when that is durable."""
         settled, left = Settled(), 1
@@ -347,8 +358,9 @@ class Pull:
             if not left:
                 done(settled)
 
+        held = _Held(self._seats)
         for lease in leases:
-            found = self._flight(lease)
+            found = self._flight(lease) or self._unlent(lease, held)
             if found is None:
                 settled.gone.append(lease)
                 continue

@@ -1,9 +1,10 @@
 # ruff: noqa: ARG002 - a `Link` has more to say than a seat has to know
 """The place among a group's members at which calls wait: a member without a client, one for each key.
 
-To the group it is a member like any other, whose link takes messages while a call waits. What comes fills the
-call that has waited longest. The rights of the member are those of the key, so that what the key may not have
-goes to another.
+To the group it is a member like any other, whose link takes messages while a call waits, and whose window is
+what it has leased and what the calls that wait may be given: so it has its share beside members that
+subscribe, and no more. What comes fills the call that has waited longest. The rights of the member are those
+of the key, so that what the key may not have goes to another.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from .call import Call, Given
 
 NAME = "(pull)"
 """What the member is called where members are shown."""
+
+
+WINDOW_MAX = 65_535
 
 
 class Seat:
@@ -35,15 +39,31 @@ class Seat:
         given one of so many bytes."""
         self.text = text
         self.rights = rights
-        self.waiting: dict[Call, None] = {}
-        """The one that has waited longest first; none is full."""
+        self.waiting: dict[Call, int] = {}
+        """How many more each may be given; the one that has waited longest first. None is full."""
+        self._room = 0
+        """The sum of these."""
         self.is_closed = False
         """Nothing comes any more: a fault, or the group has been ended."""
         self.idle_s: float | None = None
         """Since when nobody waits and nothing is leased, monotonic."""
         self._has_room = has_room
         self._took = took
+        self._broker = broker
         self.member = broker.enlist(self, text, name=NAME, rights=rights)
+
+    def admit(self, call: Call) -> None:
+        """One more that waits."""
+        self.waiting[call] = call.wish.most
+        self._room += call.wish.most
+        self.idle_s = None
+        session = self.member.session
+        session.resize(min(WINDOW_MAX, len(session.flights) + self._room))
+        self._broker.read_on(self.member)
+
+    def leave(self, call: Call) -> None:
+        """It waits no more, if it did."""
+        self._room -= self.waiting.pop(call, 0)
 
     @property
     def is_idle(self) -> bool:
@@ -78,6 +98,8 @@ class Seat:
         is_first: bool = False,
     ) -> None:
         call = next(iter(self.waiting))
+        self.waiting[call] -= 1
+        self._room -= 1
         attempt = message.attempts_before + max(1, attempt)
         size = call.take(Given(self.text, self.member, packet_id, message, attempt))
         self._took(call, size)
