@@ -284,16 +284,15 @@ def _view(leased: Leased, topic_filter: str, node: int) -> shapes.LeasedMessage:
     message = given.message
     id_ = message.id(node)
     lease = LeaseId(given.text, given.packet_id, message.position, message.shard, id_)
-    view: shapes.LeasedMessage = {
+    retry = message.record.retry
+    return {
         **message_view(id_, message.position, message.record, DISPATCHED, None),
         "filter": topic_filter,
         "attempt": given.attempt,
+        "reason": None if retry is None else retry.reason.decode(errors="replace"),
         "lease_id": lease_text(lease),
         "lease_until": time_text(leased.until_ms),
     }
-    if message.record.retry is not None and message.record.retry.reason:
-        view["reason"] = message.record.retry.reason.decode(errors="replace")
-    return view
 
 
 def share_text(name: str, topic_filter: str) -> str:

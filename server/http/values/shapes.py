@@ -128,11 +128,11 @@ class DeadChanged(TypedDict):
 
 class LeasedMessage(Message):
     """A message that is yours until `lease_until`. `filter`: of the group; `reason`: why the attempt before
-    was none."""
+    failed, null of the first one."""
 
     filter: str
     attempt: int
-    reason: NotRequired[str]
+    reason: str | None
     lease_id: str
     lease_until: Instant
 
