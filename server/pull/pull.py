@@ -88,7 +88,7 @@ class Pull:
         self._begun: dict[Call, float] = {}
         """Those of them that have been given something, and since when, monotonic."""
         self._ends: list[tuple[float, int, Call]] = []
-        """A heap of when they have waited long enough. Some have been answered: half of them, and ANSWERED."""
+        """A heap of when they have waited long enough. Half of them and ANSWERED may be answered."""
         self._count = 0
         self._look_at = 0.0
         self._is_stopping = False
