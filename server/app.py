@@ -9,6 +9,7 @@ clock.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -63,7 +64,7 @@ class App:
         self._is_planned = False
         self._clock = clock
         self._store = store
-        self.core = Core(config, clock, store, wake=self.plan, auth=self.keyring)
+        self.core = Core(config, clock, store, wake=self.plan, auth=self.keyring, chance=random.random)
         self.metrics = Metrics()
         self.is_ready = False
         self._fatal = fatal

@@ -15,8 +15,8 @@ from timeline.wheel import Wheel
 from .clock import Clock
 from .config import Config
 from .delivery.broker import Broker
-from .delivery.dead import Dead
 from .delivery.dispatch import Dispatch
+from .delivery.leases import Leases
 from .delivery.letters import Letters
 from .delivery.membership import Membership
 from .delivery.message import Message
@@ -28,7 +28,9 @@ from .delivery.ready import Ready
 from .delivery.replay import Replay
 from .delivery.retained import Retained
 from .delivery.router import Router
+from .delivery.sent import Sent
 from .delivery.sessions import Sessions
+from .delivery.undone import Undone
 from .delivery.wills import Wills
 from .held import Held
 from .loader import Loader
@@ -53,8 +55,9 @@ class Core:
         *,
         wake: Callable[[], None],
         auth: Auth = OPEN,
+        chance: Callable[[], float],
     ) -> None:
-        """`wake`: there is something to do. `auth`: who may do what.
+        """`wake`: there is something to do. `auth`: who may do what. `chance`: from 0 up to 1, each time.
 
         Raises WrongFormat, Corrupt, StoreFailed.
         """
@@ -81,13 +84,13 @@ class Core:
         self.mending = Mending(self.opened, self.wheel, self.writer, clock)
         self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
-        self._deliver(wake, auth)
+        self._deliver(wake, auth, chance)
         self.pull = Pull(self.broker, clock, config, wake)
         self._is_beating = False
         self.sessions.load()
         self.broker.restore()
 
-    def _deliver(self, wake: Callable[[], None], auth: Auth) -> None:
+    def _deliver(self, wake: Callable[[], None], auth: Auth, chance: Callable[[], float]) -> None:
         """Build the room `delivery`, each part from those before it."""
         config, clock, store, writer = self.config, self.clock, self.opened.store, self.writer
         horizon, tail = self.horizon, self.tail
@@ -111,8 +114,9 @@ class Core:
         self.cursors = self.sessions.cursors
         self.owners = Owners(auth.may_send)
         ready = Ready(wake)
+        leases = Leases(clock)
         self.groups = Membership(
-            self.sessions, self.cursors, horizon, self.router, self.owed, ready, config.sessions
+            self.sessions, self.cursors, horizon, self.router, self.owed, ready, leases, config.sessions
         )
         self.dispatch = Dispatch(
             horizon,
@@ -132,8 +136,21 @@ class Core:
         )
         publishing = Publishing(config, self.router, self.dispatch, self.owed, writer)
         self.letters = Letters(store, self.groups, config.dead, node=NODE)
-        self.dead = Dead(
-            horizon, self.cursors, self.groups, ready, publishing, self.letters, writer, clock, node=NODE
+        self.sent = Sent(self.reader, tail, self.retained, clock)
+        self.undone = Undone(
+            config.sessions,
+            self.cursors,
+            self.router,
+            self.groups,
+            leases,
+            self.owners,
+            self.sent,
+            publishing,
+            self.letters,
+            writer,
+            clock,
+            chance=chance,
+            node=NODE,
         )
         self.wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
         self.replay = Replay(
@@ -145,9 +162,9 @@ class Core:
             self.retained,
             ready,
             self.groups,
-            self.dead,
+            self.undone,
+            self.sent,
             self.owners,
-            max_attempts=config.sessions.session_attempts,
             wall_ms=clock.wall_ms,
             dispatched_ms=writer.dispatched_ms,
         )
@@ -163,7 +180,8 @@ class Core:
             self.replay,
             self.dispatch,
             publishing,
-            self.dead,
+            self.undone,
+            leases,
             self.wills,
             writer,
             node=NODE,
@@ -174,7 +192,7 @@ class Core:
         self.horizon.observe(self.clock.wall_ms())
         self.cursors.step()
         self.wills.step()
-        self.dead.step()
+        self.undone.step()
         if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:
             return
 
@@ -202,6 +220,7 @@ class Core:
         return (
             self.writer.is_idle
             and self.replay.is_idle
+            and self.undone.is_settled
             and not self.dispatch.live
             and self.schedules.is_settled
             and self.mending.is_settled

@@ -76,8 +76,10 @@ class Figures(Collector):
         yield "dispatch_turns", "Times that the horizon was moved", counts.turns
         yield "slices_expired", "Slices dropped after their retention", self._expiries.dropped
         yield "replays_lost", "Times that a session found its place dropped", self._core.replay.lost
-        lost = self._core.replay.flights_lost
+        lost = self._core.sent.lost
         yield "flights_lost", "Messages in flight dropped by retention before they were acked", lost
+        text = "Deliveries that came to nothing and were put off: the message comes again"
+        yield "retries", text, self._core.undone.retried
         text = "Times that a message was not handed out, as its owner may not send to its topic any more"
         yield "messages_withheld", text, self._core.owners.withheld
         text = "Retries whose session or group did not subscribe any more when they fell due"

@@ -29,7 +29,6 @@ from timeline.retention import passed_slices
 
 from .core import Core
 from .delivery.letters import SWEEP_LETTERS
-from .delivery.shared import SWEEPS
 from .figures import Figures
 from .jobs.expiring import Expiries
 from .jobs.leavings import Leavings
@@ -98,9 +97,6 @@ class Housekeeping:
             (self._pipeline.sweep, LEASES_INTERVAL_S),
             (self._overfull.look, LAUNCH_INTERVAL_S),
         ]
-        ack_timeout_ms = self._core.config.sessions.ack_timeout_ms
-        if ack_timeout_ms:
-            every.append((self._core.groups.sweep, ack_timeout_ms / 1000 / SWEEPS))
         for work, seconds in every:
             self._scheduler.add_job(_given_up_at_the_stop(work), "interval", seconds=seconds)
         self._scheduler.start()

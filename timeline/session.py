@@ -18,7 +18,7 @@ both and done with, or in flight and sent again first, in order, or ahead and st
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict
 
@@ -27,6 +27,9 @@ from .position import Position
 PACKET_ID_MAX = 65_535
 RETIRED_MAX = 1_000
 """Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
+IN_FLIGHT, FAILED, SETTLED = 0, 1, 2
+"""`Flight.fate`: it can be acked; it came to nothing, and what becomes of it is to be decided; that has been
+decided in a batch that is not durable yet."""
 
 
 @dataclass(slots=True)
@@ -48,6 +51,8 @@ class Flight:
     """It was sent because of a SUBSCRIBE, and is again so."""
     size: int = 0
     """What it counts for in `Session.flight_bytes`."""
+    fate: int = IN_FLIGHT
+    """Of one that came to nothing: it is not sent again from here, and once SETTLED not stored any more."""
 
     @property
     def is_of_group(self) -> bool:
@@ -66,10 +71,14 @@ class Loan:
     share: str
     """`$share/group/filter`, as it was subscribed to."""
     flight: Flight | None = None
-    since: int = 0
-    """Which of the group's sweeps for overdue messages came before it."""
+    until_s: float = 0.0
+    """A *lease*: until when it is the member's, s of monotonic time; 0: for ever."""
+    term_ms: int = 0
+    """How long that was from when it was given, or extended."""
+    lease: int = 0
+    """What the lease is called (server/delivery/leases.py)."""
     is_overdue: bool = False
-    """It was not acked in time and is another's too. Whoever acks it first has done it."""
+    """It was not acked in time: the group goes on without it. The member may finish it all the same."""
 
 
 class Resends:
@@ -145,6 +154,18 @@ class Subscription:
     asked: int = 0
     """When it last asked for what is retained (timeline/asked.py); 0: never."""
     terms: Terms = USUAL
+    lease_ms: int = field(default=0, compare=False)
+    """Of a member of a group: how long it may keep what it is sent, 0: for ever. It is told so."""
+    is_plain: bool = field(default=True, compare=False)
+    """Deliveries by it say nothing that others' do not: neither an identifier nor a lease."""
+
+    def __post_init__(self) -> None:
+        self.is_plain = not (self.identifier or self.lease_ms)
+
+    def lease_for(self, lease_ms: int) -> None:
+        """What is sent from now on may be kept for so long."""
+        self.lease_ms = lease_ms
+        self.__post_init__()
 
 
 class Session:

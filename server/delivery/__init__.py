@@ -10,6 +10,7 @@ What stands lower here imports what stands higher. First what is handed about:
 
 then who has what:
 
+    leases.py        until when members of groups may keep what they have
     owners.py        whether who sent a message may send it now, or else nobody gets it
     router.py        topic -> subscribers
     quota.py         how many subscriptions there are, and the bytes of their filters
@@ -19,6 +20,7 @@ then who has what:
     sessions.py      every session: found, opened, restored, over
     retained.py      the last message of each topic that has one
     ready.py         who may read on
+    sent.py          the message of a flight, read again
     membership.py    who is in which shared subscription
     letters.py       dead letters: kept, sent again to who gave them up, dropped
 
@@ -26,10 +28,10 @@ then what happens:
 
     dispatch.py      the horizon moves, and what it passes is given to those who are there
     publishing.py    publishes take their place: stored or not, answered when that is settled
-    dead.py          what nobody acks goes to `$dead`
+    undone.py        what was not done comes again later, or is dead
     wills.py         what is published when a connection ends without a word
     replay.py        sessions behind the horizon read on, in turns
-    broker.py        the verbs: claim, leave, subscribe, publish, ack, rewind, drop
+    broker.py        the verbs: claim, leave, subscribe, publish, ack, nack, rewind, drop
 
 A door (server/mqtt, server/http) calls the broker's verbs and implements `Link`. In here nobody knows reason
 codes, packets or routes; close reasons, verdicts and receipts are enumerations of this room.

@@ -8,6 +8,7 @@
     review                  rules are others now
     publish, after_publishes
     ack, received, complete, pass_over      what the client says of a message that it was sent
+    nack, extend, lease     it cannot do it now; it wants more time; it has so much
 
 Messages come back through a `Link` (subscriber.py: `offer` gives it to `send`), whatever its protocol. One
 object for all connections. It keeps next to nothing of its own; it knows who does what.
@@ -25,15 +26,15 @@ from shards.store import Table
 from timeline.filters import SHARE_PREFIX, covers, parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position, position
-from timeline.session import USUAL, Flight, Subscription, Terms
+from timeline.session import SETTLED, USUAL, Flight, Subscription, Terms
 
 from ..clock import Clock
 from ..config import Config
 from ..logs import by, shown
 from ..writer import Busy, Writer
 from .cursors import Cursors
-from .dead import Dead
 from .dispatch import Dispatch
+from .leases import Leases
 from .membership import Membership
 from .message import Message
 from .publishing import Answer, Publishing, Wish
@@ -44,6 +45,7 @@ from .sessions import Sessions, TooManySessions
 from .shared import Group
 from .subscriber import Closing, Inside, Link, Rights, Subscriber, Will
 from .terms import UNSAID, Keeping
+from .undone import Nacked, Undone
 from .wills import Wills
 
 log = logging.getLogger(__name__)
@@ -97,7 +99,8 @@ class Broker:
         replay: Replay,
         dispatch: Dispatch,
         publishing: Publishing,
-        dead: Dead,
+        undone: Undone,
+        leases: Leases,
         wills: Wills,
         writer: Writer,
         *,
@@ -112,7 +115,8 @@ class Broker:
         self.groups = groups
         self.node = node
         self.traffic = publishing.traffic
-        self.dead = dead
+        self.undone = undone
+        self._leases = leases
         self.wills = wills
         self._ready = ready
         self._replay = replay
@@ -285,10 +289,13 @@ class Broker:
         self._replay.begin(subscriber)
         self.groups.meet(subscriber)
 
-    def leave(self, subscriber: Subscriber) -> None:
-        """Its connection has ended: a persistent session stays where it is, any other is gone."""
+    def leave(self, subscriber: Subscriber, *, is_clean: bool) -> None:
+        """Its connection has ended: a persistent session stays where it is, any other is gone.
+
+        `is_clean`: the client has said so, or the server stops: it has not failed.
+        """
         session = subscriber.session
-        self._part(subscriber)
+        self._part(subscriber, is_clean=is_clean)
         if not session.is_persistent:
             self.wills.publish(subscriber, at_once=True)
             self._forget(subscriber)
@@ -344,7 +351,7 @@ class Broker:
         subscriber = self.sessions.get(name)
         if subscriber is not None:
             link = subscriber.link
-            self._part(subscriber)
+            self._part(subscriber, is_clean=False)
             if link is not None:
                 link.close(Closing.DROPPED)
             self.wills.publish(subscriber, at_once=True)
@@ -369,18 +376,22 @@ class Broker:
         """The session's client connects anew: its old connection goes, and its will is settled."""
         if known.link is not None:
             known.link.close(Closing.TAKEN_OVER)
-            self._part(known)
+            self._part(known, is_clean=False)
         self.wills.displace(known, is_resumed=is_resumed)
 
-    def _part(self, subscriber: Subscriber) -> None:
-        """No connection any more: what was on its way is in flight, the read position stands still."""
+    def _part(self, subscriber: Subscriber, *, is_clean: bool) -> None:
+        """No connection any more: what was on its way is in flight, the read position stands still.
+
+        What it had of its groups goes to others: at once, or if it was cut off (`is_clean`) as what failed.
+        """
         subscriber.link = None
         subscriber.session.resends.clear()
         subscriber.unanswered = 0
         subscriber.shut_gate()
         subscriber.session.fall_behind(self.horizon)
         subscriber.is_entangled = bool(subscriber.groups)
-        self.groups.part(subscriber)
+        for group, flight in self.groups.part(subscriber, is_clean=is_clean):
+            self.undone.fail(group, flight, "connection lost")
 
     # -- subscriptions
 
@@ -482,12 +493,12 @@ class Broker:
             raise UnknownGroup(f"there is no group {text[:128]!r}")
         return self.groups.enlist(group, link, name, rights)
 
-    def dismiss(self, member: Inside, *, is_clean: bool) -> None:  # noqa: ARG002
+    def dismiss(self, member: Inside, *, is_clean: bool) -> None:
         """It is a member no more: what it has not acked goes to another, or comes again.
 
         `is_clean`: it says so itself, and has not failed.
         """
-        self._part(member)
+        self._part(member, is_clean=is_clean)
         self.groups.forget(member)
 
     # -- what clients say of messages
@@ -515,6 +526,69 @@ class Broker:
         subscriber.dirty.add(subscriber)
         if not session.tailing or subscriber.groups:
             self.groups.read_on(subscriber)
+        return True
+
+    def nack(
+        self,
+        subscriber: Subscriber,
+        packet_id: int,
+        *,
+        delay_ms: int | None,
+        reason: str,
+        done: Callable[[Nacked], None],
+        qos: int = 1,
+    ) -> bool:
+        """The client cannot do a message now: it is to come again, to the session or to its group.
+
+        `delay_ms`: after which; None: as the back-off says. The packet id is free. `done` is called when what
+        has become of it is durable, or cannot be for now. False: what is in flight under that id is of
+        another QoS, or too far, and `done` is not called.
+        """
+        flight = subscriber.session.flights.get(packet_id)
+        if qos == 2:
+            subscriber.session.retired.pop(packet_id, None)
+        if flight is None or flight.fate:
+            done(Nacked.GONE)
+            return True
+        if flight.qos != qos or flight.phase:
+            return False
+        if not flight.is_of_group:
+            group = self.groups.get(flight.loan.share) if flight.loan is not None else None
+            self.undone.fail(
+                subscriber, flight, reason, delay_ms=delay_ms, addressee=group, is_ended=True, told=done
+            )
+            return True
+        held = self.groups.take_back(subscriber, flight)
+        self.read_on(subscriber)
+        if held is None:
+            done(Nacked.GONE)
+        else:
+            self.undone.fail(*held, reason, delay_ms=delay_ms, told=done)
+        return True
+
+    def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
+        """The client wants to keep a message for so long from now on; False: it is not its own any more.
+
+        Where nobody waits for an ack, that changes nothing.
+        """
+        return self._keep(subscriber, packet_id, for_ms, is_lease=False)
+
+    def lease(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
+        """The same, and it is to come back after that time whether or not its group has an ack timeout."""
+        return self._keep(subscriber, packet_id, for_ms, is_lease=True)
+
+    def _keep(self, subscriber: Subscriber, packet_id: int, for_ms: int, *, is_lease: bool) -> bool:
+        flight = subscriber.session.flights.get(packet_id)
+        if flight is None or flight.fate:
+            return False
+        loan = flight.loan
+        if loan is None or loan.flight is None:
+            return True
+        group = self.groups.get(loan.share)
+        if group is None or not group.is_held(flight):
+            return False
+        if loan.until_s or is_lease:
+            self._leases.extend(group, subscriber, flight, loan, for_ms)
         return True
 
     def received(
@@ -562,11 +636,16 @@ class Broker:
         if flight is not None:
             self._finish(subscriber, flight)
 
-    def finish(self, group: Subscriber, packet_id: int) -> None:
-        """What a group has in flight under that id, with whomever, is done with."""
-        if group.session.ack(packet_id) is not None:
-            group.dirty.add(group)
-            self._ready.wake(group)
+    def finish(self, group: Subscriber, packet_id: int) -> bool:
+        """What a group has in flight under that id, with whomever, is done with. False: it has come to
+        nothing, and something else has become of the message."""
+        flight = group.session.flights.get(packet_id)
+        if flight is None or flight.fate == SETTLED:
+            return False
+        group.session.ack(packet_id)
+        group.dirty.add(group)
+        self._ready.wake(group)
+        return True
 
     def put_back(self, member: Subscriber, packet_id: int) -> None:
         """What a part of the server was sent has come to nobody: another is sent it, as if for the first

@@ -9,6 +9,7 @@ from timeline.session import Flight, Session, Subscription, Terms
 
 from ..config import Sessions as SessionSettings
 from .cursors import Cursors
+from .leases import Leases
 from .owed import Owed
 from .ready import Ready
 from .router import Router
@@ -18,8 +19,6 @@ from .subscriber import Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 
 GROUP_WINDOW = 65_535
-SWEEP_LOOKS = 5_000
-"""Loans that one sweep for overdue ones looks at: some 3 ms."""
 
 
 class Membership:
@@ -33,6 +32,7 @@ class Membership:
         router: Router,
         owed: Owed,
         ready: Ready,
+        leases: Leases,
         settings: SessionSettings,
     ) -> None:
         self._sessions = sessions
@@ -41,9 +41,9 @@ class Membership:
         self._router = router
         self._owed = owed
         self._ready = ready
+        self._leases = leases
         self._settings = settings
         self._by_text: dict[str, Group] = {}
-        self._looks = self._look()
 
     def __len__(self) -> int:
         return len(self._by_text)
@@ -165,41 +165,63 @@ class Membership:
         if subscriber.groups:
             self.meet(subscriber)
 
-    def part(self, member: Subscriber) -> None:
-        """The member's connection has ended: what it has not acked goes to another."""
+    def part(self, member: Subscriber, *, is_clean: bool) -> list[tuple[Group, Flight]]:
+        """The member's connection has ended. What it has not acked goes to another at once, if it left in
+        order (`is_clean`); else it has failed, and is returned: each with the group that it is in flight in.
+        """
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
             group.rota.part(member)
-        for flight in list(member.session.flights.values()):
-            loan = flight.loan
+        failed: list[tuple[Group, Flight]] = []
+        for lent in list(member.session.flights.values()):
+            loan = lent.loan
             lender = self._by_text.get(loan.share) if loan is not None else None
-            if lender is not None and flight.is_of_group:
-                member.session.ack(flight.packet_id)
-                lender.returned(member, flight, is_acked=False)
-                touched.add(lender)
+            if lender is None or not lent.is_of_group:
+                continue
+            member.session.ack(lent.packet_id)
+            touched.add(lender)
+            flight = lender.taken_back(member, lent)
+            if flight is not None and is_clean:
+                lender.give_back(flight)
+            elif flight is not None:
+                failed.append((lender, flight))
         for group in touched:
             self._pause(group)
+        return failed
 
-    def over(self, member: Subscriber, lent: Flight, *, is_acked: bool) -> None:
+    def take_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
+        """The member's client says that it cannot do the message: the group's own flight of it, if that was
+        the member's still."""
+        member.session.ack(lent.packet_id)
+        member.dirty.add(member)
+        group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
+        flight = None if group is None else group.taken_back(member, lent)
+        return None if group is None or flight is None else (group, flight)
+
+    def over(self, member: Subscriber, lent: Flight, *, is_acked: bool) -> Group | None:
         """A member's client has the message, whoever else was given it meanwhile, or will never take it.
 
-        The group has room for one more then, even if it was no member's any more.
+        The group has room for one more then, even if it was no member's any more. It is returned if it has
+        gone on already: the message waits to come again, is with another, or dead.
         """
         group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
-        if group is not None:
-            group.returned(member, lent, is_acked=is_acked)
-            self._ready.wake(group)
+        if group is None:
+            return None
+        is_late = False
+        if is_acked:
+            is_late = not group.acked(member, lent)
+        else:
+            group.returned(member, lent)
+        self._ready.wake(group)
+        return group if is_late else None
 
     def put_back(self, member: Subscriber, lent: Flight) -> None:
         """Nobody was sent what the member has: it goes to another, and was no attempt."""
-        loan = lent.loan
-        assert loan is not None, "it came by a group"
-        group = self._by_text.get(loan.share)
-        member.session.ack(lent.packet_id)
-        if group is not None:
-            if loan.flight is not None and not loan.is_overdue:
-                loan.flight.attempts -= 1
-            group.returned(member, lent, is_acked=False)
+        held = self.take_back(member, lent)
+        if held is not None:
+            group, flight = held
+            flight.attempts -= 1
+            group.give_back(flight)
             self._pause(group)
 
     def forget(self, member: Subscriber) -> None:
@@ -217,36 +239,12 @@ class Membership:
         if flight.loan is not None:
             self.over(subscriber, flight, is_acked=False)
 
-    def sweep(self) -> None:
-        """Called SWEEPS times in each `sessions.ack_timeout`: what is unacked for longer goes to another.
-
-        One that has looked at SWEEP_LOOKS is over; the next goes on behind it.
-        """
-        for group in self._by_text.values():
-            group.sweeps += 1
-        left = SWEEP_LOOKS
-        while left > 0:
-            looked = next(self._looks, 0)
-            if not looked:
-                self._looks = self._look()
-                return
-            left -= looked
-
-    def _look(self) -> Iterator[int]:
-        """Look once for what is overdue with each member of each group: how many loans, in steps."""
-        for group in list(self._by_text.values()):
-            for member in list(group.lent):
-                if self._by_text.get(group.text) is not group:
-                    break
-                looked = group.take_overdue(member)
-                if group.session.resends:
-                    self._pause(group)
-                yield looked
-
     def _open(self, text: str, since: Position, *, is_stored: bool) -> Group:
         _, topic_filter = parse_share(text)
         session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW)
-        group = Group(session, self._cursors.dirty, self._cursors.secure, self._settings, UNSAID)
+        group = Group(
+            session, self._cursors.dirty, self._cursors.secure, self._leases, self._settings, UNSAID
+        )
         if is_stored:
             self._sessions.restore_cursor(group)
         # Who joined later does not move the group's beginning: it wants all that it has not read.

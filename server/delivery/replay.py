@@ -30,7 +30,6 @@ from timeline.session import Flight, Resends, Subscription
 from timeline.tail import Tail
 
 from ..logs import shown
-from .dead import Dead
 from .membership import Membership
 from .message import Message
 from .owed import Owed, is_owed
@@ -38,7 +37,9 @@ from .owners import Owners
 from .ready import Ready
 from .retained import Retained
 from .router import Router
+from .sent import Sent
 from .subscriber import Subscriber
+from .undone import Undone
 
 log = logging.getLogger(__name__)
 
@@ -84,31 +85,28 @@ class Replay:
         retained: Retained,
         ready: Ready,
         groups: Membership,
-        dead: Dead,
+        undone: Undone,
+        sent: Sent,
         owners: Owners,
         *,
-        max_attempts: int,
         wall_ms: Callable[[], int],
         dispatched_ms: Callable[[Position], int | None],
     ) -> None:
-        """`max_attempts`: deliveries of a message that is not acked, then it is `dead`'s; 0: for ever."""
         self._reader = reader
         self._horizon = horizon
         self._tail = tail
         self._router = router
         self._owed = owed
         self._retained = retained
-        self._max_attempts = max_attempts
         self._ready = ready
         self._groups = groups
-        self._dead = dead
+        self._undone = undone
+        self._sent = sent
         self._owners = owners
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
         self.lost = 0
         """Times that a session found its place dropped by retention."""
-        self.flights_lost = 0
-        """Messages in flight that retention dropped before they were acked."""
 
     @property
     def is_idle(self) -> bool:
@@ -139,7 +137,7 @@ class Replay:
         """The session has a connection again: what was in flight goes first, in order."""
         session = subscriber.session
         session.fall_behind(self._horizon.position)
-        session.resends = Resends(session.flights.values())
+        session.resends = Resends(flight for flight in session.flights.values() if not flight.fate)
         if session.resends or subscriber.asked or not session.join(self._horizon.position):
             self._ready.wake(subscriber)
 
@@ -165,7 +163,7 @@ class Replay:
         if flight.phase:
             subscriber.release(flight)
             return True
-        message = self._in_flight(flight)
+        message = self._sent.message(flight)
         may_have = (
             message is not None
             and subscriber.may_receive(message.record.topic)
@@ -173,8 +171,13 @@ class Replay:
         )
         if message is None or not may_have or self._is_over(message, flight):
             self._forget(subscriber, flight, message)
-        elif self._max_attempts and message.counted_before + flight.attempts >= self._max_attempts:
-            self._dead.bury(subscriber, message, flight)
+        elif (
+            0
+            < self._undone.terms(subscriber, message).max_attempts
+            <= message.counted_before + flight.attempts
+        ):
+            attempts = message.attempts_before + flight.attempts
+            self._undone.fail(subscriber, flight, f"not acked after {attempts} deliveries")
         else:
             return subscriber.resend(message, flight, self._asked(subscriber, message, flight))
         return True
@@ -186,8 +189,8 @@ class Replay:
     def _forget(self, subscriber: Subscriber, flight: Flight, message: Message | None) -> None:
         """End a flight that cannot be sent again."""
         self._groups.give_up(subscriber, flight)
-        if message is None and flight.shard >= 0 and flight.position < self._reader.directory.floor:
-            self.flights_lost += 1
+        if message is None:
+            self._sent.note_missing(flight)
 
     def _asked(self, subscriber: Subscriber, message: Message, flight: Flight) -> tuple[Subscription, ...]:
         """The subscriptions that a flight is due to: its group's, or the session's own that match."""
@@ -195,18 +198,6 @@ class Replay:
             own = subscriber.session.subscriptions.get(flight.loan.share)
             return () if own is None else (own,)
         return self._router.route(message.record.topic).get(subscriber, ())
-
-    def _in_flight(self, flight: Flight) -> Message | None:
-        """The message of a flight, from the timeline or, if it is there no more, from what is retained."""
-        try:
-            value = self._reader.value_at(flight.position, flight.shard) if flight.shard >= 0 else None
-        except Corrupt as error:
-            log.error("what was in flight is not sent again: %s", error)
-            self.flights_lost += 1
-            return None
-        if value is None:
-            return self._retained.find(flight.position) if flight.shard >= 0 else None
-        return None if is_stub(value) else self._message(flight.position, flight.shard, value)
 
     def _send_retained(self, subscriber: Subscriber) -> Progress:
         """What was retained for those who asked.
@@ -250,10 +241,10 @@ class Replay:
     def _read_on(self, subscriber: Subscriber) -> bool:
         """Read a stretch; True if there is more and room for it."""
         session, horizon = subscriber.session, self._horizon.position
-        lost = self.flights_lost
+        lost = self._sent.lost
         resent = self._resend(subscriber)
-        if self.flights_lost > lost:
-            gone = self.flights_lost - lost
+        if self._sent.lost > lost:
+            gone = self._sent.lost - lost
             log.warning("%s: retention has dropped %d messages in flight", shown(session.client_id), gone)
         progress = self._send_retained(subscriber) if resent is Progress.DONE else resent
         if progress is not Progress.DONE:
@@ -355,9 +346,6 @@ class Replay:
         except Corrupt:
             return False  # what is in the tail is whole
         return value is not None and is_stub(value)
-
-    def _message(self, place: Position, shard: int, value: bytes) -> Message:
-        return Message(place, shard, decode(value), self._wall_ms())
 
 
 def _is_for(subscriber: Subscriber, retry: Retry | None) -> bool:

@@ -10,7 +10,7 @@ from shards import keys
 from shards.record import encode
 from shards.tables import CursorRow, FlightRow, SessionRow, SubscriptionRow, encode_row
 from timeline.position import POSITION_BYTES, MessageId, Position
-from timeline.session import Flight, Loan, Subscription
+from timeline.session import SETTLED, Flight, Loan, Subscription
 
 from .subscriber import Subscriber
 
@@ -64,6 +64,8 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
     session, asked = subscriber.session, subscriber.asked
     rows: list[tuple[int, bytes] | FlightRow] = []
     for flight in session.flights.values():
+        if flight.fate == SETTLED:
+            continue
         place = flight.position.to_bytes(POSITION_BYTES, "big")
         if (
             flight.qos == 1

@@ -2,9 +2,11 @@
 
 A group is a session of its own: it has the read position and what is in flight, and reads on like any
 other. Where a session sends on its link, a group picks a member. A member's delivery is a *loan*: in flight
-in the member's session, under the packet id that its client acks, and in the group's, so that it comes back
-when the member leaves or is overdue. Whoever acks it first has done it. QoS 2 belongs to the member's session
-alone from the moment it is sent (MQTT-4.8.2): it is resent to that client, or to nobody.
+in the member's session, under the packet id that its client acks, and in the group's, so that the group has
+it when the member leaves, loses its connection or is overdue. A member that leaves in order gives back what
+it has: another gets it at once. Of one that fails the message comes again later (undone.py). Who once had it
+may finish it all the same. QoS 2 belongs to the member's session alone from the moment it is sent
+(MQTT-4.8.2): it is resent to that client, or to nobody.
 
 Who is next for a message is the `Rota`'s to say (rota.py).
 
@@ -14,9 +16,10 @@ A group lives as long as a session, present or away, holds the subscription.
 from collections.abc import Iterable
 
 from timeline.filters import parse_share
-from timeline.session import USUAL, Flight, Loan, Session, Subscription, Terms
+from timeline.session import SETTLED, USUAL, Flight, Loan, Session, Subscription, Terms
 
 from ..config import Sessions
+from .leases import Leases
 from .message import Message
 from .rota import Rota
 from .subscriber import Secure, Subscriber
@@ -24,22 +27,27 @@ from .terms import UNSAID, Keeping, in_force
 
 KEY_PREFIX = "\0share/"
 """A group's rows stand among those of the sessions, under a name that no client id can have."""
-SWEEPS = 4
-"""Sweeps for overdue messages in each `sessions.ack_timeout`."""
 
 
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("in_force", "keeping", "lent", "members", "rota", "settings", "sweeps", "text")
+    __slots__ = ("_leases", "in_force", "keeping", "lent", "members", "rota", "settings", "text")
 
     is_group = True
 
     def __init__(
-        self, session: Session, dirty: set[Subscriber], secure: Secure, settings: Sessions, keeping: Keeping
+        self,
+        session: Session,
+        dirty: set[Subscriber],
+        secure: Secure,
+        leases: Leases,
+        settings: Sessions,
+        keeping: Keeping,
     ) -> None:
         """`settings`: what holds where its terms say nothing."""
         super().__init__(session, dirty, secure)
+        self._leases = leases
         self.settings = settings
         self.keeping = keeping
         """What was said of how long it stays and how fast it is; `keep`, `agree` change it and the terms."""
@@ -50,7 +58,6 @@ class Group(Subscriber):
         """Members' flights that are loans, by who has them and packet id, in the order of lending. Those who
         are no members any more too; nobody with none."""
         self.rota = Rota(self.members, self.lent)
-        self.sweeps = 0
         self.in_force = in_force(self.terms, settings, is_group=True)
         """What its terms and the settings come to."""
         self._follow()
@@ -180,54 +187,56 @@ class Group(Subscriber):
         for heir in heirs:
             for lent in self.lent.pop(heir).values():
                 loan, lent.loan = lent.loan, None
+                if loan is not None:
+                    self._leases.end(loan)
                 if loan is not None and loan.flight is not None and not loan.is_overdue:
                     self.session.ack(loan.flight.packet_id)
             heir.dirty.add(heir)
         return heirs
 
-    def returned(self, member: Subscriber, lent: Flight, *, is_acked: bool) -> None:
-        """The member has the message no more in flight: it has acked it, or left without."""
+    def returned(self, member: Subscriber, lent: Flight) -> Flight | None:
+        """The member has the message no more in flight: the group's own flight of it, if there is one."""
         loan = lent.loan
         assert loan is not None, "only what is lent comes back"
+        if loan.until_s:
+            self._leases.end(loan)
         theirs = self.lent.get(member)
         if theirs is not None:
             theirs.pop(lent.packet_id, None)
             if not theirs:
                 del self.lent[member]
         flight = loan.flight
-        is_here = flight is not None and self.session.flights.get(flight.packet_id) is flight
-        if is_acked:
-            if member in self.members:
-                self.rota.acked(member)
-            if is_here and flight is not None:
-                self.session.ack(flight.packet_id)
-                self.dirty.add(self)
-        elif is_here and flight is not None and not loan.is_overdue:
-            self.give_back(flight)
+        if flight is None or self.session.flights.get(flight.packet_id) is not flight:
+            return None
+        return flight
+
+    def acked(self, member: Subscriber, lent: Flight) -> bool:
+        """The member's client has the message. False: too late to end it here, the group has gone on."""
+        if member in self.members:
+            self.rota.acked(member)
+        flight = self.returned(member, lent)
+        if flight is not None and flight.fate != SETTLED:
+            self.session.ack(flight.packet_id)
+            self.dirty.add(self)
+            return True
+        return lent.loan is None or not lent.loan.is_overdue
+
+    def taken_back(self, member: Subscriber, lent: Flight) -> Flight | None:
+        """The member ends without an ack what it may: the group's own flight, for who decides of it."""
+        is_held = self.is_held(lent)
+        flight = self.returned(member, lent)
+        return flight if is_held else None
+
+    def is_held(self, lent: Flight) -> bool:
+        """Whether what a member has in flight is its own to extend or to end: nobody has gone on."""
+        loan = lent.loan
+        if loan is None or loan.flight is None or loan.is_overdue or loan.flight.fate:
+            return False
+        return self.session.flights.get(loan.flight.packet_id) is loan.flight
 
     def give_back(self, flight: Flight) -> None:
         """Somebody else gets it, before anything new, in the order of the positions."""
         self.session.resends.add(flight, flight.position)
-
-    def take_overdue(self, member: Subscriber) -> int:
-        """Give back what the member has had for longer than SWEEPS sweeps; how many loans that took to see.
-
-        It keeps the packet id, and may still finish the message. While nobody else is there it keeps all.
-        """
-        looked = 1
-        if self.rota.present <= {member}:
-            return looked
-        for lent in self.lent.get(member, {}).values():
-            looked += 1
-            loan = lent.loan
-            if loan is None or loan.flight is None or loan.is_overdue:
-                continue
-            if self.sweeps - loan.since <= SWEEPS:
-                break  # the first one that is not: they are in the order of lending
-            loan.is_overdue = True
-            if self.session.flights.get(loan.flight.packet_id) is loan.flight:
-                self.give_back(loan.flight)
-        return looked
 
     def _lend(
         self,
@@ -243,8 +252,15 @@ class Group(Subscriber):
         self.dirty.add(self)
         packet_id = 0
         if qos:
-            packet_id = member.borrow(message, qos, Loan(self.text, flight, self.sweeps))
-            self.note_loan(member, member.session.flights[packet_id])
+            loan = Loan(self.text, flight)
+            packet_id = member.borrow(message, qos, loan)
+            lent = member.session.flights[packet_id]
+            self.note_loan(member, lent)
+            term_ms = self.in_force.ack_timeout_ms
+            if own.lease_ms != term_ms:
+                own.lease_for(term_ms)
+            if term_ms and flight is not None:
+                self._leases.give(self, member, lent, loan, term_ms)
         try:
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:

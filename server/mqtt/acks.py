@@ -3,6 +3,10 @@
     QoS 1   PUBLISH -> PUBACK: done
     QoS 2   PUBLISH -> PUBREC: remembered, durably -> PUBREL -> PUBCOMP: done
 
+With a reason code >= 0x80 the client says that it does not want the message, and it is done with. With the
+user property `retry-in` besides it says that it could not do it now: the message comes again after that time,
+or after that of the back-off if none is given.
+
 An ack of a packet id that is not in flight is passed over (the message was given to another member, or the
 session began anew); one of the wrong kind is a protocol error.
 """
@@ -12,11 +16,17 @@ from typing import Protocol
 
 from ..codec import wire
 from ..codec.packets import Ack, Packet
+from ..codec.properties import Properties
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker, Receipt
 from ..delivery.subscriber import Closing, Subscriber
+from ..delivery.undone import Nacked
+from ..times import TimeError, parse_delay
 
 WRONG_KIND = "an ack of the wrong kind"
+RETRY_IN = "retry-in"
+AUTO = ("", "auto")
+"""What `retry-in` says of a client that leaves the time to the back-off."""
 
 
 class Sink(Protocol):
@@ -44,6 +54,11 @@ class Acks:
 
     def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
         """PUBACK, PUBREC or PUBCOMP."""
+        if packet.properties is not None and packet.reason >= 0x80:
+            wait = packet.properties.user(RETRY_IN)
+            if wait is not None and packet.kind != wire.PUBCOMP:
+                self._on_nack(packet, packet.properties, wait, subscriber)
+                return
         if packet.kind == wire.PUBACK:
             is_due = self._broker.ack(subscriber, packet.packet_id)
         elif packet.kind == wire.PUBREC:
@@ -60,6 +75,23 @@ class Acks:
             self._put(wire.PUBCOMP, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             return
         self._broker.released(subscriber, packet_id, self._answering(wire.PUBCOMP, packet_id))
+
+    def _on_nack(self, packet: Ack, properties: Properties, wait: str, subscriber: Subscriber) -> None:
+        """PUBACK or PUBREC: again, later."""
+        try:
+            delay_ms = None if wait in AUTO else parse_delay(wait)
+        except TimeError as error:
+            self._sink.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN}: {error}")
+            return
+        if delay_ms is not None and delay_ms > self._broker.config.limits.max_delay_ms:
+            self._sink.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN} is above limits.max_delay")
+            return
+        why = properties.user("reason") or properties.reason_string or f"nacked with 0x{packet.reason:02x}"
+        qos = 1 if packet.kind == wire.PUBACK else 2
+        if not self._broker.nack(
+            subscriber, packet.packet_id, delay_ms=delay_ms, reason=why, done=_unanswered, qos=qos
+        ):
+            self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def _on_received(self, packet: Ack, subscriber: Subscriber) -> bool:
         """PUBREC: the message is released when it is remembered durably that it is there."""
@@ -89,3 +121,7 @@ class Acks:
         """Below level 5 an ack carries no reason."""
         if not self._sink.is_closed:
             self._sink.put(Ack(kind, packet_id, reason if self._sink.level == 5 else 0))
+
+
+def _unanswered(_: Nacked) -> None:
+    """An ack has no answer."""

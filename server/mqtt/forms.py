@@ -2,7 +2,8 @@
 
 Deliveries of a scheduled message carry, at level 5, when it was due and what it is called: `fasti-id`,
 `fasti-due`, `fasti-late-ms`, `fasti-schedule` if a recurring schedule wrote it, and `fasti-attempt` from the
-second delivery on. A plain publish goes out as it came in.
+second delivery on. A plain publish goes out as it came in. Where a group waits for an ack so long and no
+longer, its deliveries say how long: `fasti-ack-timeout`.
 """
 
 from functools import lru_cache
@@ -67,7 +68,8 @@ class Shape:
         if self._aliases_max or attempt != 1 or any(s.identifier for s in subscriptions):
             found = self._special(message, qos, retain, subscriptions, attempt, is_dup)
         else:
-            found = parts(message, self._level, qos, retain, self._node)
+            lease_ms = subscriptions[0].lease_ms if subscriptions else 0
+            found = parts(message, self._level, qos, retain, self._node, lease_ms)
         size = len(found[0]) + len(found[1]) + (2 if qos else 0)
         if self._max_packet and size > self._max_packet:
             return None
@@ -95,6 +97,8 @@ class Shape:
             before = message.attempts_before
             if (attempt > 1 or before) and record.due_ms:
                 properties += user_property("fasti-attempt", str(before + max(1, attempt)))
+            if qos == 1 and len(subscriptions) == 1 and subscriptions[0].lease_ms:
+                properties += _lease_property(subscriptions[0].lease_ms)
             alias = self._aliases.get(topic)
             if alias:
                 topic = b""
@@ -109,15 +113,17 @@ _ID = b"\x26\x00\x08fasti-id\x00\x20"
 """User property `fasti-id`, up to its value of 32 digits."""
 
 
-def parts(message: Message, level: int, qos: int, retain: bool, node: int) -> Parts:
+def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
     """(head, tail) for a first delivery without subscription identifiers; kept in `message.wire`."""
-    form = level << 3 | qos << 1 | retain
+    form = lease_ms << 8 | level << 3 | qos << 1 | retain
     found = message.wire.get(form)
     if found is None:
         record = message.record
         properties = common_properties(message, node) if level == 5 else b""
         if record.retry is not None and level == 5:
             properties += user_property("fasti-attempt", str(message.attempts_before + 1))
+        if lease_ms and qos == 1 and level == 5:
+            properties += _lease_property(lease_ms)
         found = publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
         message.wire[form] = found
     return found
@@ -152,6 +158,11 @@ def fasti_id(name: str) -> bytes:
 def _due_property(due_ms: int) -> bytes:
     """Many messages are due in the same millisecond."""
     return user_property("fasti-due", format_ms(due_ms))
+
+
+@lru_cache(1024)
+def _lease_property(lease_ms: int) -> bytes:
+    return user_property("fasti-ack-timeout", str(lease_ms))
 
 
 @lru_cache(1024)

@@ -21,11 +21,14 @@ from ..delivery.broker import Broker
 from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
 from ..delivery.publishing import Answer, Verdict, Wish
+from ..delivery.subscriber import Subscriber
 from .peer import Peer
 from .wishes import (
+    EXTEND,
     PublishRefused,
     is_payload_as_said,
     raised,
+    read_extension,
     read_plain,
     read_publish,
 )
@@ -159,12 +162,12 @@ class Inbound:
         """It has its answer."""
         self._asked.discard(packet_id)
 
-    def take(self, packet: Publish, session: Session) -> None:
+    def take(self, packet: Publish, subscriber: Subscriber) -> None:
         """Read a publish and keep it for `flush`; one that is refused is answered.
 
         Raises PublishRefused for what ends the connection.
         """
-        properties = packet.properties
+        session, properties = subscriber.session, packet.properties
         if properties is not None and properties.topic_alias is not None:
             packet = self._resolved(packet, properties.topic_alias)
         self._check(packet, session)
@@ -175,16 +178,17 @@ class Inbound:
             self._unanswered.append(pending)
         try:
             if pending is not None:
-                self._claim(pending)
-            if packet.qos == 2:
-                self._check_unreleased(session)
-            wish = self._read(packet)
+                self._claim(pending, session)
+            wish = self._read(packet, subscriber)
         except PublishRefused as error:
             self._broker.traffic.refused += 1
             if pending is not None:
                 pending.detail = str(error)[:200]
             self._answer(pending, error.reason, 0, session)
             log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.cause)
+            return
+        if wish is None:
+            self._answer(pending, 0, 0, session)
             return
         answer = None
         if pending is not None:
@@ -218,12 +222,17 @@ class Inbound:
         """PUBREL has come: it counts no more."""
         self._unreleased.discard(packet_id)
 
-    def _read(self, packet: Publish) -> Wish:
-        """Raises PublishRefused. The usual publish asks for nothing: neither the time nor its properties
-        are looked at."""
+    def _read(self, packet: Publish, subscriber: Subscriber) -> Wish | None:
+        """None: it was for the server, and is done. Raises PublishRefused.
+
+        The usual publish asks for nothing: neither the time nor its properties are looked at.
+        """
         limits = self._limits
         if packet.properties is None and not packet.topic.startswith(b"$"):
             wish = read_plain(packet, self._publisher, limits.topic_levels, self._owner)
+        elif packet.topic == EXTEND:
+            self._extend(packet, subscriber)
+            return None
         else:
             now_ms = self._broker.clock.wall_ms()
             wish = read_publish(
@@ -240,8 +249,16 @@ class Inbound:
             raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, "the payload is said to be UTF-8 and is not")
         return wish
 
-    def _claim(self, pending: PendingAck) -> None:
-        """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say.
+    def _extend(self, packet: Publish, subscriber: Subscriber) -> None:
+        """Hold on to a delivery. Raises PublishRefused."""
+        packet_id, for_ms = read_extension(packet, self._broker.config.sessions.ack_timeout_max_ms)
+        if not self._broker.extend(subscriber, packet_id, for_ms):
+            detail = f"$control/extend: packet id {packet_id} is not yours any more"
+            raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+
+    def _claim(self, pending: PendingAck, session: Session) -> None:
+        """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say, or if at
+        QoS 2 there are too many.
 
         Below level 5 there are clients that send again what was not acked soon.
         """
@@ -249,6 +266,8 @@ class Inbound:
             detail = f"packet id {pending.packet_id} is in use"
             raise PublishRefused(Reason.PACKET_IDENTIFIER_IN_USE, detail)
         self._waiting[pending.packet_id] = pending
+        if pending.qos == 2:
+            self._check_unreleased(session)
 
     def _check_unreleased(self, session: Session) -> None:
         """Raises PublishRefused when the session holds all it may, most of it from earlier connections."""

@@ -121,7 +121,7 @@ class Outbox:
         if self.is_closed:
             return
         retain = is_retained or (message.record.retain and any(s.retain_as_published for s in subscriptions))
-        if attempt == 1 and self._is_plain and len(subscriptions) == 1 and not subscriptions[0].identifier:
+        if attempt == 1 and self._is_plain and len(subscriptions) == 1 and subscriptions[0].is_plain:
             head, tail = parts(message, self.level, qos, retain, self._node)
         else:
             is_dup = attempt != 1 and not is_first

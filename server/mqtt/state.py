@@ -95,6 +95,8 @@ class Connection:
             broker, self._outbox, self._inbound, self._backlog, wake=wake, refuse=self.refuse
         )
         self._is_bridge = False
+        self._is_clean = False
+        """It ends in order: the client says so, or the server stops."""
         self.is_opening = False
         """Its key is being checked, or its session has been claimed and is not durable yet."""
         self.keep_alive_s = 0
@@ -138,7 +140,7 @@ class Connection:
         self._decoder = Decoder(4)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None and subscriber.link is self._outbox:
-            self._broker.leave(subscriber)
+            self._broker.leave(subscriber, is_clean=self._is_clean)
 
     def drained(self) -> None:
         """What was waiting to be sent has gone out."""
@@ -261,7 +263,7 @@ class Connection:
             self._on_first(packet)
         elif isinstance(packet, Publish):
             try:
-                self._inbound.take(packet, subscriber.session)
+                self._inbound.take(packet, subscriber)
             except PublishRefused as error:
                 self.refuse(error.reason, str(error))
         elif isinstance(packet, Ack) and packet.kind != wire.PUBREL:
@@ -433,6 +435,7 @@ class Connection:
     def _on_disconnect(self, packet: Disconnect, subscriber: Subscriber) -> None:
         asked = packet.properties.session_expiry if packet.properties is not None else None
         if self._broker.farewell(subscriber, asked, keeps_will=packet.reason != 0):
+            self._is_clean = packet.reason in (Reason.SUCCESS, Reason.DISCONNECT_WITH_WILL)
             self._outbox.end()
         else:
             self.refuse(Reason.PROTOCOL_ERROR, "DISCONNECT gives a session an expiry that had none")
@@ -447,6 +450,7 @@ class Connection:
 
     def close(self, why: Closing) -> None:
         """Say why, at level 5, and close."""
+        self._is_clean = self._is_clean or why is Closing.STOPPING
         self._outbox.close(why)
 
     def put(self, packet: Packet) -> None:

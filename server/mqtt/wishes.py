@@ -5,11 +5,14 @@ reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any
 makes a publish that is sent again the same message; `idempotency-replace` and `idempotency-key-only`, `true`
 or `false`, are the parameters `replace` and `key_only` of a POST.
 
+A publish to `$control/extend` is none: it asks for more time for a delivery.
+
 Reserved topics are the server's, but for one that bridges of mosquitto want: there they say whether they are
 connected, with a retained message and a will.
 """
 
 from hashlib import blake2b
+from typing import Annotated
 
 import msgspec
 
@@ -25,6 +28,7 @@ from ..delivery.publishing import Wish
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
+EXTEND = b"$control/extend"
 BRIDGE_STATE = "$SYS/broker/connection/+/state"
 EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
@@ -103,6 +107,33 @@ def read_publish(
     )
     fingerprint = _fingerprint(packet) if key else b""
     return Wish(record, due_ms > 0, record.key, fingerprint, terms)
+
+
+class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
+    """What `$control/extend` asks for: to hold on to a delivery on this connection, from now on."""
+
+    packet_id: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    for_: str | float
+
+
+_extension = msgspec.json.Decoder(Extension)
+
+
+def read_extension(packet: Publish, most_ms: int) -> tuple[int, int]:
+    """(packet id, for how many ms); `most_ms`: more cannot be asked for. Raises PublishRefused."""
+    if packet.qos == 2:
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/extend is asked at QoS 1")
+    try:
+        asked = _extension.decode(packet.payload)
+        for_ms = parse_delay(asked.for_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: {error}") from error
+    except TimeError as error:
+        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: for: {error}") from error
+    if not 0 < for_ms <= most_ms:
+        detail = f"$control/extend: for must be above 0 and at most {most_ms / 1_000:g} s"
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+    return asked.packet_id, for_ms
 
 
 def raised(wish: Wish, qos: int) -> Wish:

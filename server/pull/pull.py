@@ -315,10 +315,8 @@ class Pull:
             return False
         holder, packet_id = found
         if holder is group:
-            self._broker.finish(group, packet_id)
-        else:
-            self._broker.ack(holder, packet_id)
-        return True
+            return self._broker.finish(group, packet_id)
+        return self._broker.ack(holder, packet_id)
 
     def _flight(self, lease: LeaseId) -> Place | None:
         """In whose hands it is, if it is the one that it was leased to."""

@@ -35,7 +35,7 @@ def make(path: Path) -> None:
     """A timeline with something in every table that this version writes."""
     store = RocksStore(path)
     clock = SimulatedClock(NOW_MS)
-    core = Core(load(None, {}, {})[0], clock, store, wake=lambda: None, auth=Keys())
+    core = Core(load(None, {}, {})[0], clock, store, wake=lambda: None, auth=Keys(), chance=lambda: 0.5)
     _rounds(core)
     subscriber = core.sessions.open("away", expiry_s=3_600, window=10)
     core.broker.subscribe(subscriber, Subscription("orders/#", 1, core.horizon.position), None)

@@ -46,7 +46,7 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     shutil.copytree(DATA / version, path)
     ids = [parse_id(line) for line in (path / "ids").read_text().split()]
     store = RocksStore(path)
-    core = Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None)
+    core = Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, chance=lambda: 0.5)
     found = [core.reader.find(name) for name in ids]
     records = [decode(one.value) for one in found if one is not None]
     assert [record.payload for record in records[:25]] == [b"payload %d" % index for index in range(25)]
@@ -180,7 +180,14 @@ def test_the_format_is_raised_by_a_server_with_keys_and_by_no_other(version: str
     raised = max(2, int(version[-1]))
     for auth, expected in ((Open(), int(version[-1])), (Keys(), raised), (Open(), raised)):
         store = RocksStore(path)
-        Core(load(None, {}, {})[0], SimulatedClock(NOW_MS), store, wake=lambda: None, auth=auth)
+        Core(
+            load(None, {}, {})[0],
+            SimulatedClock(NOW_MS),
+            store,
+            wake=lambda: None,
+            auth=auth,
+            chance=lambda: 0.5,
+        )
         assert format_of(store) == expected
         store.close()
 

@@ -59,6 +59,7 @@ class Stepper:
             self._store,
             wake=lambda: None,
             auth=self.keyring,
+            chance=lambda: 0.5,
         )
         return self.core
 

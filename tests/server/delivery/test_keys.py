@@ -278,7 +278,7 @@ def test_what_a_member_leaves_goes_to_nobody_who_may_not_have_it(rig: Keyed) -> 
     assert len(one.publishes()) == 2
     two = rig.come("b")
     two.subscribe("$share/g/#", qos=1)
-    one.drop()
+    one.disconnect()
     assert [packet.topic for packet in _all(two)] == [b"both"]
     ops.publish1("b")
     assert [packet.topic for packet in _all(two)] == [b"b"]

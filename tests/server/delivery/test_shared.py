@@ -1,15 +1,19 @@
 """Shared subscriptions: [MQTT-4.8.2-1] to [MQTT-4.8.2-6]."""
 
+from itertools import pairwise
+
 import pytest
 
 from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
 from server.config import Sessions
+from server.delivery.leases import Leases
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.rota import SHOWN_FIRST
-from server.delivery.shared import KEY_PREFIX, SWEEPS, Group
+from server.delivery.shared import KEY_PREFIX, Group
 from server.delivery.terms import UNSAID
 from shards.store import Table
+from tests.support.clock import RigClock
 from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
 from timeline.session import Flight, Session
@@ -76,8 +80,25 @@ def test_a_client_with_both_kinds_of_subscription_gets_both() -> None:
     assert ids == [(1,), (2,), (3,)]
 
 
-@pytest.mark.parametrize("leaving", ["drop", "disconnect", "takeover"])
-def test_what_a_member_has_not_acked_goes_to_another_first(leaving: str) -> None:
+def test_what_a_member_that_leaves_has_not_acked_goes_to_another_first() -> None:
+    rig = Rig()
+    a, b = _members(rig, "a", "b", receive_maximum=2)
+    _send(rig, *map(str, range(6)))
+    theirs, others = a.publishes(), b.publishes()
+    assert len(theirs) == len(others) == 2
+    a.disconnect()
+    for packet in others:
+        b.ack(wire.PUBACK, packet.packet_id)
+    found = b.publishes()
+    assert [p.payload for p in found] == [p.payload for p in theirs]
+    assert not any(p.dup for p in found)
+    b.inbox = list(found)
+    assert b.take_all() == [p.payload.decode() for p in theirs] + ["4", "5"]
+
+
+@pytest.mark.parametrize("leaving", ["drop", "takeover"])
+def test_what_a_member_has_that_is_lost_comes_again_later(leaving: str) -> None:
+    """It may have been what killed it."""
     rig = Rig()
     a, b = _members(rig, "a", "b", receive_maximum=2)
     _send(rig, *map(str, range(6)))
@@ -86,14 +107,16 @@ def test_what_a_member_has_not_acked_goes_to_another_first(leaving: str) -> None
     if leaving == "takeover":
         rig.connected("a", clean=True)
     else:
-        getattr(a, leaving)()
+        a.drop()
     for packet in others:
         b.ack(wire.PUBACK, packet.packet_id)
+    assert b.take_all() == ["4", "5"]
+    rig.pass_ms(999)
+    assert b.inbox == []
+    rig.pass_ms(1)
     found = b.publishes()
     assert [p.payload for p in found] == [p.payload for p in theirs]
     assert not any(p.dup for p in found)
-    b.inbox = list(found)
-    assert b.take_all() == [p.payload.decode() for p in theirs] + ["4", "5"]
 
 
 def test_qos_2_stays_with_its_member() -> None:
@@ -203,7 +226,7 @@ def test_who_joins_later_does_not_move_the_beginning() -> None:
     late = rig.lasting("b", receive_maximum=1)
     late.subscribe("$share/g/t/#", qos=1)
     late.publishes()
-    late.drop()
+    late.disconnect()
     rig.crash()
     rig.pump()
     assert rig.lasting("b").take_all() == ["1", "2"]
@@ -242,7 +265,7 @@ def test_unsubscribe_does_not_take_away_what_is_in_flight() -> None:
     (three,) = b.publishes()
     (c,) = _members(rig, "c")
     b.unsubscribe("$share/g/t/#")
-    b.drop()
+    b.disconnect()
     assert c.payloads() == ["2", "3"]
     assert three.payload == b"3"
 
@@ -258,26 +281,43 @@ def test_attempts_are_counted_and_poison_goes_to_dead() -> None:
     assert first.properties is not None
     assert first.properties.user("fasti-attempt") is None
     holder, other = (a, b) if rig.core.sessions.get("a").session.flights else (b, a)  # type: ignore[union-attr]
-    holder.drop()
+    holder.disconnect()
     (second,) = other.publishes()
     assert second.properties is not None
     assert second.properties.user("fasti-attempt") == "2"
     assert not second.dup
-    other.drop()
+    other.disconnect()
     _members(rig, "c", qos=1)
     (dead,) = grave.publishes()
     assert (dead.topic, dead.payload) == (b"$dead/g/t/x", b"bad")
 
 
-def test_ack_timeout_gives_it_to_another() -> None:
+def _timed(rig: Rig, *names: str, lasting: bool = True) -> list[Peer]:
+    """Members of a group that waits 30 s for an ack, one message at a time."""
+    peers = []
+    for name in names:
+        peer = (rig.lasting if lasting else rig.connected)(name, receive_maximum=1)
+        peer.subscribe("$share/g/t/#", qos=1, user_properties=(("ack-timeout", "30s"),))
+        peers.append(peer)
+    return peers
+
+
+def _in_flight(rig: Rig) -> int:
+    group = rig.core.broker.groups.get("$share/g/t/#")
+    assert group is not None
+    return len(group.session.flights)
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+def test_after_the_ack_timeout_it_comes_again(is_lasting: bool) -> None:
     rig = Rig()
-    a, b = _members(rig, "a", "b", receive_maximum=1)
+    a, b = _timed(rig, "a", "b", lasting=is_lasting)
     _send(rig, "1", "2")
     (mine,) = a.publishes()
     b.take_all()
-    for _ in range(5):
-        rig.core.broker.groups.sweep()
-    rig.pump()
+    rig.pass_ms(30_000)
+    assert b.inbox == []
+    rig.pass_ms(1_250)
     assert b.take_all() == [mine.payload.decode()]
     # The late ack frees the window.
     a.ack(wire.PUBACK, mine.packet_id)
@@ -381,80 +421,39 @@ def test_a_plain_publish_with_a_member_that_dies_goes_to_another(is_lasting: boo
     a, b = peers
     theirs, others = a.payloads(), b.take_all()
     a.drop()
+    rig.pass_ms(1_000)
     assert b.take_all() == theirs
     assert sorted(theirs + others) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_ack_timeout_gives_a_plain_publish_to_another_of_clean_sessions() -> None:
+def test_an_ack_that_comes_before_it_is_decided_wins() -> None:
     rig = Rig()
-    a, b = rig.connected("a"), rig.connected("b")
-    for peer in (a, b):
-        peer.subscribe("$share/g/t/#", qos=1)
-    _send(rig, "1", "2")
-    mine = a.payloads()
-    b.take_all()
-    for _ in range(5):
-        rig.core.broker.groups.sweep()
-    rig.pump()
-    assert b.take_all() == mine
-
-
-def test_a_late_ack_finishes_the_message_before_another_is_given_it() -> None:
-    rig = Rig()
-    a, b = _members(rig, "a", "b", receive_maximum=1)
-    _send(rig, "1", "2")
-    (mine,), (other,) = a.publishes(), b.publishes()
-    for _ in range(5):
-        rig.core.broker.groups.sweep()
-    rig.pump()
-    # Both are overdue and nobody has room for them.
-    a.ack(wire.PUBACK, mine.packet_id, pump=False)
-    rig.pump()
-    assert [packet.payload for packet in a.publishes()] == [other.payload]
-    b.ack(wire.PUBACK, other.packet_id)
-    a.drop()
-    assert b.inbox == []
-    assert not rig.core.broker.groups.get("$share/g/t/#").session.flights  # type: ignore[union-attr]
-
-
-def test_a_late_ack_counts_when_another_has_the_message_already() -> None:
-    """Whoever once held it may finish it: it is not given to a third, and not buried."""
-    rig = Rig(config(max_attempts=2))
-    grave = rig.connected("grave")
-    grave.subscribe("$dead/#")
-    a, b = _members(rig, "a", "b", receive_maximum=1)
-    _send(rig, "1", "2")
-    (mine,) = a.publishes()
-    b.take_all()
-    for _ in range(5):
-        rig.core.broker.groups.sweep()
-    rig.pump()
-    (again,) = b.publishes()
-    assert again.payload == mine.payload
-    a.ack(wire.PUBACK, mine.packet_id)
-    for _ in range(10):
-        rig.core.broker.groups.sweep()
-    b.drop()
-    rig.pump()
-    assert a.inbox == grave.inbox == []
-    assert not rig.core.broker.groups.get("$share/g/t/#").session.flights  # type: ignore[union-attr]
-
-
-def test_an_overdue_message_stays_with_the_only_member_until_another_comes() -> None:
-    rig = Rig()
-    (a,) = _members(rig, "a")
+    (a,) = _timed(rig, "a")
     _send(rig, "1")
     (mine,) = a.publishes()
-    for _ in range(12):
-        rig.core.broker.groups.sweep()
-    rig.pump()
+    rig.clock.now_ms += 31_000
+    rig.turn()
+    assert len(rig.core.undone._waiting) == 0
+    assert rig.core.writer.queued
+    a.ack(wire.PUBACK, mine.packet_id)
+    rig.pass_ms(10_000)
     assert a.inbox == []
-    (b,) = _members(rig, "b")
-    rig.core.broker.groups.sweep()
-    rig.pump()
+    assert _in_flight(rig) == 0
+
+
+def test_an_overdue_message_of_the_only_member_comes_again_too() -> None:
+    """It keeps its window for the first one, until it acks that."""
+    rig = Rig()
+    (a,) = _timed(rig, "a")
+    _send(rig, "1")
+    (mine,) = a.publishes()
+    rig.pass_ms(60_000)
+    assert a.inbox == []
+    (b,) = _timed(rig, "b")
     assert b.take_all() == ["1"]
     a.ack(wire.PUBACK, mine.packet_id)
     assert not a.is_closed
+    assert _in_flight(rig) == 0
 
 
 def test_a_session_that_ends_with_qos_2_in_flight_holds_nothing_more() -> None:
@@ -562,7 +561,7 @@ def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
 def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() -> None:
     """Counted in comparisons of flights, not in seconds."""
     session = Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535)
-    group = Group(session, set(), _no, Sessions(), UNSAID)
+    group = Group(session, set(), _no, Leases(RigClock(0)), Sessions(), UNSAID)
     flights = [Counted(n + 1, Position(n << 48), 0, 1) for n in range(3_000)]
     Counted.compared = 0
     for flight in flights:
@@ -664,9 +663,9 @@ def test_many_groups_that_end_at_once_write_an_heir_once() -> None:
     assert rig.lasting("a").take_all() == ["job"] * len(names)
 
 
-def test_a_sweep_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.delivery.membership.SWEEP_LOOKS", 10)
-    rig = Rig()
+def test_a_look_at_leases_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.delivery.undone.LAPSED", 10)
+    rig = Rig(config(ack_timeout_ms=30_000))
     names = [f"$share/g{number}/t" for number in range(25)]
     a = rig.connected("a")
     a.subscribe(*names, qos=1)
@@ -674,13 +673,14 @@ def test_a_sweep_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyP
     assert len(a.publishes()) == len(names)
     b = rig.connected("b")
     b.subscribe(*names, qos=1)
+    rig.pass_ms(29_900)
     came = []
-    for _ in range(SWEEPS + 9):
-        rig.core.broker.groups.sweep()
-        rig.pump()
-        came.append(len(b.take_all()))
-    assert max(came) <= 10
-    assert sum(came) == len(names)
+    for _ in range(12):
+        rig.pass_ms(250)
+        came.append(rig.core.undone.retried)
+    steps = [after - before for before, after in pairwise([0, *came])]
+    assert max(steps) <= 10
+    assert sum(steps) == len(names)
 
 
 def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() -> None:
@@ -722,6 +722,7 @@ def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_me
     monkeypatch.setattr(a.connection._outbox, "send", fail)
     _send(rig, "0", "1", "2", "3")
     assert a.is_closed
+    rig.pass_ms(1_000)
     assert sorted(b.take_all()) == ["0", "1", "2", "3"]
     group = rig.core.broker.groups.get("$share/g/t/#")
     assert group is not None

@@ -1,0 +1,93 @@
+"""Until when a member of a group may keep what it has in flight: leases, and which of them have lapsed.
+
+A loan becomes a *lease* when its group gives members a time to ack in (`ack_timeout`), or when somebody asks
+for a time of his own (`extend`). The first kind comes with each delivery, so it must cost next to nothing:
+all that last equally long lie in one queue in the order of lending, which is that of their ends, and most are
+acked long before that.
+
+    30 s    lent at 1.0 s · 1.2 s · 1.9 s ...      the first of each queue is looked at, no more
+    5 min   lent at 0.3 s ...
+    asked   ends at 9.4 s · 31.0 s · 86.2 s ...    in the order of their ends
+
+Never early: a lease counts monotonic time from when it was given. It may lapse later by as much as
+lies between two looks.
+"""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from sortedcontainers import SortedDict
+
+from timeline.session import Flight, Loan
+
+from ..clock import Clock
+from .subscriber import Subscriber
+
+Lease = tuple[Subscriber, Subscriber, Flight]
+"""(group, member, the member's flight)."""
+_NONE: dict[int, Lease] = {}
+
+
+class Leases:
+    """Every lease that runs. As many as there are loans, at most."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._given = 0
+        self._queues: dict[int, dict[int, Lease]] = {}
+        """By how long they last, ms; there is none that is empty."""
+        self._asked: SortedDict[tuple[float, int], Lease] = SortedDict()
+        """By end."""
+
+    def __len__(self) -> int:
+        return len(self._asked) + sum(map(len, self._queues.values()))
+
+    def give(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, term_ms: int) -> None:
+        """The member may keep it for so long, as it may everything that the group lends."""
+        self._given = loan.lease = self._given + 1
+        loan.until_s, loan.term_ms = self._clock.mono() + term_ms / 1000, term_ms
+        queue = self._queues.get(term_ms)
+        if queue is None:
+            queue = self._queues[term_ms] = {}
+        queue[loan.lease] = (group, member, lent)
+
+    def extend(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
+        """The member may keep it for so long from now on, whatever it might before."""
+        self.end(loan)
+        self._given = loan.lease = self._given + 1
+        loan.until_s, loan.term_ms = self._clock.mono() + for_ms / 1000, for_ms
+        self._asked[loan.until_s, loan.lease] = (group, member, lent)
+
+    def end(self, loan: Loan) -> None:
+        """It has come back, or is the member's own from now on."""
+        if not loan.until_s:
+            return
+        queue = self._queues.get(loan.term_ms, _NONE)
+        if queue.pop(loan.lease, None) is None:
+            del self._asked[loan.until_s, loan.lease]
+        elif not queue:
+            del self._queues[loan.term_ms]
+        loan.until_s = 0.0
+
+    def take_lapsed(self, limit: int) -> list[Lease]:
+        """Those whose time is over, which are none any more; `limit` at most, the next look finds others."""
+        now_s = self._clock.mono()
+        lapsed = list(islice(chain(self._asked_lapsed(now_s), self._queued_lapsed(now_s)), limit))
+        for _, _, lent in lapsed:
+            assert lent.loan is not None, "a lease is a loan"
+            self.end(lent.loan)
+        return lapsed
+
+    def _asked_lapsed(self, now_s: float) -> Iterator[Lease]:
+        for (until_s, _), lease in self._asked.items():
+            if until_s > now_s:
+                return
+            yield lease
+
+    def _queued_lapsed(self, now_s: float) -> Iterator[Lease]:
+        for queue in self._queues.values():
+            for lease in queue.values():
+                loan = lease[2].loan
+                if loan is not None and loan.until_s > now_s:
+                    break
+                yield lease

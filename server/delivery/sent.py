@@ -1,0 +1,56 @@
+"""The message of a flight: what was sent is not kept, it is read again where it stands.
+
+stored          its row, whatever the horizon has passed since; or, when its slice has gone, what is retained
+not stored      the tail, for as long as it is there
+"""
+
+import logging
+
+from shards.errors import Corrupt
+from shards.read import Reader
+from shards.record import decode, is_stub
+from timeline.position import Position
+from timeline.session import Flight
+from timeline.tail import Tail
+
+from ..clock import Clock
+from .message import Message
+from .retained import Retained
+
+log = logging.getLogger(__name__)
+
+
+class Sent:
+    """Looks up what is in flight. `lost`: how many retention has dropped, or cannot be read."""
+
+    def __init__(self, reader: Reader, tail: Tail[Message], retained: Retained, clock: Clock) -> None:
+        self._reader = reader
+        self._tail = tail
+        self._retained = retained
+        self._clock = clock
+        self.lost = 0
+
+    def message(self, flight: Flight) -> Message | None:
+        """None if it is nowhere any more, or cannot be read."""
+        if flight.shard < 0:
+            return self._in_tail(flight.position)
+        try:
+            value = self._reader.value_at(flight.position, flight.shard)
+            if value is None:
+                return self._retained.find(flight.position)
+            if is_stub(value):
+                return None
+            return Message(flight.position, flight.shard, decode(value), self._clock.wall_ms())
+        except Corrupt as error:
+            log.error("what was in flight is not sent again: %s", error)
+            self.lost += 1
+            return None
+
+    def note_missing(self, flight: Flight) -> None:
+        """A flight ends because its message is nowhere any more."""
+        if flight.shard >= 0 and flight.position < self._reader.directory.floor:
+            self.lost += 1
+
+    def _in_tail(self, place: Position) -> Message | None:
+        found = self._tail.after(Position(place - 1), 1) if self._tail.covers(place) else []
+        return found[0][1] if found and found[0][0] == place else None

@@ -1,0 +1,365 @@
+"""What becomes of a delivery that came to nothing: the message comes again later, or is dead.
+
+A client says that it cannot do it now (nack), a member of a group does not ack in time (its lease lapses) or
+loses its connection, or something has been sent too often: one thing, with one answer. A *retry* of the
+message is placed on the timeline for that session or group alone (shards/retries.py), as late as was asked
+for or as the back-off of its subscription says; or, after `max_attempts` deliveries, it is *buried*: a dead
+letter (letters.py), of which `$dead/...` is told by a copy.
+
+    in flight ──> FAILED: to be decided ──> SETTLED: decided in the writer ──> a retry, or a dead letter
+                     ^                            |
+                     +---- could not be written --+
+
+Either is decided in the writer and written in one batch with the cursor that has the flight no more, so that
+a kill leaves the message in flight, waiting or dead, never two of these and never none. The flight stays
+until that batch is durable; an ack that comes before it is decided wins. Of a message that has expired by
+then, or would before it comes again, the flight ends and that is all.
+
+A thousand flights may fail at once, with a connection: UNDER_WAY of them are with the writer at a time, some
+5 ms of its work. One that it does not take, or that has no place on the timeline, is tried again a second
+later, when the store can be written: its session goes on meanwhile. What waits so is in flight, and bounded
+with that.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import msgspec
+
+from shards.commit import Commit, Refused
+from shards.errors import StoreFailed
+from shards.fate import is_over
+from shards.properties import user_property
+from shards.record import ADDRESSEE_BYTES_MAX, REASON_BYTES_MAX, Record, Retry
+from shards.retries import put_retry, retry_of
+from timeline.filters import TOPIC_BYTES_MAX
+from timeline.session import FAILED, SETTLED, USUAL, Flight
+
+from ..clock import Clock
+from ..config import Sessions
+from ..logs import by, shown
+from ..writer import Busy, Writer
+from .cursors import Cursors
+from .leases import Leases
+from .letters import Letters
+from .membership import Membership
+from .message import Message
+from .owners import Owners
+from .publishing import Publishing, Wish
+from .router import Router
+from .sent import Sent
+from .shared import Group
+from .subscriber import Subscriber
+from .terms import InForce, in_force
+
+log = logging.getLogger(__name__)
+
+_NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
+"""A client id may hold what a level of a topic may not."""
+RETRY_S = 1.0
+UNDER_WAY = 250
+"""Failed deliveries that are with the writer at a time."""
+LOOK_S = 0.25
+"""How often leases are looked at, ..."""
+LAPSED = 1_000
+"""... and how many of those that have lapsed are taken in one look: some 2 ms."""
+JITTER = 0.2
+"""A delay that nobody asked for is longer or shorter by up to this part: what failed together comes apart."""
+
+
+class Nacked(Enum):
+    """What a delivery that came to nothing has become."""
+
+    AGAIN = auto()
+    """The message comes again: durable."""
+    DEAD = auto()
+    """It is a dead letter: durable."""
+    GONE = auto()
+    """It was not in flight any more; or it has expired, and nobody gets it."""
+    FAILED = auto()
+    """It cannot be written now: it is still in flight, and tried again each second."""
+
+
+Told = Callable[[Nacked], None]
+
+
+def _nobody(_: Nacked) -> None:
+    """Nobody waits for the answer."""
+
+
+@dataclass(slots=True, eq=False)
+class Failure:
+    """A delivery that came to nothing."""
+
+    holder: Subscriber
+    """In whose session it is in flight: a group's own flight, not its member's, at QoS 1."""
+    flight: Flight
+    addressee: Subscriber
+    """Who is to get it again."""
+    reason: str
+    delay_ms: int | None
+    """None: as the back-off says."""
+    is_ended: bool
+    """Its client has said that this exchange is over: the packet id is free when the flight is."""
+    told: Told
+    crowded_out: int = 0
+    """Dead letters that go for this one."""
+    buried: tuple[str, str] = ("", "")
+    """What the message is called and where it is buried, for the log."""
+
+
+class Undone:
+    """Takes deliveries that came to nothing to their end."""
+
+    def __init__(
+        self,
+        settings: Sessions,
+        cursors: Cursors,
+        router: Router,
+        groups: Membership,
+        leases: Leases,
+        owners: Owners,
+        sent: Sent,
+        publishing: Publishing,
+        letters: Letters,
+        writer: Writer,
+        clock: Clock,
+        *,
+        chance: Callable[[], float],
+        node: int,
+    ) -> None:
+        """`chance`: a number from 0 up to 1, another one each time."""
+        self._settings = settings
+        self._cursors = cursors
+        self._router = router
+        self._groups = groups
+        self._leases = leases
+        self._owners = owners
+        self._sent = sent
+        self._publishing = publishing
+        self._letters = letters
+        self._writer = writer
+        self._clock = clock
+        self._chance = chance
+        self._node = node
+        self._waiting: deque[Failure] = deque()
+        """To be decided."""
+        self._under_way = 0
+        self._refused: deque[Failure] = deque()
+        """Those that the writer did not take."""
+        self._retry_at = self._look_at = 0.0
+        self.retried = 0
+        """Retries placed since the start."""
+
+    def __len__(self) -> int:
+        """How many wait because the writer did not take them."""
+        return len(self._refused)
+
+    @property
+    def is_settled(self) -> bool:
+        """None waits to be decided, but for those that were refused."""
+        return not self._waiting
+
+    def step(self) -> None:
+        """Take what has lapsed or could not be written, and hand on what waits."""
+        now_s = self._clock.mono()
+        if now_s >= self._look_at:
+            self._look_at = now_s + LOOK_S
+            self._take_lapsed()
+        if self._refused and now_s >= self._retry_at and self._writer.broken is None:
+            self._waiting += self._refused
+            self._refused.clear()
+        self._submit()
+
+    def fail(
+        self,
+        holder: Subscriber,
+        flight: Flight,
+        reason: str,
+        *,
+        delay_ms: int | None = None,
+        addressee: Subscriber | None = None,
+        is_ended: bool = False,
+        told: Told = _nobody,
+    ) -> None:
+        """A delivery came to nothing; `told` once what becomes of the message is durable, or cannot be now.
+
+        `delay_ms`: after which it is to come again; None: as the back-off says. `addressee`: who is to get
+        it, if not the holder. `is_ended`: its client has ended the exchange.
+        """
+        if flight.fate:
+            told(Nacked.GONE)
+            return
+        flight.fate = FAILED
+        holder.session.resends.discard(flight.packet_id)
+        self._waiting.append(Failure(holder, flight, addressee or holder, reason, delay_ms, is_ended, told))
+        self._submit()
+
+    def _take_lapsed(self) -> None:
+        for group, member, lent in self._leases.take_lapsed(LAPSED):
+            loan = lent.loan
+            assert loan is not None, "a lease is a loan"
+            loan.is_overdue = True
+            if loan.flight is not None and _is_in_flight(group, loan.flight):
+                log.info("%s: %s has not acked in time", shown(group.name), shown(member.name))
+                self.fail(group, loan.flight, f"not acked within {loan.term_ms / 1_000:g} s")
+
+    # -- to the writer and back
+
+    def _submit(self) -> None:
+        """As many as may be with the writer at a time."""
+        while self._waiting and self._under_way < UNDER_WAY:
+            failure = self._waiting.popleft()
+            try:
+                self._writer.submit(
+                    lambda commit, failure=failure: self._decide(commit, failure),  # type: ignore[misc]
+                    lambda answer, failure=failure: self._decided(failure, answer),  # type: ignore[misc]
+                )
+                self._under_way += 1
+            except (Busy, StoreFailed) as error:
+                self._later(failure, error)
+
+    def _decide(self, commit: Commit, failure: Failure) -> Nacked:
+        """In the writer: what becomes of it. Raises Refused, before anything is changed."""
+        flight = failure.flight
+        holder, addressee = failure.holder, failure.addressee
+        if not (self._is_there(holder) and _is_in_flight(holder, flight)):
+            return Nacked.GONE
+        message = self._sent.message(flight)
+        if message is None or not self._is_there(addressee) or message.is_expired(commit.open_group.wall_ms):
+            if message is None:
+                self._sent.note_missing(flight)
+            return self._settle(commit, failure, Nacked.GONE)
+        terms = self.terms(addressee, message)
+        counted = message.counted_before + flight.attempts
+        if 0 < terms.max_attempts <= counted or len(_key(addressee)) > ADDRESSEE_BYTES_MAX:
+            self._bury(commit, failure, message)
+            return self._settle(commit, failure, Nacked.DEAD)
+        due_ms = commit.open_group.wall_ms + self._delay_ms(failure, terms, counted)
+        if is_over(message.due_ms, message.record.expires_ms, due_ms):
+            return self._settle(commit, failure, Nacked.GONE)
+        put_retry(commit, _again(message, self._node, due_ms, failure, counted), is_owed=True)
+        return self._settle(commit, failure, Nacked.AGAIN)
+
+    def _settle(self, commit: Commit, failure: Failure, fate: Nacked) -> Nacked:
+        """The flight is stored no more."""
+        flight, holder = failure.flight, failure.holder
+        flight.fate = SETTLED
+        if flight.qos == 2 and not failure.is_ended:
+            holder.session.retire([flight.packet_id])
+        self._cursors.store(commit, holder)
+        return fate
+
+    def _decided(self, failure: Failure, answer: object) -> None:
+        """It is durable, or has not been written."""
+        self._under_way -= 1
+        holder, flight = failure.holder, failure.flight
+        if isinstance(answer, Nacked):
+            if flight.fate == SETTLED:
+                self._end(failure, answer)
+            failure.told(answer)
+        else:
+            if flight.fate == SETTLED:
+                flight.fate = FAILED
+                holder.session.retired.pop(flight.packet_id, None)
+            self._later(failure, answer)
+        self._submit()
+
+    def _later(self, failure: Failure, why: object) -> None:
+        name = shown(failure.holder.name)
+        log.warning("%s: a message that is not acked stays: %s", name, why, extra=by(name))
+        self._refused.append(failure)
+        self._retry_at = self._clock.mono() + RETRY_S
+        told, failure.told = failure.told, _nobody
+        told(Nacked.FAILED)
+
+    def _end(self, failure: Failure, fate: Nacked) -> None:
+        """It is in flight no more, and whoever had it has room."""
+        holder, flight = failure.holder, failure.flight
+        if _is_in_flight(holder, flight):
+            holder.session.ack(flight.packet_id)
+            if flight.loan is not None:
+                self._groups.over(holder, flight, is_acked=False)
+        if fate is Nacked.AGAIN:
+            self.retried += 1
+        elif fate is Nacked.DEAD:
+            self._letters.note_buried(failure.crowded_out)
+            name = shown(holder.name)
+            text = "%s: message %s not acked, moved to %s"
+            log.warning(text, name, *failure.buried, extra=by(name))
+        self._groups.read_on(holder)
+
+    # -- leaves
+
+    def terms(self, subscriber: Subscriber, message: Message) -> InForce:
+        """What holds for a message to a session or group."""
+        if isinstance(subscriber, Group):
+            return subscriber.in_force
+        own = self._router.route(message.record.topic).get(subscriber, ())
+        said = next((one.terms for one in own if one.terms != USUAL), USUAL)
+        return in_force(said, self._settings, is_group=False)
+
+    def _is_there(self, subscriber: Subscriber) -> bool:
+        return self._groups.named(subscriber.session.client_id) is subscriber
+
+    def _delay_ms(self, failure: Failure, terms: InForce, failed: int) -> int:
+        """How long after the delivery `failed` (from 1 on) the next one is to come."""
+        if failure.delay_ms is not None:
+            return failure.delay_ms
+        steps = terms.backoff_ms
+        return round(steps[min(failed, len(steps)) - 1] * (1 - JITTER + 2 * JITTER * self._chance()))
+
+    def _bury(self, commit: Commit, failure: Failure, message: Message) -> None:
+        """Raises Refused, before anything is changed.
+
+        Nobody is told of what its owner may not send any more.
+        """
+        addressee = failure.addressee
+        record = _obituary(addressee, message, failure.reason)
+        if self._owners.allow(message.record) and self._publishing.place(commit, Wish(record)) is None:
+            raise Refused("over-quota", "there is no room for it at $dead")
+        attempts = message.attempts_before + failure.flight.attempts
+        failure.crowded_out = self._letters.bury(commit, addressee, message, attempts, failure.reason)
+        failure.buried = message.id_text(self._node), shown(record.topic)
+
+
+def _is_in_flight(holder: Subscriber, flight: Flight) -> bool:
+    return holder.session.flights.get(flight.packet_id) is flight
+
+
+def _key(subscriber: Subscriber) -> bytes:
+    """The name that its rows have."""
+    return subscriber.session.client_id.encode()
+
+
+def _again(message: Message, node: int, due_ms: int, failure: Failure, counted: int) -> Record:
+    """The message as it comes again. What is left of its expiry it keeps; late it is by being a retry."""
+    record = message.record
+    reason = failure.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
+    attempts = message.attempts_before + failure.flight.attempts
+    retry = Retry(_key(failure.addressee), attempts, counted, reason)
+    left_ms = message.due_ms + record.expires_ms - due_ms if record.expires_ms else 0
+    again = retry_of(record, message.id(node), due_ms, retry)
+    return msgspec.structs.replace(again, expires_ms=left_ms, drop_late=False)
+
+
+def _obituary(subscriber: Subscriber, message: Message, reason: str) -> Record:
+    """The copy that tells of it at `$dead`."""
+    topic = f"$dead/{subscriber.name.translate(_NOT_IN_LEVEL)}/".encode() + message.record.topic
+    if len(topic) > TOPIC_BYTES_MAX:
+        topic = topic[: TOPIC_BYTES_MAX - 3].decode(errors="ignore").encode()
+    told = user_property("fasti-dead-reason", reason)
+    return msgspec.structs.replace(
+        message.record,
+        topic=topic,
+        retain=False,
+        due_ms=0,
+        id=0,
+        key=b"",
+        owner=b"",  # the server's own, to a topic that nobody else may send to
+        retry=None,
+        properties=message.record.properties + told,
+    )

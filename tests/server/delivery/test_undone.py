@@ -1,0 +1,613 @@
+"""What was not done comes again later, or is dead: nack, lease, lost connection."""
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Ack, Publish
+from server.codec.reasons import Reason
+from server.delivery.publishing import Wish
+from server.delivery.undone import UNDER_WAY, Nacked
+from server.writer import Busy
+from shards.errors import StoreFailed
+from shards.record import Record, decode, is_retry, is_stub
+from shards.store import Table
+from tests.support.rig import Peer, Rig, config, props
+from timeline.position import END
+
+GROUP = "$share/g/t/#"
+
+
+def nack(
+    peer: Peer, packet: Publish, wait: str = "", reason: str = "", *, pump: bool = True, **more: str
+) -> None:
+    """`wait`: `retry-in`. At QoS 1 or 2."""
+    said = [("retry-in", wait), *more.items()]
+    if reason:
+        said.append(("reason", reason))
+    kind = wire.PUBACK if packet.qos == 1 else wire.PUBREC
+    peer.send(Ack(kind, packet.packet_id, 0x80, props(user_properties=tuple(said))), pump=pump)
+
+
+def said(packet: Publish, name: str) -> str | None:
+    return None if packet.properties is None else packet.properties.user(name)
+
+
+def waiting(rig: Rig) -> list[str]:
+    """Payloads of the retries that are still to come."""
+    rows = rig.core.reader.read(rig.core.horizon.position, END)
+    return [
+        decode(value).payload.decode()
+        for place, _, value in rows
+        if is_retry(value) and not is_stub(value) and place > rig.core.horizon.position
+    ]
+
+
+def letters(rig: Rig) -> list[tuple[str, str, int, str]]:
+    """(group, payload, attempts, reason)."""
+    rows = [row for _, row in rig.core.letters.read()]
+    return [(row.group, decode(row.record).payload.decode(), row.attempts, row.reason) for row in rows]
+
+
+def in_flight(rig: Rig, name: str = "a") -> int:
+    group = rig.core.broker.groups.get(GROUP)
+    subscriber = group if name == GROUP else rig.core.sessions.get(name)
+    assert subscriber is not None
+    return len(subscriber.session.flights)
+
+
+def session(rig: Rig, name: str = "a", **said: str) -> Peer:
+    peer = rig.lasting(name)
+    terms = tuple((key.replace("_", "-"), value) for key, value in said.items())
+    peer.subscribe("t/#", user_properties=terms)
+    return peer
+
+
+def members(rig: Rig, *names: str, qos: int = 1, **said: str) -> list[Peer]:
+    peers = []
+    for name in names:
+        peer = rig.lasting(name, receive_maximum=4)
+        terms = tuple((key.replace("_", "-"), value) for key, value in said.items())
+        peer.subscribe(GROUP, qos=qos, user_properties=terms)
+        peers.append(peer)
+    return peers
+
+
+def publish(rig: Rig, *payloads: str, qos: int = 1, **options: object) -> None:
+    peer = rig.connected("publisher")
+    for payload in payloads:
+        (peer.publish1 if qos == 1 else peer.publish2)("t/x", payload, **options)
+    peer.disconnect()
+
+
+Kind = Callable[[Rig], Peer]
+KINDS = pytest.mark.parametrize(
+    "begin", [session, lambda rig: members(rig, "a")[0]], ids=["session", "group"]
+)
+
+
+@KINDS
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_nack_brings_it_again_at_that_time_to_whom_it_was_sent_alone(begin: Kind, qos: int) -> None:
+    rig = Rig()
+    witness = session(rig, "witness")
+    peer = begin(rig)
+    publish(rig, "job", qos=qos)
+    assert witness.take_all() == ["job"]
+    (first,) = peer.publishes()
+    nack(peer, first, "30s", "the database is away")
+    assert waiting(rig) == ["job"]
+    rig.pass_ms(29_999)
+    assert peer.inbox == []
+    rig.pass_ms(1)
+    (again,) = peer.publishes()
+    assert (again.payload, again.dup, said(again, "fasti-attempt")) == (b"job", False, "2")
+    assert again.properties is not None
+    peer.inbox.append(again)
+    assert peer.take_all() == ["job"]
+    rig.pass_ms(120_000)
+    assert peer.inbox == witness.inbox == []
+    assert waiting(rig) == []
+
+
+@KINDS
+def test_without_a_time_the_back_off_counts_and_in_the_end_it_is_dead(begin: Kind) -> None:
+    rig = Rig(config(max_attempts=4))
+    grave = rig.connected("grave")
+    grave.subscribe("$dead/#")
+    peer = begin(rig)
+    publish(rig, "job")
+    for number, (wait, delay_ms) in enumerate([("", 1_000), ("auto", 5_000), ("", 30_000)], 2):
+        (packet,) = peer.publishes()
+        nack(peer, packet, wait, "no")
+        rig.pass_ms(delay_ms - 1)
+        assert peer.inbox == []
+        rig.pass_ms(1)
+        (seen,) = peer.inbox
+        assert isinstance(seen, Publish)
+        assert said(seen, "fasti-attempt") == str(number)
+    (packet,) = peer.publishes()
+    nack(peer, packet, "1h", "poison")
+    assert waiting(rig) == []
+    ((_, payload, attempts, reason),) = letters(rig)
+    assert (payload, attempts, reason) == ("job", 4, "poison")
+    (dead,) = grave.publishes()
+    assert said(dead, "fasti-dead-reason") == "poison"
+    rig.pass_ms(7_200_000)
+    assert peer.inbox == []
+
+
+def test_by_default_a_group_gives_up_after_20_and_a_session_never() -> None:
+    rig = Rig()
+    lasting = session(rig, "a")
+    (member,) = members(rig, "m")
+    publish(rig, "job")
+    for _ in range(25):
+        for peer in (lasting, member):
+            for packet in peer.publishes():
+                nack(peer, packet, "0")
+    assert [(group, attempts) for group, _, attempts, _ in letters(rig)] == [("g", 20)]
+    assert lasting.payloads() == ["job"]
+
+
+def test_what_a_subscription_asks_for_counts_for_it_alone() -> None:
+    rig = Rig()
+    (member,) = members(rig, "m", max_attempts="2", backoff="10s")
+    lasting = session(rig, "a", backoff="2s", max_attempts="3")
+    publish(rig, "job")
+    for peer in (member, lasting):
+        (packet,) = peer.publishes()
+        nack(peer, packet)
+    rig.pass_ms(2_000)
+    (packet,) = lasting.publishes()
+    nack(lasting, packet)
+    assert member.inbox == []
+    rig.pass_ms(8_000)
+    for peer in (lasting, member):
+        (packet,) = peer.publishes()
+        nack(peer, packet, "", "enough")
+    assert [(group, attempts) for group, _, attempts, _ in letters(rig)] == [("a", 3), ("g", 2)]
+
+
+def test_the_reason_is_the_property_or_the_reason_string_or_the_code() -> None:
+    rig = Rig(config(max_attempts=1))
+    peer = session(rig)
+    publish(rig, "1", "2", "3")
+    first, second, third = peer.publishes()
+    nack(peer, first, "1s", "said")
+    asked = props(user_properties=(("retry-in", "1s"),), reason_string="a string")
+    peer.send(Ack(wire.PUBACK, second.packet_id, 0x97, asked))
+    nack(peer, third)
+    assert [reason for *_, reason in letters(rig)] == ["said", "a string", "nacked with 0x80"]
+
+
+def test_without_retry_in_a_refusal_ends_it_and_retry_in_with_a_success_says_nothing() -> None:
+    """[MQTT-4.8.2-6]"""
+    rig = Rig()
+    peer = session(rig)
+    publish(rig, "1", "2")
+    first, second = peer.publishes()
+    peer.ack(wire.PUBACK, first.packet_id, 0x80)
+    peer.send(Ack(wire.PUBACK, second.packet_id, 0, props(user_properties=(("retry-in", "1s"),))))
+    rig.pass_ms(5_000)
+    assert peer.inbox == []
+    assert waiting(rig) == []
+    assert in_flight(rig) == 0
+
+
+@pytest.mark.parametrize("wait", ["5 sec", "-1s", "P1Y", "999999d"])
+def test_a_time_that_is_none_ends_the_connection_and_the_message_stays(wait: str) -> None:
+    rig = Rig()
+    peer = session(rig)
+    publish(rig, "job")
+    (packet,) = peer.publishes()
+    nack(peer, packet, wait)
+    assert peer.gone_with == Reason.IMPLEMENTATION_SPECIFIC_ERROR
+    (last,) = peer.inbox
+    assert "retry-in" in (last.properties.reason_string or "")  # type: ignore[union-attr]
+    assert rig.lasting("a").payloads() == ["job"]
+
+
+def test_a_nack_of_the_wrong_kind_or_of_nothing() -> None:
+    rig = Rig()
+    peer = session(rig)
+    publish(rig, "job")
+    (packet,) = peer.publishes()
+    nack(peer, Publish(b"t", b"", 1, packet_id=999), "1s")
+    assert (peer.gone_with, waiting(rig)) == (-1, [])
+    nack(peer, Publish(b"t", b"", 2, packet_id=packet.packet_id), "1s")
+    assert peer.gone_with == Reason.PROTOCOL_ERROR
+
+
+def test_a_nack_frees_the_window_and_others_come_meanwhile() -> None:
+    rig = Rig()
+    peer = rig.lasting("a", receive_maximum=1)
+    peer.subscribe("t/#")
+    publish(rig, "1", "2", "3")
+    (first,) = peer.publishes()
+    nack(peer, first, "10s")
+    assert peer.take_all() == ["2", "3"]
+    rig.pass_ms(10_000)
+    assert peer.take_all() == ["1"]
+
+
+# -- leases
+
+
+def test_deliveries_of_a_group_with_a_timeout_say_so() -> None:
+    rig = Rig()
+    (member,) = members(rig, "m", ack_timeout="30s")
+    (other,) = members(rig, "m")  # again, and without: as it was
+    plain = session(rig, "a")
+    peer = rig.connected("p")
+    peer.publish1("t/x", "1")
+    peer.publish1("$delayed/0/t/x", "2")
+    for packet in other.publishes():
+        assert said(packet, "fasti-ack-timeout") == "30000"
+    assert all(said(packet, "fasti-ack-timeout") is None for packet in plain.publishes())
+    assert member is not other
+
+
+def test_a_lease_that_lapses_brings_it_again_with_back_off_and_the_reason() -> None:
+    rig = Rig(config(max_attempts=2))
+    a, b = members(rig, "a", "b", ack_timeout="30s")
+    publish(rig, "job")
+    (first,) = [*a.publishes(), *b.publishes()]
+    assert said(first, "fasti-attempt") is None
+    rig.pass_ms(29_999)
+    assert waiting(rig) == []
+    rig.pass_ms(251)
+    assert waiting(rig) == ["job"]
+    rig.pass_ms(1_000)
+    (again,) = [*a.publishes(), *b.publishes()]
+    assert said(again, "fasti-attempt") == "2"
+    rig.pass_ms(30_250)
+    assert letters(rig) == [("g", "job", 2, "not acked within 30 s")]
+
+
+def extend(peer: Peer, packet_id: int, for_: object, qos: int = 1) -> Ack | None:
+    number = peer.publish("$control/extend", json.dumps({"packet_id": packet_id, "for": for_}), qos)
+    return peer.take_ack(wire.PUBACK, number) if qos == 1 else None
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_lease_is_extended_from_now_on(qos: int) -> None:
+    rig = Rig()
+    a, b = members(rig, "a", "b", ack_timeout="30s")
+    publish(rig, "1", "2")
+    (held,), (lapses,) = a.publishes(), b.publishes()
+    rig.pass_ms(20_000)
+    answer = extend(a, held.packet_id, "PT1M", qos)
+    assert answer is None or answer.reason == 0
+    rig.pass_ms(11_000)
+    assert waiting(rig) == [lapses.payload.decode()]
+    rig.pass_ms(48_000)
+    assert a.payloads() == [lapses.payload.decode()]
+    assert in_flight(rig, GROUP) == 2
+    assert extend(a, held.packet_id, 5).reason == 0  # type: ignore[union-attr]
+    rig.pass_ms(4_999)
+    assert waiting(rig) == []
+    rig.pass_ms(251)
+    assert waiting(rig) == [held.payload.decode()]
+    late = extend(a, held.packet_id, 5)
+    assert late is not None
+    assert late.reason == Reason.IMPLEMENTATION_SPECIFIC_ERROR
+    assert late.properties is not None
+    assert "not yours any more" in (late.properties.reason_string or "")
+
+
+def test_where_nobody_waits_there_is_nothing_to_extend_and_that_is_fine() -> None:
+    rig = Rig()
+    peer = session(rig)
+    (member,) = members(rig, "m")
+    publish(rig, "job")
+    for one in (peer, member):
+        (packet,) = one.publishes()
+        assert extend(one, packet.packet_id, "1h").reason == 0  # type: ignore[union-attr]
+        assert extend(one, packet.packet_id + 1, "1h").reason == 0x83  # type: ignore[union-attr]
+    rig.pass_ms(10_000_000)
+    assert in_flight(rig, GROUP) == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason", "field"),
+    [
+        ("{}", 0x99, "packet_id"),
+        ('{"packet_id": 0, "for": 5}', 0x99, "packet_id"),
+        ('{"packet_id": 1}', 0x99, "for"),
+        ('{"packet_id": 1, "for": "soon"}', 0x99, "for"),
+        ('{"packet_id": 1, "for": true}', 0x99, "for"),
+        ('{"packet_id": 1, "for": 0}', 0x83, "for"),
+        ('{"packet_id": 1, "for": "13h"}', 0x83, "for"),
+        ('{"packet_id": 1, "for": 5, "x": 1}', 0x99, "x"),
+        ("\xff", 0x99, "extend"),
+    ],
+)
+def test_an_extension_that_cannot_be_read_says_why(payload: str, reason: int, field: str) -> None:
+    rig = Rig()
+    peer = session(rig)
+    publish(rig, "job")
+    peer.publishes()
+    number = peer.publish("$control/extend", payload.encode("latin-1"), 1)
+    answer = peer.take_ack(wire.PUBACK, number)
+    assert answer.reason == reason
+    assert answer.properties is not None
+    assert field in (answer.properties.reason_string or "")
+    number = peer.publish("$control/extend", '{"packet_id": 1, "for": 5}', 2)
+    assert peer.take_ack(wire.PUBREC, number).reason == 0x83
+
+
+def test_a_door_may_lend_for_a_time_of_its_own() -> None:
+    rig = Rig()
+    (member,) = members(rig, "m")
+    publish(rig, "job")
+    (packet,) = member.publishes()
+    subscriber = rig.core.sessions.get("m")
+    assert subscriber is not None
+    broker = rig.core.broker
+    assert broker.lease(subscriber, packet.packet_id, 5_000)
+    assert broker.extend(subscriber, packet.packet_id, 8_000)
+    rig.pass_ms(7_999)
+    assert waiting(rig) == []
+    rig.pass_ms(251)
+    assert waiting(rig) == ["job"]
+    assert not broker.lease(subscriber, packet.packet_id, 5_000)
+
+
+# -- connections
+
+
+@pytest.mark.parametrize("reason", [0, 4])
+def test_who_leaves_in_order_gives_back_at_once(reason: int) -> None:
+    rig = Rig()
+    a, b = members(rig, "a", "b")
+    publish(rig, "1", "2")
+    (mine,) = a.payloads()
+    b.take_all()
+    a.disconnect(reason)
+    assert b.take_all() == [mine]
+
+
+@pytest.mark.parametrize("how", ["drop", "error", "keep-alive", "taken over", "deleted"])
+def test_whose_connection_is_lost_has_failed(how: str) -> None:
+    rig = Rig(config(max_attempts=2))
+    a, b = members(rig, "a", "b")
+    publish(rig, "1", "2")
+    (mine,) = a.payloads()
+    b.take_all()
+    if how == "drop":
+        a.drop()
+    elif how == "error":
+        a.disconnect(0x80)
+    elif how == "keep-alive":
+        a.connection.refuse(Reason.KEEP_ALIVE_TIMEOUT, "told to")
+        rig.pump()
+    elif how == "taken over":
+        rig.lasting("a")
+    else:
+        rig.core.broker.submit(lambda _: rig.core.broker.drop("a"), lambda _: None)
+        rig.pump()
+    assert b.inbox == []
+    rig.pass_ms(1_000)
+    found = [payload for peer in rig.peers for payload in peer.payloads()]
+    assert found == [mine]
+
+
+def test_a_server_that_stops_or_is_killed_delays_nobody() -> None:
+    for how in ("restart", "crash"):
+        rig = Rig()
+        a, b = members(rig, "a", "b")
+        publish(rig, "1", "2")
+        held = {*a.payloads(), *b.payloads()}
+        rig.pass_ms(500)
+        getattr(rig, how)()
+        rig.pump()
+        assert waiting(rig) == []
+        assert set(rig.lasting("c").payloads() + members(rig, "d")[0].payloads()) == held
+
+
+def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None:
+    rig = Rig(config(receive_maximum=65_535))
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP, qos=1)
+    publisher = rig.connected("p")
+    got: list[Publish] = []
+    sent = 0
+    while len(got) < 1_024:  # one more with each ack
+        for _ in range(200):
+            publisher.publish("t/x", str(sent), 1, pump=False)
+            sent += 1
+        rig.pump()
+        publisher.inbox.clear()
+        fresh = peer.publishes()
+        got += fresh
+        while len(got) < 1_024 and got:
+            peer.ack(wire.PUBACK, got.pop(0).packet_id, pump=False)
+            if len(got) < 20:
+                break
+        rig.pump()
+    held = in_flight(rig, GROUP)
+    assert held >= 1_000
+    peer.drop(pump=False)
+    most = 0
+    while rig.core.undone._waiting or rig.core.undone._under_way:
+        queued = rig.core.writer.queued
+        most = max(most, queued)
+        rig.compose()
+        rig.settle()
+        rig.turn()
+    assert most <= UNDER_WAY + 10
+    assert len(waiting(rig)) == held
+    assert in_flight(rig, GROUP) == 0
+
+
+# -- the writer
+
+
+def test_what_the_writer_does_not_take_stays_in_flight_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    peer = session(rig)
+    publish(rig, "job", "next")
+    first, second = peer.publishes()
+    told: list[Nacked] = []
+    subscriber = rig.core.sessions.get("a")
+    assert subscriber is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.core.undone, "_writer", SimpleNamespace(submit=_full, broken=None))
+        assert rig.core.broker.nack(
+            subscriber, first.packet_id, delay_ms=1_000, reason="no", done=told.append
+        )
+        rig.pump()
+        assert told == [Nacked.FAILED]
+        peer.drop()
+        # What waits is not sent again from where it was.
+        peer = rig.lasting("a")
+        assert peer.payloads() == ["next"]
+    rig.pass_ms(1_000)
+    assert waiting(rig) == ["job"]
+    assert told == [Nacked.FAILED]
+    rig.pass_ms(1_000)
+    assert peer.payloads() == ["job"]
+    assert second.payload == b"next"
+
+
+def _full(*_: object, **__: object) -> None:
+    raise Busy("full")
+
+
+@pytest.mark.parametrize("begin", [session, lambda rig: members(rig, "a")[0]], ids=["session", "group"])
+def test_a_failed_sync_leaves_it_in_flight(begin: Kind) -> None:
+    rig = Rig()
+    peer = begin(rig)
+    publish(rig, "job")
+    (packet,) = peer.publishes()
+    nack(peer, packet, "1s", pump=False)
+    assert rig.compose()
+    rig.fail_sync()
+    rig.store.survivors = 0
+    assert rig.recover()
+    rig.pump()
+    assert waiting(rig) == []
+    rig.pass_ms(1_000)
+    assert waiting(rig) == ["job"]
+    rig.pass_ms(1_000)
+    assert peer.take_all() == ["job"]
+
+
+def test_a_store_that_takes_nothing_is_waited_for() -> None:
+    rig = Rig()
+    (member,) = members(rig, "m", ack_timeout="30s")
+    publish(rig, "job")
+    member.publishes()
+    rig.core.writer.fail(StoreFailed("told to"))
+    rig.clock.now_ms += 31_000
+    rig.pump()
+    assert len(rig.core.undone) == 1
+    assert in_flight(rig, GROUP) == 1
+    assert rig.recover()
+    rig.pass_ms(1_100)
+    assert waiting(rig) == ["job"]
+
+
+@KINDS
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_a_kill_leaves_it_in_flight_or_waiting(begin: Kind, survivors: int) -> None:
+    outcomes = set()
+    for steps in range(8):
+        rig = Rig()
+        peer = begin(rig)
+        publish(rig, "job")
+        rig.pass_ms(500)
+        (packet,) = peer.publishes()
+        nack(peer, packet, "5s", pump=False)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        came = rig.lasting("a").take_all()
+        assert (came, waiting(rig)) in ((["job"], []), ([], ["job"])), steps
+        outcomes.add(bool(came))
+        rig.pass_ms(6_000)
+        assert rig.peers[0].take_all() == ([] if came else ["job"])
+    assert outcomes == {True, False}
+
+
+# -- messages
+
+
+def test_what_has_expired_or_would_comes_no_more() -> None:
+    rig = Rig()
+    peer = session(rig)
+    publish(rig, "short", message_expiry=10)
+    publish(rig, "long", message_expiry=100)
+    short, long = peer.publishes()
+    nack(peer, short, "20s")
+    nack(peer, long, "20s")
+    assert (waiting(rig), in_flight(rig)) == (["long"], 0)
+    rig.pass_ms(20_000)
+    (again,) = peer.publishes()
+    assert again.properties is not None
+    assert again.properties.message_expiry == 80
+    rig.pass_ms(80_000)
+    nack(peer, again, "0")
+    assert (waiting(rig), in_flight(rig)) == ([], 0)
+
+
+def test_late_drop_is_about_the_first_delivery() -> None:
+    rig = Rig()
+    peer = session(rig)
+    rig.core.broker.publish([(Wish(Record(b"t/x", b"job", rig.clock.now_ms, drop_late=True), True), None)])
+    rig.pump()
+    (packet,) = peer.publishes()
+    nack(peer, packet, "5s")
+    rig.clock.now_ms += 60_000
+    rig.pump()
+    assert peer.payloads() == ["job"]
+
+
+def test_what_was_retained_comes_again_as_a_message() -> None:
+    rig = Rig()
+    rig.connected("p").publish1("t/x", "state", retain=True)
+    peer = session(rig)
+    (packet,) = peer.publishes()
+    assert packet.retain
+    nack(peer, packet, "5s")
+    rig.pass_ms(5_000)
+    (again,) = peer.publishes()
+    assert (again.payload, again.retain) == (b"state", False)
+    late = rig.connected("late")
+    late.subscribe("t/#")
+    assert late.payloads() == ["state"]
+
+
+def test_what_was_not_stored_comes_again_from_the_tail() -> None:
+    rig = Rig()
+    peer = rig.connected("a")
+    peer.subscribe("t/#")
+    publish(rig, "job")
+    assert not rig.store.log or all(
+        change[0] is not Table.MESSAGES for batch in rig.store.log for change in batch.changes
+    )
+    (packet,) = peer.publishes()
+    nack(peer, packet, "5s")
+    rig.pass_ms(5_000)
+    assert peer.payloads() == ["job"]
+
+
+def test_a_group_that_ends_meanwhile_gets_nothing() -> None:
+    rig = Rig()
+    a, b = members(rig, "a", "b")
+    publish(rig, "job")
+    (packet,) = [*a.publishes(), *b.publishes()]
+    nack(a, packet, "5s", pump=False)
+    nack(b, packet, "5s", pump=False)
+    rig.core.broker.groups.forget(rig.core.sessions.get("a"))  # type: ignore[arg-type]
+    rig.core.broker.groups.forget(rig.core.sessions.get("b"))  # type: ignore[arg-type]
+    rig.pump()
+    rig.pass_ms(6_000)
+    assert a.inbox == b.inbox == []
