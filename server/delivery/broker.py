@@ -26,7 +26,7 @@ from shards.store import Table
 from timeline.filters import SHARE_PREFIX, covers, parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position, position
-from timeline.session import SETTLED, USUAL, Flight, Subscription, Terms
+from timeline.session import USUAL, Flight, Subscription, Terms
 
 from ..clock import Clock
 from ..config import Config
@@ -481,17 +481,26 @@ class Broker:
         self._cursors.store(commit, group)
         return group
 
-    def enlist(self, link: Link, text: str, *, name: str, rights: Rights | None = None) -> Inside:
+    def enlist(
+        self,
+        link: Link,
+        text: str,
+        *,
+        name: str,
+        rights: Rights | None = None,
+        keeps_overdue: bool = True,
+    ) -> Inside:
         """Make a part of the server a member of a group, under a `name` that people see.
 
         It is sent what `link` has room for (`read_on` says that it has more), a stored message at QoS 1 at
         least, and says `ack` like a client. Nothing of it is stored; `rights` may limit what it is sent.
+        Not `keeps_overdue`: what it has not acked in time it acks by its position (`ack_late`).
         Raises UnknownGroup.
         """
         group = self.groups.get(text)
         if group is None:
             raise UnknownGroup(f"there is no group {text[:128]!r}")
-        return self.groups.enlist(group, link, name, rights)
+        return self.groups.enlist(group, link, name, rights, keeps_overdue=keeps_overdue)
 
     def dismiss(self, member: Inside, *, is_clean: bool) -> None:
         """It is a member no more: what it has not acked goes to another, or comes again.
@@ -635,17 +644,6 @@ class Broker:
         flight = subscriber.session.flights.get(packet_id)
         if flight is not None:
             self._finish(subscriber, flight)
-
-    def finish(self, group: Subscriber, packet_id: int) -> bool:
-        """What a group has in flight under that id, with whomever, is done with. False: it has come to
-        nothing, and something else has become of the message."""
-        flight = group.session.flights.get(packet_id)
-        if flight is None or flight.fate == SETTLED:
-            return False
-        group.session.ack(packet_id)
-        group.dirty.add(group)
-        self._ready.wake(group)
-        return True
 
     def put_back(self, member: Subscriber, packet_id: int) -> None:
         """What a part of the server was sent has come to nobody: another is sent it, as if for the first

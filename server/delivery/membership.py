@@ -98,13 +98,17 @@ class Membership:
         group.agree(terms, stays.changed_by(keeping))
         return group
 
-    def enlist(self, group: Group, link: Link, name: str, rights: Rights | None) -> Inside:
+    def enlist(
+        self, group: Group, link: Link, name: str, rights: Rights | None, *, keeps_overdue: bool
+    ) -> Inside:
         """A member that is a part of the server. It reads nothing by itself: it is always at the horizon."""
         read = self._horizon.position
         session = Session(name, read=read, expiry_s=0, window=GROUP_WINDOW)
         session.join(read)
         owner = "" if rights is None else rights.name
-        member = Inside(session, set(), self._cursors.secure, owner=owner, rights=rights)
+        member = Inside(
+            session, self._cursors.secure, keeps_overdue=keeps_overdue, owner=owner, rights=rights
+        )
         member.link = link
         self.join(member, group.text, Subscription(group.text, 1, read))
         group.rota.meet(member)

@@ -2,11 +2,10 @@
 
     version  1 byte                       packet id  2   of the delivery to the group's seat (seat.py)
     shard    4   signed, -1: not stored   position  12   of the row that was leased
-    message 16   its id                   text      the rest: `$share/group/filter`
+    text     the rest: `$share/group/filter`
 
 in base64url without padding. While the server runs the packet id finds the delivery at once. After a restart
-it means nothing: then the position finds what the group has in flight. When that has gone on, as a retry at a
-later position or as a dead letter, the message's id finds it there.
+it means nothing: then the position finds the message, whatever has become of it.
 
 It is no secret and no proof. Who may lease of the group may ack what is leased of it.
 """
@@ -16,10 +15,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error
 from typing import NamedTuple
 
-from timeline.position import MessageId, Position
+from timeline.position import Position
 
 _VERSION = 1
-_HEAD = struct.Struct(">BHi12s16s")
+_HEAD = struct.Struct(">BHi12s")
 
 
 class BadLeaseId(ValueError):
@@ -34,12 +33,10 @@ class LeaseId(NamedTuple):
     packet_id: int
     position: Position
     shard: int
-    message: MessageId
 
 
 def lease_text(lease: LeaseId) -> str:
-    place, message = lease.position.to_bytes(12, "big"), lease.message.to_bytes(16, "big")
-    head = _HEAD.pack(_VERSION, lease.packet_id, lease.shard, place, message)
+    head = _HEAD.pack(_VERSION, lease.packet_id, lease.shard, lease.position.to_bytes(12, "big"))
     return urlsafe_b64encode(head + lease.text.encode()).rstrip(b"=").decode()
 
 
@@ -48,12 +45,11 @@ def parse_lease(text: str) -> LeaseId:
     try:
         raw = text.encode("ascii")
         data = urlsafe_b64decode(raw + b"=" * (-len(raw) % 4))
-        version, packet_id, shard, place, message = _HEAD.unpack_from(data)
+        version, packet_id, shard, place = _HEAD.unpack_from(data)
         share = data[_HEAD.size :].decode()
     except (UnicodeError, Error, struct.error):
         raise BadLeaseId("is not a lease_id") from None
     # What is no base64 is passed over by the decoder: only what comes back as it was is one.
     if version != _VERSION or urlsafe_b64encode(data).rstrip(b"=") != raw:
         raise BadLeaseId("is not a lease_id")
-    position, id_ = int.from_bytes(place, "big"), int.from_bytes(message, "big")
-    return LeaseId(share, packet_id, Position(position), shard, MessageId(id_))
+    return LeaseId(share, packet_id, Position(int.from_bytes(place, "big")), shard)

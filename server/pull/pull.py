@@ -10,9 +10,8 @@ of the groups are made durable: a lease outlives a kill, as far as its ack is co
     is durable      answered; if nobody is there any more, given back
 
 What is acked is ended at once and answered when the cursors of its groups are durable; all that ask share a
-batch. An ack counts whoever has the message by then. What a lease names is found by its packet id, else by
-its position among what the group has in flight, of which a map is made once a call, else among what waits to
-be sent again or has died.
+batch. An ack counts whoever has the message by then, also when it waits to come again or has died: what is
+not in flight under its packet id is found by its position (server/delivery/late.py).
 
 Bounds: `limits.waiting_pulls` calls wait in all, of one name as many as they leave free for others; what has
 been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it is. A call whose
@@ -20,8 +19,9 @@ client has gone, or whose key may not subscribe to the filter any more, waits no
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from shards.errors import StoreFailed
@@ -30,9 +30,10 @@ from timeline.position import Position
 
 from ..clock import Clock
 from ..config import Config
-from ..delivery.broker import Broker, Nacked
+from ..delivery.broker import Broker
 from ..delivery.shared import Group
 from ..delivery.subscriber import Rights, Subscriber
+from ..delivery.undone import Nacked
 from ..writer import Busy
 from .call import Answer, Call, Given, Leased, Wish
 from .lease_id import LeaseId
@@ -293,79 +294,38 @@ class Pull:
 
     def ack(self, leases: Iterable[LeaseId], done: Done) -> None:
         """They are done with; `done` when that is durable."""
-        settled = Settled()
-        touched: set[Group] = set()
-        held = _Held(self._seats)
-        late = []
+        settling, touched = _Settling(done), set()
         for lease in leases:
-            group = self._broker.groups.get(lease.text)
+            group, found = self._broker.groups.get(lease.text), self._flight(lease)
             if group is None:
-                settled.gone.append(lease)
-            elif not lease.packet_id or self._finish(lease, group, held):
-                settled.done += 1
+                settling.settled.gone.append(lease)
+            elif found is not None:
+                self._broker.ack(*found)
                 touched.add(group)
+                settling.settled.done += 1
+            elif not lease.packet_id:
+                settling.settled.done += 1
             else:
-                late.append((lease, group))
-        self._finish_late(late, settled, lambda: self._store(touched, settled, done))
+                settling.left += 1
+                told = partial(settling.finished, lease)
+                self._broker.ack_late(lease.text, lease.position, lease.shard, told)
+        for group in touched:
+            settling.left += 1
+            self._broker.store(group, settling.stored)
+        settling.end()
 
-    def _finish(self, lease: LeaseId, group: Group, held: "_Held") -> bool:
-        """End what is in flight; False if that is not in flight under this position."""
-        found = self._flight(lease) or held.of(group).get(lease.position)
-        if found is None:
-            return False
-        holder, packet_id = found
-        if holder is group:
-            return self._broker.finish(group, packet_id)
-        return self._broker.ack(holder, packet_id)
-
-    def _flight(self, lease: LeaseId) -> Place | None:
-        """In whose hands it is, if it is the one that it was leased to."""
-        for seat in self._seats.get(lease.text, {}).values():
-            flight = seat.member.session.flights.get(lease.packet_id)
-            if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
-                return seat.member, lease.packet_id
-        return None
-
-    def _unlent(self, lease: LeaseId, held: "_Held") -> Place | None:
-        """The group's own flight of what nobody has: it was leased before a restart."""
-        group = self._broker.groups.get(lease.text)
-        found = None if group is None else held.of(group).get(lease.position)
-        if group is None or found is None or found[1] not in group.session.resends:
-            return None
-        return found if found[0] is group else None
-
-    def nack(self, leases: Sequence[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
+    def nack(self, leases: Iterable[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
         """They come again after so long, None: as the group has it; `done` when that is durable."""
-        settled, left = Settled(), 1
-
-        def nacked(lease: LeaseId, outcome: Nacked) -> None:
-            match outcome:
-                case Nacked.AGAIN:
-                    settled.done += 1
-                case Nacked.DEAD:
-                    settled.dead += 1
-                case Nacked.GONE:
-                    settled.gone.append(lease)
-                case Nacked.FAILED:
-                    settled.error = StoreFailed("a nack is not durable")
-            end()
-
-        def end() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                done(settled)
-
-        held = _Held(self._seats)
+        settling, unlent = _Settling(done), _Unlent(self._broker)
         for lease in leases:
-            found = self._flight(lease) or self._unlent(lease, held)
+            found = self._flight(lease) or unlent.find(lease)
             if found is None:
-                settled.gone.append(lease)
+                settling.settled.gone.append(lease)
                 continue
-            left += 1
-            told = _telling(nacked, lease)
+            settling.left += 1
+            told = partial(settling.nacked, lease)
             self._broker.nack(*found, delay_ms=delay_ms, reason=reason, done=told)
-        end()
+        settling.end()
 
     def extend(self, leases: Iterable[LeaseId], lease_ms: int) -> Settled:
         """They are who leased them's for so long from now."""
@@ -378,45 +338,78 @@ class Pull:
                 settled.gone.append(lease)
         return settled
 
-    def _store(self, groups: set[Group], settled: Settled, done: Done) -> None:
-        """Tell that it is done when these are durable."""
-        left = len(groups)
-
-        def stored(is_durable: bool) -> None:
-            nonlocal left
-            left -= 1
-            if not is_durable:
-                settled.error = StoreFailed("acks are not durable")
-            if not left:
-                done(settled)
-
-        if not groups:
-            done(settled)
-        for group in groups:
-            self._broker.store(group, stored)
+    def _flight(self, lease: LeaseId) -> Place | None:
+        """In whose hands it is, if it is the one that it was leased to."""
+        for seat in self._seats.get(lease.text, {}).values():
+            flight = seat.member.session.flights.get(lease.packet_id)
+            if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
+                return seat.member, lease.packet_id
+        return None
 
 
-class _Held:
-    """Who has what of groups in flight, by position: made once a call, for the groups that it is asked of."""
+class _Settling:
+    """A call that waits for what its leases come to."""
 
-    def __init__(self, seats: Mapping[str, Mapping[Rights | None, Seat]]) -> None:
-        self._seats = seats
-        self._made: dict[Group, dict[Position, Place]] = {}
+    def __init__(self, done: Done) -> None:
+        self.settled = Settled()
+        self.left = 1
+        """Answers to come, and the end of the asking."""
+        self._done = done
 
-    def of(self, group: Group) -> dict[Position, Place]:
-        """The group itself, where it is none of our seats that has it."""
-        found = self._made.get(group)
+    def end(self) -> None:
+        """One of them is there."""
+        self.left -= 1
+        if not self.left:
+            self._done(self.settled)
+
+    def stored(self, is_durable: bool) -> None:
+        if not is_durable:
+            self.settled.error = StoreFailed("acks are not durable")
+        self.end()
+
+    def finished(self, lease: LeaseId, was_open: bool | None) -> None:
+        if was_open:
+            self.settled.done += 1
+        elif was_open is None:
+            self.settled.error = StoreFailed("acks are not durable")
+        else:
+            self.settled.gone.append(lease)
+        self.end()
+
+    def nacked(self, lease: LeaseId, outcome: Nacked) -> None:
+        match outcome:
+            case Nacked.AGAIN:
+                self.settled.done += 1
+            case Nacked.DEAD:
+                self.settled.dead += 1
+            case Nacked.GONE:
+                self.settled.gone.append(lease)
+            case Nacked.FAILED:
+                self.settled.error = StoreFailed("nacks are not durable")
+        self.end()
+
+
+class _Unlent:
+    """The groups' own flights that nobody has, by position: what was leased before a restart. Made once a
+    call, for the groups that it is asked of."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._made: dict[str, dict[Position, Place]] = {}
+
+    def find(self, lease: LeaseId) -> Place | None:
+        found = self._made.get(lease.text)
         if found is None:
-            found = _places(group)
-            for seat in self._seats.get(group.text, {}).values():
-                found |= _places(seat.member)
-            self._made[group] = found
-        return found
+            group = self._broker.groups.get(lease.text)
+            found = {} if group is None else _unlent(group)
+            self._made[lease.text] = found
+        return found.get(lease.position)
 
 
-def _places(holder: Subscriber) -> dict[Position, Place]:
-    return {flight.position: (holder, flight.packet_id) for flight in holder.session.flights.values()}
-
-
-def _telling(nacked: Callable[[LeaseId, Nacked], None], lease: LeaseId) -> Callable[[Nacked], None]:
-    return lambda outcome: nacked(lease, outcome)
+def _unlent(group: Group) -> dict[Position, Place]:
+    session = group.session
+    return {
+        flight.position: (group, packet_id)
+        for packet_id, flight in session.flights.items()
+        if packet_id in session.resends
+    }

@@ -50,7 +50,7 @@ class Seat:
         self._has_room = has_room
         self._took = took
         self._broker = broker
-        self.member = broker.enlist(self, text, name=NAME, rights=rights)
+        self.member = broker.enlist(self, text, name=NAME, rights=rights, keeps_overdue=False)
 
     def admit(self, call: Call) -> None:
         """One more that waits."""

@@ -87,5 +87,4 @@ class Puller:
 def lease_of(leased: Leased) -> LeaseId:
     """As its `lease_id` says it."""
     given = leased.given
-    message = given.message
-    return LeaseId(given.text, given.packet_id, message.position, message.shard, message.id(0))
+    return LeaseId(given.text, given.packet_id, given.message.position, given.message.shard)

@@ -282,11 +282,10 @@ class LeaseRoutes:
 def _view(leased: Leased, topic_filter: str, node: int) -> shapes.LeasedMessage:
     given = leased.given
     message = given.message
-    id_ = message.id(node)
-    lease = LeaseId(given.text, given.packet_id, message.position, message.shard, id_)
+    lease = LeaseId(given.text, given.packet_id, message.position, message.shard)
     retry = message.record.retry
     return {
-        **message_view(id_, message.position, message.record, DISPATCHED, None),
+        **message_view(message.id(node), message.position, message.record, DISPATCHED, None),
         "filter": topic_filter,
         "attempt": given.attempt,
         "reason": None if retry is None else retry.reason.decode(errors="replace"),

@@ -340,6 +340,19 @@ def test_leases_of_before_a_kill_are_acked_after_it_by_whoever_had_them() -> Non
     assert puller.ask().payloads == []
 
 
+def test_a_nack_of_before_a_kill_counts_while_nobody_has_it() -> None:
+    rig, puller = _rig(2)
+    leases = puller.lease()
+    rig.crash()
+    rig.pump()
+    assert puller.nack(leases[:1], 5_000)[0].done == 1
+    asked = puller.ask()
+    assert asked.payloads == ["1"]
+    assert puller.nack(leases)[0].gone == leases
+    rig.pass_ms(6_000)
+    assert puller.ask().payloads == ["0"]
+
+
 def test_one_that_is_not_stored_is_done_with_when_it_is_given() -> None:
     rig, puller = _rig()
     asked = puller.ask(wait_ms=20_000)
