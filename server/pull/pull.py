@@ -25,7 +25,6 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 
 from shards.errors import StoreFailed
-from timeline.filters import parse_share
 from timeline.position import Position
 
 from ..clock import Clock
@@ -138,16 +137,22 @@ class Pull:
         return call
 
     def release(self, call: Call) -> None:
-        """The answer is made, or given up."""
+        """The answer is made: it counts as held no more."""
+        was_full = not self._has_room()
         self.held_bytes -= call.bytes
         call.bytes = 0
-        self._wake_seats()
+        call.given = []
+        if was_full:
+            self._wake_seats()
 
-    def put_back(self, call: Call) -> None:
-        """What the call was answered with will not be read: others are given it, as if it never had been."""
+    def abandon(self, call: Call) -> None:
+        """Nobody reads the answer: what the call has been given others are, as if it never had been."""
+        if call in self._waiting:
+            self._leave(call)
         for given in call.given:
             if given.packet_id:
                 self._broker.put_back(given.member, given.packet_id)
+        self.release(call)
 
     def step(self) -> None:
         """At the end of a round: answer whom there is something to say to."""
@@ -219,7 +224,7 @@ class Pull:
         """It waits no more."""
         seats = self._waiting.pop(call)
         self._begun.pop(call, None)
-        name = parse_share(seats[0].text)[0] or ""
+        name = seats[0].name
         self._of_name[name] -= 1
         if not self._of_name[name]:
             del self._of_name[name]
@@ -244,8 +249,7 @@ class Pull:
             if open_groups > 0:
                 return
             if is_failed or call.is_gone():
-                self.put_back(call)
-                self.release(call)
+                self.abandon(call)
                 call.answered(StoreFailed("leases are not durable") if is_failed else ())
                 return
             self.leased += len(leased)
@@ -272,10 +276,12 @@ class Pull:
 
     def _look(self, now_s: float) -> None:
         """End calls that nobody waits for any more, or that may not; dismiss seats that stay empty."""
+        every = [seat for seats in self._seats.values() for seat in seats.values()]
+        closed = {seat for seat in every if not self._is_open(seat)}
         for call, seats in list(self._waiting.items()):
-            if call.is_gone() or not all(self._is_open(seat) for seat in seats):
+            if call.is_gone() or (closed and not closed.isdisjoint(seats)):
                 self._answer(call)
-        for seat in [seat for seats in self._seats.values() for seat in seats.values()]:
+        for seat in every:
             if not seat.is_idle:
                 seat.idle_s = None
             elif seat.idle_s is None:
@@ -288,7 +294,7 @@ class Pull:
         rights = seat.rights
         if seat.is_closed or self._broker.groups.get(seat.text) is None:
             return False
-        return rights is None or (rights.is_live and rights.may_subscribe(parse_share(seat.text)[1]))
+        return rights is None or (rights.is_live and rights.may_subscribe(seat.filter))
 
     # -- what becomes of leases
 

@@ -9,6 +9,7 @@ of the key, so that what the key may not have goes to another.
 
 from collections.abc import Callable
 
+from timeline.filters import parse_share
 from timeline.session import Subscription
 
 from ..delivery.broker import Broker
@@ -38,6 +39,9 @@ class Seat:
         """`has_room`: whether the answers under way leave room for one more message. `took`: a call has been
         given one of so many bytes."""
         self.text = text
+        group, self.filter = parse_share(text)
+        self.name = group or text
+        """Of the group."""
         self.rights = rights
         self.waiting: dict[Call, int] = {}
         """How many more each may be given; the one that has waited longest first. None is full."""

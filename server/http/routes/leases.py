@@ -49,6 +49,8 @@ from ..values.scalars import Filter as TopicFilter
 from ..values.views import message_view, time_text
 
 MAX_MAX = 1_000
+GROUPS_MAX = 100
+"""Groups that one call asks; the next one goes on behind them."""
 WAIT_MAX_MS = 60_000
 LEASE_MIN_MS = 1_000
 
@@ -143,14 +145,13 @@ class LeaseRoutes:
             with refusals():
                 if isinstance(leased, Exception):
                     raise leased
-            views = await self._views(leased, self._turns.of(request))
-            if is_gone() and leased:
-                self._pull.put_back(call)
-                views = []
+            body: shapes.LeasedMessages = {"messages": await self._views(leased, self._turns.of(request))}
+            answer = json_answer(body)
+            if not is_gone():
+                self._pull.release(call)
+            return answer
         finally:
-            self._pull.release(call)
-        body: shapes.LeasedMessages = {"messages": views}
-        return json_answer(body)
+            self._pull.abandon(call)  # unless it is released: what nobody reads goes to others
 
     @described(
         "Leased messages are done with", READ, Gives(200, shapes.Acked), body=AckMessages, problems=WRITES
@@ -224,11 +225,10 @@ class LeaseRoutes:
         ]
         if not texts:
             raise Problem("not-found", f"there is no group {name[:128]!r}; `filter` makes one")
-        if len(texts) == 1:
-            return texts
-        self._first += 1
         first = self._first % len(texts)
-        return texts[first:] + texts[:first]
+        some = (texts[first:] + texts[:first])[:GROUPS_MAX]
+        self._first += len(some) if len(some) < len(texts) else 1
+        return some
 
     async def _opened(self, name: str, topic_filter: str, rights: Rights | None) -> str:
         """The group of that name and filter, made if it is not there. Raises Problem, FieldError."""

@@ -163,11 +163,16 @@ def test_who_is_gone_is_given_nothing_and_that_was_no_attempt() -> None:
 def test_what_was_not_read_is_put_back() -> None:
     rig, puller = _rig(2)
     asked = puller.ask()
-    assert asked.payloads == ["0", "1"]
-    rig.core.pull.put_back(asked.call)
+    for _ in range(2):
+        rig.core.pull.abandon(asked.call)
+    assert rig.core.pull.held_bytes == 0
     again = puller.ask()
-    assert again.payloads == ["0", "1"]
     assert [one.given.attempt for one in again.leased] == [1, 1]
+    rig.core.pull.abandon(again.call)  # too late: it is released
+    assert puller.ask().payloads == []
+    waits = puller.ask(wait_ms=20_000)
+    rig.core.pull.abandon(waits.call)
+    assert rig.core.pull.waiting == 0
 
 
 def test_a_lease_that_is_over_was_an_attempt() -> None:
