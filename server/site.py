@@ -17,6 +17,7 @@ from shards.borrow import counting
 
 from .app import App
 from .browsers import http_pages
+from .delivery.deliveries import Deliveries
 from .http.access import Access
 from .http.answers import Handler, name_server
 from .http.cors import opening, preflight
@@ -57,6 +58,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     timeline = read_side(app)
     turns, spreader = Turns(clock, max_bytes=http.buffered_bytes), Spreader(timeline)
     access, pages = Access(app.keyring), http_pages(config)
+    deliveries = Deliveries(core.reader, core.horizon, core.router, core.groups, core.letters)
     cursors = Cursors(secrets.token_bytes(32))
     site = web.Application(
         middlewares=[
@@ -77,7 +79,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
         DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
         LeaseRoutes(ask, core.pull, core.broker, turns, config, node=core.node),
-        Messages(ask, clock, timeline, spreader, turns, metrics, limits),
+        Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, limits),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
         Slices(timeline, turns, partial(counting, store), shards, split_above=slices.split_above),

@@ -13,7 +13,7 @@ nothing of the server.
 What a call takes and gives
     client.py           `Client`: one server, its HTTP side and its MQTT side
     options.py          the keyword arguments of the calls, each named once
-    messages.py         schedule, look up, list, cancel and move single messages; `Message`, `ByKey`
+    messages.py         schedule, look up, list, cancel and move messages; `Message`, `Handling`, `ByKey`
     bulk.py             millions of messages in, a batch in memory
     ranges.py           many messages by topic and due time: cancel, shift, export
     schedules.py        messages that come again and again; `Schedule`, `Fire`
@@ -52,7 +52,7 @@ from .dead import DeadLetter
 from .delivery import Delivery
 from .errors import AlreadyDispatched, BadArgument, Error, NotFound, Problem, Refused, Unreachable
 from .jobs import Job
-from .messages import ByKey, Message
+from .messages import ByKey, Handling, Message
 from .ranges import BulkResult
 from .schedules import Fire, Schedule
 from .subscribe import Subscription
@@ -73,6 +73,7 @@ __all__ = [
     "Density",
     "Error",
     "Fire",
+    "Handling",
     "Info",
     "Job",
     "Message",

@@ -35,6 +35,35 @@ from .wire import (
 PAGE_MAX = 1_000
 
 
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What has become of a dispatched message with one group (`group`, `filter`), or with one `session`.
+
+    `state`: "in_flight", "waiting" (not read yet), "retry" (comes again at `retry_at`), "dead", or "done"
+    (read, and nothing of it is left). `attempts`: deliveries so far, None where nobody counts them any more.
+    `reason`: why the last one came to nothing, "" if that is not known.
+    """
+
+    state: str
+    group: str | None = None
+    filter: str | None = None
+    session: str | None = None
+    attempts: int | None = None
+    retry_at: datetime | None = None
+    reason: str = ""
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        at = said.get("retry_at")
+        names = ("group", "filter", "session", "attempts")
+        return cls(
+            state=said["state"],
+            retry_at=parse_instant(at) if isinstance(at, str) else None,
+            reason=said.get("reason", ""),
+            **{name: said[name] for name in names if name in said},
+        )
+
+
 @dataclass(slots=True)
 class Message:
     """A scheduled message. `raw` is the server's last object for it, `payload` what it carries (if known).
@@ -72,6 +101,14 @@ class Message:
         """When it went out, or was dropped because it had expired or was late."""
         at = self.raw.get("dispatched_at")
         return parse_instant(at) if isinstance(at, str) else None
+
+    @property
+    def deliveries(self) -> tuple[Handling, ...]:
+        """With whom it is, once it was dispatched: each group, each session that has something left of it.
+
+        As the server said it when this message was last asked for alone (`get`, `refresh`); 100 at most.
+        """
+        return tuple(Handling.of(one) for one in self.raw.get("deliveries", ()))
 
     async def cancel(self) -> bool:
         """True: nobody will get it. False: it was already dispatched."""

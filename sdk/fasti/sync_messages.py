@@ -68,6 +68,11 @@ class Message:
         return self._inner.dispatched_at
 
     @property
+    def deliveries(self) -> tuple[_messages.Handling, ...]:
+        """With whom it is, once it was dispatched; see `fasti.Message`."""
+        return self._inner.deliveries
+
+    @property
     def raw(self) -> Mapping[str, Any]:
         """The server's last object for it."""
         return self._inner.raw

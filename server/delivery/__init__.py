@@ -31,6 +31,7 @@ then what happens:
     undone.py        what was not done comes again later, or is dead
     wills.py         what is published when a connection ends without a word
     replay.py        sessions behind the horizon read on, in turns
+    deliveries.py    what has become of a message with each who was to get it, for who asks
     broker.py        the verbs: claim, leave, subscribe, publish, ack, nack, rewind, drop
 
 A door (server/mqtt, server/http) calls the broker's verbs and implements `Link`. In here nobody knows reason

@@ -101,7 +101,7 @@ class Hand:
         return subscriber
 
     def leave(self, subscriber: Subscriber) -> None:
-        self.core.broker.leave(subscriber)
+        self.core.broker.leave(subscriber, is_clean=False)
         self.round()
 
     def ack(self, subscriber: Subscriber, packet_id: int) -> None:

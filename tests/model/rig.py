@@ -318,7 +318,7 @@ class Rig:
             client = self.dying.popleft()
             subscriber, client.subscriber = client.subscriber, None
             if subscriber is not None and subscriber.link is client.link:
-                self.core.broker.leave(subscriber)
+                self.core.broker.leave(subscriber, is_clean=False)
 
     def subscribe(self, client_id: str, topic_filter: str, back_ms: int | None) -> None:
         """SUBSCRIBE; `back_ms`: with replay-from, this long ago."""

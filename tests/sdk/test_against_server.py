@@ -340,6 +340,35 @@ async def test_command_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> 
     assert (await child("server", "status", "--url", "http://127.0.0.1:1"))[0] == 3
 
 
+async def test_a_message_tells_with_whom_it_is(server: Server) -> None:
+    at = ("--url", server.url)
+    async with fasti.Client(server.url, retry=QUICK) as c:
+        async with c.subscribe("jobs/#", group="workers", session="w") as s:
+            made = await c.messages.schedule("jobs/1", "hi")
+            assert made.deliveries == ()
+            d = await anext(aiter(s))
+            (one,) = (await made.refresh()).deliveries
+            assert (one.group, one.filter, one.session) == ("workers", "jobs/#", None)
+            assert (one.state, one.attempts, one.retry_at, one.reason) == ("in_flight", 1, None, "")
+            shown = await ok("message", "get", made.id, *at)
+            assert [line.split() for line in shown.splitlines()][-1] == [
+                "workers",
+                "jobs/#",
+                "in_flight",
+                "1",
+                "-",
+                "-",
+            ]
+            await d.ack()
+        while (await made.refresh()).deliveries[0].state != "done":
+            await asyncio.sleep(0.01)
+        assert made.deliveries == (fasti.Handling("done", "workers", "jobs/#"),)
+    with fasti.sync.Client(server.url) as blocking:
+        assert blocking.messages.get(made.id).deliveries == made.deliveries
+    raw = json.loads(await ok("message", "get", made.id, "-o", "json", *at))
+    assert raw["deliveries"] == [{"group": "workers", "filter": "jobs/#", "state": "done"}]
+
+
 def test_command_line_subscribe(server: Server) -> None:
     environment = {**os.environ, "PYTHONPATH": "sdk"}
     command = [sys.executable, "-m", "fasti.cli", "subscribe", "a/#", "--session", "cli", "--count", "2"]

@@ -30,6 +30,7 @@ KeyOnly = Annotated[
     bool, typer.Option("--key-only", help="Whatever was scheduled under the key was this message.")
 ]
 
+DELIVERY_COLUMNS = ("to", "filter", "state", "attempts", "retry_at", "reason")
 COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 
 
@@ -68,13 +69,27 @@ def get(
 
     async def work(client: fasti.Client, out: Printer) -> None:
         if message_id is not None and key is None:
-            out.one((await client.messages.get(message_id)).raw)
+            _show(out, await client.messages.get(message_id))
         elif key is not None and message_id is None:
-            out.one((await client.messages.by_key(key).get()).raw)
+            _show(out, await client.messages.by_key(key).get())
         else:
             raise ValueError("give an id, or --idempotency-key")
 
     run(context, work)
+
+
+def _show(out: Printer, message: fasti.Message) -> None:
+    """In a table with whom it is comes behind it, a line each."""
+    if out.format is not Format.table:
+        out.one(message.raw)
+        return
+    told = message.raw.get("deliveries", ())
+    out.one({name: value for name, value in message.raw.items() if not name.startswith("deliveries")})
+    if told:
+        out.text("")
+        out.many([{**one, "to": one.get("session") or one["group"]} for one in told], DELIVERY_COLUMNS)
+    if message.raw.get("deliveries_truncated"):
+        out.errors.print("and more", style="dim")
 
 
 @app.command()

@@ -27,16 +27,18 @@ from shards.commit import Commit
 from shards.dedupe import Known, Terms
 from shards.group_commit import Control, Outcome
 from shards.read import Found
-from shards.record import decode, topic_of
+from shards.record import Record, decode, topic_of
+from shards.state import DISPATCHED
 from shards.tables import DedupeRow
 from timeline.position import MessageId, id_text
 
 from ...clock import Clock
 from ...config import Limits
+from ...delivery.deliveries import Deliveries
 from ...metrics import Metrics
 from ...times import format_ms, wall_time
 from ...writer import Ask
-from ..access import Rights, Sees, changes, charge, check_send, rights_of, sees
+from ..access import Rights, Sees, changes, charge, check_send, owns, rights_of, sees
 from ..answers import asked, json_answer, raw_answer
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..posting import TERMS, first_answer, keyless, no_key, place, terms_of
@@ -51,7 +53,7 @@ from ..values.bodies import FieldError, check_json
 from ..values.drafts import HTTP, MQTT, draft_of, late_ones, stored_key
 from ..values.message_body import New, ParsedMessage, due_of, parse_one
 from ..values.scalars import Delay, ETag, Key, Location, Tags, When, only_one
-from ..values.views import etag, message_view, time_text
+from ..values.views import delivery_view, etag, message_view, time_text
 
 KEY_HEADER = "Idempotency-Key"
 TAGGED = {"ETag": ETag}
@@ -132,9 +134,11 @@ class Messages:
         timeline: Timeline,
         spreader: Spreader,
         turns: Turns,
+        deliveries: Deliveries,
         metrics: Metrics,
         limits: Limits,
     ) -> None:
+        self._deliveries = deliveries
         self._ask = ask
         self._clock = clock
         self._timeline = timeline
@@ -191,18 +195,23 @@ class Messages:
         status, headers, body = first_answer(placed, draft.due_ms, now_ms, self._timeline)
         return raw_answer(body, status, headers)
 
-    @described("Look at a message", READ, Gives(200, shapes.Message, TAGGED), problems=("not-found",))
+    @described(
+        "Look at a message, and at what has become of it with each who was to get it",
+        READ,
+        Gives(200, shapes.MessageShown, TAGGED),
+        problems=("not-found",),
+    )
     async def get(self, request: web.Request) -> web.Response:
         message = id_of(request)
         found = visible(self._timeline, message, sees(request))
         if found is None:
             raise _unknown(message)
-        return self._shown(found)
+        return await self._shown(request, found)
 
     @described(
         "Look at the message under an idempotency key",
         READ,
-        Gives(200, shapes.Message, TAGGED),
+        Gives(200, shapes.MessageShown, TAGGED),
         query=BY_KEY,
         problems=("not-found", "gone"),
     )
@@ -212,14 +221,30 @@ class Messages:
         found = named.judge(row, None if row is None else self._timeline.reader.find(row.id))
         if isinstance(found, Problem):
             raise found
-        return self._shown(found)
+        return await self._shown(request, found)
 
-    def _shown(self, found: Found) -> web.Response:
+    async def _shown(self, request: web.Request, found: Found) -> web.Response:
         record = decode(found.value)
         state, dispatched_ms = self._timeline.state_of(found, record)
-        answer = json_answer(message_view(found.id, found.position, record, state, dispatched_ms))
+        view = message_view(found.id, found.position, record, state, dispatched_ms)
+        if state == DISPATCHED:
+            # It stays so, whatever happens while this waits for its turn.
+            await self._turns.of(request).begin()
+            view = self._followed(view, found, record, rights_of(request))
+        answer = json_answer(view)
         answer.headers["ETag"] = etag(found.row_id)
         return answer
+
+    def _followed(
+        self, view: shapes.Message, found: Found, record: Record, rights: Rights | None
+    ) -> shapes.MessageShown:
+        may = partial(owns, rights)
+        told, is_cut = self._deliveries.of(found.id, found.position, record.topic, record.qos, may)
+        return {
+            **view,
+            "deliveries": [delivery_view(one) for one in told],
+            "deliveries_truncated": is_cut,
+        }
 
     @described(
         "Move a message; its id stays",

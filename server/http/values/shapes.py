@@ -7,6 +7,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from shards.state import State
 
+from ...delivery.deliveries import DeliveryState
 from .message_body import Encoding
 from .scalars import Cursor, Id, Instant, Seq
 
@@ -83,6 +84,31 @@ class Message(TypedDict):
     publisher: NotRequired[str]
     content_type: NotRequired[str]
     headers: NotRequired[dict[str, str]]
+
+
+class Delivery(TypedDict):
+    """What has become of a message with one group (`group`, `filter`), or with one session.
+
+    `attempts`: deliveries so far, where they are still known; `retry_at`: when it comes again; `reason`: why
+    the last one came to nothing.
+    """
+
+    group: NotRequired[str]
+    filter: NotRequired[str]
+    session: NotRequired[str]
+    state: DeliveryState
+    attempts: NotRequired[int]
+    retry_at: NotRequired[Instant]
+    reason: NotRequired[str]
+
+
+class MessageShown(Message):
+    """A message that was asked for alone. `deliveries`, of a dispatched one: to each group that it is for and
+    to each session that has something left of it; `deliveries_truncated`: whether there are more.
+    """
+
+    deliveries: NotRequired[list[Delivery]]
+    deliveries_truncated: NotRequired[bool]
 
 
 class MessagePage(TypedDict):

@@ -17,6 +17,7 @@ from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
 from ...config import Shards
+from ...delivery.deliveries import Delivery
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...times import INSTANT_MS_MAX, format_ms
@@ -68,6 +69,22 @@ def message_view(
         view["publisher"] = record.publisher.decode("utf-8", "replace")
     if record.properties:
         _add_properties(view, record.properties)
+    return view
+
+
+def delivery_view(delivery: Delivery) -> shapes.Delivery:
+    """What has become of a message with one session or group."""
+    view: shapes.Delivery = {"state": delivery.state}
+    if delivery.filter is None:
+        view["session"] = delivery.name
+    else:
+        view["group"], view["filter"] = delivery.name, delivery.filter
+    if delivery.attempts is not None:
+        view["attempts"] = delivery.attempts
+    if delivery.retry_ms is not None:
+        view["retry_at"] = time_text(delivery.retry_ms)
+    if delivery.reason:
+        view["reason"] = delivery.reason
     return view
 
 

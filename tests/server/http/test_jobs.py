@@ -217,7 +217,7 @@ async def test_delivered_once_in_order_from_what_is_borrowed(work: Work) -> None
 async def test_who_was_away_reads_on_over_split_slices(work: Work, *, is_moved: bool) -> None:
     server = work.server
     subscriber, gone = await server.connect("reader", "t/+/x", expiry_s=365 * 86_400)
-    server.app.core.broker.leave(subscriber)
+    server.app.core.broker.leave(subscriber, is_clean=False)
     job = await work.create()
     begun = await work.begin(job, CUTS)
     if is_moved:

@@ -332,7 +332,7 @@ async def test_concurrent_requests_share_a_group(server: Running) -> None:
 
 async def test_a_publish_over_mqtt_is_shown_too(server: Running) -> None:
     subscriber, _ = await server.connect("away", "#")
-    server.app.core.broker.leave(subscriber)
+    server.app.core.broker.leave(subscriber, is_clean=False)
     await server.app.quiet()
     packet = Publish(
         b"a/b",
@@ -378,7 +378,7 @@ class TestTail:
         self, server: Running
     ) -> None:
         subscriber, _ = await server.connect("away", "#")
-        server.app.core.broker.leave(subscriber)
+        server.app.core.broker.leave(subscriber, is_clean=False)
         await server.app.quiet()
         dropped = await server.schedule("t/dropped", deliver_in=60, late="drop")
         for n in range(20):

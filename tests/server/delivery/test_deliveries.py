@@ -1,0 +1,182 @@
+"""What has become of a message with each who was to get it: told as it is, and within bounds."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from server.delivery import deliveries
+from server.delivery.deliveries import Deliveries, Delivery
+from shards.record import Retry, decode, is_message
+from shards.retries import put_retry, retry_of
+from tests.support.rig import Rig, config
+from timeline.position import END, START, MessageId, message_id
+
+from .test_retries import dead_letter, requeue
+
+GROUP = "$share/workers/t"
+
+
+def everybody(_: Iterable[str]) -> bool:
+    return True
+
+
+def told(rig: Rig, index: int = 0, may: deliveries.May = everybody) -> tuple[list[Delivery], bool]:
+    """Of the message that was stored as the first, or at that index."""
+    core = rig.core
+    rows = [row for row in core.reader.read(START, END) if is_message(row[2])]
+    place, number, value = rows[index]
+    record = decode(value)
+    lookup = Deliveries(core.reader, core.horizon, core.router, core.groups, core.letters)
+    return lookup.of(message_id(place, number, core.node), place, record.topic, record.qos, may)
+
+
+def one(rig: Rig, index: int = 0) -> Delivery:
+    (found,), is_cut = told(rig, index)
+    assert not is_cut
+    return found
+
+
+def states(rig: Rig, index: int = 0) -> dict[str, str]:
+    return {delivery.name: delivery.state for delivery in told(rig, index)[0]}
+
+
+def test_a_group_that_is_away_has_not_read_it() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    peer.drop()
+    rig.connected("p").publish1("t", "x")
+    assert one(rig) == Delivery("workers", "t", "waiting", 0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_group_has_it_in_flight_until_it_is_acked(qos: int) -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP, qos=2)
+    publisher = rig.connected("p")
+    (publisher.publish2 if qos == 2 else publisher.publish1)("t", "x")
+    assert one(rig) == Delivery("workers", "t", "in_flight", 1)
+    assert peer.take_all() == ["x"]
+    assert one(rig) == Delivery("workers", "t", "done")
+
+
+def test_what_was_given_back_waits_for_who_comes() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    rig.connected("p").publish1("t", "x")
+    peer.drop()
+    assert one(rig).state in ("waiting", "retry")
+    assert one(rig).attempts == 1
+
+
+def test_a_session_is_told_of_while_something_is_left() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t")
+    away = rig.lasting("away")
+    away.subscribe("t")
+    away.drop()
+    rig.connected("p").publish1("t", "x")
+    assert one(rig) == Delivery("a", None, "in_flight", 1)
+    assert peer.take_all() == ["x"]
+    assert told(rig) == ([], False), "what was acked, and what was not read, is not told of sessions"
+
+
+@pytest.mark.parametrize("text", ["t", GROUP])
+def test_what_is_dead_and_what_comes_again(text: str) -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig, text)
+    name, topic_filter = ("a", None) if text == "t" else ("workers", "t")
+    (dead,) = [found for found in told(rig)[0] if found.name == name]
+    reason = "not acked after 1 deliveries" if text == "t" else "connection lost"
+    assert dead == Delivery(name, topic_filter, "dead", 1, reason=reason)
+    due_ms = rig.clock.now_ms + 5_000
+    requeue(rig, 5_000)
+    (again,) = [found for found in told(rig)[0] if found.name == name]
+    assert again == Delivery(name, topic_filter, "retry", 1, due_ms, dead.reason)
+    rig.pass_ms(6_000)
+    (unread,) = [found for found in told(rig)[0] if found.name == name]
+    assert unread == Delivery(name, topic_filter, "waiting", 1, reason=dead.reason)
+    peer = rig.lasting("a")
+    (flying,) = [found for found in told(rig)[0] if found.name == name]
+    assert flying == Delivery(name, topic_filter, "in_flight", 2, reason=dead.reason)
+    assert peer.take_all() == ["bad"]
+    assert states(rig) == ({} if text == "t" else {name: "done"})
+
+
+def test_each_group_is_told_of_by_itself() -> None:
+    rig = Rig(config(max_attempts=1))
+    peers = {name: rig.lasting(name) for name in ("a", "b", "c")}
+    for name, peer in peers.items():
+        peer.subscribe(f"$share/{name}/#")
+    rig.lasting("z").subscribe("$share/z/elsewhere")
+    peers["c"].drop()
+    rig.connected("p").publish1("t", "x")
+    peers["b"].take_all()
+    assert states(rig) == {"a": "in_flight", "b": "done", "c": "waiting"}
+
+
+def test_who_came_later_has_nothing_to_do_with_it() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    rig.connected("p").publish1("t", "x")
+    rig.lasting("b").subscribe("$share/late/t")
+    assert [found.name for found in told(rig)[0]] == ["workers"]
+
+
+def test_who_may_not_see_a_group_is_not_told_of_it() -> None:
+    rig = Rig(config(max_attempts=1))
+    dead_letter(rig, GROUP)
+    assert told(rig, may=lambda owners: False) == ([], False)
+    rig.lasting("a").unsubscribe(GROUP)
+    assert [found.state for found in told(rig)[0] if found.name == "workers"] == ["dead"], (
+        "though it has ended"
+    )
+    assert told(rig, may=lambda owners: False) == ([], False)
+
+
+def test_there_is_a_bound_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "TOLD_MAX", 2)
+    rig = Rig()
+    for number in range(3):
+        rig.lasting(f"c{number}").subscribe(f"$share/{number}/t")
+        rig.connected("p").publish1("t", "x")
+        found, is_cut = told(rig, number)
+        assert [one.name for one in found] == ["0", "1"][: number + 1]
+        assert is_cut == (number == 2)
+
+
+def test_there_is_a_bound_of_what_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    for name in ("a", "b"):
+        rig.lasting(name).subscribe(f"$share/{name}/t")
+    for number in range(3):
+        rig.connected("p").publish1("t", str(number))
+    monkeypatch.setattr(deliveries, "LOOKS_MAX", 7)
+    assert [one.name for one in told(rig)[0]] == ["a"]
+    assert told(rig)[1]
+    monkeypatch.setattr(deliveries, "LOOKS_MAX", 8)
+    assert [one.name for one in told(rig)[0]] == ["a", "b"]
+    assert not told(rig)[1]
+
+
+def test_there_is_a_bound_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(GROUP)
+    rig.connected("p").publish1("t", "x")
+    (row,) = rig.core.reader.read(START, END)
+    name = message_id(row[0], row[1], rig.core.node)
+    put = [retry_of(decode(row[2]), MessageId(name), rig.clock.now_ms + n, Retry(b"a", n, n)) for n in (9, 5)]
+    rig.core.broker.submit(
+        lambda commit: [put_retry(commit, record, is_owed=True) for record in put], lambda durable: None
+    )
+    rig.pump()
+    found, is_cut = told(rig)
+    assert [(one.name, one.state) for one in found] == [("workers", "in_flight"), ("a", "retry")]
+    assert (found[1].retry_ms, found[1].attempts, is_cut) == (rig.clock.now_ms + 5, 5, False)
+    monkeypatch.setattr(deliveries, "ROWS_MAX", 1)
+    assert told(rig)[1]

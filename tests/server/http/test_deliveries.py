@@ -1,0 +1,80 @@
+"""`GET /v1/messages/{id}` says what has become of a dispatched message with each who was to get it."""
+
+from typing import Any
+
+from server.delivery import deliveries
+
+from ..conftest import MINUTE_MS, Running
+from .test_dead import TEXT, config, file, give_up, keyed  # noqa: F401
+from .test_keys import Keyed
+
+
+async def told(server: Running, name: str) -> list[dict[str, Any]]:
+    body = (await server.call("GET", f"/v1/messages/{name}", status=200)).body
+    assert body["deliveries_truncated"] is False
+    return body["deliveries"]  # type: ignore[no-any-return]
+
+
+async def test_each_state_as_it_comes(server: Running) -> None:
+    await server.connect("w", TEXT)
+    await server.connect("s", "jobs/#")
+    name = await server.schedule("jobs/1", deliver_in=60)
+    pending = (await server.call("GET", f"/v1/messages/{name}")).body
+    assert "deliveries" not in pending
+    assert "deliveries_truncated" not in pending
+    await server.pass_time(MINUTE_MS)
+    group = {"group": "workers", "filter": "jobs/#"}
+    assert await told(server, name) == [
+        {**group, "state": "in_flight", "attempts": 1},
+        {"session": "s", "state": "in_flight", "attempts": 1},
+    ]
+    await give_up(server, "s", "jobs/#")
+    dead = {"session": "s", "state": "dead", "attempts": 1, "reason": "not acked after 1 deliveries"}
+    assert (await told(server, name))[1] == dead
+    await server.call("POST", "/v1/dead:requeue", {"ids": [name], "deliver_in": 90}, status=200)
+    again = {**dead, "state": "retry", "retry_at": "2026-11-21T08:02:30.000Z"}
+    assert (await told(server, name))[1] == again
+    (page,) = (await server.call("GET", "/v1/messages?state=all")).body["messages"]
+    assert "deliveries" not in page, "it is told of one message alone"
+
+
+async def test_by_its_key_it_is_the_same(server: Running) -> None:
+    await server.connect("w", TEXT)
+    name = await server.schedule("jobs/1", key="order-17")
+    await server.app.quiet()
+    by_key = (await server.call("GET", "/v1/messages/by-key/order-17", status=200)).body
+    assert by_key["deliveries"] == await told(server, name) != []
+
+
+async def test_what_was_cancelled_was_nobodys(server: Running) -> None:
+    await server.connect("w", TEXT)
+    name = await server.schedule("jobs/1", deliver_in=60)
+    await server.call("DELETE", f"/v1/messages/{name}", status=204)
+    assert "deliveries" not in (await server.call("GET", f"/v1/messages/{name}")).body
+
+
+async def test_that_there_are_more_is_said(server: Running, monkeypatch: Any) -> None:
+    monkeypatch.setattr(deliveries, "TOLD_MAX", 1)
+    await server.connect("w", TEXT, "$share/others/jobs/#")
+    name = await server.schedule("jobs/1")
+    await server.app.quiet()
+    body = (await server.call("GET", f"/v1/messages/{name}")).body
+    assert ([one["group"] for one in body["deliveries"]], body["deliveries_truncated"]) == (["others"], True)
+
+
+async def test_a_key_is_told_of_its_own(keyed: Keyed) -> None:  # noqa: F811
+    server = keyed.server
+    for owner in ("app", "other"):
+        keyed.add(owner, "read", "schedule")
+        subscriber, _ = await server.connect(f"of {owner}", "jobs/#", f"$share/{owner}/jobs/#")
+        subscriber.owner = owner
+    name = await keyed.schedule("app", "jobs/1", deliver_in=0)
+    await server.app.quiet()
+
+    async def of(key: str) -> list[str]:
+        body = await keyed.body(key, "GET", f"/v1/messages/{name}")
+        return [one.get("group") or one["session"] for one in body["deliveries"]]
+
+    assert await of("ops") == ["app", "other", "of app", "of other"]
+    assert await of("app") == ["app", "of app"]
+    assert await of("other") == ["other", "of other"]
