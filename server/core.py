@@ -16,6 +16,7 @@ from .clock import Clock
 from .config import Config
 from .delivery.broker import Broker
 from .delivery.dispatch import Dispatch
+from .delivery.late import Late
 from .delivery.leases import Leases
 from .delivery.letters import Letters
 from .delivery.membership import Membership
@@ -152,6 +153,7 @@ class Core:
             chance=chance,
             node=NODE,
         )
+        self.late = Late(horizon, self.cursors, self.groups, self.sent, writer, clock, node=NODE)
         self.wills = Wills(self.sessions, self.cursors, publishing, writer, clock, config.limits)
         self.replay = Replay(
             self.reader,
@@ -181,6 +183,7 @@ class Core:
             self.dispatch,
             publishing,
             self.undone,
+            self.late,
             leases,
             self.wills,
             writer,
@@ -193,6 +196,7 @@ class Core:
         self.cursors.step()
         self.wills.step()
         self.undone.step()
+        self.late.step()
         if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:
             return
 
@@ -221,6 +225,7 @@ class Core:
             self.writer.is_idle
             and self.replay.is_idle
             and self.undone.is_settled
+            and self.late.is_settled
             and not self.dispatch.live
             and self.schedules.is_settled
             and self.mending.is_settled

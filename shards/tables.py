@@ -132,6 +132,8 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     """... and the next one all up to this topic."""
     retired: list[int] = []
     """Packet ids of QoS 2 exchanges that were given up and that the client has not ended."""
+    finished: list[bytes] = []
+    """Positions behind `place` that are done."""
 
 
 class DeadRow(msgspec.Struct, frozen=True, array_like=True):

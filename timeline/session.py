@@ -27,6 +27,8 @@ from .position import Position
 PACKET_ID_MAX = 65_535
 RETIRED_MAX = 1_000
 """Packet ids that a session keeps out of use because their QoS 2 exchange was given up."""
+FINISHED_MAX = 1_000
+"""Positions ahead of its own that a session remembers to have done with."""
 IN_FLIGHT, FAILED, SETTLED = 0, 1, 2
 """`Flight.fate`: it can be acked; it came to nothing, and what becomes of it is to be decided; that has been
 decided in a batch that is not durable yet."""
@@ -198,6 +200,9 @@ class Session:
         """Packet ids of QoS 2 messages that were given up before the client had ended the exchange: it may
         hold the id still, and would take another message under it for the same. The oldest first, at most
         RETIRED_MAX."""
+        self.finished: dict[Position, None] = {}
+        """What is ahead of the read position and done: it is passed over. The oldest first, at most
+        FINISHED_MAX; one beyond comes once more."""
         self.changes = 0
         """How often its subscriptions have changed: what is stored of them goes with the cursor."""
         self._last_id = 0
@@ -273,6 +278,22 @@ class Session:
         """Tail if everything up to the horizon has been read."""
         self.tailing = self.read >= horizon
         return self.tailing
+
+    def finish_ahead(self, place: Position, horizon: Position) -> bool:
+        """Pass over what stands there when it is come to; False if it has been read."""
+        self.forget_finished(horizon)
+        if place <= self.read_at(horizon) or place in self.finished:
+            return False
+        self.finished[place] = None
+        if len(self.finished) > FINISHED_MAX:
+            del self.finished[next(iter(self.finished))]
+        return True
+
+    def forget_finished(self, horizon: Position) -> None:
+        """What has been read by now need not be remembered."""
+        read = self.read_at(horizon)
+        if self.finished:
+            self.finished = {place: None for place in self.finished if place > read}
 
     # -- in flight
 

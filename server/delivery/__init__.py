@@ -29,6 +29,7 @@ then what happens:
     dispatch.py      the horizon moves, and what it passes is given to those who are there
     publishing.py    publishes take their place: stored or not, answered when that is settled
     undone.py        what was not done comes again later, or is dead
+    late.py          acks that come when the group has gone on
     wills.py         what is published when a connection ends without a word
     replay.py        sessions behind the horizon read on, in turns
     deliveries.py    what has become of a message with each who was to get it, for who asks

@@ -9,6 +9,7 @@
     publish, after_publishes
     ack, received, complete, pass_over      what the client says of a message that it was sent
     nack, extend, lease     it cannot do it now; it wants more time; it has so much
+    ack_late                who once had it has done it
 
 Messages come back through a `Link` (subscriber.py: `offer` gives it to `send`), whatever its protocol. One
 object for all connections. It keeps next to nothing of its own; it knows who does what.
@@ -34,6 +35,7 @@ from ..logs import by, shown
 from ..writer import Busy, Writer
 from .cursors import Cursors
 from .dispatch import Dispatch
+from .late import Late
 from .leases import Leases
 from .membership import Membership
 from .message import Message
@@ -100,6 +102,7 @@ class Broker:
         dispatch: Dispatch,
         publishing: Publishing,
         undone: Undone,
+        late: Late,
         leases: Leases,
         wills: Wills,
         writer: Writer,
@@ -116,6 +119,7 @@ class Broker:
         self.node = node
         self.traffic = publishing.traffic
         self.undone = undone
+        self._late = late
         self._leases = leases
         self.wills = wills
         self._ready = ready
@@ -575,6 +579,18 @@ class Broker:
             self.undone.fail(*held, reason, delay_ms=delay_ms, told=done)
         return True
 
+    def ack_late(self, text: str, place: Position, shard: int, done: Callable[[bool | None], None]) -> None:
+        """A group's message is done, of the row that stood there, whoever has it by now.
+
+        `done`: whether something of it was left, when that is durable; None: it cannot be now, and is tried
+        again.
+        """
+        group = self.groups.get(text)
+        if group is None:
+            done(False)
+        else:
+            self._late.finish(group, place, shard, done)
+
     def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
         """The client wants to keep a message for so long from now on; False: it is not its own any more.
 
@@ -657,7 +673,9 @@ class Broker:
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
         if flight.loan is not None:
-            self.groups.over(subscriber, flight, is_acked=True)
+            group = self.groups.over(subscriber, flight, is_acked=True)
+            if group is not None:
+                self._late.finish(group, flight.position, flight.shard, _drop)
         if subscriber.groups or not subscriber.session.tailing:
             self.groups.read_on(subscriber)
 

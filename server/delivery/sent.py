@@ -8,8 +8,8 @@ import logging
 
 from shards.errors import Corrupt
 from shards.read import Reader
-from shards.record import decode, is_stub
-from timeline.position import Position
+from shards.record import decode, id_at, is_stub
+from timeline.position import MessageId, Position
 from timeline.session import Flight
 from timeline.tail import Tail
 
@@ -44,6 +44,15 @@ class Sent:
         except Corrupt as error:
             log.error("what was in flight is not sent again: %s", error)
             self.lost += 1
+            return None
+
+    def name_at(self, place: Position, shard: int, node: int) -> MessageId | None:
+        """What the message of a row is called, also if that is a stub by now; None: it cannot be known."""
+        try:
+            value = self._reader.value_at(place, shard) if shard >= 0 else None
+            return None if value is None else id_at(place, shard, node, decode(value).id)
+        except Corrupt as error:
+            log.error("a row that was sent cannot be read: %s", error)
             return None
 
     def note_missing(self, flight: Flight) -> None:

@@ -89,7 +89,11 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
                 )
             )
     place = keys.place(session.read_at(horizon))
-    return encode_row((place, rows, asked.done, asked.topic, list(session.retired)))
+    row = (place, rows, asked.done, asked.topic, list(session.retired))
+    if not session.finished:
+        return encode_row(row)
+    session.forget_finished(horizon)
+    return encode_row((*row, [keys.place(one) for one in session.finished]))
 
 
 def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
@@ -98,6 +102,7 @@ def resume(subscriber: Subscriber, cursor: CursorRow) -> None:
     subscriber.asked.restore(session.subscriptions.values(), cursor.asked, cursor.topic)
     session.retire(cursor.retired)
     session.read = keys.place_of(cursor.place)
+    session.finished = dict.fromkeys(map(keys.place_of, cursor.finished))
     session.restore(
         [
             Flight(

@@ -130,8 +130,11 @@ class Group(Subscriber):
         return any(member.may_receive(topic) for member in self.members)
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
+        session = self.session
+        if session.finished and message.position in session.finished:
+            return True
         member = self.rota.next(message)
-        if member is None or not self.session.has_room:
+        if member is None or not session.has_room:
             return False
         if not member.may_receive(message.record.topic):
             return True  # of those who are here nobody may: it is nobody's

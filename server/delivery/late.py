@@ -1,0 +1,170 @@
+"""Whoever once had a message may finish it: acks that come when its group has gone on.
+
+A member has not acked in time, and does now. By then the message is one of these, and the ack ends it
+wherever it is:
+
+    waits for its time        the retry's row is stubbed (shards/retries.py)
+    has come, is not read     the same; of what is no retry the group remembers not to send it
+    in flight with another    the group's flight ends; when the other acks too, that is simply accepted
+    a dead letter             it goes. That it was dead has been told at `$dead` already
+    done                      nothing is left to do
+
+It is found by its id, which its row has, and decided in the writer: a retry that is placed in the very batch
+is seen. So is one whose batch is not durable yet. What ends is written in one batch with the group's cursor.
+
+Late acks are decided many at a time, as one request: what a group has in flight is looked through once for
+all of them. One that cannot be written is tried again a second later. WAITING_MAX may wait: one beyond is
+dropped, and its message comes again.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shards.commit import Commit
+from shards.dead import remove_of
+from shards.errors import StoreFailed
+from shards.retries import end_retries
+from shards.retry_index import spots
+from timeline.horizon import Horizon
+from timeline.position import Position
+from timeline.session import SETTLED, Flight
+
+from ..clock import Clock
+from ..logs import by, shown
+from ..writer import Busy, Writer
+from .cursors import Cursors
+from .membership import Membership
+from .sent import Sent
+from .shared import Group
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+WAITING_MAX = 10_000
+AT_ONCE = 250
+"""Late acks in one request."""
+
+Told = Callable[[bool | None], None]
+"""Called when it is durable: whether there was something left to finish. None: it cannot be written now, and
+is tried again each second."""
+
+
+@dataclass(slots=True, eq=False)
+class LateAck:
+    """Of what a group has lent: where the row stood that was sent."""
+
+    group: Group
+    place: Position
+    shard: int
+    told: Told
+
+
+class Late:
+    """Takes late acks to their end. `finished`: how many have ended something."""
+
+    def __init__(
+        self,
+        horizon: Horizon,
+        cursors: Cursors,
+        groups: Membership,
+        sent: Sent,
+        writer: Writer,
+        clock: Clock,
+        *,
+        node: int,
+    ) -> None:
+        self._horizon = horizon
+        self._cursors = cursors
+        self._groups = groups
+        self._sent = sent
+        self._writer = writer
+        self._clock = clock
+        self._node = node
+        self._waiting: deque[LateAck] = deque()
+        self._is_under_way = False
+        self._not_before = 0.0
+        self.finished = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """None waits, but for those that could not be written."""
+        return not self._waiting or self._clock.mono() < self._not_before
+
+    def step(self) -> None:
+        """Hand on what waits."""
+        if self._waiting and not self._is_under_way and self._clock.mono() >= self._not_before:
+            self._submit()
+
+    def finish(self, group: Group, place: Position, shard: int, told: Told) -> None:
+        """What the group has lent of the row that stood there is done."""
+        if len(self._waiting) >= WAITING_MAX:
+            name = shown(group.name)
+            log.warning("%s: too many late acks wait, a message comes again", name, extra=by(name))
+            told(False)
+            return
+        self._waiting.append(LateAck(group, place, shard, told))
+        self.step()
+
+    def _submit(self) -> None:
+        acks = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+        self._is_under_way = True
+        try:
+            self._writer.submit(
+                lambda commit: self._decide(commit, acks),
+                lambda answer: self._decided(acks, answer),
+                cost=len(acks),
+            )
+        except (Busy, StoreFailed) as error:
+            self._decided(acks, error)
+
+    def _decide(self, commit: Commit, acks: list[LateAck]) -> list[bool]:
+        """In the writer: end what is left of each; whether something was."""
+        flights = {
+            group: {flight.position: flight for flight in group.session.flights.values()}
+            for group in {ack.group for ack in acks}
+        }
+        return [self._end(commit, ack, flights[ack.group]) for ack in acks]
+
+    def _end(self, commit: Commit, ack: LateAck, flights: dict[Position, Flight]) -> bool:
+        group = ack.group
+        if self._groups.get(group.text) is not group:
+            return False
+        places = {ack.place}
+        ended = 0
+        message = self._sent.name_at(ack.place, ack.shard, self._node)
+        if message is not None:
+            addressee = group.session.client_id
+            places.update(place for place, _ in spots(commit.open_group, message, addressee.encode()))
+            ended += end_retries(commit, message, addressee.encode())
+            ended += remove_of(commit, message, addressee)
+        for place in places:
+            flight = flights.get(place)
+            if flight is not None and flight.fate != SETTLED:
+                ended += group.session.ack(flight.packet_id) is not None
+        if not ended:  # what a kill has taken from the group's place it would read again
+            ended += group.session.finish_ahead(ack.place, self._horizon.position)
+        self._cursors.store(commit, group)
+        return ended > 0
+
+    def _decided(self, acks: list[LateAck], answer: object) -> None:
+        """It is durable, or could not be written."""
+        self._is_under_way = False
+        if isinstance(answer, list):
+            self.finished += sum(answer)
+            for ack, is_ended in zip(acks, answer, strict=True):
+                ack.told(is_ended)
+                self._groups.read_on(ack.group)
+        else:
+            log.warning("late acks cannot be written: %s", answer, extra=by("late acks"))
+            self._not_before = self._clock.mono() + RETRY_S
+            for ack in acks:
+                told, ack.told = ack.told, _nobody
+                told(None)
+            self._waiting.extendleft(reversed(acks))
+        self.step()
+
+
+def _nobody(_: bool | None) -> None:
+    """Nobody waits for the answer."""

@@ -1,0 +1,263 @@
+"""Who once had a message may finish it, wherever it is by then."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Publish
+from server.delivery import late
+from server.writer import Busy
+from tests.server.delivery.test_undone import (
+    GROUP,
+    extend,
+    in_flight,
+    letters,
+    members,
+    nack,
+    publish,
+    waiting,
+)
+from tests.support.rig import Peer, Rig, config
+from timeline.position import Position
+
+
+def overdue(rig: Rig, *names: str, window: int = 4) -> tuple[Peer, Publish, list[Peer]]:
+    """Who has not acked in time, what, and the others."""
+    peers = []
+    for name in names:
+        peer = rig.lasting(name, receive_maximum=window)
+        peer.subscribe(GROUP, qos=1, user_properties=(("ack-timeout", "30s"),))
+        peers.append(peer)
+    publish(rig, "job")
+    ((peer, packet),) = [(peer, packet) for peer in peers for packet in peer.publishes()]
+    rig.pass_ms(30_250)
+    assert waiting(rig) == ["job"]
+    return peer, packet, [other for other in peers if other is not peer]
+
+
+def test_while_it_waits() -> None:
+    rig = Rig()
+    peer, packet, (other,) = overdue(rig, "a", "b")
+    peer.ack(wire.PUBACK, packet.packet_id)
+    assert waiting(rig) == []
+    assert rig.core.opened.pending == 0
+    rig.pass_ms(60_000)
+    assert peer.inbox == other.inbox == []
+    assert rig.core.late.finished == 1
+    rig.restart()
+    rig.pass_ms(60_000)
+    assert members(rig, "c")[0].inbox == []
+
+
+@pytest.mark.parametrize("is_in_tail", [True, False])
+def test_when_it_has_come_and_nobody_has_room(is_in_tail: bool) -> None:
+    """A job ten times slower than its lease, with one at a time: it is done once."""
+    rig = Rig(config(max_entries=1_000 if is_in_tail else 16))
+    peer, packet, _ = overdue(rig, "a", window=1)
+    rig.pass_ms(10_000)
+    assert waiting(rig) == []
+    noise = rig.connected("p")
+    noise.publish1("t/y", "next")
+    for number in range(40):
+        noise.publish1("else", str(number))
+    rig.pass_ms(260_000)
+    assert peer.inbox == []
+    peer.ack(wire.PUBACK, packet.packet_id)
+    assert peer.take_all() == ["next"]
+    rig.pass_ms(600_000)
+    assert peer.inbox == []
+    assert in_flight(rig, GROUP) == 0
+    assert letters(rig) == []
+
+
+def test_when_another_has_it() -> None:
+    rig = Rig(config(max_attempts=2))
+    peer, packet, (other,) = overdue(rig, "a", "b")
+    rig.pass_ms(1_000)
+    ((holder, again),) = [(one, found) for one in (peer, other) for found in one.publishes()]
+    assert again.payload == b"job"
+    peer.ack(wire.PUBACK, packet.packet_id)
+    assert in_flight(rig, GROUP) == 0
+    assert extend(holder, again.packet_id, 5).reason == 0x83  # type: ignore[union-attr]
+    rig.pass_ms(120_000)
+    holder.ack(wire.PUBACK, again.packet_id)
+    assert peer.inbox == other.inbox == []
+    assert letters(rig) == waiting(rig) == []
+    assert not holder.is_closed
+
+
+@pytest.mark.parametrize("how", ["nack", "drop"])
+def test_when_another_has_it_and_fails(how: str) -> None:
+    rig = Rig()
+    peer, packet, (other,) = overdue(rig, "a", "b")
+    rig.pass_ms(1_000)
+    ((holder, again),) = [(one, found) for one in (peer, other) for found in one.publishes()]
+    peer.ack(wire.PUBACK, packet.packet_id)
+    if how == "nack":
+        nack(holder, again, "5s")
+    else:
+        holder.drop()
+    rig.pass_ms(60_000)
+    assert peer.inbox == other.inbox == []
+    assert waiting(rig) == []
+
+
+def test_when_it_is_dead() -> None:
+    rig = Rig(config(max_attempts=2))
+    peer, packet, (other,) = overdue(rig, "a", "b")
+    rig.pass_ms(35_000)
+    assert [payload for _, payload, *_ in letters(rig)] == ["job"]
+    peer.ack(wire.PUBACK, packet.packet_id)
+    assert letters(rig) == []
+    assert rig.core.letters.totals.count == 0
+    assert other is not peer
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_in_a_race_with_its_retry(steps: int) -> None:
+    """Asked, composed, synced, settled: whichever comes first, it is done once."""
+    rig = Rig()
+    (peer,) = members(rig, "a", ack_timeout="30s")
+    publish(rig, "job")
+    (packet,) = peer.publishes()
+    rig.clock.now_ms += 31_000
+    rig.turn()
+    assert rig.core.writer.queued
+    for _ in range(steps):
+        rig.micro()
+    peer.ack(wire.PUBACK, packet.packet_id)
+    assert waiting(rig) == []
+    assert in_flight(rig, GROUP) == 0
+    rig.pass_ms(60_000)
+    assert peer.inbox == []
+
+
+def test_in_the_batch_that_fails_with_its_retry() -> None:
+    rig = Rig()
+    (peer,) = members(rig, "a", ack_timeout="30s")
+    publish(rig, "job")
+    (packet,) = peer.publishes()
+    rig.clock.now_ms += 31_000
+    rig.turn()
+    assert rig.compose()
+    peer.ack(wire.PUBACK, packet.packet_id, pump=False)
+    assert rig.compose()
+    rig.fail_sync()
+    rig.store.survivors = 0
+    assert rig.recover()
+    rig.pass_ms(60_000)
+    assert waiting(rig) == peer.inbox == []
+    assert in_flight(rig, GROUP) == 0
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_over_a_kill(survivors: int) -> None:
+    outcomes = set()
+    for steps in range(6):
+        rig = Rig()
+        peer, packet, _ = overdue(rig, "a")
+        peer.ack(wire.PUBACK, packet.packet_id, pump=False)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        left = waiting(rig)
+        outcomes.add(len(left))
+        rig.pass_ms(10_000)
+        assert rig.lasting("a").take_all() == left
+    assert outcomes == {0, 1}
+
+
+def test_by_its_place_after_a_start() -> None:
+    """As a lease that was given before a kill is acked behind it."""
+    rig = Rig()
+    peer, _, _ = overdue(rig, "a")
+    group = rig.core.broker.groups.get(GROUP)
+    assert group is not None
+    ((place, shard),) = {
+        (f.position, f.shard)
+        for f in rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
+    }
+    rig.crash()
+    rig.pump()
+    told: list[bool | None] = []
+    broker = rig.core.broker
+    broker.ack_late(GROUP, place, shard, told.append)
+    broker.ack_late(GROUP, place, shard, told.append)
+    broker.ack_late("$share/none/t", place, shard, told.append)
+    broker.ack_late(GROUP, Position(1), shard, told.append)
+    rig.pump()
+    assert told == [False, True, False, False]
+    assert waiting(rig) == []
+    assert peer.is_closed
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_of_what_is_in_flight_after_a_kill(is_stored: bool) -> None:
+    """Or of what is to be read again, because nobody had stored how far the group was."""
+    rig = Rig()
+    (peer,) = members(rig, "a")
+    publish(rig, "job", "next")
+    assert peer.payloads() == ["job", "next"]
+    peer.ack(wire.PUBACK, 2)
+    ((place, shard),) = {
+        (f.position, f.shard)
+        for f in rig.core.sessions.get("a").session.flights.values()  # type: ignore[union-attr]
+    }
+    rig.pass_ms(500)
+    if is_stored:
+        rig.core.broker.submit(lambda _: None, lambda _: None)
+        rig.pump()
+    rig.crash()
+    rig.pump()
+    told: list[bool | None] = []
+    rig.core.broker.ack_late(GROUP, place, shard, told.append)
+    rig.pump()
+    assert told == [True]
+    for _ in range(2):
+        rig.crash()
+        rig.pump()
+        assert bool(rig.core.broker.groups.get(GROUP).session.finished) != is_stored  # type: ignore[union-attr]
+    assert rig.lasting("a").take_all() == ([] if is_stored else ["next"])
+    rig.pass_ms(500)
+    rig.restart()
+    assert rig.lasting("a").take_all() == []
+    assert not rig.core.broker.groups.get(GROUP).session.finished  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    peer, packet, _ = overdue(rig, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.core.late, "_writer", SimpleNamespace(submit=_full))
+        peer.ack(wire.PUBACK, packet.packet_id)
+        assert waiting(rig) == ["job"]
+        assert rig.core.late.is_settled
+    rig.pass_ms(1_100)
+    assert rig.core.late.finished == 1
+    assert in_flight(rig, GROUP) == 0
+    rig.pass_ms(60_000)
+    assert waiting(rig) == letters(rig) == []
+
+
+def _full(*_: object, **__: object) -> None:
+    raise Busy("full")
+
+
+def test_many_are_one_request_and_too_many_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late, "WAITING_MAX", 10)
+    monkeypatch.setattr(late, "AT_ONCE", 5)
+    rig = Rig()
+    peer = rig.lasting("a", receive_maximum=64)
+    peer.subscribe(GROUP, qos=1, user_properties=(("ack-timeout", "30s"),))
+    publish(rig, *map(str, range(16)))
+    packets = peer.publishes()
+    rig.pass_ms(30_250)
+    assert len(waiting(rig)) == 16
+    for packet in packets:
+        peer.ack(wire.PUBACK, packet.packet_id, pump=False)
+    # One is with the writer, ten wait.
+    rig.pump()
+    assert rig.core.late.finished == 11
+    assert len(waiting(rig)) == 5
