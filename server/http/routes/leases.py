@@ -1,4 +1,4 @@
-"""`/v1/groups/{name}/messages`: work that is asked for. Messages are leased, acked, given back, held on to.
+"""`/v1/groups/{group}/messages`: work that is asked for. Messages are leased, acked, given back, held on to.
 
     POST :lease     up to `max` messages of a group, at once or within `wait`, for so long
     POST :ack       they are done with; answered when that is on the disk
@@ -109,7 +109,7 @@ class LeaseRoutes:
         """Which of several groups is asked first, counted on with each call."""
 
     def routes(self) -> list[web.RouteDef]:
-        path = "/v1/groups/{name}/messages"
+        path = "/v1/groups/{group}/messages"
         return [
             web.post(f"{path}:lease", self.lease),
             web.post(f"{path}:ack", self.ack),
@@ -130,7 +130,7 @@ class LeaseRoutes:
         if wait_ms > WAIT_MAX_MS:
             raise FieldError("wait", f"must be at most {WAIT_MAX_MS // 1_000} s")
         lease_ms = None if wish.lease is None else self._lease_ms(wish.lease)
-        name, rights = request.match_info["name"], rights_of(request)
+        name, rights = request.match_info["group"], rights_of(request)
         texts = await self._texts(name, wish.filter, rights)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         is_gone = _listener(request, answered)
@@ -252,7 +252,7 @@ class LeaseRoutes:
 
     def _sorted(self, request: web.Request, lease_ids: Sequence[str]) -> tuple[list[LeaseId], list[str]]:
         """Those that are for who asks, once each, and the others. Raises FieldError."""
-        name, rights = request.match_info["name"], rights_of(request)
+        name, rights = request.match_info["group"], rights_of(request)
         mine, others = [], []
         may: dict[str, bool] = {}
         """By the group's text."""
