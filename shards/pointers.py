@@ -150,7 +150,7 @@ def _by_message(store: Store, reader: Reader, rows: list[Row]) -> Iterator[Point
     for key, value in readable(store, Table.RETRIES, keys.RETRIES_END, _ROWS_END):
         found = spots_in(value)
         left = [spot for spot in found if not _points_nowhere(partial(_is_retry_at, reader, spot))]
-        missing = [spot for spot in wanted.pop(key, ()) if spot not in found]
+        missing = [spot for spot in wanted.pop(key, ()) if spot not in found and len(left) < SPOTS_MAX]
         if missing or left != found:
             right = spots_value([*left, *missing][-SPOTS_MAX:]) if left or missing else None
             yield Pointer(Table.RETRIES, key, "names other retries of a message than there are", right)

@@ -6,6 +6,7 @@ messages are still pending). Ten million pending messages open as fast as ten.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from timeline.structures import Structures
 from . import keys
 from .commit import Caps, Commit
 from .cuts import Notes
-from .errors import Corrupt, ShardsError, WrongFormat
+from .errors import Corrupt, ShardsError, StoreFailed, WrongFormat
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
@@ -116,7 +117,8 @@ def open_timeline(
     structures.restore(read_structures(store))
     reader = Reader(store, directory, structures)
     if (found or 0) >= FORMAT_OF_RETRIES and store.get(Table.META, META_RETRIES) is None:
-        index_by_message(store, reader, cursor.horizon)
+        with suppress(StoreFailed):  # on a file system that takes no writes, at the next start then
+            index_by_message(store, reader, cursor.horizon)
     owed = _tried(store, reader)
     waiting = Waiting(count_pending(reader, cursor.horizon), count_held(reader))
     owned = Owned(store)

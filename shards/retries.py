@@ -62,7 +62,6 @@ def put_retry(commit: Commit, record: Record, *, is_owed: bool) -> Position:
     commit.note_retry(MessageId(record.id), record.retry.addressee, row)
     if int(commit.get(Table.META, META_FORMAT) or b"0") < FORMAT_OF_RETRIES:
         commit.row(Table.META, META_FORMAT, b"%d" % FORMAT_OF_RETRIES)
-    if commit.get(Table.META, META_RETRIES) is None:
         commit.row(Table.META, META_RETRIES, b"")
     return id_position(row)
 

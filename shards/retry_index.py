@@ -9,7 +9,8 @@ horizon has passed, and what is left goes with its slice (leavings.py). So a mes
 again has one row for each addressee, and who has acked late finds what is still to come by one look-up, also
 within the group that has placed it. One in `held` is named by message alone.
 
-A store that has retries from before there were rows by message gets them when it is opened.
+A store that has retries from before there were rows by message gets them when it is opened; so does one whose
+format was raised by something else than its first retry.
 """
 
 import logging

@@ -10,7 +10,7 @@ flight, which retries and dead letters there are of the message. The first of th
     done         read, and nothing of it is left: acked, or it was not to be sent any more
 
 Told of are the groups that match the topic, and whoever has something left of it; a session that has none is
-not told of: there may be thousands. Bounds: TOLD_MAX of them, LOOKS_MAX of what is in flight, ROWS_MAX
+not told of: there may be thousands. Bounds: TOLD_MAX of them, LOOKS_MAX of what they have in flight, ROWS_MAX
 retries and as many dead letters. Beyond one of these the answer says that there is more.
 """
 
@@ -35,7 +35,9 @@ from .subscriber import Subscriber
 
 TOLD_MAX = 100
 LOOKS_MAX = 100_000
-"""Flights looked at: some 5 ms."""
+"""Flights and members looked at, ..."""
+LOOKS_EACH = 50
+"""... and so many for each session or group: some 5 ms in all."""
 ROWS_MAX = 500
 
 DeliveryState = Literal["in_flight", "retry", "waiting", "dead", "done"]
@@ -83,14 +85,16 @@ class Deliveries:
         told: list[Delivery] = []
         looks = LOOKS_MAX
         for subscriber in self._receivers(place, topic, [*standing, *dead]):
-            if not may(subscriber.owners):
-                continue
             name = subscriber.session.client_id
             lent = _lent(subscriber) if qos == 2 else []
-            looks -= 1 + len(subscriber.session.flights) + sum(map(len, lent))
+            members = len(subscriber.members) if isinstance(subscriber, Group) else 0
+            looks -= LOOKS_EACH + members + len(subscriber.session.flights) + sum(map(len, lent))
             if len(told) == TOLD_MAX or looks < 0:
                 return told, True
-            found = self._one(subscriber, place, standing.get(name, []), dead.pop(name, None), lent)
+            letter = dead.pop(name, None)
+            if not may(subscriber.owners):
+                continue
+            found = self._one(subscriber, place, standing.get(name, []), letter, lent)
             if found is not None:
                 told.append(found)
         for row in dead.values():
@@ -116,20 +120,20 @@ class Deliveries:
         return dead, next(found, None) is not None
 
     def _receivers(self, place: Position, topic: bytes, named: Iterable[str]) -> Iterator[Subscriber]:
-        """Who may have something to do with the message: groups by name, then sessions."""
+        """Who may have something to do with the message: groups by name, then sessions.
+
+        A topic may have ten thousand sessions, most of which have nothing in flight.
+        """
         targets = self._router.route(topic)
-        found = {
-            subscriber.session.client_id: subscriber
-            for subscriber, subscriptions in targets.items()
-            if any(subscription.since < place for subscription in subscriptions)
-        }
-        for name in named:
-            subscriber = self._groups.named(name)
-            if subscriber is not None:
-                found[name] = subscriber
+        found = {name: self._groups.named(name) for name in named}
+        for one, subscriptions in targets.items():
+            if one.is_group and any(subscription.since < place for subscription in subscriptions):
+                found[one.session.client_id] = one
         # A group's name begins with NUL, so groups come first.
-        for name in sorted(found):
-            yield found[name]
+        yield from filter(None, [found[name] for name in sorted(found)])
+        for one in targets:
+            if not one.is_group and one.session.flights and one.session.client_id not in found:
+                yield one
 
     def _one(
         self,

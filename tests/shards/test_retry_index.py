@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from shards import keys
 from shards.dead import bury, letters, letters_of_message, remove_of, stored_totals
+from shards.errors import StoreFailed
 from shards.expiry import expire
 from shards.group_commit import GroupCommit
 from shards.leavings import forget, left, look, look_through
@@ -169,8 +170,9 @@ def test_a_new_one_forgets_those_that_were_passed(opened: Opened) -> None:
     check(opened)
 
 
-def test_of_many_that_wait_the_last_ones_are_known(opened: Opened) -> None:
-    places = [put(opened, NOW + 1_000 + n) for n in range(SPOTS_MAX + 2)]
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_many_that_wait_the_last_ones_are_known(opened: Opened, order: int) -> None:
+    places = [put(opened, NOW + 1_000 + 10 * order * n) for n in range(SPOTS_MAX + 2)]
     assert [one.place for one in standing(opened)] == places[2:]
     check(opened)
     assert end(opened) == SPOTS_MAX
@@ -269,6 +271,28 @@ def test_a_store_from_before_gets_its_rows_by_message_when_it_is_opened(opened: 
     assert passed not in [one.place for one in standing(again)]
     assert again.store.get(Table.META, META_RETRIES) == b""
     check(again)
+
+
+def test_where_nothing_can_be_written_it_opens_without(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(opened, NOW + 5_000)
+    commit = group(opened)
+    commit.row(Table.RETRIES, keys.retries_of(ONE, A), None)
+    commit.row(Table.META, META_RETRIES, None)
+    seal(opened)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, "write", refuse)
+        again = open_at(opened.store)  # type: ignore[arg-type]
+        assert standing(again) == []
+    # It takes writes by now: what is still not named is at the next start.
+    other = put(again, NOW + 6_000, TWO)
+    assert [one.place for one in standing(again, TWO)] == [other]
+    assert len(standing(open_at(opened.store))) == 1  # type: ignore[arg-type]
+
+
+def refuse(*_: object) -> None:
+    raise StoreFailed("read-only")
 
 
 def test_they_expire_with_their_slices(opened: Opened) -> None:

@@ -155,10 +155,10 @@ def test_there_is_a_bound_of_what_is_looked_at(monkeypatch: pytest.MonkeyPatch) 
         rig.lasting(name).subscribe(f"$share/{name}/t")
     for number in range(3):
         rig.connected("p").publish1("t", str(number))
-    monkeypatch.setattr(deliveries, "LOOKS_MAX", 7)
+    monkeypatch.setattr(deliveries, "LOOKS_MAX", 107)
     assert [one.name for one in told(rig)[0]] == ["a"]
     assert told(rig)[1]
-    monkeypatch.setattr(deliveries, "LOOKS_MAX", 8)
+    monkeypatch.setattr(deliveries, "LOOKS_MAX", 108)
     assert [one.name for one in told(rig)[0]] == ["a", "b"]
     assert not told(rig)[1]
 

@@ -1,5 +1,7 @@
 """A retry goes to its addressee alone: at dispatch, to who reads on, after a rewind, a restart, a kill."""
 
+from functools import partial
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,9 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from server.codec.packets import Publish
 from shards.dead import stored_totals
 from shards.keys import message_of
+from shards.pointers import pointers
 from shards.read import Row
 from shards.record import Retry, decode, is_retry
 from shards.retries import end_retries, put_retry, retry_of
+from shards.verify import verify_counts
 from tests.support.rig import Rig, config
 from timeline.position import END, START, MessageId, before
 
@@ -271,6 +275,35 @@ def test_one_that_is_ended_comes_no_more(how: str, text: str) -> None:
     assert rig.core.reader.row(place, 0) is not None
     assert rig.core.opened.pending == 0
     assert rig.core.dispatch.counts.nowhere == 0
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+@pytest.mark.parametrize("is_passed", [False, True])
+def test_a_kill_leaves_one_that_comes_or_one_that_is_ended(survivors: int, is_passed: bool) -> None:
+    outcomes = set()
+    for steps in range(5):
+        rig = Rig(config(max_attempts=1))
+        dead_letter(rig)
+        ((_, row),) = rig.core.letters.read()
+        requeue(rig, 2_000)
+        if is_passed:
+            rig.pass_ms(3_000)
+        durable: list[bool] = []
+        decide = partial(end_retries, message=message_of(row.id), addressee=b"a")
+        rig.core.broker.submit(decide, durable.append)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        rig.pass_ms(3_000)
+        came = rig.lasting("a").take_all()
+        assert came in ([], ["bad"]), steps
+        assert not (any(durable) and came), "who was told that it is ended gets it no more"
+        assert rig.core.opened.pending == 0
+        assert list(pointers(rig.store, rig.core.opened.directory)) == []
+        assert verify_counts(rig.store, rig.core.opened.directory) == []
+        outcomes.add(len(came))
+    assert outcomes == {0, 1}
 
 
 def test_the_place_of_each_is_known() -> None:

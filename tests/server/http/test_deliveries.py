@@ -3,6 +3,9 @@
 from typing import Any
 
 from server.delivery import deliveries
+from server.delivery.terms import UNSAID
+from server.delivery.undone import Nacked
+from timeline.session import Terms
 
 from ..conftest import MINUTE_MS, Running
 from .test_dead import TEXT, config, file, give_up, keyed  # noqa: F401
@@ -36,6 +39,27 @@ async def test_each_state_as_it_comes(server: Running) -> None:
     assert (await told(server, name))[1] == again
     (page,) = (await server.call("GET", "/v1/messages?state=all")).body["messages"]
     assert "deliveries" not in page, "it is told of one message alone"
+
+
+async def test_what_a_member_cannot_do_now_waits_with_its_reason(server: Running) -> None:
+    member, _ = await server.connect("w", TEXT)
+    workers = server.app.core.groups.get(TEXT)
+    assert workers is not None
+    workers.hear(Terms(max_attempts=3), UNSAID)
+    name = await server.schedule("jobs/1")
+    await server.app.quiet()
+    (packet_id,) = member.session.flights
+    became: list[Nacked] = []
+    broker = server.app.core.broker
+    broker.nack(member, packet_id, delay_ms=90_000, reason="db is down", done=became.append)
+    await server.app.quiet()
+    group = {"group": "workers", "filter": "jobs/#", "reason": "db is down"}
+    assert became == [Nacked.AGAIN]
+    assert await told(server, name) == [
+        {**group, "state": "retry", "attempts": 1, "retry_at": "2026-11-21T08:01:30.000Z"}
+    ]
+    await server.pass_time(90_000)
+    assert await told(server, name) == [{**group, "state": "in_flight", "attempts": 2}]
 
 
 async def test_by_its_key_it_is_the_same(server: Running) -> None:
