@@ -31,6 +31,7 @@ from .delivery.retained import Retained
 from .delivery.router import Router
 from .delivery.sent import Sent
 from .delivery.sessions import Sessions
+from .delivery.shared import Group
 from .delivery.undone import Undone
 from .delivery.wills import Wills
 from .held import Held
@@ -98,6 +99,7 @@ class Core:
         self.router = Router(config.mqtt.deny_subscribe, max_bytes=config.limits.route_cache_bytes)
         self.owed = Owed(max_bytes=config.tail.max_bytes)
         self.retained = Retained(store, clock.wall_ms, writer, max_topics=config.limits.retained)
+        by_text: dict[str, Group] = {}
         self.sessions = Sessions(
             store,
             horizon,
@@ -105,6 +107,7 @@ class Core:
             self.owed,
             clock,
             writer,
+            by_text,
             quota=Quota(config.limits),
             max_sessions=config.limits.sessions,
             max_in_flight=config.sessions.max_in_flight,
@@ -117,7 +120,17 @@ class Core:
         ready = Ready(wake)
         leases = Leases(clock)
         self.groups = Membership(
-            self.sessions, self.cursors, horizon, self.router, self.owed, ready, leases, config.sessions
+            self.sessions,
+            self.cursors,
+            horizon,
+            self.router,
+            self.owed,
+            ready,
+            leases,
+            by_text,
+            config.sessions,
+            config.limits,
+            clock.mono,
         )
         self.dispatch = Dispatch(
             horizon,
@@ -194,6 +207,7 @@ class Core:
         """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
         self.horizon.observe(self.clock.wall_ms())
         self.cursors.step()
+        self.groups.step()
         self.wills.step()
         self.undone.step()
         self.late.step()
@@ -213,6 +227,7 @@ class Core:
     def review(self) -> None:
         """Keys and rules are others now: they hold for what is handed out from here on."""
         self.sessions.review()
+        self.groups.review()
         self.owners.forget()
 
     def can_advance(self) -> bool:

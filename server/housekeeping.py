@@ -2,7 +2,7 @@
 
   - seal: note the running time at which the horizon passed a slice, from which its retention counts;
   - expire: drop slices whose retention is over, oldest first, and give their space back;
-  - sessions: drop those whose expiry has come; write the cursors of idle ones;
+  - sessions and groups: drop those whose expiry has come; write the cursors of idle ones;
   - sweep: forget what dropped slices had given away (server/jobs/leavings.py), and retained messages that
     have expired;
   - dead: drop dead letters whose retention is over;
@@ -159,9 +159,10 @@ class Housekeeping:
             log.info("expired %d slices up to %d", len(gone), gone[-1].end_ms)
 
     async def _expire_sessions(self) -> None:
-        """End sessions a step at a time; the writer looks again at each, as its client may be back."""
-        broker, sessions = self._core.broker, self._core.sessions
+        """End sessions and groups a step at a time; the writer looks again: a client may be back."""
+        broker, sessions, groups = self._core.broker, self._core.sessions, self._core.groups
         over = [subscriber for subscriber in sessions if sessions.is_over(subscriber)]
+        over += [group for group in groups if groups.is_over(group)]
         for start in range(0, len(over), EXPIRE_SESSIONS):
             step = over[start : start + EXPIRE_SESSIONS]
             await self._ask(lambda _, step=step: broker.end_expired(step), cost=len(step))  # type: ignore[misc]

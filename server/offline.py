@@ -56,6 +56,9 @@ def inspect(path: Path, max_slices: int) -> int:
             home = f"{format_ms(shard.home.start_ms)} generation {shard.home.generation}"
             _say(f"  shard {shard.number}: borrowed from {home}, {shard.count} rows with all who borrow it")
     for key, value in store.scan(Table.SESSIONS, b"", keys.LAST):
+        if keys.is_of_group(key):
+            _say(f"group {key.decode().removeprefix(keys.GROUP_PREFIX)}")
+            continue
         filters = ", ".join(f"{s.filter} (QoS {s.qos})" for s in session_of(value).subscriptions)
         _say(f"session {key.decode()}: {filters or 'no subscriptions'}")
     store.close()

@@ -34,6 +34,7 @@ from .http.routes.control import Control
 from .http.routes.dead import DeadRoutes
 from .http.routes.explain import Explain
 from .http.routes.export import Export
+from .http.routes.groups import GroupRoutes
 from .http.routes.info import Info
 from .http.routes.jobs import JobRoutes
 from .http.routes.leases import LeaseRoutes
@@ -86,6 +87,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
         TimelineRoutes(clock, timeline, turns),
         ScheduleRoutes(ask, clock, timeline, core.schedules, limits),
         SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
+        GroupRoutes(ask, clock, timeline, turns, core.router, core.broker),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),
         Backups(store.checkpoint, app.workers, config.store),

@@ -28,6 +28,8 @@ from timeline.slices import Home
 
 MESSAGE_KEY_BYTES = 22
 """Of a key of `messages`. A shard's `bytes` are those of its values and these for each row."""
+GROUP_PREFIX = "\0share/"
+"""A group's rows stand among those of the sessions, under a name that no client id can have."""
 LAST = b"\xff" * 24
 """Above every key of the tables with fixed keys."""
 RETRIES_END = b"\xff"
@@ -137,6 +139,11 @@ def received(client_id: str, packet_id: int) -> bytes:
 def retained_at(position: Position) -> bytes:
     """The row of `retained` that says which topic's message stands at a position."""
     return b"\xff" + place(position)
+
+
+def is_of_group(key: bytes) -> bool:
+    """Whether a key of `sessions` or `cursors` is a group's."""
+    return key.startswith(GROUP_PREFIX.encode())
 
 
 def received_range(client_id: str) -> tuple[bytes, bytes]:

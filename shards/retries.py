@@ -35,8 +35,7 @@ from .errors import Corrupt
 from .read import Reader
 from .record import Record, Retry, addressee_of, decode, encode, is_stub
 from .retry_index import does_wait, spots
-from .store import Table
-from .tables import FORMAT_OF_RETRIES, META_FORMAT, META_RETRIES, Spot
+from .tables import FORMAT_OF_RETRIES, Spot
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +59,7 @@ def put_retry(commit: Commit, record: Record, *, is_owed: bool) -> Position:
     (row,) = group.place([draft], group.reserve([draft]))
     commit.placed(1, record.owner)
     commit.note_retry(MessageId(record.id), record.retry.addressee, row)
-    if int(commit.get(Table.META, META_FORMAT) or b"0") < FORMAT_OF_RETRIES:
-        commit.row(Table.META, META_FORMAT, b"%d" % FORMAT_OF_RETRIES)
-        commit.row(Table.META, META_RETRIES, b"")
+    commit.raise_format(FORMAT_OF_RETRIES)
     return id_position(row)
 
 

@@ -15,12 +15,12 @@ dead      MessagePack of `DeadRow` · empty in the rows that name one
 dedupe    message id (16) · fingerprint (16) · due ms (8) · position (12)
 moved     the id that names the row now (16)
 dispatches  wall ms of the dispatch turn (8)
-sessions  MessagePack of `SessionRow` · cursors  MessagePack of `CursorRow`
+sessions  MessagePack of `SessionRow`; of a group `GroupRow` · cursors  MessagePack of `CursorRow`
 """
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ from . import keys
 from .errors import Corrupt
 
 Row = TypeVar("Row")
+Whole = Annotated[int, msgspec.Meta(ge=0)]
 Spot = tuple[Position, int]
 """Where a row is that has been placed: its position, and the number of its shard."""
 
@@ -38,7 +39,9 @@ FORMAT_OF_OWNERS = 2
 """Of a store in which messages may have owners; of any other it is 1."""
 FORMAT_OF_RETRIES = 3
 """Of a store in which there may be retries, too."""
-FORMATS = (1, FORMAT_OF_OWNERS, FORMAT_OF_RETRIES)
+FORMAT_OF_GROUPS = 4
+"""Of a store in which groups may have rows of their own among the sessions, too."""
+FORMATS = (1, FORMAT_OF_OWNERS, FORMAT_OF_RETRIES, FORMAT_OF_GROUPS)
 """What this program reads, and goes on with."""
 META_CURSOR = b"cursor"
 META_FORMAT = b"format"
@@ -85,6 +88,10 @@ class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True, omit_default
     identifier: int = 0
     asked: int = 0
     """When it last asked for what is retained, counted per session; 0: never."""
+    ack_timeout_ms: Whole | None = None
+    """Its terms (timeline/session.py); None: not said."""
+    max_attempts: Whole | None = None
+    backoff_ms: Annotated[list[Whole], msgspec.Meta(min_length=1)] | None = None
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -105,6 +112,25 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """Position: the client may have had what is due before its ms and was placed up to its seq."""
     owner: str = ""
     """Name of the key that the client has shown; empty: none."""
+
+
+class GroupRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a shared subscription is, apart from where it stands, whoever its members are."""
+
+    subscription: SubscriptionRow
+    expiry_s: Whole | None = None
+    """How long it stays with nobody there; None: not said, as the settings have it."""
+    rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """Messages a second that it is given; 0: any number."""
+    left_ms: int = 0
+    """When the last connection of a member ended, wall ms, for people; 0: it has not."""
+    left_running_ms: int = 0
+    """The same in running time of the server, from which its expiry counts."""
+    owner: str = ""
+    """Name of the key of who was its last member, which counts while it has none, ..."""
+    client: str = ""
+    """... and the client id."""
+    is_paused: bool = False
 
 
 class FlightRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -165,6 +191,7 @@ class DeadTotals(msgspec.Struct, frozen=True):
 
 
 _session = msgspec.msgpack.Decoder(SessionRow)
+_group = msgspec.msgpack.Decoder(GroupRow)
 _dead_row = msgspec.msgpack.Decoder(DeadRow)
 _cursor_row = msgspec.msgpack.Decoder(CursorRow)
 encode_row = msgspec.msgpack.Encoder().encode
@@ -173,6 +200,11 @@ encode_row = msgspec.msgpack.Encoder().encode
 def session_of(value: bytes) -> SessionRow:
     """Raises Corrupt."""
     return decoded(_session, value)
+
+
+def group_of(value: bytes) -> GroupRow:
+    """Raises Corrupt."""
+    return decoded(_group, value)
 
 
 def cursor_row_of(value: bytes) -> CursorRow:

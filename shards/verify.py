@@ -35,6 +35,7 @@ from .keys import (
     OWNED,
     OWNED_END,
     RETRIES_END,
+    is_of_group,
     owned,
     owner_in,
     place_of,
@@ -52,6 +53,7 @@ from .tables import (
     cursor_row_of,
     dead_row_of,
     dedupe_from,
+    group_of,
     owned_from,
     owned_value,
     retry_from,
@@ -171,6 +173,13 @@ def _check_retained(key: bytes, value: bytes) -> None:
         decode(value[_RETAINED_HEAD:])
 
 
+def _check_session(key: bytes, value: bytes) -> None:
+    if is_of_group(key):
+        group_of(value)
+    else:
+        session_of(value)
+
+
 def _check_meta(key: bytes, value: bytes) -> None:
     if key == META_CURSOR:
         cursor_from(value)
@@ -194,7 +203,7 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.SLICES: slice_from,
         Table.SHARDS: shard_from,
         Table.STRUCTURES: structure_from,
-        Table.SESSIONS: _value(session_of),
+        Table.SESSIONS: _check_session,
         Table.CURSORS: _value(cursor_row_of),
         Table.DEDUPE: _value(dedupe_from),
         Table.MOVED: _value(_check_id),

@@ -172,6 +172,15 @@ def parse_share(filter: str) -> tuple[str | None, str]:
     return group, shared
 
 
+def share_text(group: str, filter: str) -> str:
+    """`$share/group/filter`, of which `parse_share` gives these two. Raises FilterError."""
+    if "/" in group:
+        raise FilterError(f"the group of a shared subscription must not hold '/', it is {group!r}")
+    text = f"{SHARE_PREFIX}{group}/{filter}"
+    parse_share(text)
+    return text
+
+
 def _check_text(text: str, what: str) -> None:
     if not text:
         raise FilterError(f"{what} must not be empty")

@@ -3,7 +3,7 @@
     claim, begin, resume    a client has come: its session, durable, then sent what it has missed
     leave, drop, rewind     it has gone; its session ends; it reads again from an earlier position
     subscribe, unsubscribe  with what is retained
-    open_group              a group, with nobody in it
+    open_group, pause_group, end_group      a group, whoever is in it
     enlist, dismiss         a part of the server is a member of a group
     review                  rules are others now
     publish, after_publishes
@@ -16,8 +16,9 @@ object for all connections. It keeps next to nothing of its own; it knows who do
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
+from itertools import islice
 
 from shards import keys
 from shards.commit import Commit
@@ -57,6 +58,10 @@ HOLD_BYTES = 16 << 20
 """From so much that waits on no publisher is read: what is sent now comes some 30 ms later."""
 
 
+END_MEMBERS = 500
+"""Members that a group is taken from in one step when it is ended."""
+
+
 class Denial(Enum):
     """Why a filter may not be subscribed to."""
 
@@ -66,6 +71,10 @@ class Denial(Enum):
 
 class UnknownGroup(LookupError):
     """No group is there under that text."""
+
+
+class TooManyGroups(Exception):
+    """`limits.groups`, or `limits.subscription_bytes`."""
 
 
 class Receipt(Enum):
@@ -235,6 +244,12 @@ class Broker:
                 has_ended = self._end_denied(subscriber, text, rights) or has_ended
             if has_ended and subscriber.session.is_persistent:
                 self.store(subscriber, lambda _: None)
+        for group in list(self.groups):
+            yield
+            rights = None if group.members else group.rights
+            if rights is not None and rights.is_live and not rights.may_subscribe(parse_share(group.text)[1]):
+                log.info("group %s ends: %s may not", shown(group.text), rights.name, extra=by(rights.name))
+                self.groups.end(group)
 
     def _end_denied(self, subscriber: Subscriber, text: str, rights: Rights) -> bool:
         """Whether it was one that is not allowed."""
@@ -328,12 +343,36 @@ class Broker:
         """Make the session durable as it is by then; `done` says whether it is."""
         self._cursors.secure(subscriber, lambda waiting: done(waiting >= 0))
 
+    def store_groups(
+        self, subscriber: Subscriber, texts: Iterable[str], done: Callable[[bool], None]
+    ) -> None:
+        """Make durable what a session that ends with its connection has joined or left; `done` likewise."""
+        found = (self.groups.get(text) for text in texts)
+        waiting: set[Subscriber] = {group for group in found if group is not None}
+        waiting.add(subscriber)  # nothing of it is stored, but with a batch goes what has ended
+        failed = 0
+
+        def stored(one: Subscriber, is_durable: bool) -> None:
+            nonlocal failed
+            waiting.discard(one)
+            failed += not is_durable
+            if not waiting:
+                done(not failed)
+
+        for one in list(waiting):
+            self._cursors.secure(one, lambda durable, one=one: stored(one, durable >= 0))  # type: ignore[misc]
+
     def end_expired(self, subscribers: Sequence[Subscriber]) -> int:
-        """In the writer: end those of these sessions that are over by now; how many."""
+        """In the writer: end those of these sessions and groups that are over by now; how many."""
         ended = 0
         for subscriber in subscribers:
             client_id = subscriber.session.client_id
-            if self.sessions.get(client_id) is subscriber and self.sessions.is_over(subscriber):
+            if isinstance(subscriber, Group):
+                if self.groups.get(subscriber.text) is subscriber and self.groups.is_over(subscriber):
+                    self.groups.end(subscriber)
+                    log.info("group %s expired", shown(subscriber.text))
+                    ended += 1
+            elif self.sessions.get(client_id) is subscriber and self.sessions.is_over(subscriber):
                 self._forget(subscriber)
                 log.info("session %s expired", client_id)
                 ended += 1
@@ -401,20 +440,23 @@ class Broker:
 
     def denial(self, text: str, topic_filter: str, subscriber: Subscriber) -> Denial | None:
         """Why a filter, `text` as it was asked for, may not be subscribed to."""
-        session = subscriber.session
-        if not self.allows(topic_filter, subscriber.rights, is_persistent=session.is_persistent):
+        session, is_shared = subscriber.session, text.startswith(SHARE_PREFIX)
+        if not self.may_ask(topic_filter, subscriber.rights, is_lasting=session.is_persistent or is_shared):
             return Denial.NOT_ALLOWED
         if text not in session.subscriptions and not self.sessions.quota.admits(session, text):
             return Denial.OVER_QUOTA
+        if is_shared and not self.groups.admits(text):
+            return Denial.OVER_QUOTA
         return None
 
-    def allows(self, topic_filter: str, rights: Rights | None, *, is_persistent: bool) -> bool:
-        """Whether a session or group, a persistent one or not, may subscribe to a filter with such rights."""
+    def may_ask(self, topic_filter: str, rights: Rights | None, *, is_lasting: bool) -> bool:
+        """Whether somebody with these rights may ask for a filter; `is_lasting`: for later too."""
         if rights is not None and not rights.may_subscribe(topic_filter):
             return False
         if any(covers(denied, topic_filter) for denied in self.config.mqtt.deny_subscribe):
             return False
-        return not is_persistent or topic_filter not in ("#", "+/#") or self.config.limits.hash_on_persistent
+        is_all = topic_filter in ("#", "+/#")
+        return not is_all or not is_lasting or self.config.limits.hash_on_persistent
 
     def subscribe(
         self,
@@ -476,14 +518,47 @@ class Broker:
 
     # -- groups
 
-    def open_group(self, commit: Commit, text: str, terms: Terms = USUAL, keeping: Keeping = UNSAID) -> Group:
+    def open_group(
+        self,
+        commit: Commit,
+        text: str,
+        terms: Terms = USUAL,
+        keeping: Keeping = UNSAID,
+        rights: Rights | None = None,
+    ) -> Group:
         """In the writer: a group that is there with nobody in it, made or changed, durable with this batch.
 
-        A new one begins at the horizon. What is not said is as the settings have it.
+        A new one begins at the horizon, and is of who has these `rights`. What is not said is as the settings
+        have it. Raises TooManyGroups.
         """
-        group = self.groups.open(text, self.horizon, terms, keeping)
+        if not self.groups.admits(text):
+            raise TooManyGroups("there are as many groups, or bytes of their filters, as may be")
+        group = self.groups.make(text, self.horizon, terms, keeping, rights)
         self._cursors.store(commit, group)
         return group
+
+    def pause_group(self, commit: Commit, group: Group, *, is_paused: bool) -> None:
+        """In the writer: its members are sent nothing from now on, or again. What they have is theirs."""
+        self.groups.pause(group, is_paused=is_paused)
+        self._cursors.store(commit, group)
+
+    def end_group(self, commit: Commit, group: Group) -> bool:
+        """In the writer: end a group, whoever holds it, a step of its members at a time; True: it is ended.
+
+        What members have in flight is theirs. A client no longer subscribes to it then, and is not told.
+        """
+        for member in list(islice(group.members, END_MEMBERS)):
+            if member.is_inside:
+                self.groups.leave(member, group.text, is_given_up=False)
+                if member.link is not None:
+                    member.link.close(Closing.DROPPED)
+            elif self.unsubscribe(member, group.text):
+                self._cursors.store(commit, member)
+        is_there = self.groups.get(group.text) is group
+        if is_there and not group.members:
+            self.groups.end(group)
+            return True
+        return not is_there
 
     def enlist(
         self,

@@ -22,16 +22,20 @@ second after the first 2 MiB, and waits when it owes.
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from shards import keys
 from shards.commit import Commit
 from shards.errors import StoreFailed
+from shards.keys import GROUP_PREFIX
 from shards.store import Table
+from shards.tables import FORMAT_OF_GROUPS
 from timeline.horizon import Horizon
 
 from ..clock import Clock
 from ..writer import Busy, Done, Rider, Writer
-from .session_rows import cursor_row, session_row
+from .session_rows import cursor_row, group_row, session_row
+from .shared import Group
 from .subscriber import Secured, Subscriber
 
 log = logging.getLogger(__name__)
@@ -59,10 +63,17 @@ class Cursors(Rider):
     """What sessions and groups want stored."""
 
     def __init__(
-        self, sessions: Mapping[str, Subscriber], horizon: Horizon, clock: Clock, writer: Writer
+        self,
+        sessions: Mapping[str, Subscriber],
+        groups: Mapping[str, Group],
+        horizon: Horizon,
+        clock: Clock,
+        writer: Writer,
     ) -> None:
-        """`sessions`: all that there are, by client id; their owner's, who goes on changing it."""
+        """`sessions`, `groups`: all that there are, by client id and by the text that is subscribed to; their
+        owners', who go on changing them."""
         self._sessions = sessions
+        self._groups = groups
         self._horizon = horizon
         self._clock = clock
         self._writer = writer
@@ -89,11 +100,10 @@ class Cursors(Rider):
 
     def recover(self) -> None:
         """Nothing of what was written may have survived: all of it again, in turns."""
-        for subscriber in self._sessions.values():
+        for subscriber in chain(self._sessions.values(), self._groups.values()):
             self.outdate(subscriber)
             subscriber.is_entangled = bool(subscriber.groups)
             self.dirty.add(subscriber)
-            self.dirty.update(subscriber.groups.values())
         self._round_at = -NEVER
 
     def finish(self) -> None:
@@ -165,11 +175,12 @@ class Cursors(Rider):
         self._want(-NEVER)
 
     def drop_group(self, group: Subscriber, heirs: Iterable[Subscriber]) -> None:
-        """Nobody holds the shared subscription any more; what it had in flight is its `heirs`' own.
+        """The group ends, or its rows do; what it had in flight is its `heirs`' own.
 
         Their cursors go with the end of its row, or a kill in between would lose that.
         """
         self.dirty.discard(group)
+        group.is_stored = False
         name = group.session.client_id
         self._heirs[name] = [heir for heir in heirs if self._is_to_store(heir)]
         self.erase(name)
@@ -266,7 +277,7 @@ class Cursors(Rider):
             commit.row(Table.SESSIONS, name.encode(), None)
             commit.row(Table.CURSORS, name.encode(), None)
             commit.clear(Table.RECEIVED, *keys.received_range(name))
-            heir = self._sessions.get(name)
+            heir = self._named(name)
             if heir is not None:
                 self.outdate(heir)
                 self.dirty.add(heir)
@@ -335,10 +346,14 @@ class Cursors(Rider):
             waiting += [other for other in one.bound() if self._go_together(one, other)]
             session = one.session
             key = session.client_id.encode()
-            if not one.is_group and one.stored_changes != session.changes:
+            if one.stored_changes != session.changes:
                 one.is_stored = True
                 one.stored_changes = session.changes
-                row = session_row(one)
+                if isinstance(one, Group):
+                    commit.raise_format(FORMAT_OF_GROUPS)
+                    row = group_row(one)
+                else:
+                    row = session_row(one)
                 commit.row(Table.SESSIONS, key, row)
                 size += len(row)
                 cost += ROW_COST + len(session.subscriptions)
@@ -358,8 +373,13 @@ class Cursors(Rider):
 
     def _is_to_store(self, subscriber: Subscriber) -> bool:
         session = subscriber.session
-        is_known = subscriber.is_group or self._sessions.get(session.client_id) is subscriber
-        return is_known and session.is_persistent
+        return session.is_persistent and self._named(session.client_id) is subscriber
+
+    def _named(self, name: str) -> Subscriber | None:
+        """The session or group whose rows have that name."""
+        if name.startswith(GROUP_PREFIX):
+            return self._groups.get(name.removeprefix(GROUP_PREFIX))
+        return self._sessions.get(name)
 
 
 def _nothing(_: Commit) -> None:

@@ -1,18 +1,22 @@
 """Who is a member of which shared subscription: groups made, joined, left, restored."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from shards.tables import GroupRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Session, Subscription, Terms
 
+from ..config import Limits
 from ..config import Sessions as SessionSettings
 from .cursors import Cursors
 from .leases import Leases
 from .owed import Owed
+from .pace import Paces
 from .ready import Ready
 from .router import Router
+from .session_rows import subscription_of
 from .sessions import Sessions
 from .shared import KEY_PREFIX, Group
 from .subscriber import Inside, Link, Rights, Subscriber
@@ -33,8 +37,12 @@ class Membership:
         owed: Owed,
         ready: Ready,
         leases: Leases,
+        by_text: dict[str, Group],
         settings: SessionSettings,
+        limits: Limits,
+        mono: Callable[[], float],
     ) -> None:
+        """`by_text`: empty, and only changed here."""
         self._sessions = sessions
         self._cursors = cursors
         self._horizon = horizon
@@ -43,7 +51,12 @@ class Membership:
         self._ready = ready
         self._leases = leases
         self._settings = settings
-        self._by_text: dict[str, Group] = {}
+        self._limits = limits
+        self._paces = Paces(mono)
+        self._by_text = by_text
+        self._filter_bytes = 0
+        """Of all groups."""
+        self.refused = 0
 
     def __len__(self) -> int:
         return len(self._by_text)
@@ -64,10 +77,13 @@ class Membership:
         return self._sessions.get(name)
 
     def restore(self) -> None:
-        """At start: every stored session that holds a shared subscription is a member, away.
+        """At start: every group that has a row, and every stored session that holds one is a member, away.
 
-        A group that was not stored yet begins where its first member joined.
+        A group without a row (an older program had none) begins where its cursor is, else where its
+        first member joined.
         """
+        for text, row in self._sessions.stored_groups():
+            self._restore(text, row)
         shared = [
             (text, subscription, member)
             for member in list(self._sessions)
@@ -79,8 +95,8 @@ class Membership:
             since[text] = min(since.get(text, subscription.since), subscription.since)
         for text, subscription, member in shared:
             if text not in self._by_text:
-                self._open(text, since[text], is_stored=True)
-            self.join(member, text, subscription)
+                self._sessions.restore_cursor(self._open(text, since[text]))
+            self._take_in(self._by_text[text], member, subscription)
         for member in self._sessions:
             for flight in member.session.flights.values():
                 group = self._by_text.get(flight.loan.share) if flight.loan is not None else None
@@ -88,14 +104,58 @@ class Membership:
                     flight.loan = None
                 else:
                     group.note_loan(member, flight)
+        for group in list(self._by_text.values()):
+            for flight in group.session.flights.values():
+                group.give_back(flight)
+            if not group.session.is_persistent:
+                self.end(group)  # the settings are others now
 
-    def open(self, text: str, since: Position, terms: Terms, keeping: Keeping) -> Group:
-        """A group that is there with nobody in it, made or changed. The rest as the settings say."""
+    def _restore(self, text: str, row: GroupRow) -> None:
+        """A group as its row has it."""
+        stored = subscription_of(row.subscription)
+        group = self._open(text, stored.since)
+        group.session.subscriptions[stored.filter] = stored
+        group.agree(stored.terms, Keeping(row.expiry_s, row.rate))
+        group.is_paused, group.owner, group.client = row.is_paused, row.owner, row.client
+        group.rights = self._sessions.rights_of(row.owner, row.client)
+        group.left_ms = row.left_ms or group.left_ms
+        group.left_running_ms = row.left_running_ms or group.left_running_ms
+        self._cursors.restored(group, is_whole=row.left_ms > 0)
+        self._sessions.restore_cursor(group)
+
+    def review(self) -> None:
+        """Keys are others now: of a group whose key counts no more, what the one of that name may now."""
+        for group in self._by_text.values():
+            if group.rights is not None and not group.rights.is_live:
+                group.rights = self._sessions.rights_of(group.owner, group.client)
+
+    def admits(self, text: str) -> bool:
+        """Whether there may be a group under this text; a refusal is counted."""
+        size = len(text.encode())
+        is_free = text in self._by_text or (
+            len(self._by_text) < self._limits.groups
+            and self._filter_bytes + size <= self._limits.subscription_bytes
+        )
+        self.refused += not is_free
+        return is_free
+
+    def is_over(self, group: Group) -> bool:
+        """Nobody holds it, and its expiry has come."""
+        return not group.members and self._sessions.is_over(group)
+
+    def make(
+        self, text: str, since: Position, terms: Terms, keeping: Keeping, rights: Rights | None
+    ) -> Group:
+        """A group that is there with nobody in it, made or changed. What is not said the settings say.
+
+        `rights`: of who makes it, which count as those of its last member.
+        """
         group = self._by_text.get(text)
         if group is None:
-            group = self._open(text, since, is_stored=False)
-        stays = Keeping(self._settings.group_expiry_ms // 1_000)
-        group.agree(terms, stays.changed_by(keeping))
+            group = self._open(text, since)
+            group.owner, group.rights = "" if rights is None else rights.name, rights
+            self._router.forget()
+        group.agree(terms, keeping)
         return group
 
     def enlist(
@@ -121,15 +181,30 @@ class Membership:
         """Make a session a member; True if it was not one before."""
         group = self._by_text.get(text)
         if group is None:
-            group = self._open(text, subscription.since, is_stored=False)
+            group = self._open(text, subscription.since)
         is_new = member not in group.members
-        group.join(member, subscription)
+        self._take_in(group, member, subscription)
         group.hear(subscription.terms, keeping)
-        if member.is_restricted:
-            self._router.forget()
-        member.groups[text] = group
         self._ready.wake(group)
         return is_new
+
+    def _take_in(self, group: Group, member: Subscriber, subscription: Subscription) -> None:
+        group.join(member, subscription)
+        member.groups[group.text] = group
+        if member.is_restricted or group.rights is not None:
+            self._router.forget()
+        self._look(group)
+
+    def _look(self, group: Group) -> None:
+        """Whether somebody is there: since nobody is, its expiry counts."""
+        if group.rota.present:
+            group.left_ms = group.left_running_ms = 0
+        elif not group.left_ms:
+            self._sessions.leave(group)
+        else:
+            return
+        self._cursors.outdate(group)
+        self._cursors.dirty.add(group)
 
     def leave(self, member: Subscriber, text: str, *, is_given_up: bool) -> None:
         """The member holds the subscription no more; what it has in flight is still its own to finish.
@@ -140,27 +215,40 @@ class Membership:
         group = self._by_text.get(text)
         if group is None or member.groups.pop(text, None) is None:
             return
-        was_persistent = group.session.is_persistent
-        is_last = group.leave(member) and (is_given_up or not group.session.is_persistent)
+        is_last = group.leave(member)
         if member.is_restricted:
             self._router.forget()
+        if is_last and (is_given_up or not group.session.is_persistent):
+            self.end(group)
+            return
         if is_last:
-            del self._by_text[text]
-            self._router.discard_all(group)
-            self._owed.forget(group)
-        heirs: list[Subscriber] = []
-        if is_last or (was_persistent and not group.session.is_persistent):
-            heirs = group.bequeath(is_last=is_last)
-        if was_persistent and not group.session.is_persistent:
+            group.remember(member)
+        if group.is_stored and not group.session.is_persistent:
+            self._cursors.drop_group(group, group.bequeath(is_last=False))
+        self._look(group)
+        self._pause(group)
+
+    def end(self, group: Group) -> None:
+        """It is there no more; who was a member is none, and keeps what it has in flight."""
+        for member in group.members:
+            member.groups.pop(group.text, None)
+        del self._by_text[group.text]
+        self._filter_bytes -= len(group.text.encode())
+        self._router.discard_all(group)
+        self._owed.forget(group)
+        heirs = group.bequeath(is_last=True)
+        if group.is_stored:
             self._cursors.drop_group(group, heirs)
-        if not is_last:
-            self._pause(group)
+        else:
+            self._cursors.dirty.discard(group)
 
     def meet(self, member: Subscriber) -> None:
         """A member has a connection, or room: its groups may have something for it."""
         for text in member.groups:
             group = self._by_text[text]
             group.rota.meet(member)
+            if group.left_ms:
+                self._look(group)
             self._ready.wake(group)
 
     def read_on(self, subscriber: Subscriber) -> None:
@@ -176,6 +264,7 @@ class Membership:
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
             group.rota.part(member)
+            self._look(group)
         failed: list[tuple[Group, Flight]] = []
         for lent in list(member.session.flights.values()):
             loan = lent.loan
@@ -243,19 +332,34 @@ class Membership:
         if flight.loan is not None:
             self.over(subscriber, flight, is_acked=False)
 
-    def _open(self, text: str, since: Position, *, is_stored: bool) -> Group:
+    def step(self) -> None:
+        """Wake those who were given messages as fast as may be, when they may have more."""
+        for group in self._paces.due():
+            if self.named(group.session.client_id) is group:
+                self._ready.wake(group)
+
+    def wait_s(self) -> float:
+        """Seconds until `step` has something to do."""
+        return self._paces.wait_s()
+
+    def pause(self, group: Group, *, is_paused: bool) -> None:
+        """Its members are sent nothing from now on, or again."""
+        group.is_paused = is_paused
+        self._cursors.outdate(group)
+        self._pause(group)
+
+    def _open(self, text: str, since: Position) -> Group:
         _, topic_filter = parse_share(text)
         session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW)
         group = Group(
-            session, self._cursors.dirty, self._cursors.secure, self._leases, self._settings, UNSAID
+            session, self._cursors.dirty, self._cursors.secure, self._leases, self._settings, self._paces
         )
-        if is_stored:
-            self._sessions.restore_cursor(group)
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
-        for flight in session.flights.values():
-            group.give_back(flight)
         self._by_text[text] = group
+        self._filter_bytes += len(text.encode())
+        self._sessions.leave(group)
+        self._cursors.dirty.add(group)
         self._router.add(group, session.subscriptions[topic_filter])
         return group
 

@@ -8,10 +8,11 @@ import msgspec
 
 from shards import keys
 from shards.record import encode
-from shards.tables import CursorRow, FlightRow, SessionRow, SubscriptionRow, encode_row
+from shards.tables import CursorRow, FlightRow, GroupRow, SessionRow, SubscriptionRow, encode_row
 from timeline.position import POSITION_BYTES, MessageId, Position
-from timeline.session import SETTLED, Flight, Loan, Subscription
+from timeline.session import SETTLED, USUAL, Flight, Loan, Subscription, Terms
 
+from .shared import Group
 from .subscriber import Subscriber
 
 NO_LOCAL, RETAIN_AS_PUBLISHED = 1, 2
@@ -20,17 +21,7 @@ NO_LOCAL, RETAIN_AS_PUBLISHED = 1, 2
 def session_row(subscriber: Subscriber) -> bytes:
     """What a session is, apart from where it stands."""
     session = subscriber.session
-    rows = [
-        SubscriptionRow(
-            s.filter,
-            s.qos,
-            keys.place(s.since),
-            NO_LOCAL * s.no_local | RETAIN_AS_PUBLISHED * s.retain_as_published,
-            s.identifier,
-            s.asked,
-        )
-        for s in session.subscriptions.values()
-    ]
+    rows = [_subscription_row(s) for s in session.subscriptions.values()]
     will_id = keys.message(MessageId(subscriber.will_id)) if subscriber.will_id else b""
     row = SessionRow(
         session.expiry_s,
@@ -47,6 +38,34 @@ def session_row(subscriber: Subscriber) -> bytes:
     return encode_row(row)
 
 
+def group_row(group: Group) -> bytes:
+    """What a group is, apart from where it stands."""
+    (subscription,) = group.session.subscriptions.values()
+    row = GroupRow(
+        _subscription_row(subscription),
+        group.keeping.expiry_s,
+        group.keeping.rate,
+        group.left_ms,
+        group.left_running_ms,
+        group.owner,
+        group.client,
+        group.is_paused,
+    )
+    return encode_row(row)
+
+
+def _subscription_row(s: Subscription) -> SubscriptionRow:
+    options = NO_LOCAL * s.no_local | RETAIN_AS_PUBLISHED * s.retain_as_published
+    row = SubscriptionRow(s.filter, s.qos, keys.place(s.since), options, s.identifier, s.asked)
+    if s.terms == USUAL:
+        return row
+    terms = s.terms
+    backoff_ms = None if terms.backoff_ms is None else list(terms.backoff_ms)
+    return msgspec.structs.replace(
+        row, ack_timeout_ms=terms.ack_timeout_ms, max_attempts=terms.max_attempts, backoff_ms=backoff_ms
+    )
+
+
 def subscription_of(row: SubscriptionRow) -> Subscription:
     return Subscription(
         row.filter,
@@ -56,7 +75,15 @@ def subscription_of(row: SubscriptionRow) -> Subscription:
         bool(row.options & RETAIN_AS_PUBLISHED),
         row.identifier,
         row.asked,
+        terms=_terms_of(row),
     )
+
+
+def _terms_of(row: SubscriptionRow) -> Terms:
+    if row.ack_timeout_ms is None and row.max_attempts is None and row.backoff_ms is None:
+        return USUAL
+    backoff_ms = None if row.backoff_ms is None else tuple(row.backoff_ms)
+    return Terms(row.ack_timeout_ms, row.max_attempts, backoff_ms)
 
 
 def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:

@@ -8,13 +8,13 @@ Where they stand is written by `cursors`.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from shards import keys
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.store import Store, Table
-from shards.tables import SessionRow, cursor_row_of, session_of
+from shards.tables import GroupRow, SessionRow, cursor_row_of, group_of, session_of
 from shards.unreadable import readable
 from timeline.filters import SHARE_PREFIX
 from timeline.horizon import Horizon
@@ -28,6 +28,7 @@ from .owed import Owed
 from .quota import Quota
 from .router import Router
 from .session_rows import resume, subscription_of
+from .shared import Group
 from .subscriber import Rights, Subscriber, Will
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Sessions:
         owed: Owed,
         clock: Clock,
         writer: Writer,
+        groups: Mapping[str, Group],
         *,
         quota: Quota,
         max_sessions: int,
@@ -56,7 +58,8 @@ class Sessions:
         gate_bytes: int,
         rights_of: Callable[[str, str], Rights | None],
     ) -> None:
-        """`rights_of`: what a client may, by the name of its key and its id."""
+        """`groups`: by their text; their owner's. `rights_of`: what a client may, by the name of its key and
+        its id."""
         self._store = store
         self._horizon = horizon
         self._router = router
@@ -68,11 +71,11 @@ class Sessions:
         self._max_in_flight = max_in_flight
         self._max_inflight_bytes = max_inflight_bytes
         self._gate_bytes = gate_bytes
-        self._rights_of = rights_of
+        self.rights_of = rights_of
         self._by_id: dict[str, Subscriber] = {}
         self.unreadable = 0
         """Sessions and cursors that were passed over at the start."""
-        self.cursors = Cursors(self._by_id, horizon, clock, writer)
+        self.cursors = Cursors(self._by_id, groups, horizon, clock, writer)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -96,16 +99,16 @@ class Sessions:
         """Keys are others now: of whose key counts no more, what the one of that name may now."""
         for subscriber in self._by_id.values():
             if subscriber.rights is not None and not subscriber.rights.is_live:
-                subscriber.rights = self._rights_of(subscriber.owner, subscriber.session.client_id)
+                subscriber.rights = self.rights_of(subscriber.owner, subscriber.session.client_id)
         self._router.forget()
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Its connection has ended: its expiry begins to count."""
+        """Its connection has ended, or the last one of a group's members: its expiry begins to count."""
         subscriber.left_ms = self._clock.wall_ms()
         subscriber.left_running_ms = max(1, self._writer.running_ms)
 
     def is_over(self, subscriber: Subscriber) -> bool:
-        """Its expiry has come, whether it has been dropped or not.
+        """The expiry of a session or group has come, whether it has been dropped or not.
 
         It counts running time: what came while the server was down, it has had no time to take.
         """
@@ -134,10 +137,22 @@ class Sessions:
         if row is not None:
             resume(subscriber, row)
 
+    def stored_groups(self) -> Iterator[tuple[str, GroupRow]]:
+        """At start: every group that has a row of its own, by its text."""
+        start = keys.GROUP_PREFIX.encode()
+        for key, value in readable(self._store, Table.SESSIONS, start, start + keys.LAST):
+            try:
+                yield key.decode().removeprefix(keys.GROUP_PREFIX), group_of(value)
+            except Corrupt as error:
+                self.unreadable += 1
+                log.error("group %r cannot be read, it is not there: %s", key, error)
+
     def load(self) -> None:
         """At start: every stored session, away, where its cursor says."""
         store = self._store
         for key, value in readable(store, Table.SESSIONS, b"", keys.LAST):
+            if keys.is_of_group(key):
+                continue
             try:
                 self._restore(key, session_of(value))
             except Corrupt as error:
@@ -171,7 +186,7 @@ class Sessions:
             will=Will(decode(row.will), row.will_delay_s) if row.will else None,
             will_id=keys.message_of(row.will_id) if row.will_id else 0,
             owner=row.owner,
-            rights=self._rights_of(row.owner, session.client_id),
+            rights=self.rights_of(row.owner, session.client_id),
         )
         self.leave(subscriber)
         subscriber.left_running_ms = row.left_running_ms or subscriber.left_running_ms

@@ -10,29 +10,47 @@ may finish it all the same. QoS 2 belongs to the member's session alone from the
 
 Who is next for a message is the `Rota`'s to say (rota.py).
 
-A group lives as long as a session, present or away, holds the subscription.
+A group stays when its members have gone: it keeps its place for as long as was said (`sessions.group_expiry`
+else), counted from when the last connection of a member ended, and what falls due meanwhile is the next
+member's. Its members need no session that outlives their connection. It ends when the last one that holds the
+subscription gives it up, when somebody deletes it, or when its time has come and nobody holds it. Until then
+what it may is what its last member might, so that nothing is kept for it that nobody could be given.
 """
 
 from collections.abc import Iterable
 
+from shards.keys import GROUP_PREFIX
 from timeline.filters import parse_share
 from timeline.session import SETTLED, USUAL, Flight, Loan, Session, Subscription, Terms
 
 from ..config import Sessions
 from .leases import Leases
 from .message import Message
+from .pace import Pace, Paces
 from .rota import Rota
 from .subscriber import Secure, Subscriber
 from .terms import UNSAID, Keeping, in_force
 
-KEY_PREFIX = "\0share/"
-"""A group's rows stand among those of the sessions, under a name that no client id can have."""
+KEY_PREFIX = GROUP_PREFIX
 
 
 class Group(Subscriber):
     """A subscriber that sends through its members. `members`: each with its own subscription (QoS)."""
 
-    __slots__ = ("_leases", "in_force", "keeping", "lent", "members", "rota", "settings", "text")
+    __slots__ = (
+        "_leases",
+        "client",
+        "in_force",
+        "is_paused",
+        "keeping",
+        "lent",
+        "members",
+        "pace",
+        "paces",
+        "rota",
+        "settings",
+        "text",
+    )
 
     is_group = True
 
@@ -43,14 +61,22 @@ class Group(Subscriber):
         secure: Secure,
         leases: Leases,
         settings: Sessions,
-        keeping: Keeping,
+        paces: Paces,
+        keeping: Keeping = UNSAID,
     ) -> None:
-        """`settings`: what holds where its terms say nothing."""
+        """`settings`: what holds where its terms say nothing. `paces`: where it waits if it has been fast."""
         super().__init__(session, dirty, secure)
         self._leases = leases
+        self.paces = paces
+        self.pace = paces.of(keeping.rate)
+        """None: it is given messages as fast as can be."""
         self.settings = settings
         self.keeping = keeping
-        """What was said of how long it stays and how fast it is; `keep`, `agree` change it and the terms."""
+        """What was said of how long it stays and how fast it is."""
+        self.is_paused = False
+        """Nobody is sent anything; its place stays."""
+        self.client = ""
+        """Who was its last member: whose `owner` and `rights` it has while it has none."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.members: dict[Subscriber, Subscription] = {}
@@ -72,6 +98,8 @@ class Group(Subscriber):
         for one in self.session.subscriptions.values():
             one.terms = terms
         self.in_force = in_force(terms, self.settings, is_group=True)
+        if keeping.rate != self.keeping.rate:
+            self.pace = self.paces.of(keeping.rate)
         self.keeping = keeping
         self.stored_changes = -1
         self.dirty.add(self)
@@ -85,7 +113,8 @@ class Group(Subscriber):
     @property
     def stays_s(self) -> int:
         """How long it stays with nobody there, whoever its members were."""
-        return self.keeping.expiry_s or 0
+        said_s = self.keeping.expiry_s
+        return self.settings.group_expiry_ms // 1_000 if said_s is None else said_s
 
     def join(self, member: Subscriber, subscription: Subscription) -> None:
         """Add a member, or take over its new options."""
@@ -111,28 +140,51 @@ class Group(Subscriber):
 
     @property
     def owners(self) -> frozenset[str]:
-        return frozenset(member.owner for member in self.members)
+        clients = frozenset(member.owner for member in self.members if not member.is_inside)
+        return clients or frozenset((self.owner,))
 
     @property
     def is_reachable(self) -> bool:
+        return bool(self.rota.present) and not self.is_paused
+
+    @property
+    def is_here(self) -> bool:
         return bool(self.rota.present)
 
     @property
     def can_resend(self) -> bool:
-        return self.rota.next(None) is not None
+        return (self.pace is None or self._is_in_time(self.pace)) and self.rota.next(None) is not None
+
+    def _is_in_time(self, pace: Pace) -> bool:
+        """Whether it may be given a message now; if not, it is woken when it may."""
+        if pace.has_token:
+            return True
+        self.paces.wait(self, pace)
+        return False
 
     @property
     def is_restricted(self) -> bool:
+        if not self.members:
+            return self.rights is not None
         return any(member.is_restricted for member in self.members)
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether a member, here or away, may be sent it."""
+        """Whether a member, here or away, may be sent it; without any, whether the last one might."""
+        if not self.members:
+            return self.rights is None or self.rights.may_receive(topic)
         return any(member.may_receive(topic) for member in self.members)
+
+    def remember(self, member: Subscriber) -> None:
+        """The last member has gone: what it might, the group may."""
+        if not member.is_inside:
+            self.owner, self.rights, self.client = member.owner, member.rights, member.session.client_id
 
     def offer(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
         session = self.session
         if session.finished and message.position in session.finished:
             return True
+        if self.pace is not None and not self._is_in_time(self.pace):
+            return False
         member = self.rota.next(message)
         if member is None or not session.has_room:
             return False
@@ -253,6 +305,8 @@ class Group(Subscriber):
     ) -> None:
         self.delivered += 1
         self.dirty.add(self)
+        if self.pace is not None:
+            self.pace.spend()
         packet_id = 0
         if qos:
             loan = Loan(self.text, flight)

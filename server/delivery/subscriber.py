@@ -228,6 +228,11 @@ class Subscriber:
         return self.link is not None
 
     @property
+    def is_here(self) -> bool:
+        """It is connected, or one of a group's members is."""
+        return self.link is not None
+
+    @property
     def is_restricted(self) -> bool:
         """Whether `may_receive` depends on the topic."""
         return self.rights is not None

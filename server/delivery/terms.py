@@ -79,8 +79,9 @@ def in_force(terms: Terms, settings: Sessions, *, is_group: bool) -> InForce:
     )
 
 
-Said = Callable[[str], str | float | None]
-"""What was said under a name; None: nothing."""
+Value = str | float | list[str | float]
+Said = Callable[[str], Value | None]
+"""What was said under a name, steps as a list or with commas between; None: nothing."""
 
 
 def read_terms(said: Said, config: Config) -> Terms:
@@ -102,14 +103,16 @@ def read_keeping(said: Said, config: Config) -> Keeping:
     )
 
 
-def _duration(name: str, said: str | float) -> int:
+def _duration(name: str, said: Value) -> int:
+    if isinstance(said, list):
+        raise TermsError(name, "is no duration but a list")
     try:
         return parse_delay(said)
     except TimeError as error:
         raise TermsError(name, f"is no duration: {error}") from None
 
 
-def _timeout(said: str | float, settings: Sessions) -> int:
+def _timeout(said: Value, settings: Sessions) -> int:
     timeout_ms, most_ms = _duration("ack_timeout", said), settings.ack_timeout_max_ms
     if timeout_ms > most_ms:
         raise TermsError("ack_timeout", f"must be at most {most_ms / 1_000:g} s")
@@ -118,34 +121,36 @@ def _timeout(said: str | float, settings: Sessions) -> int:
     return timeout_ms
 
 
-def _attempts(said: str | float, settings: Sessions) -> int:
-    if not _NUMBER.fullmatch(str(said)) or int(said) > ATTEMPTS_MAX:
+def _attempts(said: Value, settings: Sessions) -> int:
+    text = str(said)
+    if not _NUMBER.fullmatch(text) or int(text) > ATTEMPTS_MAX:
         raise TermsError("max_attempts", f"must be a whole number from 0 to {ATTEMPTS_MAX:,}")
-    attempts, most = int(said), settings.max_attempts or 0
+    attempts, most = int(text), settings.max_attempts or 0
     if most and not 0 < attempts <= most:
         raise TermsError("max_attempts", f"must be from 1 to {most}")
     return attempts
 
 
-def _backoff(said: str | float, max_ms: int) -> tuple[int, ...]:
-    """From `1s,5s,30s`."""
-    steps = str(said).split(",")
-    if len(steps) > BACKOFF_STEPS_MAX:
-        raise TermsError("backoff", f"must have at most {BACKOFF_STEPS_MAX} steps")
-    backoff_ms = tuple(_duration("backoff", step.strip()) for step in steps)
+def _backoff(said: Value, max_ms: int) -> tuple[int, ...]:
+    """From `1s,5s,30s`, or a list."""
+    steps = said if isinstance(said, list) else [step.strip() for step in str(said).split(",")]
+    if not 0 < len(steps) <= BACKOFF_STEPS_MAX:
+        raise TermsError("backoff", f"must have 1 to {BACKOFF_STEPS_MAX} steps")
+    backoff_ms = tuple(_duration("backoff", step) for step in steps)
     if max(backoff_ms) > max_ms:
         raise TermsError("backoff", f"must have no step above {max_ms / 1_000:g} s")
     return backoff_ms
 
 
-def _expiry_s(said: str | float, most_ms: int) -> int:
+def _expiry_s(said: Value, most_ms: int) -> int:
     expiry_ms = _duration("expiry", said)
     if expiry_ms > most_ms:
         raise TermsError("expiry", f"must be at most {most_ms / 1_000:g} s")
     return -(-expiry_ms // 1_000)
 
 
-def _rate(said: str | float) -> float:
-    if not _RATE.fullmatch(str(said)) or float(said) > RATE_MAX:
+def _rate(said: Value) -> float:
+    text = str(said)
+    if not _RATE.fullmatch(text) or float(text) > RATE_MAX:
         raise TermsError("rate", f"must be a number from 0 to {RATE_MAX:,.0f}, in messages a second")
-    return float(said)
+    return float(text)

@@ -16,6 +16,7 @@ What calls share
     selection.py   which rows a call asks for: selected, shown, counted
     density.py     how many messages are pending in each stretch of time
     spread.py      the emptiest moment of a window
+    lag.py        how far a session or group is behind, and what sets it back
     turns.py       long calls take turns, step by step
     bulk.py        changes of many in one go of the writer
     posting.py     drafts placed in the writer, and the answer to a single one

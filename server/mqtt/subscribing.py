@@ -8,7 +8,7 @@ each portion (some 5 ms): the next one comes in a later round, and the answer wh
 """
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -129,7 +129,8 @@ class Subscribing:
 
         def taken_all(reasons: tuple[int, ...]) -> None:
             answer = Suback(packet.packet_id, reasons)
-            self._put_stored(answer, subscriber, lambda: self._broker.send_retained(subscriber))
+            texts = [text for text, _ in packet.filters]
+            self._put_stored(answer, subscriber, texts, lambda: self._broker.send_retained(subscriber))
 
         self._broker.hold_retained(subscriber)
         self._work_off(subscribe(self._broker, subscriber, packet, asked), taken_all)
@@ -147,7 +148,8 @@ class Subscribing:
             return
 
         def taken_all(reasons: tuple[int, ...]) -> None:
-            self._put_stored(Unsuback(packet.packet_id, reasons), subscriber, lambda: None)
+            answer = Unsuback(packet.packet_id, reasons)
+            self._put_stored(answer, subscriber, packet.filters, lambda: None)
 
         self._work_off(unsubscribe(self._broker, subscriber, packet), taken_all)
 
@@ -167,10 +169,16 @@ class Subscribing:
         return self._outbox.level == 5 and self._inbound.is_in_use(packet_id)
 
     def _put_stored(
-        self, answer: Suback | Unsuback, subscriber: Subscriber, then: Callable[[], None]
+        self,
+        answer: Suback | Unsuback,
+        subscriber: Subscriber,
+        texts: Sequence[str],
+        then: Callable[[], None],
     ) -> None:
-        """Send an answer once the session, if it is persistent, is durable as it is now; then go on."""
-        if not subscriber.session.is_persistent:
+        """Send an answer once the session is durable as it is now, or, if it is none that lasts, its groups
+        among `texts`; then go on."""
+        shared = {text for text in texts if text.startswith(SHARE_PREFIX)}
+        if not (subscriber.session.is_persistent or shared):
             self._outbox.put(answer)
             then()
             return
@@ -185,7 +193,10 @@ class Subscribing:
                 self._outbox.put(answer)
                 then()
 
-        self._broker.store(subscriber, stored)
+        if subscriber.session.is_persistent:
+            self._broker.store(subscriber, stored)
+        else:
+            self._broker.store_groups(subscriber, shared, stored)
 
 
 def size_of(packet: Subscribe | Unsubscribe) -> int:

@@ -173,7 +173,7 @@ class Pull:
 
     def wait_s(self) -> float:
         """How long until a call has waited long enough."""
-        return self._ends[0][0] - self._clock.mono() if self._ends else LOOK_S
+        return max(0.001, self._ends[0][0] - self._clock.mono()) if self._ends else LOOK_S
 
     def stop(self) -> None:
         """The server stops: who waits is answered, and nobody waits any more."""
@@ -193,6 +193,9 @@ class Pull:
         return seat
 
     def _dismiss(self, seat: Seat) -> None:
+        """It is no place any more: who waits there is answered."""
+        for call in list(seat.waiting):
+            self._answer(call)
         seats = self._seats[seat.text]
         del seats[seat.rights]
         if not seats:
@@ -282,7 +285,9 @@ class Pull:
             if call.is_gone() or (closed and not closed.isdisjoint(seats)):
                 self._answer(call)
         for seat in every:
-            if not seat.is_idle:
+            if seat.is_closed:
+                self._dismiss(seat)
+            elif not seat.is_idle:
                 seat.idle_s = None
             elif seat.idle_s is None:
                 seat.idle_s = now_s

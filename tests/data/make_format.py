@@ -1,8 +1,8 @@
 """Writes the data directory of the highest format version: `python -m tests.data.make_format DIR`.
 
-That of a server that asks for keys, with a retry and a dead letter. One is kept for each version that was
-ever released (format-1, ...); tests/shards/test_old_formats.py opens them all. Never written again once
-released.
+That of a server that asks for keys, with a retry, a dead letter and a group that nobody is in. One is
+kept for each version that was ever released (format-1, ...); tests/shards/test_old_formats.py opens them all.
+Never written again once released.
 """
 
 import sys
@@ -13,12 +13,13 @@ from server.config import load
 from server.core import Core
 from server.delivery.message import Message
 from server.delivery.owners import Open
+from server.delivery.terms import Keeping
 from shards.commit import Draft
 from shards.record import Record, Retry, encode
 from shards.retries import put_retry, retry_of
 from shards.rocks import RocksStore
 from timeline.position import id_position
-from timeline.session import Subscription
+from timeline.session import Subscription, Terms
 
 NOW_MS = 1_800_000_000_000
 TOPICS = (b"orders/17/paid", b"orders/18/paid", b"lights/hall")
@@ -40,6 +41,8 @@ def make(path: Path) -> None:
     subscriber = core.sessions.open("away", expiry_s=3_600, window=10)
     core.broker.subscribe(subscriber, Subscription("orders/#", 1, core.horizon.position), None)
     _ask(core, lambda commit: core.cursors.store(commit, subscriber))
+    terms, keeping = Terms(30_000, 5, (1_000, 5_000)), Keeping(7_200, 10.0)
+    _ask(core, lambda commit: core.broker.open_group(commit, "$share/workers/orders/#", terms, keeping))
     ids = []
     for index in range(30):
         topic, due_ms = TOPICS[index % 3], NOW_MS + 1_000 * (index - 5)

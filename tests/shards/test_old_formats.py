@@ -10,6 +10,7 @@ from server.clock import SimulatedClock
 from server.config import load
 from server.core import Core
 from server.delivery.owners import Open
+from server.delivery.terms import Keeping
 from shards.dead import letters, stored_totals
 from shards.keys import message_of, owned
 from shards.pointers import pointers
@@ -33,6 +34,7 @@ from tests.data.make_format import OWNER, Keys
 from tests.support.http import http
 from tests.support.server import serving
 from timeline.position import END, START, MessageId, parse_id
+from timeline.session import Terms
 
 FORMAT_VERSION = FORMATS[-1]
 DATA = Path(__file__).parents[1] / "data"
@@ -77,6 +79,12 @@ def test_an_old_data_directory_opens_whole(version: str, tmp_path: Path) -> None
     (session,) = core.sessions
     assert (session.session.client_id, list(session.session.subscriptions)) == ("away", ["orders/#"])
     assert core.opened.held == 1
+    groups = [(group.text, group.terms, group.keeping) for group in core.groups]
+    if version in ("format-1", "format-2", "format-3"):
+        assert groups == []
+    else:
+        terms, keeping = Terms(30_000, 5, (1_000, 5_000)), Keeping(7_200, 10.0)
+        assert groups == [("$share/workers/orders/#", terms, keeping)]
     store.close()
 
 

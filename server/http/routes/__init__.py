@@ -8,6 +8,7 @@
     explain.py     `/v1/messages/{id}/explain`: where one lies
     schedules.py   `/v1/schedules`: recurring ones
     sessions.py    `/v1/sessions`: who subscribes, how far each has read
+    groups.py      `/v1/groups`: those who divide messages, made, paused, ended
     leases.py      `/v1/groups/{group}/messages`: work that is asked for
     dead.py        `/v1/dead`: what was delivered too often, sent again or dropped
     slices.py      `/v1/slices`: how the timeline is cut, down to a shard

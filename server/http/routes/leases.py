@@ -27,16 +27,16 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.record import REASON_BYTES_MAX
 from shards.state import DISPATCHED
-from timeline.filters import SHARE_PREFIX, TopicError, levels_of, parse_share
+from timeline.filters import SHARE_PREFIX, TopicError, parse_share
 
 from ...config import Config
-from ...delivery.broker import Broker, UnknownGroup
+from ...delivery.broker import Broker, TooManyGroups, UnknownGroup
 from ...pull.call import Answer, Leased, Wish
 from ...pull.lease_id import BadLeaseId, LeaseId, lease_text, parse_lease
 from ...pull.pull import Pull, Settled
 from ...writer import Ask
 from ..access import Rights, owns, rights_of
-from ..answers import asked, json_answer, refusals
+from ..answers import RETRY_AFTER, asked, json_answer, refusals
 from ..calls import READ, WRITES, Gives, described
 from ..problems import Problem
 from ..protocol import Protocol
@@ -44,6 +44,7 @@ from ..requests import body_of
 from ..turns import Turn, Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms
+from ..values.group_body import text_of
 from ..values.scalars import Delay
 from ..values.scalars import Filter as TopicFilter
 from ..values.views import message_view, time_text
@@ -232,22 +233,19 @@ class LeaseRoutes:
 
     async def _opened(self, name: str, topic_filter: str, rights: Rights | None) -> str:
         """The group of that name and filter, made if it is not there. Raises Problem, FieldError."""
-        broker, text = self._broker, share_text(name, topic_filter)
-        try:
-            parse_share(text)
-        except TopicError as error:
-            raise FieldError("filter", str(error)) from None
-        if levels_of(topic_filter.encode()) > self._config.limits.topic_levels:
-            raise FieldError("filter", "has more levels than limits.topic_levels")
-        if not broker.allows(topic_filter, rights, is_persistent=True):
+        broker, text = self._broker, text_of(name, topic_filter, self._config)
+        if not broker.may_ask(topic_filter, rights, is_lasting=True):
             raise Problem("forbidden", f"{topic_filter[:128]!r} may not be subscribed to")
         if broker.groups.get(text) is None:
 
             def open_group(commit: Commit) -> None:
                 if broker.groups.get(text) is None:
-                    broker.open_group(commit, text)
+                    broker.open_group(commit, text, rights=rights)
 
-            await asked(self._ask, open_group)
+            try:
+                await asked(self._ask, open_group)
+            except TooManyGroups as error:
+                raise Problem("over-quota", str(error), headers=RETRY_AFTER) from None
         return text
 
     def _sorted(self, request: web.Request, lease_ids: Sequence[str]) -> tuple[list[LeaseId], list[str]]:
@@ -292,13 +290,6 @@ def _view(leased: Leased, topic_filter: str, node: int) -> shapes.LeasedMessage:
         "lease_id": lease_text(lease),
         "lease_until": time_text(leased.until_ms),
     }
-
-
-def share_text(name: str, topic_filter: str) -> str:
-    """As it is subscribed to. Raises FieldError for what is no name of a group."""
-    if not name or any(character in name for character in "/+#\0"):
-        raise FieldError("name", "of a group must not be empty or hold '/', '+' or '#'")
-    return f"{SHARE_PREFIX}{name}/{topic_filter}"
 
 
 def _filter_of(text: str, name: str) -> str:

@@ -1,26 +1,20 @@
 """`/v1/sessions`: who subscribes, how far each has read, and setting one back or forgetting it.
 
-How far a session is behind is counted on the timeline: the stored messages between its read position and the
-horizon that its subscriptions match. At most 10,000 rows are looked at for one session (1,000 in a list), and
-beyond that `lag_messages` is what was found so far and `lag_messages_is_exact` false. `lag_seconds` is the
-age of the first message that it has not read: a session that has nothing to read is not behind.
+Of one session at most 10,000 rows are looked at to count how far it is behind (../lag.py), in a list 1,000.
 
 A key sees the sessions of clients that have connected with it, and shared subscriptions of such alone; one
 with the scope admin sees all.
 
 A shared subscription stands among the sessions as `$share/{group}/{filter}`, a name that no client may have:
 it has a read position of its own, which a session's does not count. It is set back like a session, for all
-its members; it cannot be deleted, because it ends with the last session that holds it.
+its members; it is deleted where it is made (routes/groups.py).
 """
 
-from itertools import chain, islice
+from itertools import chain
 
-import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.record import addressee_of, is_stub, topic_of
-from timeline.position import Position, at_of, before
 
 from ...clock import Clock
 from ...delivery.broker import Broker
@@ -28,31 +22,21 @@ from ...delivery.router import Router
 from ...delivery.sessions import Sessions
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
-from ...times import TimeError, parse_delay, parse_deliver_at
 from ...writer import Ask
 from ..access import Rights, owns, rights_of, sees_every_session
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
+from ..lag import REWIND, Rewind, lag_of, position_of
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
-from ..values.bodies import FieldError
-from ..values.scalars import PAGED, Since
+from ..values.scalars import PAGED
 from ..values.views import session_view
 
 LOOK_ROWS = 10_000
 LIST_LOOK_ROWS = 1_000
-
-
-class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
-    """The body of `:replay`: an instant, or a duration back from now."""
-
-    since: Since
-
-
-_REWIND = msgspec.json.Decoder(Rewind)
 
 
 class SessionRoutes:
@@ -126,7 +110,7 @@ class SessionRoutes:
         if known is not None and not _is_own(known, rights):
             raise _unknown(name)
         if self._broker.groups.get(name) is not None:
-            raise Problem("wrong-state", "a group ends with the last session that holds the subscription")
+            raise Problem("wrong-state", "a group is deleted under /v1/groups")
         if self._sessions.get(name) is None and not self._broker.is_stored(name):
             raise _unknown(name)
 
@@ -152,8 +136,8 @@ class SessionRoutes:
         """Set the read position back; it never moves forward."""
         name, rights = request.match_info["client_id"], rights_of(request)
         subscriber = self._subscriber(request)
-        wish = await body_of(request, _REWIND)
-        place = _position(wish.since, self._clock.wall_ms())
+        wish = await body_of(request, REWIND)
+        place = position_of(wish.since, self._clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:
             if self._find(name) is not subscriber or not _is_own(subscriber, rights):
@@ -185,46 +169,6 @@ class SessionRoutes:
 def _is_own(subscriber: Subscriber, rights: Rights | None) -> bool:
     """Whether the session is there for who asks."""
     return owns(rights, subscriber.owners)
-
-
-def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:
-    """How far the session is behind the horizon, looking at so many rows at most."""
-    session, horizon = subscriber.session, timeline.horizon.position
-    start = Position(max(session.read_at(horizon), timeline.directory.floor - 1) + 1)
-    first: Position | None = None
-    count = looked = 0
-    if session.subscriptions and start <= horizon:
-        structures = timeline.structures_of(session.subscriptions)
-        rows = timeline.reader.read(start, Position(horizon + 1), structures)
-        for place, _, value in islice(rows, look_rows):
-            looked += 1
-            if not is_stub(value) and _is_wanted(router, subscriber, place, value):
-                count += 1
-                first = first or place
-    is_exact = looked < look_rows
-    unread = first or (start if not is_exact else None)
-    lag_ms = 0 if unread is None else max(0, timeline.horizon.clock_ms - at_of(unread))
-    return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
-
-
-def _is_wanted(router: Router, subscriber: Subscriber, place: Position, value: bytes) -> bool:
-    found = router.route(topic_of(value)).get(subscriber, ())
-    addressee = addressee_of(value)
-    is_theirs = not addressee or addressee == subscriber.session.client_id.encode()
-    return is_theirs and any(s.since < place for s in found)
-
-
-def _position(text: str, now_ms: int) -> Position:
-    """The bound before an instant, or before a duration back from now. Raises FieldError."""
-    try:
-        return before(parse_deliver_at(text))
-    except TimeError as error:
-        if text[4:5] == "-":
-            raise FieldError("from", str(error)) from None
-    try:
-        return before(max(0, now_ms - parse_delay(text)))
-    except TimeError:
-        raise FieldError("from", "must be an RFC 3339 time, or how far back: PT1H, 90s") from None
 
 
 def _unknown(name: str) -> Problem:

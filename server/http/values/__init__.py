@@ -9,6 +9,7 @@ In
     batch_body.py      NDJSON or an array of them -> all of them, or each on its own
     drafts.py          a checked message -> the draft that the writer takes
     schedule_body.py   a schedule as sent -> when it fires and the message that it sends
+    group_body.py      a group as sent -> its terms
 
 Out
     shapes.py          the types of all answers

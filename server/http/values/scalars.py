@@ -71,6 +71,7 @@ Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
 Tags = Annotated[str, _meta("ETags, or *")]
 Name = Annotated[str, _meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
+GroupName = Annotated[str, _meta("of `$share/{group}/{filter}`", pattern="^[^/+#\\u0000]+$")]
 Zone = Annotated[str, _meta("of the tz database: Europe/Bucharest", minLength=1, maxLength=255)]
 
 
@@ -92,6 +93,7 @@ PATH: Query = {
     "n": Annotated[str, _meta("shard number", pattern="^[0-9]{1,5}$")],
     "client_id": Annotated[str, _meta(minLength=1)],
     "name": Name,
+    "group": GroupName,
     "key": Key,
 }
 FLAG = Annotated[bool, _meta(default=False)]

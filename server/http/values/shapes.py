@@ -487,6 +487,31 @@ class SessionPage(TypedDict):
     next: Cursor | None
 
 
+class Group(Lag):
+    """Those who divide the messages of a filter, who may be nobody. Durations in seconds; 0: for ever."""
+
+    name: str
+    filter: str
+    state: Literal["active", "paused"]
+    members: list[Member]
+    left_at: NotRequired[Instant]
+    position: Position
+    in_flight: int
+    delivered: int
+    ack_timeout: float
+    max_attempts: int
+    backoff: list[float]
+    expiry: int
+    rate: float
+
+
+class GroupPage(TypedDict):
+    """Groups by name and filter."""
+
+    groups: list[Group]
+    next: Cursor | None
+
+
 # -- the server
 
 

@@ -13,6 +13,7 @@ from shards.properties import headers_of
 from shards.read import Reader
 from shards.record import ENCODINGS, Record, due_at, schedule_name
 from shards.state import State
+from timeline.filters import parse_share
 from timeline.position import MessageId, Position, at_of, id_text, seq_of
 from timeline.slices import Shard, Slice
 
@@ -169,7 +170,7 @@ def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> 
     session = subscriber.session
     view: shapes.Session = {
         "client_id": session.client_id,
-        "connected": subscriber.is_reachable,
+        "connected": subscriber.is_here,
         "expiry_s": session.expiry_s,
         "subscriptions": [
             {"filter": s.filter, "qos": s.qos, "since": time_text(at_of(s.since))}
@@ -192,6 +193,31 @@ def session_view(subscriber: Subscriber, lag: shapes.Lag, horizon: Position) -> 
         view["connected_at"] = time_text(subscriber.connected_ms)
     elif subscriber.left_ms:
         view["left_at"] = time_text(subscriber.left_ms)
+    return view
+
+
+def group_view(group: Group, lag: shapes.Lag, horizon: Position) -> shapes.Group:
+    """`lag`: as for a session."""
+    whole, name, told = session_view(group, lag, horizon), group.name, group.in_force
+    view: shapes.Group = {
+        "name": name,
+        "filter": parse_share(group.text)[1],
+        "state": "paused" if group.is_paused else "active",
+        "members": whole["members"],
+        "position": whole["read_position"],
+        "lag_messages": lag["lag_messages"],
+        "lag_messages_is_exact": lag["lag_messages_is_exact"],
+        "lag_seconds": lag["lag_seconds"],
+        "in_flight": whole["in_flight"],
+        "delivered": group.delivered,
+        "ack_timeout": told.ack_timeout_ms / 1_000,
+        "max_attempts": told.max_attempts,
+        "backoff": [step_ms / 1_000 for step_ms in told.backoff_ms],
+        "expiry": group.session.expiry_s,
+        "rate": group.keeping.rate or 0.0,
+    }
+    if group.left_ms:
+        view["left_at"] = time_text(group.left_ms)
     return view
 
 

@@ -53,7 +53,7 @@ def test_bytes_of_all_sessions_together() -> None:
 
 
 def test_a_session_that_is_taken_over_counts_once() -> None:
-    rig = Rig()
+    rig = Rig(config(group_expiry_ms=0))
     for _ in range(3):
         rig.lasting("a").subscribe("t", "$share/g/t")
         assert _quota(rig).count == 2

@@ -8,10 +8,10 @@ from server.codec import wire
 from server.codec.packets import Publish, Unsubscribe
 from server.config import Sessions
 from server.delivery.leases import Leases
+from server.delivery.pace import Paces
 from server.delivery.replay import TURN_RESENDS
 from server.delivery.rota import SHOWN_FIRST
 from server.delivery.shared import KEY_PREFIX, Group
-from server.delivery.terms import UNSAID
 from shards.store import Table
 from tests.support.clock import RigClock
 from tests.support.rig import Peer, Rig, config
@@ -163,7 +163,7 @@ def test_the_group_lives_while_an_away_session_holds_it() -> None:
 
 
 def test_it_ends_with_its_last_member() -> None:
-    rig = Rig()
+    rig = Rig(config(group_expiry_ms=0))
     (a,) = _members(rig, "a")
     _send(rig, "1")
     assert a.payloads() == ["1"]
@@ -182,7 +182,7 @@ def test_it_ends_with_its_last_member() -> None:
 
 
 def test_an_expired_session_leaves_its_groups() -> None:
-    rig = Rig()
+    rig = Rig(config(group_expiry_ms=0))
     (a,) = _members(rig, "a", expiry=5)
     a.drop()
     rig.pass_ms(6_000)
@@ -561,7 +561,7 @@ def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
 def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() -> None:
     """Counted in comparisons of flights, not in seconds."""
     session = Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535)
-    group = Group(session, set(), _no, Leases(RigClock(0)), Sessions(), UNSAID)
+    group = Group(session, set(), _no, Leases(RigClock(0)), Sessions(), Paces(float))
     flights = [Counted(n + 1, Position(n << 48), 0, 1) for n in range(3_000)]
     Counted.compared = 0
     for flight in flights:
@@ -590,7 +590,7 @@ class Counted(Flight):
 
 @pytest.mark.parametrize("survivors", [0, 99])
 def test_what_the_last_persistent_member_holds_is_its_own_though_others_stay(survivors: int) -> None:
-    rig = Rig()
+    rig = Rig(config(group_expiry_ms=0))
     (a,) = _members(rig, "a")
     _send(rig, "job")
     assert a.payloads() == ["job"]

@@ -64,7 +64,7 @@ def test_terms_are_read() -> None:
         ("max_attempts", "0", {"max_attempts": 5}, "from 1 to 5"),
         ("backoff", "", {}, "is no duration"),
         ("backoff", "1s,,2s", {}, "is no duration"),
-        ("backoff", ",".join(["1s"] * 33), {}, "at most 32"),
+        ("backoff", ",".join(["1s"] * 33), {}, "1 to 32 steps"),
         ("backoff", "1s,3651d", {}, "no step above"),
         ("expiry", "8d", {}, "at most 604800 s"),
         ("expiry", "x", {}, "is no duration"),

@@ -48,7 +48,7 @@ async def test_a_group_stands_among_the_sessions(server: Running) -> None:
             {"client_id": "w1", "connected": True, "qos": 1, "in_flight": 3},
             {"client_id": "w2", "connected": False, "qos": 1, "in_flight": 0},
         ],
-        "expiry_s": 3_600,
+        "expiry_s": 86_400,
         "subscriptions": [{"filter": "a/#", "qos": 2, "since": START}],
         "lag_messages": 0,
         "lag_messages_is_exact": True,
@@ -119,14 +119,18 @@ async def test_a_group_set_back_is_so_after_a_restart(
         assert link.topics == ["a/1"]
 
 
-async def test_a_group_cannot_be_deleted_and_goes_with_its_last_session(server: Running) -> None:
-    await server.connect("w", TEXT)
-    assert (await server.call("DELETE", PATH, status=409)).slug == "wrong-state"
-    await server.call("GET", PATH)
-    await server.call("DELETE", f"{SESSIONS}/w", status=204)
-    for method, path, body in (("GET", PATH, None), ("DELETE", PATH, None), ("POST", PATH, {"from": "1h"})):
-        path = f"{path}:replay" if body else path
-        assert (await server.call(method, path, body, status=404)).slug == "not-found"
+async def test_a_group_is_not_deleted_as_a_session_and_with_no_expiry_goes_with_the_last_one(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    at_once = replace(config, sessions=replace(config.sessions, group_expiry_ms=0))
+    async with running(tmp_path, at_once, clock) as server:
+        await server.connect("w", TEXT)
+        assert (await server.call("DELETE", PATH, status=409)).slug == "wrong-state"
+        await server.call("GET", PATH)
+        await server.call("DELETE", f"{SESSIONS}/w", status=204)
+        for method, body in (("GET", None), ("DELETE", None), ("POST", {"from": "1h"})):
+            path = f"{PATH}:replay" if body else PATH
+            assert (await server.call(method, path, body, status=404)).slug == "not-found"
 
 
 async def test_what_nobody_may_subscribe_to_is_no_lag(

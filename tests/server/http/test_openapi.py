@@ -17,7 +17,15 @@ from server.http.values import shapes
 from ..conftest import NDJSON, Running
 
 ROOT = Path(__file__).parents[3]
-SAMPLES = {"id": "0" * 32, "start": "0", "n": "0", "client_id": "nobody", "name": "nightly", "key": "k"}
+SAMPLES = {
+    "group": "g",
+    "id": "0" * 32,
+    "start": "0",
+    "n": "0",
+    "client_id": "nobody",
+    "name": "nightly",
+    "key": "k",
+}
 
 
 def routes_of(server: Running) -> list[tuple[str, str, Call | None]]:

@@ -1,0 +1,91 @@
+"""How fast a group is given messages: so many a second at most, whoever its members are.
+
+A bucket that fills at the rate and holds a tenth of a second of it, one message at least:
+
+    rate 0.5     a message, and the next one 2 s later
+    rate 100     10 at once, then 100 a second, some 5 in each go
+
+A group whose bucket is empty falls behind, as one does whose members have no room, and is woken when it is
+half full again: one message at a time would cost a turn each. Where it stands is not stored: after a start
+it is full.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from .subscriber import Subscriber
+
+BURST_S = 0.1
+WHOLE = 1.0 - 1e-6
+"""What counts as one: sums of parts fall short by a little."""
+NEVER = float("inf")
+
+
+class Pace:
+    """One group's bucket."""
+
+    __slots__ = ("_at_s", "_burst", "_mono", "_rate", "_tokens")
+
+    def __init__(self, rate: float, mono: Callable[[], float]) -> None:
+        """`rate`: messages a second, above 0. `mono`: s of a clock that only elapses."""
+        self._rate = rate
+        self._burst = self._tokens = max(1.0, rate * BURST_S)
+        self._mono = mono
+        self._at_s = mono()
+
+    @property
+    def has_token(self) -> bool:
+        """Whether a message may be given now."""
+        if self._tokens < WHOLE:
+            now_s = self._mono()
+            self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate)
+            self._at_s = now_s
+        return self._tokens >= WHOLE
+
+    def spend(self) -> None:
+        """One has been given."""
+        if self._tokens >= self._burst:
+            self._at_s = self._mono()  # what is full does not fill
+        self._tokens -= 1.0
+
+    @property
+    def wake_s(self) -> float:
+        """When it is worth while to go on, s of that clock."""
+        return self._at_s + (max(1.0, self._burst / 2) - self._tokens) / self._rate
+
+
+class Paces:
+    """Who waits for its bucket, each once: bounded with the groups."""
+
+    def __init__(self, mono: Callable[[], float]) -> None:
+        self._mono = mono
+        self._heap: list[tuple[float, int, Subscriber]] = []
+        self._waiting: set[Subscriber] = set()
+        self._numbers = count()
+
+    def of(self, rate: float | None) -> Pace | None:
+        """A bucket for a rate; None: as fast as can be."""
+        return Pace(rate, self._mono) if rate else None
+
+    def wait(self, group: Subscriber, pace: Pace) -> None:
+        """The group wants to be woken when it may go on."""
+        if group not in self._waiting:
+            self._waiting.add(group)
+            heappush(self._heap, (pace.wake_s, next(self._numbers), group))
+
+    def due(self) -> list[Subscriber]:
+        """Those who are to be woken now."""
+        found: list[Subscriber] = []
+        if not self._heap:
+            return found
+        now_s = self._mono()
+        while self._heap and self._heap[0][0] <= now_s:
+            group = heappop(self._heap)[2]
+            self._waiting.discard(group)
+            found.append(group)
+        return found
+
+    def wait_s(self) -> float:
+        """Seconds until somebody is to be woken."""
+        return max(0.001, self._heap[0][0] - self._mono()) if self._heap else NEVER

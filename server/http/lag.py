@@ -1,0 +1,71 @@
+"""How far a session or group is behind, and what sets it back.
+
+It is counted on the timeline: the stored messages between its read position and the horizon that its
+subscriptions match. A bounded number of rows is looked at; beyond that `lag_messages` is what was found so
+far and `lag_messages_is_exact` false. `lag_seconds` is the age of the first message that it has not read: who
+has nothing to read is not behind.
+"""
+
+from itertools import islice
+
+import msgspec
+
+from shards.record import addressee_of, is_stub, topic_of
+from timeline.position import Position, at_of, before
+
+from ..delivery.router import Router
+from ..delivery.subscriber import Subscriber
+from ..times import TimeError, parse_delay, parse_deliver_at
+from .timeline import Timeline
+from .values import shapes
+from .values.bodies import FieldError
+from .values.scalars import Since
+
+
+class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
+    """The body of `:replay`: an instant, or a duration back from now."""
+
+    since: Since
+
+
+REWIND = msgspec.json.Decoder(Rewind)
+
+
+def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows: int) -> shapes.Lag:
+    """How far the session is behind the horizon, looking at so many rows at most."""
+    session, horizon = subscriber.session, timeline.horizon.position
+    start = Position(max(session.read_at(horizon), timeline.directory.floor - 1) + 1)
+    first: Position | None = None
+    count = looked = 0
+    if session.subscriptions and start <= horizon:
+        structures = timeline.structures_of(session.subscriptions)
+        rows = timeline.reader.read(start, Position(horizon + 1), structures)
+        for place, _, value in islice(rows, look_rows):
+            looked += 1
+            if not is_stub(value) and _is_wanted(router, subscriber, place, value):
+                count += 1
+                first = first or place
+    is_exact = looked < look_rows
+    unread = first or (start if not is_exact else None)
+    lag_ms = 0 if unread is None else max(0, timeline.horizon.clock_ms - at_of(unread))
+    return {"lag_messages": count, "lag_messages_is_exact": is_exact, "lag_seconds": lag_ms / 1_000}
+
+
+def _is_wanted(router: Router, subscriber: Subscriber, place: Position, value: bytes) -> bool:
+    found = router.route(topic_of(value)).get(subscriber, ())
+    addressee = addressee_of(value)
+    is_theirs = not addressee or addressee == subscriber.session.client_id.encode()
+    return is_theirs and any(s.since < place for s in found)
+
+
+def position_of(text: str, now_ms: int) -> Position:
+    """The bound before an instant, or before a duration back from now. Raises FieldError."""
+    try:
+        return before(parse_deliver_at(text))
+    except TimeError as error:
+        if text[4:5] == "-":
+            raise FieldError("from", str(error)) from None
+    try:
+        return before(max(0, now_ms - parse_delay(text)))
+    except TimeError:
+        raise FieldError("from", "must be an RFC 3339 time, or how far back: PT1H, 90s") from None

@@ -1,0 +1,247 @@
+"""`/v1/groups`: those who divide the messages of a filter among them, `$share/{group}/{filter}` to MQTT.
+
+A group is there from its first member on, or when it is made here, ahead of any; with nobody in it it keeps
+its place (server/delivery/shared.py). Made again it is changed in place: what the body leaves out is as the
+server's settings have it. One name may have several filters; each is a group of its own, and what is done to
+the name is done to all of them, unless `filter` names one.
+
+A key sees the groups whose members have all connected with it, or that it made; one with the scope admin all.
+
+How far one is behind is counted as for a session (../lag.py), in a list over fewer rows. What changes many
+does so in steps, each a decision of the writer.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+
+from shards.commit import Commit
+from timeline.filters import parse_share
+
+from ...clock import Clock
+from ...delivery.broker import Broker, TooManyGroups
+from ...delivery.router import Router
+from ...delivery.shared import Group
+from ...writer import Ask
+from ..access import Rights, owns, rights_of
+from ..answers import asked, json_answer
+from ..calls import READ, WRITES, Gives, described
+from ..lag import REWIND, Rewind, lag_of, position_of
+from ..problems import Problem
+from ..requests import body_of, limit_of
+from ..timeline import Timeline
+from ..turns import Turns
+from ..values import shapes
+from ..values.group_body import GroupRequest, terms_of, text_of
+from ..values.scalars import LIMIT_DEFAULT, PAGED, Filter, Location
+from ..values.views import group_view
+
+LOOK_ROWS = 10_000
+LIST_LOOK_ROWS = 1_000
+STEP_GROUPS = 250
+ONE = "/v1/groups/{group}"
+FILTERED = {"filter": Filter}
+
+_GROUP = msgspec.json.Decoder(GroupRequest)
+Groups = list[Group]
+Change = Callable[[Commit, Group], bool]
+"""In the writer; False: the group is to be taken in hand once more."""
+
+
+class GroupRoutes:
+    """The routes."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        turns: Turns,
+        router: Router,
+        broker: Broker,
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._timeline = timeline
+        self._turns = turns
+        self._router = router
+        self._broker = broker
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/groups", self.list),
+            web.get(ONE, self.get),
+            web.put(ONE, self.put),
+            web.delete(ONE, self.delete),
+            web.post("/v1/groups/{group}:pause", self.pause),
+            web.post("/v1/groups/{group}:resume", self.resume),
+            web.post("/v1/groups/{group}:replay", self.replay),
+        ]
+
+    @described("Groups, and how far each has read", READ, Gives(200, shapes.GroupPage), query=PAGED)
+    async def list(self, request: web.Request) -> web.Response:
+        rights = rights_of(request)
+        return await self._page(request, (group for group in self._broker.groups if _is_own(group, rights)))
+
+    @described(
+        "The groups of a name, one for each filter",
+        READ,
+        Gives(200, shapes.GroupPage),
+        query=PAGED | FILTERED,
+        problems=("not-found",),
+    )
+    async def get(self, request: web.Request) -> web.Response:
+        return await self._page(request, self._found(request))
+
+    @described(
+        "Make a group ahead of any member, or change its terms",
+        READ,
+        Gives(201, shapes.Group, {"Location": Location}),
+        Gives(200, shapes.Group, said="it was there"),
+        body=GroupRequest,
+        problems=WRITES,
+    )
+    async def put(self, request: web.Request) -> web.Response:
+        name, rights = request.match_info["group"], rights_of(request)
+        wish = await body_of(request, _GROUP)
+        broker, config = self._broker, self._broker.config
+        text = text_of(name, wish.filter, config)
+        terms, keeping = terms_of(wish, config)
+
+        def make(commit: Commit) -> tuple[Group | None, bool]:
+            known = broker.groups.get(text)
+            if known is not None and not _is_own(known, rights):
+                return None, False
+            if not broker.may_ask(wish.filter, rights, is_lasting=True):
+                return None, False
+            return broker.open_group(commit, text, terms, keeping, rights), known is None
+
+        try:
+            group, is_new = await asked(self._ask, make)
+        except TooManyGroups as error:
+            raise Problem("over-quota", str(error)) from None
+        if group is None:
+            raise Problem("forbidden", f"the filter {wish.filter[:128]!r} is not to be asked for here")
+        await self._turns.of(request).begin()
+        answer = json_answer(self._view(group, LOOK_ROWS), 201 if is_new else 200)
+        if is_new:
+            where, which = quote(name, safe=""), quote(wish.filter, safe="")
+            answer.headers["Location"] = f"/v1/groups/{where}?filter={which}"
+        return answer
+
+    @described(
+        "End a group; who holds it no longer subscribes to it",
+        READ,
+        Gives(204),
+        query=FILTERED,
+        problems=("not-found", *WRITES),
+    )
+    async def delete(self, request: web.Request) -> web.Response:
+        await self._change(request, self._broker.end_group)
+        return web.Response(status=204)
+
+    @described(
+        "Send its members nothing; its place stays",
+        READ,
+        Gives(200, shapes.GroupPage),
+        query=FILTERED,
+        problems=("not-found", *WRITES),
+    )
+    async def pause(self, request: web.Request) -> web.Response:
+        return await self._pause(request, is_paused=True)
+
+    @described(
+        "Go on where it was paused",
+        READ,
+        Gives(200, shapes.GroupPage),
+        query=FILTERED,
+        problems=("not-found", *WRITES),
+    )
+    async def resume(self, request: web.Request) -> web.Response:
+        return await self._pause(request, is_paused=False)
+
+    @described(
+        "Set its read position back",
+        READ,
+        Gives(200, shapes.GroupPage),
+        query=FILTERED,
+        body=Rewind,
+        problems=("not-found", *WRITES),
+    )
+    async def replay(self, request: web.Request) -> web.Response:
+        """It never moves forward."""
+        self._found(request)
+        wish = await body_of(request, REWIND)
+        place = position_of(wish.since, self._clock.wall_ms())
+
+        def rewind(commit: Commit, group: Group) -> bool:
+            self._broker.rewind(commit, group, place)
+            return True
+
+        return await self._page(request, await self._change(request, rewind))
+
+    # -- leaves
+
+    async def _pause(self, request: web.Request, *, is_paused: bool) -> web.Response:
+        def pause(commit: Commit, group: Group) -> bool:
+            self._broker.pause_group(commit, group, is_paused=is_paused)
+            return True
+
+        return await self._page(request, await self._change(request, pause))
+
+    async def _change(self, request: web.Request, change: Change) -> Groups:
+        """Change those that the request names, a step at a time, if they are still there and of who asks."""
+        rights, left = rights_of(request), self._found(request)
+        changed: Groups = []
+
+        def step(commit: Commit) -> None:
+            for group in left[:STEP_GROUPS]:
+                is_there = self._broker.groups.get(group.text) is group
+                if is_there and _is_own(group, rights) and not change(commit, group):
+                    return  # it alone is a step's work
+                left.remove(group)
+                changed.append(group)
+
+        while left:
+            await asked(self._ask, step)
+        return changed
+
+    def _found(self, request: web.Request) -> Groups:
+        """Those that the request names, of who asks. Raises Problem."""
+        name, rights = request.match_info["group"], rights_of(request)
+        topic_filter = request.query.get("filter")
+        found = [
+            group
+            for group in self._broker.groups
+            if parse_share(group.text)[0] == name
+            and topic_filter in (None, parse_share(group.text)[1])
+            and _is_own(group, rights)
+        ]
+        if not found:
+            raise Problem("not-found", f"there is no group {name[:128]!r}")
+        return found
+
+    async def _page(self, request: web.Request, groups: Iterable[Group]) -> web.Response:
+        limit = limit_of(request) if "limit" in request.query else LIMIT_DEFAULT
+        cursor, rights = request.query.get("cursor", ""), rights_of(request)
+        texts = sorted(group.text for group in groups if group.text > cursor)
+        views, turn = [], self._turns.of(request)
+        for text in islice(texts, limit):
+            await turn.begin()
+            group = self._broker.groups.get(text)
+            if group is not None and _is_own(group, rights):
+                views.append(self._view(group, LIST_LOOK_ROWS if len(texts) > 1 else LOOK_ROWS))
+        page: shapes.GroupPage = {"groups": views, "next": texts[limit - 1] if len(texts) > limit else None}
+        return json_answer(page)
+
+    def _view(self, group: Group, look_rows: int) -> shapes.Group:
+        lag = lag_of(group, self._timeline, self._router, look_rows)
+        return group_view(group, lag, self._timeline.horizon.position)
+
+
+def _is_own(group: Group, rights: Rights | None) -> bool:
+    """Whether the group is there for who asks."""
+    return owns(rights, group.owners)

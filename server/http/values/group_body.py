@@ -1,0 +1,55 @@
+"""One request to make a group, or to change one: what its members' SUBSCRIBE could say as well.
+
+    {"filter": "jobs/#", "ack_timeout": "30s", "max_attempts": 5, "backoff": ["1s", "30s"], "rate": 20}
+
+What is left out is as the server's settings have it.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from timeline.filters import FilterError, levels_of, share_text
+from timeline.session import Terms
+
+from ...config import Config
+from ...delivery.terms import Keeping, TermsError, read_keeping, read_terms
+from .bodies import FieldError
+from .scalars import Delay, Filter
+
+
+class GroupRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A group as sent; types only."""
+
+    filter: Filter
+    ack_timeout: Delay | None = None
+    max_attempts: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    backoff: list[Delay] | None = None
+    expiry: Delay | None = None
+    rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
+def text_of(name: str, topic_filter: str, config: Config) -> str:
+    """What members subscribe to. Raises FieldError."""
+    try:
+        text = share_text(name, topic_filter)
+    except FilterError as error:
+        where = "group" if "the group" in str(error) and "missing" not in str(error) else "filter"
+        raise FieldError(where, str(error)) from None
+    levels = config.limits.topic_levels
+    if levels_of(topic_filter.encode()) > levels:
+        raise FieldError("filter", f"has more than {levels} levels, limits.topic_levels")
+    return text
+
+
+def terms_of(wish: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
+    """Raises FieldError."""
+
+    def said(name: str) -> str | float | list[str | float] | None:
+        value: str | float | list[str | float] | None = getattr(wish, name)
+        return value
+
+    try:
+        return read_terms(said, config), read_keeping(said, config)
+    except TermsError as error:
+        raise FieldError(error.name, error.detail) from None

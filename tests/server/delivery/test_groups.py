@@ -1,0 +1,353 @@
+"""Groups that stay with nobody there: over starts and kills, for a time, with somebody's rights."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server.delivery.broker import TooManyGroups
+from server.delivery.shared import Group
+from server.delivery.terms import Keeping
+from shards import keys
+from shards.commit import Commit
+from shards.recover import format_of
+from shards.store import Table
+from shards.tables import FORMAT_OF_GROUPS, META_RETRIES, encode_row, group_of
+from shards.verify import verify_tables
+from tests.support.keyed import Keyed
+from tests.support.rig import START_MS, Peer, Rig, config
+from timeline.session import Terms
+
+TEXT = "$share/workers/jobs/#"
+KEY = keys.GROUP_PREFIX.encode() + TEXT.encode()
+DAY_MS = 86_400_000
+
+
+def joined(rig: Rig, name: str = "w", **asked: str) -> Peer:
+    """A worker without a session of its own."""
+    worker = rig.connected(name)
+    said = tuple((key.replace("_", "-"), value) for key, value in asked.items())
+    assert worker.subscribe(TEXT, qos=1, user_properties=said) == (1,)
+    return worker
+
+
+def scheduled(rig: Rig, *payloads: str, after: str = "60s") -> None:
+    publisher = rig.connected("publisher")
+    for payload in payloads:
+        assert publisher.publish1("jobs/x", payload, user_properties=(("deliver-in", after),)).reason == 0
+    publisher.disconnect()
+
+
+def found(rig: Rig) -> Group | None:
+    return rig.core.groups.get(TEXT)
+
+
+def expire(rig: Rig) -> int:
+    """What housekeeping does."""
+    groups = rig.core.groups
+    return rig.core.broker.end_expired([group for group in groups if groups.is_over(group)])
+
+
+def asked(rig: Rig, decide: Callable[[Commit], object]) -> None:
+    rig.core.broker.submit(decide, lambda is_durable: None)
+    rig.pump()
+
+
+def changed_row(rig: Rig, row: bytes) -> None:
+    asked(rig, lambda commit: commit.row(Table.SESSIONS, KEY, row))
+
+
+@pytest.mark.parametrize("how", ["stays", "restart", "crash"])
+def test_what_falls_due_while_all_workers_are_away_is_the_next_ones(how: str) -> None:
+    rig = Rig()
+    workers = [joined(rig, f"w{n}") for n in range(3)]
+    scheduled(rig, "1", "2", "3", "4")
+    for worker in workers:
+        worker.drop()
+    if how != "stays":
+        getattr(rig, how)()
+    rig.pass_ms(120_000)
+    assert [s.session.client_id for s in rig.core.sessions] == []
+    worker = joined(rig, "new")
+    assert sorted(worker.take_all()) == ["1", "2", "3", "4"]
+    scheduled(rig, "5")
+    rig.pass_ms(120_000)
+    assert worker.take_all() == ["5"]
+
+
+def test_a_group_is_durable_when_its_suback_comes() -> None:
+    rig = Rig()
+    joined(rig)
+    rig.crash()
+    group = found(rig)
+    assert group is not None
+    assert not group.members
+    assert group.left_ms == START_MS
+    scheduled(rig, "1", after="0s")
+    assert joined(rig).take_all() == ["1"]
+
+
+def test_suback_waits_for_the_store() -> None:
+    rig = Rig()
+    worker = rig.connected("w")
+    rig.is_held = True
+    worker.subscribe(TEXT, pump=False)
+    rig.pump()
+    assert worker.inbox == []
+    rig.is_held = False
+    rig.pump()
+    assert len(worker.inbox) == 1
+
+
+def test_terms_and_what_else_was_said_are_kept() -> None:
+    rig = Rig()
+    joined(rig, ack_timeout="30s", max_attempts="3", backoff="1s,5s", expiry="2h", rate="5").drop()
+    rig.crash()
+    group = found(rig)
+    assert group is not None
+    assert group.terms == Terms(30_000, 3, (1_000, 5_000))
+    assert group.keeping == Keeping(7_200, 5.0)
+    assert group.session.expiry_s == 7_200
+
+
+def test_terms_of_a_session_are_kept() -> None:
+    rig = Rig()
+    rig.lasting("s").subscribe("a", user_properties=(("max-attempts", "3"),))
+    rig.crash()
+    known = rig.core.sessions.get("s")
+    assert known is not None
+    assert known.session.subscriptions["a"].terms == Terms(max_attempts=3)
+
+
+def test_what_was_changed_from_outside_is_not_what_a_member_once_said() -> None:
+    rig = Rig()
+    rig.lasting("s").subscribe(TEXT, user_properties=(("max-attempts", "3"),))
+    asked(rig, lambda commit: rig.core.broker.open_group(commit, TEXT, Terms(max_attempts=9)))
+    rig.crash()
+    group = found(rig)
+    assert group is not None
+    assert (group.terms.max_attempts, len(group.members)) == (9, 1)
+
+
+@pytest.mark.parametrize("goes", ["unsubscribes", "is ended"])
+def test_it_ends_with_its_rows_when_the_last_holder_gives_it_up(goes: str) -> None:
+    rig = Rig()
+    first, last = joined(rig, "a"), joined(rig, "b")
+    assert first.unsubscribe(TEXT) == (0,)
+    group = found(rig)
+    assert group is not None
+    if goes == "unsubscribes":
+        assert last.unsubscribe(TEXT) == (0,)
+    else:
+        rig.core.groups.end(group)
+        asked(rig, lambda commit: None)
+    assert found(rig) is None
+    assert len(rig.core.router) == 0
+    for table in (Table.SESSIONS, Table.CURSORS):
+        assert rig.store.get(table, KEY) is None
+    rig.crash()
+    assert found(rig) is None
+
+
+def test_unsuback_waits_until_the_end_is_durable() -> None:
+    rig = Rig()
+    worker = joined(rig)
+    worker.unsubscribe(TEXT)
+    rig.crash()
+    assert found(rig) is None
+
+
+def test_it_is_gone_with_its_rows_when_its_time_has_come() -> None:
+    rig = Rig()
+    worker = joined(rig, expiry="1h")
+    rig.pass_ms(2 * 3_600_000)
+    assert expire(rig) == 0, "somebody is there"
+    worker.drop()
+    rig.pass_ms(3_000_000)
+    joined(rig).drop()
+    rig.pass_ms(3_000_000)
+    assert expire(rig) == 0, "somebody was there"
+    rig.pass_ms(700_000)
+    assert expire(rig) == 1
+    asked(rig, lambda commit: None)
+    assert found(rig) is None
+    assert rig.store.get(Table.SESSIONS, KEY) is None
+    assert rig.store.get(Table.CURSORS, KEY) is None
+
+
+def test_its_time_counts_running_time_over_a_start() -> None:
+    rig = Rig()
+    joined(rig, expiry="1h").drop()
+    rig.pass_ms(1_800_000)
+    rig.restart()
+    rig.clock.now_ms += 30 * DAY_MS
+    rig.crash()
+    group = found(rig)
+    assert group is not None
+    assert expire(rig) == 0
+    rig.pass_ms(1_900_000)
+    assert expire(rig) == 1
+
+
+def test_it_stays_as_long_as_a_session_that_holds_it() -> None:
+    rig = Rig()
+    holder = rig.lasting("s", expiry=7_200)
+    holder.subscribe(TEXT, user_properties=(("expiry", "1s"),))
+    holder.drop()
+    rig.pass_ms(3_600_000)
+    assert expire(rig) == 0
+    rig.pass_ms(3_700_000)
+    assert rig.core.broker.end_expired(list(rig.core.sessions)) == 1
+    assert expire(rig) == 1
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_with_no_expiry_it_is_as_persistent_as_its_members(persistent: bool) -> None:
+    rig = Rig()
+    worker = rig.lasting("w") if persistent else rig.connected("w")
+    worker.subscribe(TEXT, user_properties=(("expiry", "0"),))
+    worker.drop()
+    assert (found(rig) is not None) == persistent
+    rig.crash()
+    assert (found(rig) is not None) == persistent
+    if persistent:
+        rig.connected("w", clean=True)
+        assert found(rig) is None
+
+
+def test_a_setting_that_says_0_now_ends_what_nobody_holds() -> None:
+    rig = Rig()
+    joined(rig).drop()
+    rig.crash(settings=config(group_expiry_ms=0))
+    assert found(rig) is None
+    rig.pump()
+    assert rig.store.get(Table.SESSIONS, KEY) is None
+
+
+def test_the_batch_with_the_first_row_raises_the_format() -> None:
+    rig = Rig()
+    assert format_of(rig.store) == 1
+    rig.lasting("s").subscribe("a")
+    assert format_of(rig.store) == 1
+    joined(rig)
+    assert format_of(rig.store) == FORMAT_OF_GROUPS
+
+
+def test_a_group_of_an_older_program_stays_and_has_a_row_from_then_on() -> None:
+    rig = Rig()
+    rig.lasting("s").subscribe(TEXT)
+    asked(rig, lambda commit: commit.row(Table.SESSIONS, KEY, None))
+    rig.core.cursors._is_last = True  # what is dirty goes with the next batch, as at a stop
+    rig.crash()
+    group = found(rig)
+    assert group is not None
+    assert [member.session.client_id for member in group.members] == ["s"]
+    rig.core.cursors.recover()
+    asked(rig, lambda commit: None)
+    assert rig.store.get(Table.SESSIONS, KEY) is not None
+
+
+def test_a_row_that_cannot_be_read_is_passed_over_and_verify_says_so() -> None:
+    rig = Rig()
+    joined(rig)
+    assert verify_tables(rig.store) == []
+    row = rig.store.get(Table.SESSIONS, KEY) or b""
+    changed_row(rig, row.replace(b"jobs", b"jo\xc4s"))
+    assert [damage.bad for damage in verify_tables(rig.store)] == [[KEY]]
+    rig.crash()
+    assert found(rig) is None
+    assert rig.core.sessions.unreadable == 1
+
+
+def test_a_row_says_who_was_its_last_member(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path)
+    rig.add("app")
+    worker = rig.come("app", "w1")
+    worker.subscribe(TEXT)
+    worker.drop()
+    group = found(rig)
+    assert group is not None
+    assert (group.owner, group.client, group.owners) == ("app", "w1", frozenset(("app",)))
+    rig.core.cursors.recover()
+    asked(rig, lambda commit: None)
+    row = group_of(rig.store.get(Table.SESSIONS, KEY) or b"")
+    assert (row.owner, row.client) == ("app", "w1")
+    assert encode_row(row) == rig.store.get(Table.SESSIONS, KEY)
+
+
+def test_no_more_groups_than_limits_say() -> None:
+    rig = Rig(config(groups=2))
+    peer = rig.connected("c")
+    assert peer.subscribe("$share/a/t", "$share/b/t") == (2, 2)
+    assert peer.subscribe("$share/c/t", "t") == (0x97, 2)
+    assert peer.subscribe("$share/a/t") == (2,), "it is there"
+    assert rig.core.groups.refused == 1
+
+    def open_group(commit: Commit) -> None:
+        with pytest.raises(TooManyGroups):
+            rig.core.broker.open_group(commit, "$share/c/t")
+
+    asked(rig, open_group)
+    peer.unsubscribe("$share/a/t")
+    assert peer.subscribe("$share/c/t") == (2,)
+
+
+def test_no_more_bytes_of_their_filters_than_limits_say() -> None:
+    rig = Rig(config(subscription_bytes=100))
+    assert rig.connected("a").subscribe("$share/g/" + "t" * 60) == (2,)
+    assert rig.connected("b").subscribe("$share/h/" + "t" * 60) == (0x97,)
+
+
+@pytest.mark.parametrize("text", ["$share//t", "$share/a+b/t", "$share/#/t", "$share/g/", "$share/g"])
+def test_bad_names_are_refused(text: str) -> None:
+    assert Rig().connected("c").subscribe(text) == (0x8F,)
+
+
+def test_it_may_what_its_last_member_might_also_after_a_start(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path)
+    rig.add("app", subscribe=["jobs/%c/#"])
+    worker = rig.come("app", "w1")
+    assert worker.subscribe("$share/workers/jobs/w1/#") == (2,)
+    worker.drop()
+    rig.core.cursors.recover()
+    asked(rig, lambda commit: None)
+    for _ in range(2):
+        (group,) = rig.core.groups
+        assert group.is_restricted
+        assert group.rights is not None
+        assert group.rights.may_subscribe("jobs/w1/#")
+        assert not group.rights.may_subscribe("jobs/w2/#")
+        rig.crash()
+
+
+def test_a_group_that_its_key_may_not_ask_for_any_more_ends(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path)
+    rig.add("app", subscribe=["jobs/#"])
+    worker = rig.come("app", "w1")
+    assert worker.subscribe(TEXT) == (2,)
+    worker.drop()
+    rig.change("app", "jobs/#", "else/#")
+    assert found(rig) is None
+
+
+def test_a_group_of_a_key_that_is_revoked_is_kept_for_the_next_of_its_name(tmp_path: Path) -> None:
+    rig = Keyed(tmp_path)
+    rig.add("app")
+    worker = rig.come("app", "w1")
+    worker.subscribe(TEXT)
+    worker.drop()
+    rig.revoke("app")
+    group = found(rig)
+    assert group is not None
+    assert not group.may_receive(b"jobs/x")
+    rig.add("app")
+    assert group.may_receive(b"jobs/x")
+
+
+def test_a_store_that_gets_its_format_by_a_group_finds_its_retries_by_message() -> None:
+    """None was there before, so none is missing."""
+    rig = Rig()
+    joined(rig)
+    assert rig.store.get(Table.META, META_RETRIES) == b""
+    rig.crash()
+    assert rig.store.get(Table.META, META_RETRIES) == b""

@@ -1,0 +1,139 @@
+"""How fast a group is given messages, and what is not given while it is paused."""
+
+import pytest
+
+from server.delivery.pace import NEVER, Pace, Paces
+from shards.commit import Commit
+from tests.support.rig import Peer, Rig
+
+TEXT = "$share/g/t"
+
+
+class Hand:
+    """A clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 5.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0.5, 1), (1.0, 1), (10.0, 1), (100.0, 10), (2_000.0, 200)])
+def test_a_bucket_gives_no_more_than_its_burst_and_then_its_rate(rate: float, burst: int) -> None:
+    clock = Hand()
+    pace = Pace(rate, clock)
+    given = 0
+    for second in range(1, 21):
+        until = 5.0 + second
+        while clock.now_s < until:
+            while pace.has_token:
+                pace.spend()
+                given += 1
+            assert pace.wake_s > clock.now_s
+            clock.now_s = min(until, pace.wake_s)
+        assert given <= burst + rate * second + 1e-6
+    assert given >= rate * 20 - burst
+
+
+def test_a_full_bucket_saves_nothing_up() -> None:
+    clock = Hand()
+    pace = Pace(10.0, clock)
+    clock.now_s += 1_000
+    pace.spend()
+    assert not pace.has_token
+    clock.now_s += 0.11
+    assert pace.has_token
+
+
+def test_who_waits_is_woken_once_and_not_before() -> None:
+    clock = Hand()
+    paces = Paces(clock)
+    assert (paces.of(None), paces.of(0.0)) == (None, None)
+    pace = paces.of(1.0)
+    assert pace is not None
+    group = object()
+    pace.spend()
+    for _ in range(3):
+        paces.wait(group, pace)  # type: ignore[arg-type]
+    assert paces.wait_s() == 1.0
+    assert paces.due() == []
+    clock.now_s += 1.0
+    assert paces.due() == [group]
+    assert (paces.due(), paces.wait_s()) == ([], NEVER)
+
+
+def sent(rig: Rig, count: int) -> None:
+    publisher = rig.connected("publisher")
+    for n in range(count):
+        publisher.publish("t", f"{n}", 1)
+    publisher.disconnect()
+    rig.pump()
+
+
+def passed(rig: Rig, seconds: int) -> None:
+    """In steps as short as those of a server that wakes when it is time."""
+    for _ in range(10 * seconds):
+        rig.pass_ms(100)
+
+
+def worker(rig: Rig, name: str, **said: str) -> Peer:
+    peer = rig.connected(name)
+    peer.subscribe(TEXT, qos=1, user_properties=tuple(said.items()))
+    return peer
+
+
+def test_a_group_is_given_so_many_a_second_whoever_its_members_are() -> None:
+    rig = Rig()
+    members = [worker(rig, name, rate="2") for name in "ab"]
+    sent(rig, 20)
+    got: list[str] = []
+    for second in range(1, 11):
+        passed(rig, 1)
+        got += [payload for member in members for payload in member.take_all()]
+        assert 2 * second - 1 <= len(got) <= 2 * second + 1
+    assert sorted(got, key=int) == list(map(str, range(len(got))))
+    rig.crash()
+    member = worker(rig, "c")
+    passed(rig, 1)
+    assert len(member.take_all()) <= 3, "the rate is kept"
+    member.subscribe(TEXT, qos=1, user_properties=(("rate", "0"),))
+    passed(rig, 1)
+    assert set(member.take_all()) | set(got) | {"17", "18", "19"} >= set(map(str, range(20)))
+
+
+def test_what_comes_again_counts_too() -> None:
+    rig = Rig()
+    first = worker(rig, "a", rate="1")
+    sent(rig, 4)
+    passed(rig, 4)
+    assert len(first.publishes()) == 4
+    first.disconnect()
+    second = worker(rig, "b")
+    assert len(second.take_all()) <= 1
+    passed(rig, 2)
+    assert len(second.take_all()) <= 3
+
+
+def test_paused_nothing_is_sent_again_either() -> None:
+    rig = Rig()
+    first = worker(rig, "a")
+    sent(rig, 2)
+    assert len(first.publishes()) == 2
+    group = rig.core.groups.get(TEXT)
+    assert group is not None
+    for is_paused in (True, False):
+
+        def decide(commit: Commit, is_paused: bool = is_paused) -> None:
+            rig.core.broker.pause_group(commit, group, is_paused=is_paused)
+
+        rig.core.broker.submit(decide, lambda is_durable: None)
+        rig.pump()
+        if is_paused:
+            first.disconnect()
+            second = worker(rig, "b")
+            sent(rig, 1)
+            rig.pass_ms(5_000)
+            assert second.inbox == []
+            assert group.is_here
+    assert len(second.take_all()) == 3

@@ -1,0 +1,234 @@
+"""`/v1/groups`: made ahead of any member, shown, changed, paused, set back, ended."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from server.clock import SimulatedClock
+from server.config import Config
+from server.delivery.broker import END_MEMBERS
+from shards.store import Table
+from tests.support.keys import KeysFile, with_keys
+
+from ..conftest import MINUTE_MS, START, Running, running
+from .test_keys import Keyed, connected
+
+GROUPS = "/v1/groups"
+ONE = f"{GROUPS}/workers"
+TEXT = "$share/workers/jobs/#"
+KEY = b"\0share/" + TEXT.encode()
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path, config: Config, clock: SimulatedClock) -> AsyncIterator[Keyed]:
+    file = KeysFile(tmp_path / "keys.toml")
+    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
+        one = Keyed(server, file)
+        one.add("ops", "admin")
+        yield one
+
+
+async def made(server: Running, status: int = 201, **wish: object) -> dict[str, object]:
+    body = {"filter": "jobs/#", **wish}
+    answer: dict[str, object] = (await server.call("PUT", ONE, body, status=status)).body
+    return answer
+
+
+async def test_a_group_is_made_ahead_of_any_member_and_keeps_what_comes(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    async with running(tmp_path, config, clock) as server:
+        answer = await server.call("PUT", ONE, {"filter": "jobs/#"}, status=201)
+        assert answer.headers["Location"] == "/v1/groups/workers?filter=jobs%2F%23"
+        position = answer.body.pop("position")
+        assert position["at"] == START
+        assert answer.body == {
+            "name": "workers",
+            "filter": "jobs/#",
+            "state": "active",
+            "members": [],
+            "left_at": START,
+            "lag_messages": 0,
+            "lag_messages_is_exact": True,
+            "lag_seconds": 0.0,
+            "in_flight": 0,
+            "delivered": 0,
+            "ack_timeout": 0.0,
+            "max_attempts": 20,
+            "backoff": [1.0, 5.0, 30.0, 300.0, 1_800.0, 3_600.0],
+            "expiry": 86_400,
+            "rate": 0.0,
+        }
+        await server.schedule("jobs/1", deliver_in=60)
+        await server.pass_time(5 * MINUTE_MS)
+    async with running(tmp_path, config, clock) as server:
+        (view,) = (await server.call("GET", ONE)).body["groups"]
+        assert (view["lag_messages"], view["lag_seconds"]) == (1, 240.0)
+        _, link = await server.connect("w", TEXT, expiry_s=0)
+        assert link.topics == ["jobs/1"]
+        (view,) = (await server.call("GET", GROUPS)).body["groups"]
+        assert (view["in_flight"], "left_at" in view) == (1, False)
+        assert [member["client_id"] for member in view["members"]] == ["w"]
+
+
+async def test_made_again_it_is_changed_in_place(server: Running) -> None:
+    wish = {"ack_timeout": "30s", "max_attempts": 3, "backoff": ["1s", 5], "expiry": "2h", "rate": 2.5}
+    first = await made(server, **wish)
+    told = {"ack_timeout": 30.0, "max_attempts": 3, "backoff": [1.0, 5.0], "expiry": 7_200, "rate": 2.5}
+    assert {name: first[name] for name in told} == told
+    again = await made(server, status=200, **{name: first[name] for name in told})
+    assert {name: again[name] for name in told} == told
+    plain = await made(server, status=200)
+    assert (plain["ack_timeout"], plain["max_attempts"], plain["expiry"], plain["rate"]) == (0, 20, 86_400, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wish", "field"),
+    [
+        ("a%2Fb", {}, "group"),
+        ("a%2Bb", {}, "group"),
+        ("a%23", {}, "group"),
+        ("workers", {"filter": "a/#/b"}, "filter"),
+        ("workers", {"filter": ""}, "filter"),
+        ("workers", {"filter": "a/" * 200}, "filter"),
+        ("workers", {"ack_timeout": "1d"}, "ack_timeout"),
+        ("workers", {"ack_timeout": "soon"}, "ack_timeout"),
+        ("workers", {"max_attempts": -1}, "max_attempts"),
+        ("workers", {"max_attempts": 10_000_000}, "max_attempts"),
+        ("workers", {"backoff": []}, "backoff"),
+        ("workers", {"backoff": ["x"]}, "backoff"),
+        ("workers", {"expiry": "30d"}, "expiry"),
+        ("workers", {"rate": 1e9}, "rate"),
+        ("workers", {"rates": 1}, "rates"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name(
+    server: Running, name: str, wish: dict[str, object], field: str
+) -> None:
+    answer = await server.call("PUT", f"{GROUPS}/{name}", {"filter": "t", **wish}, status=422)
+    assert answer.body["errors"][0]["field"] == field
+    assert (await server.call("GET", GROUPS)).body["groups"] == []
+
+
+async def test_no_more_than_limits_say(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
+    few = replace(config, limits=replace(config.limits, groups=1))
+    async with running(tmp_path, few, clock) as server:
+        await made(server)
+        assert (await server.call("PUT", f"{GROUPS}/more", {"filter": "t"}, status=429)).slug == "over-quota"
+        await made(server, status=200, rate=1)
+
+
+async def test_paused_it_is_given_nothing_and_goes_on_where_it_was(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    async with running(tmp_path, config, clock) as server:
+        _, link = await server.connect("w", TEXT, expiry_s=0)
+        (view,) = (await server.call("POST", f"{ONE}:pause")).body["groups"]
+        assert view["state"] == "paused"
+        await server.schedule("jobs/1")
+        await server.app.quiet()
+        assert link.topics == []
+        sessions = (await server.call("GET", "/v1/sessions")).body["sessions"]
+        assert [one["connected"] for one in sessions if "members" in one] == [True]
+    async with running(tmp_path, config, clock) as server:
+        _, link = await server.connect("w", TEXT, expiry_s=0)
+        await server.schedule("jobs/2")
+        await server.app.quiet()
+        assert link.topics == []
+        (view,) = (await server.call("GET", ONE)).body["groups"]
+        assert (view["state"], view["lag_messages"]) == ("paused", 2)
+        (view,) = (await server.call("POST", f"{ONE}:resume")).body["groups"]
+        assert view["state"] == "active"
+        await server.app.quiet()
+        assert link.topics == ["jobs/1", "jobs/2"]
+
+
+async def test_it_is_set_back(server: Running) -> None:
+    await made(server)
+    await server.schedule("jobs/1")
+    await server.app.quiet()
+    member, link = await server.connect("w", TEXT, expiry_s=0)
+    for flight in list(member.session.flights):
+        server.app.core.broker.ack(member, flight)
+    await server.call("POST", f"{ONE}:replay", {"from": "PT1H"})
+    await server.app.quiet()
+    assert link.topics == ["jobs/1", "jobs/1"]
+    assert (await server.call("POST", f"{ONE}:replay", {"from": "x"}, status=422)).slug == "refused"
+
+
+async def test_one_of_a_name_is_meant_by_its_filter(server: Running) -> None:
+    for topic_filter in ("a", "b"):
+        await server.call("PUT", ONE, {"filter": topic_filter}, status=201)
+    await server.call("POST", f"{ONE}:pause?filter=a")
+    states = {view["filter"]: view["state"] for view in (await server.call("GET", ONE)).body["groups"]}
+    assert states == {"a": "paused", "b": "active"}
+    await server.call("DELETE", f"{ONE}?filter=c", status=404)
+    await server.call("DELETE", f"{ONE}?filter=a", status=204)
+    first = (await server.call("GET", f"{ONE}?limit=1")).body
+    assert ([view["filter"] for view in first["groups"]], first["next"]) == (["b"], None)
+    await server.call("DELETE", ONE, status=204)
+    for method, path in (("GET", ONE), ("DELETE", ONE), ("POST", f"{ONE}:pause"), ("POST", f"{ONE}:resume")):
+        assert (await server.call(method, path, status=404)).slug == "not-found"
+
+
+async def test_they_come_in_pages(server: Running) -> None:
+    for name in ("c", "a", "b"):
+        await server.call("PUT", f"{GROUPS}/{name}", {"filter": "t"}, status=201)
+    first = (await server.call("GET", f"{GROUPS}?limit=2")).body
+    assert [view["name"] for view in first["groups"]] == ["a", "b"]
+    rest = (await server.call("GET", f"{GROUPS}?limit=2&cursor={first['next'].replace('/', '%2F')}")).body
+    assert ([view["name"] for view in rest["groups"]], rest["next"]) == (["c"], None)
+
+
+async def test_ended_its_members_hold_it_no_more_not_even_after_a_restart(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    async with running(tmp_path, config, clock) as server:
+        present, link = await server.connect("present", TEXT)
+        away, _ = await server.connect("away", TEXT, "own")
+        server.app.core.broker.leave(away, is_clean=True)
+        for n in range(END_MEMBERS + 10):
+            await server.connect(f"w{n}", TEXT, expiry_s=0)
+        await server.call("DELETE", ONE, status=204)
+        core = server.app.core
+        assert (len(core.groups), list(present.session.subscriptions)) == (0, [])
+        assert core.sessions.quota.count == 1
+        await server.schedule("jobs/1")
+        await server.app.quiet()
+        assert link.topics == []
+        assert core.reader.get(Table.SESSIONS, KEY) is None
+        assert core.reader.get(Table.CURSORS, KEY) is None
+    async with running(tmp_path, config, clock) as server:
+        assert len(server.app.core.groups) == 0
+        again = server.app.core.sessions.get("away")
+        assert again is not None
+        assert list(again.session.subscriptions) == ["own"]
+
+
+async def test_a_key_sees_and_changes_its_own(keyed: Keyed) -> None:
+    for name in ("a", "b"):
+        keyed.add(name, "read")
+        await keyed.call(name, "PUT", f"{GROUPS}/{name}", {"filter": "t"}, status=201)
+    await connected(keyed, "a", "a1", "$share/both/t")
+    await connected(keyed, "b", "b1", "$share/both/t")
+    seen = {}
+    for name in ("a", "b", "ops"):
+        page = await keyed.body(name, "GET", GROUPS)
+        seen[name] = [view["name"] for view in page["groups"]]
+    assert seen == {"a": ["a"], "b": ["b"], "ops": ["a", "b", "both"]}
+    for other in ("b", "both"):
+        await keyed.call("a", "GET", f"{GROUPS}/{other}", status=404)
+        await keyed.call("a", "DELETE", f"{GROUPS}/{other}", status=404)
+        await keyed.call("a", "POST", f"{GROUPS}/{other}:pause", status=404)
+        await keyed.call("a", "POST", f"{GROUPS}/{other}:replay", {"from": "PT1H"}, status=404)
+        await keyed.call("a", "PUT", f"{GROUPS}/{other}", {"filter": "t"}, status=403)
+    await keyed.call("a", "PUT", f"{GROUPS}/a", {"filter": "t", "rate": 1}, status=200)
+    await keyed.call("a", "DELETE", f"{GROUPS}/a", status=204)
+
+
+async def test_a_group_is_made_only_of_what_its_key_may_subscribe_to(keyed: Keyed) -> None:
+    keyed.add("a", "read", subscribe=["mine/#"])
+    await keyed.call("a", "PUT", f"{GROUPS}/g", {"filter": "mine/x"}, status=201)
+    await keyed.call("a", "PUT", f"{GROUPS}/g", {"filter": "other"}, status=403)
