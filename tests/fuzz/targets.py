@@ -315,6 +315,9 @@ def rows(data: bytes) -> None:
     session = _typed(tables.session_of, data)
     for row in session.subscriptions if session is not None else ():
         subscription_of(row)
+    group = _typed(tables.group_of, data)
+    if group is not None:
+        subscription_of(group.subscription)
     _typed(lambda value: tables.decoded(_job, value), data)
 
 
@@ -452,6 +455,9 @@ SESSION = tables.SessionRow(
 CURSOR = tables.CursorRow(
     b"p" * 12, [tables.FlightRow(7, b"p" * 12, 2, 1, 3, 1, True, "$share/g/a")], 1, b"t", [4]
 )
+GROUP = tables.GroupRow(
+    tables.SubscriptionRow("a/#", 2, b"p" * 12, 0, 0, 0, 30_000, 5, [1_000]), 60, 2.5, 5, 9, "app", "w1", True
+)
 JOB = JobRow("1", "split", "server", "moving", 0, 5, CHILDREN, [SOURCES], 2, CHILDREN)
 
 TARGETS = (
@@ -537,7 +543,12 @@ TARGETS = (
         "rows",
         rows,
         (
-            *(tables.encode_row(SESSION), tables.encode_row(CURSOR), tables.encode_row(JOB)),
+            *(
+                tables.encode_row(SESSION),
+                tables.encode_row(CURSOR),
+                tables.encode_row(GROUP),
+                tables.encode_row(JOB),
+            ),
             *(b"c" * 48, b"d" * 52, b"w" * 8),
         ),
     ),
