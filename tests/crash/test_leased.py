@@ -66,12 +66,12 @@ async def test_acks_that_were_answered_outlive_a_kill(tmp_path: Path) -> None:
     for life in range(3):
         async with serving(data) as server, http(server.url) as calls:
             if not life:
-                await _filled(calls, 400)
+                await _filled(calls, 1_200)
             leased = await _all(calls)
             ids = {one["id"] for one in leased}
             assert not ids & answered
             assert not life or ids <= left
-            steps = [leased[at : at + 5] for at in range(0, len(leased), 5)]
+            steps = [leased[at : at + 2] for at in range(0, len(leased), 2)]
 
             async def ack(some: list[dict[str, Any]], calls: Http = calls) -> None:
                 try:
@@ -81,7 +81,10 @@ async def test_acks_that_were_answered_outlive_a_kill(tmp_path: Path) -> None:
                 answered.update(one["id"] for one in some)
 
             acks = [asyncio.create_task(ack(some)) for some in steps[: len(steps) * 2 // 3]]
-            await asyncio.sleep(chance.uniform(0.0, 0.02))
+            enough = len(answered) + chance.randrange(1, len(acks))
+            async with asyncio.timeout(30):
+                while len(answered) < enough:
+                    await asyncio.sleep(0)
             server.kill()
             await asyncio.gather(*acks)
             left = ids - answered
