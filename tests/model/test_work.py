@@ -1,0 +1,375 @@
+"""What becomes of a message that a group is to have done, against a dull oracle.
+
+A whole server without a socket (tests/support/rig.py), three members that do anything with what they are
+given, and for each message one word of what it is by now. Asked all the time:
+
+  - a message is in one place: still to be read, in flight, waiting to come again, dead; or done, and in none;
+  - nobody is given one that does not come again yet, that is dead, or that is done for certain;
+  - deliveries are counted right;
+  - in the end everything has been done or is dead.
+
+What a kill leaves open (an ack that was not on disk, a step that was under way) the server may answer either
+way; whichever it is, it is one of them.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from server.codec import wire
+from server.codec.packets import Ack, Publish
+from shards.record import addressee_of, decode, is_retry, is_stub
+from tests.support.rig import Peer, Rig, config, props
+from tests.support.soak import SOAK
+from timeline.position import END, Position
+
+GROUP = "$share/g/t"
+MEMBERS = ("a", "b", "c")
+LEASE_MS, LOOK_MS, STEP_MS = 20_000, 250, 250
+BACKOFF_MS = (2_000, 10_000)
+MAX_ATTEMPTS = 4
+TERMS = (("ack-timeout", "20s"), ("max-attempts", str(MAX_ATTEMPTS)), ("backoff", "2s,10s"))
+OPEN, WAITS, DEAD, DONE, LOST_ACK = "open", "waits", "dead", "done", "acked, not stored"
+"""`OPEN`: to be given to somebody at once, or in somebody's hands (`holder`). The last is DONE but for a
+kill."""
+
+
+@dataclass
+class Job:
+    """One message."""
+
+    state: str = OPEN
+    holder: tuple[str, int] | None = None
+    """Who has it and may say what becomes of it, by packet id."""
+    until_ms: int = 0
+    """Until when, at least."""
+    due_ms: int = 0
+    """It does not come again before this."""
+    given: int = 0
+    """Deliveries that somebody has seen."""
+    counted: int = 0
+    """Of these, those that the server must know of."""
+    had: list[tuple[str, int]] = field(default_factory=list)
+    """Who has it too, but has not acked in time."""
+
+    def fail(self, at_ms: int, delay_ms: int | None = None) -> None:
+        if self.holder is not None:
+            self.holder = None
+        if self.counted >= MAX_ATTEMPTS:
+            self.state = DEAD
+            return
+        self.state = WAITS
+        self.due_ms = at_ms + (BACKOFF_MS[min(self.counted, 2) - 1] if delay_ms is None else delay_ms)
+
+
+class Work(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = Rig(config(receive_maximum=1_000))
+        self.jobs: dict[str, Job] = {}
+        self.peers: dict[str, Peer] = {}
+        self.kills = 0
+        """Each may have taken a delivery with it that nobody has seen."""
+        keeper = self.rig.lasting("keeper")
+        keeper.subscribe(GROUP, qos=1, user_properties=TERMS)
+        keeper.disconnect()
+
+    @property
+    def now(self) -> int:
+        return self.rig.clock.now_ms
+
+    # -- looking
+
+    def collect(self) -> None:
+        """What members have been given."""
+        for name, peer in self.peers.items():
+            for packet in peer.publishes():
+                self.seen(name, packet)
+
+    def seen(self, name: str, packet: Publish) -> None:
+        payload = packet.payload.decode()
+        job = self.jobs[payload]
+        self.lapse(job)
+        assert job.state in (OPEN, WAITS, LOST_ACK), f"{payload} comes and is {job.state}"
+        assert job.state != WAITS or job.due_ms <= self.now, f"{payload} comes too early"
+        assert job.holder is None, f"{payload} is with {job.holder} and goes to {name}"
+        job.given += 1
+        attempt = packet.properties and packet.properties.user("fasti-attempt")
+        told = int(attempt or 1)
+        job.counted = told
+        assert told <= job.given + self.kills, payload
+        assert told == job.given or self.kills, payload
+        job.state, job.holder = OPEN, (name, packet.packet_id)
+        job.until_ms = self.now + LEASE_MS
+
+    def lapse(self, job: Job) -> None:
+        """A lease that has come to its end may have lapsed: nobody knows when to the tick."""
+        if job.holder is not None and job.until_ms <= self.now:
+            place, _ = self.where()
+            name = next(payload for payload, other in self.jobs.items() if other is job)
+            if place.get(name) != ["in flight"] or self.now >= job.until_ms + LOOK_MS + STEP_MS:
+                job.had.append(job.holder)
+                job.fail(job.until_ms)
+
+    def where(self) -> tuple[dict[str, list[str]], dict[str, int]]:
+        """In which places each message is, and after how many deliveries the dead ones died."""
+        core = self.rig.core
+        group = core.broker.groups.get(GROUP)
+        assert group is not None
+        found: dict[str, list[str]] = {}
+        for flight in group.session.flights.values():
+            message = core.sent.message(flight)
+            assert message is not None
+            found.setdefault(message.record.payload.decode(), []).append("in flight")
+        read = group.session.read_at(core.horizon.position)
+        key = group.session.client_id.encode()
+        for place, _, value in core.reader.read(Position(read + 1), END):
+            if not is_stub(value) and place not in group.session.finished:
+                payload = decode(value).payload.decode()
+                if is_retry(value):
+                    assert addressee_of(value) == key
+                found.setdefault(payload, []).append("waits" if is_retry(value) else "unread")
+        dead: dict[str, int] = {}
+        for _, row in core.letters.read():
+            payload = decode(row.record).payload.decode()
+            found.setdefault(payload, []).append("dead")
+            dead[payload] = row.attempts
+        return found, dead
+
+    @invariant()
+    def each_is_in_one_place(self) -> None:
+        self.collect()
+        found, dead = self.where()
+        for payload, job in self.jobs.items():
+            self.lapse(job)
+            places = found.get(payload, [])
+            assert len(places) <= 1, f"{payload} is {places}"
+            if job.state == DONE:
+                assert not places, f"{payload} is done and {places}"
+            elif job.state == DEAD:
+                assert places == ["dead"], f"{payload} is {places}"
+                assert dead[payload] <= job.given + self.kills
+                assert dead[payload] == job.given or self.kills
+            elif job.state == WAITS:
+                assert places in (["waits"], ["in flight"]) or self.kills, f"{payload} is {places}"
+            elif job.state == OPEN and places == ["dead"]:
+                # Given back in order, once too often: it dies when it would be given to the next one.
+                assert job.holder is None
+                assert job.counted >= MAX_ATTEMPTS
+                job.state = DEAD
+            elif job.state == OPEN:
+                assert places, f"{payload} is nowhere"
+
+    def held(self, name: str) -> list[tuple[str, int]]:
+        """(payload, packet id) of what a member could ack."""
+        mine = []
+        for payload, job in self.jobs.items():
+            holders = [*job.had, *([job.holder] if job.holder else [])]
+            mine += [(payload, packet_id) for holder, packet_id in holders if holder == name]
+        return mine
+
+    # -- doing
+
+    @rule(count=st.integers(1, 3))
+    def publish(self, count: int) -> None:
+        publisher = self.rig.connected("p")
+        for _ in range(count):
+            payload = str(len(self.jobs))
+            self.jobs[payload] = Job()
+            assert publisher.publish1("$delayed/0/t", payload).reason == 0
+        publisher.disconnect()
+
+    @rule(name=st.sampled_from(MEMBERS), window=st.sampled_from([1, 2, 10]))
+    def come(self, name: str, window: int) -> None:
+        if name not in self.peers:
+            peer = self.peers[name] = self.rig.connected(name, receive_maximum=window)
+            peer.subscribe(GROUP, qos=1, pump=False)
+            self.rig.pump()
+            peer.inbox = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+
+    def _pick(self, data: st.DataObject) -> tuple[str, Job, Peer, int, bool] | None:
+        """Something that a member has, and whether it may still say what becomes of it."""
+        all_ = [(name, *held) for name in self.peers for held in self.held(name)]
+        if not all_:
+            return None
+        name, payload, packet_id = data.draw(st.sampled_from(all_))
+        job = self.jobs[payload]
+        self.lapse(job)
+        return payload, job, self.peers[name], packet_id, job.holder == (name, packet_id)
+
+    def _drop_hold(self, job: Job, peer_name: str, packet_id: int) -> None:
+        job.had = [one for one in job.had if one != (peer_name, packet_id)]
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        picked = self._pick(data)
+        if picked is None:
+            return
+        _, job, peer, packet_id, is_holder = picked
+        before = job.state
+        self._drop_hold(job, peer.connection.client_id, packet_id)
+        peer.send(Ack(wire.PUBACK, packet_id))
+        if is_holder:
+            job.state, job.holder = LOST_ACK, None
+        elif before != DONE:
+            # In the writer, with what it has ended there.
+            job.state = LOST_ACK if before == LOST_ACK else DONE
+            job.holder = None
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data(), seconds=st.sampled_from([0, 1, 7, 60, None]))
+    def nack(self, data: st.DataObject, seconds: int | None) -> None:
+        picked = self._pick(data)
+        if picked is None:
+            return
+        _, job, peer, packet_id, is_holder = picked
+        self._drop_hold(job, peer.connection.client_id, packet_id)
+        self._send_nack(peer, packet_id, seconds)
+        if is_holder:
+            job.fail(self.now, None if seconds is None else 1_000 * seconds)
+
+    def _send_nack(self, peer: Peer, packet_id: int, seconds: int | None, *, pump: bool = True) -> None:
+        wait = "" if seconds is None else f"{seconds}s"
+        peer.send(Ack(wire.PUBACK, packet_id, 0x80, props(user_properties=(("retry-in", wait),))), pump=pump)
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data(), seconds=st.sampled_from([1, 30, 100]))
+    def extend(self, data: st.DataObject, seconds: int) -> None:
+        picked = self._pick(data)
+        if picked is None:
+            return
+        _, job, peer, packet_id, is_holder = picked
+        self.collect()
+        body = f'{{"packet_id": {packet_id}, "for": {seconds}}}'
+        number = peer.publish("$control/extend", body, 1)
+        acks = [packet for packet in peer.inbox if isinstance(packet, Ack)]
+        peer.inbox = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+        (answer,) = acks
+        assert answer.packet_id == number
+        if is_holder and self.now < job.until_ms:
+            assert answer.reason == 0
+        if answer.reason == 0:
+            assert is_holder
+            job.until_ms = self.now + 1_000 * seconds
+
+    @precondition(lambda self: self.peers)
+    @rule(data=st.data(), is_clean=st.booleans())
+    def go(self, data: st.DataObject, is_clean: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.peers)))
+        self.collect()
+        peer = self.peers.pop(name)
+        peer.disconnect() if is_clean else peer.drop()
+        for job in self.jobs.values():
+            self.lapse(job)
+            job.had = [one for one in job.had if one[0] != name]
+            if job.holder is not None and job.holder[0] == name:
+                if is_clean:
+                    job.holder = None
+                else:
+                    job.fail(min(self.now, job.until_ms))
+
+    @rule(ms=st.sampled_from([250, 1_000, 5_000, 21_000, 65_000]))
+    def pass_time(self, ms: int) -> None:
+        end = self.now + ms
+        while self.now < end:
+            self.rig.clock.now_ms += min(STEP_MS, end - self.now)
+            self.rig.pump()
+            self.collect()
+
+    @rule()
+    def store(self) -> None:
+        """Where everybody stands goes to the disk."""
+        self.pass_time(250)
+        self.rig.core.broker.submit(lambda _: None, lambda _: None)
+        self.rig.pump()
+        for job in self.jobs.values():
+            if job.state == LOST_ACK:
+                job.state = DONE
+
+    @rule(data=st.data(), steps=st.integers(0, 5), survivors=st.integers(0, 2), what=st.sampled_from("xna"))
+    def kill(self, data: st.DataObject, steps: int, survivors: int, what: str) -> None:
+        """At any step, with something under way or without."""
+        picked = self._pick(data) if self.peers else None
+        open_job = None
+        if picked is not None and what != "x":
+            _, open_job, peer, packet_id, is_holder = picked
+            if what == "n":
+                self._send_nack(peer, packet_id, 5, pump=False)
+            else:
+                peer.send(Ack(wire.PUBACK, packet_id), pump=False)
+            if open_job.state == DONE or (not is_holder and what == "n"):
+                open_job = None
+        for _ in range(steps):
+            self.rig.micro()
+        self.rig.crash(survivors)
+        self.rig.pump()
+        self.kills += 1
+        self.peers.clear()
+        found, _ = self.where()
+        for payload, job in self.jobs.items():
+            places = found.get(payload, [])
+            assert len(places) <= 1, f"{payload} is {places}"
+            may_be_over = job is open_job or job.state in (DONE, LOST_ACK)
+            assert places or may_be_over, f"{payload} was {job.state} and is nowhere"
+            if job.state == DONE:
+                assert not places, f"{payload} was done and is {places}"
+            job.holder, job.had = None, []
+            if not places:
+                job.state = DONE
+            elif places == ["dead"]:
+                job.state = DEAD
+            elif places == ["waits"]:
+                assert job.state == WAITS or job is open_job or job.until_ms, payload
+                job.due_ms = job.due_ms if job.state == WAITS else self.now
+                job.state = WAITS
+            elif job.state != WAITS or job.due_ms <= self.now:
+                job.state = OPEN
+            else:
+                raise AssertionError(f"{payload} waited and is {places}")
+
+    def teardown(self) -> None:
+        """Everything comes to its end: done, or dead."""
+        self.come("a", 10)
+        peer = self.peers["a"]
+        for _ in range(200):
+            self.collect()
+            mine = self.held("a")
+            if not mine and all(job.state in (DONE, DEAD, LOST_ACK) for job in self.jobs.values()):
+                break
+            for payload, packet_id in mine:
+                job = self.jobs[payload]
+                self.collect()  # what the ack before this one has made room for
+                self._drop_hold(job, "a", packet_id)
+                peer.send(Ack(wire.PUBACK, packet_id))
+                if job.state != DEAD or job.holder is None:
+                    job.state = DONE
+                job.holder = None
+            for name in ("b", "c"):
+                if name in self.peers:
+                    self.peers.pop(name).disconnect()
+                    for job in self.jobs.values():
+                        job.had = [one for one in job.had if one[0] != name]
+                        if job.holder is not None and job.holder[0] == name:
+                            job.holder = None
+            self.pass_time(5_000)
+            self.each_is_in_one_place()
+        else:
+            raise AssertionError(
+                {name: job for name, job in self.jobs.items() if job.state not in (DONE, DEAD)}
+            )
+        group = self.rig.core.broker.groups.get(GROUP)
+        assert group is not None
+        assert not group.session.flights
+        super().teardown()
+
+
+Work.TestCase.settings = settings(
+    max_examples=500 if SOAK else 40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestWork = Work.TestCase
