@@ -16,6 +16,8 @@ from .jobs.expiring import Expiries
 from .jobs.pipeline import Pipeline
 from .metrics import Metrics
 from .version import server_version
+from .webhook.verdicts import Outcome
+from .webhook.webhooks import Webhooks
 
 PREFIX = "$SYS/broker/"
 
@@ -23,11 +25,14 @@ PREFIX = "$SYS/broker/"
 class Figures(Collector):
     """Reads the parts of one server, when somebody asks."""
 
-    def __init__(self, core: Core, metrics: Metrics, pipeline: Pipeline, expiries: Expiries) -> None:
+    def __init__(
+        self, core: Core, metrics: Metrics, pipeline: Pipeline, expiries: Expiries, webhooks: Webhooks
+    ) -> None:
         self._core = core
         self._metrics = metrics
         self._pipeline = pipeline
         self._expiries = expiries
+        self._webhooks = webhooks
         self._started_s = core.clock.mono()
 
     # -- Prometheus
@@ -84,6 +89,11 @@ class Figures(Collector):
         yield "messages_withheld", text, self._core.owners.withheld
         text = "Retries whose session or group did not subscribe any more when they fell due"
         yield "retries_nowhere", text, counts.nowhere
+        endpoint = "Webhook posts that "
+        posts = self._webhooks.posted
+        yield "webhook_posts_done", endpoint + "were answered by a 2xx", posts[Outcome.DONE]
+        failed = posts[Outcome.AGAIN] + posts[Outcome.GONE]
+        yield "webhook_posts_failed", endpoint + "came to nothing", failed
         letters = self._core.letters
         yield "dead_letters_buried", "Messages that became dead letters", letters.buried
         text = "Dead letters dropped as dead.max_messages or dead.max_bytes was reached"
@@ -125,8 +135,12 @@ class Figures(Collector):
             "Stretches of messages that cannot be read",
             len(core.reader.unreadable),
         )
-        passed_over = core.sessions.unreadable + core.schedules.unreadable
-        yield "unreadable_rows", "Sessions, cursors and schedules that cannot be read", passed_over
+        passed_over = (
+            core.sessions.unreadable + core.schedules.unreadable + self._webhooks.registry.unreadable
+        )
+        yield "unreadable_rows", "Sessions, cursors, schedules, endpoints that cannot be read", passed_over
+        yield "endpoints", "Webhook endpoints", len(self._webhooks.registry)
+        yield "webhook_posts_open", "Webhook posts under way", self._webhooks.under_way
         yield "groups_given_up", "Groups of requests that one request spoilt", core.writer.given_up
         yield "store_writable", "Whether the store takes writes", core.writer.broken is None
         yield "wheel_entries", "Messages in the wheel", len(core.wheel)

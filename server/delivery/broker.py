@@ -625,10 +625,12 @@ class Broker:
         reason: str,
         done: Callable[[Nacked], None],
         qos: int = 1,
+        is_attempt: bool = True,
     ) -> bool:
         """The client cannot do a message now: it is to come again, to the session or to its group.
 
-        `delay_ms`: after which; None: as the back-off says. The packet id is free. `done` is called when what
+        `delay_ms`: after which; None: as the back-off says. `is_attempt`: false of one of a group that has
+        not been tried at all, and does not count. The packet id is free. `done` is called when what
         has become of it is durable, or cannot be for now. False: what is in flight under that id is of
         another QoS, or too far, and `done` is not called.
         """
@@ -651,7 +653,7 @@ class Broker:
         if held is None:
             done(Nacked.GONE)
         else:
-            self.undone.fail(*held, reason, delay_ms=delay_ms, told=done)
+            self.undone.fail(*held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt)
         return True
 
     def ack_late(self, text: str, place: Position, shard: int, done: Callable[[bool | None], None]) -> None:

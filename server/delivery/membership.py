@@ -18,7 +18,7 @@ from .ready import Ready
 from .router import Router
 from .session_rows import subscription_of
 from .sessions import Sessions
-from .shared import KEY_PREFIX, Group
+from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
 from .subscriber import Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 
@@ -234,7 +234,7 @@ class Membership:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
         self._filter_bytes -= len(group.text.encode())
-        self._router.discard_all(group)
+        self._unroute(group)
         self._owed.forget(group)
         heirs = group.bequeath(is_last=True)
         if group.is_stored:
@@ -360,8 +360,22 @@ class Membership:
         self._filter_bytes += len(text.encode())
         self._sessions.leave(group)
         self._cursors.dirty.add(group)
-        self._router.add(group, session.subscriptions[topic_filter])
+        self._route(group)
         return group
+
+    def _route(self, group: Group) -> None:
+        """It gets what its filter matches; that of an endpoint what says so."""
+        (own,) = group.session.subscriptions.values()
+        if group.is_endpoint:
+            self._router.add_endpoint(group.text.removeprefix(ENDPOINT_PREFIX), group, own)
+        else:
+            self._router.add(group, own)
+
+    def _unroute(self, group: Group) -> None:
+        if group.is_endpoint:
+            self._router.discard_endpoint(group.text.removeprefix(ENDPOINT_PREFIX))
+        else:
+            self._router.discard_all(group)
 
     def _pause(self, group: Group) -> None:
         """When nobody is there the group's read position stands still; else somebody else goes on."""

@@ -148,6 +148,8 @@ class Subscriber:
     )
 
     is_group = False
+    is_endpoint = False
+    """It gets what says that it is delivered there, whatever the topic."""
     is_inside = False
     """A door of the server itself, no client: it stands in no table and ends with its link."""
 
@@ -216,6 +218,11 @@ class Subscriber:
     def name(self) -> str:
         """What people call it: the client id; of a group its name, without the filter."""
         return self.session.client_id
+
+    @property
+    def filters(self) -> Iterable[str]:
+        """What a topic has to match to be looked at for it, where it reads the store."""
+        return self.session.subscriptions
 
     @property
     def owners(self) -> frozenset[str]:

@@ -193,7 +193,7 @@ class Desk:
         now_ms = self._clock.wall_ms()
         try:
             message = parse_one(body, now_ms, self._limits, request.key)
-            if message.spread_ms:
+            if message.spread_ms or message.deliver_to:
                 return False
             check_send(rights, message.topic)
             size = self.gate.size(len(body))

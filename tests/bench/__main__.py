@@ -22,6 +22,7 @@ from .results import FULL, QUICK, Env, Result, Sizes, table
 from .scheduling import batch, single
 from .spark import spark
 from .splitting import splitting
+from .webhooks import webhook
 
 Benchmark = Callable[[Env], Awaitable[list[Result]]]
 BENCHMARKS: dict[str, Benchmark] = {
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "single": single,
     "lateness": lateness,
     "drain": drain,
+    "webhook": webhook,
     "replay": replay,
     "ram": ram,
     "idle": idle,

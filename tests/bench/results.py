@@ -30,6 +30,7 @@ class Sizes:
     lead_s: float
     """How far ahead of due the scheduling of lateness and drain is to be over."""
     drain: int
+    webhook: int
     replay: int
     pending: tuple[int, ...]
     idle: int
@@ -52,6 +53,7 @@ FULL = Sizes(
     late_s=20,
     lead_s=5.0,
     drain=200_000,
+    webhook=20_000,
     replay=100_000,
     pending=(1_000_000, 10_000_000),
     idle=5_000,
@@ -70,6 +72,7 @@ QUICK = Sizes(
     late_s=3,
     lead_s=2.0,
     drain=40_000,
+    webhook=5_000,
     replay=20_000,
     pending=(50_000, 100_000),
     idle=1_000,
@@ -88,6 +91,7 @@ TINY = Sizes(
     late_s=1,
     lead_s=0.5,
     drain=2_000,
+    webhook=300,
     replay=2_000,
     pending=(2_000, 4_000),
     idle=50,

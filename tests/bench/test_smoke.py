@@ -15,7 +15,7 @@ from tests.bench.crowds import CROWDS
 from tests.bench.results import TINY, Result, percentile, table
 
 
-@pytest.mark.parametrize("name", ["batch", "single", "lateness", "drain", "replay"])
+@pytest.mark.parametrize("name", ["batch", "single", "lateness", "drain", "replay", "webhook"])
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     results = run(name, TINY, tmp_path)
     assert results

@@ -74,6 +74,7 @@ class Message(TypedDict):
     qos: int
     payload: NotRequired[Any]
     encoding: NotRequired[Encoding]
+    deliver_to: NotRequired[str]
     local: NotRequired[str]
     schedule: NotRequired[str]
     dispatched_at: NotRequired[Instant]
@@ -510,6 +511,65 @@ class GroupPage(TypedDict):
 
     groups: list[Group]
     next: Cursor | None
+
+
+# -- endpoints
+
+
+class Secret(TypedDict):
+    """What signs, by its fingerprint; `former` does too, until then."""
+
+    fingerprint: str
+    former: NotRequired[str]
+    former_until: NotRequired[Instant]
+
+
+class Retry(TypedDict):
+    """When a message is tried again, seconds after each failure, and how often; 0: without end."""
+
+    max_attempts: int
+    backoff: list[float]
+
+
+class Endpoint(TypedDict):
+    """Where messages are posted, and how far it is. `headers`: their names; `timeout`: seconds; `rate`:
+    messages a second, 0: any number; `reason`: why the server has paused it."""
+
+    name: str
+    url: str
+    state: Literal["active", "paused"]
+    reason: NotRequired[str]
+    secret: Secret | None
+    headers: list[str]
+    concurrency: int
+    timeout: float
+    created_at: Instant
+    changed_at: Instant
+    rate: NotRequired[float]
+    retry: NotRequired[Retry]
+    position: NotRequired[Position]
+    lag_messages: NotRequired[int]
+    lag_messages_is_exact: NotRequired[bool]
+    lag_seconds: NotRequired[float]
+    in_flight: NotRequired[int]
+    delivered: NotRequired[int]
+
+
+class EndpointPage(TypedDict):
+    """Endpoints by name."""
+
+    endpoints: list[Endpoint]
+    next: Cursor | None
+
+
+class Tried(TypedDict):
+    """What came of one post. `status` null: no answer; `reason` null: it was taken."""
+
+    ok: bool
+    status: int | None
+    latency_ms: float
+    reason: str | None
+    webhook_id: str
 
 
 # -- the server
