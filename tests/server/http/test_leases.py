@@ -148,6 +148,23 @@ async def test_an_mqtt_member_and_two_pullers_share(server: Running) -> None:
     assert body == {"acked": len(leased), "gone": []}
 
 
+async def test_a_group_that_is_paused_gives_nothing_and_one_that_is_ended_answers(server: Running) -> None:
+    await _lease(server, filter="jobs")
+    await server.call("POST", "/v1/groups/workers:pause")
+    await server.schedule("jobs")
+    assert await _lease(server) == []
+    waiting = asyncio.create_task(_lease(server, wait=60))
+    await _waiting(server)
+    await server.call("POST", "/v1/groups/workers:resume")
+    assert len(await waiting) == 1
+    waiting = asyncio.create_task(_lease(server, wait=60))
+    await _waiting(server)
+    await server.call("DELETE", "/v1/groups/workers", status=204)
+    assert await waiting == []
+    assert (await server.call("POST", f"{PATH}:lease", {"max": 1}, status=404)).slug == "not-found"
+    assert await _lease(server, filter="jobs") == []
+
+
 async def test_more_calls_than_may_wait(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.app.core.pull, "_waiting_max", 2)
     waiting = asyncio.create_task(_lease(server, filter="jobs", wait=60))
