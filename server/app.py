@@ -221,6 +221,7 @@ class App:
         if core.loader.is_behind:
             more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more
+        core.pull.step()
         core.held.step()
         core.schedules.step()
         core.mending.step()
@@ -251,7 +252,7 @@ class App:
         if self._timer is not None:
             self._timer.cancel()
         next_ms = self.core.wheel.next_ms()
-        delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s())
+        delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s(), self.core.pull.wait_s())
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:

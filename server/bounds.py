@@ -74,6 +74,8 @@ FLIGHT_BYTES = 400
 """A delivery that is not acked, and its place among those to be sent again. Its message is not kept."""
 RECEIVED_BYTES = 70
 """A packet id that a client has not released."""
+PULL_BYTES = 4_000
+"""A call that waits for messages: its task, its request, its places with groups."""
 SCHEDULE_BYTES = 700
 ENDPOINT_BYTES = 16 << 10
 """With a URL and headers as long as they may be, its group and its door."""
@@ -210,6 +212,13 @@ def _shared(config: Config) -> list[Bound]:
             f"{show_size(config.http.buffered_bytes)} of pages and batches that are being read, "
             f"{PAGE_COPIES} x {show_size(PAGE_BYTES)} of one that is sent",
             ("http.buffered_bytes",),
+        ),
+        Bound(
+            "pulled",
+            config.http.buffered_bytes + PULL_BYTES * limits.waiting_pulls,
+            f"{show_size(config.http.buffered_bytes)} of leased messages that are not sent yet, "
+            f"{limits.waiting_pulls:,} calls that wait x {PULL_BYTES}",
+            ("http.buffered_bytes", "limits.waiting_pulls"),
         ),
         Bound("in_bytes", limits.in_bytes, show_size(limits.in_bytes), ("limits.in_bytes",)),
         Bound(

@@ -211,6 +211,7 @@ class Limits:
     connections_per_address: int = _key(count(0), 0)
     connect_rate: int = _key(count(0), 1_000)
     connect_timeout_ms: int = _key(MS, "10s")
+    waiting_pulls: int = _key(count(1), 2_000)
     sessions: int = _key(count(1), 100_000)
     groups: int = _key(count(1), 10_000)
     subscriptions_per_session: int = _key(count(1), 1_000)

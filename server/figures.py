@@ -109,6 +109,7 @@ class Figures(Collector):
         yield "connects", "MQTT connections opened", traffic.connects
         yield "publishes_received", "Publishes received over MQTT", traffic.received
         yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
+        yield "messages_leased", "Messages leased over HTTP", self._core.pull.leased
         yield "messages_delivered", "Messages sent to subscribers", traffic.sent
         yield "wills_lost", "Wills given up, as too many could not be placed", self._core.wills.lost
         text = "Deliveries dropped: larger than the subscriber takes, or at QoS 0 and it had no room for them"
@@ -146,6 +147,7 @@ class Figures(Collector):
         yield "wheel_bytes", "Bytes in the wheel", core.wheel.bytes
         yield "tail_entries", "Dispatched messages in RAM for sessions that are caught up", len(core.tail)
         yield "tail_bytes", "Bytes of these", core.tail.bytes
+        yield "pulls_waiting", "Calls that wait for messages to lease", core.pull.waiting
         yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
         yield "slices", "Slices in the directory", len(core.directory)
         yield "jobs_open", "Open pipeline jobs", self._pipeline.open

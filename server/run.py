@@ -134,6 +134,7 @@ class Server:
             await self._last_use.note()
         self._listeners.close()
         self._acceptor.close()
+        self.app.core.pull.stop()
         await asyncio.gather(self._stop_http(), self._stop_mqtt())
         await self.app.stop()
 

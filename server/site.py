@@ -38,6 +38,7 @@ from .http.routes.export import Export
 from .http.routes.groups import GroupRoutes
 from .http.routes.info import Info
 from .http.routes.jobs import JobRoutes
+from .http.routes.leases import LeaseRoutes
 from .http.routes.listing import Listing
 from .http.routes.messages import Messages
 from .http.routes.schedules import ScheduleRoutes
@@ -79,6 +80,7 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
         Control(ask, clock, timeline, cursors, turns, max_delay_ms=limits.max_delay_ms),
         DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
+        LeaseRoutes(ask, core.pull, core.broker, turns, config, node=core.node),
         Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, hooks, limits),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),

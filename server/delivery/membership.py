@@ -158,13 +158,17 @@ class Membership:
         group.agree(terms, keeping)
         return group
 
-    def enlist(self, group: Group, link: Link, name: str, rights: Rights | None) -> Inside:
+    def enlist(
+        self, group: Group, link: Link, name: str, rights: Rights | None, *, keeps_overdue: bool
+    ) -> Inside:
         """A member that is a part of the server. It reads nothing by itself: it is always at the horizon."""
         read = self._horizon.position
         session = Session(name, read=read, expiry_s=0, window=GROUP_WINDOW)
         session.join(read)
         owner = "" if rights is None else rights.name
-        member = Inside(session, set(), self._cursors.secure, owner=owner, rights=rights)
+        member = Inside(
+            session, self._cursors.secure, keeps_overdue=keeps_overdue, owner=owner, rights=rights
+        )
         member.link = link
         self.join(member, group.text, Subscription(group.text, 1, read))
         group.rota.meet(member)
@@ -303,6 +307,15 @@ class Membership:
             group.returned(member, lent)
         self._ready.wake(group)
         return group if is_late else None
+
+    def put_back(self, member: Subscriber, lent: Flight) -> None:
+        """Nobody was sent what the member has: it goes to another, and was no attempt."""
+        held = self.take_back(member, lent)
+        if held is not None:
+            group, flight = held
+            flight.attempts -= 1
+            group.give_back(flight)
+            self._pause(group)
 
     def forget(self, member: Subscriber) -> None:
         """Its session is over, with what it still has in flight."""

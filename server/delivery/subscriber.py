@@ -467,9 +467,22 @@ class Inside(Subscriber):
     sent at QoS 1 at least, so that whoever takes it can be waited for.
     """
 
-    __slots__ = ()
+    __slots__ = ("keeps_overdue",)
 
     is_inside = True
+
+    def __init__(
+        self,
+        session: Session,
+        secure: "Secure",
+        *,
+        keeps_overdue: bool,
+        owner: str = "",
+        rights: Rights | None = None,
+    ) -> None:
+        """`keeps_overdue`: what it has not acked in time stays under its packet id, for a late ack."""
+        super().__init__(session, set(), secure, owner=owner, rights=rights)
+        self.keeps_overdue = keeps_overdue
 
 
 Secured = Callable[[int], None]

@@ -52,7 +52,7 @@ from .publishing import Publishing, Wish
 from .router import Router
 from .sent import Sent
 from .shared import Group
-from .subscriber import Subscriber
+from .subscriber import Inside, Subscriber
 from .terms import InForce, in_force
 
 log = logging.getLogger(__name__)
@@ -215,6 +215,8 @@ class Undone:
             if loan.flight is not None and _is_in_flight(group, loan.flight):
                 log.info("%s: %s has not acked in time", shown(group.name), shown(member.name))
                 self.fail(group, loan.flight, f"not acked within {loan.term_ms / 1_000:g} s")
+            if isinstance(member, Inside) and not member.keeps_overdue:
+                self._groups.take_back(member, lent)
 
     # -- to the writer and back
 

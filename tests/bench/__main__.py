@@ -16,6 +16,7 @@ from .catching_up import replay, structures
 from .due import drain, lateness
 from .idle import idle
 from .plain import plain
+from .pulling import pulling
 from .ram import ram
 from .results import FULL, QUICK, Env, Result, Sizes, table
 from .scheduling import batch, single
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "ram": ram,
     "idle": idle,
     "plain": plain,
+    "pull": pulling,
     "structures": structures,
     "spark": spark,
     "splitting": splitting,

@@ -36,6 +36,7 @@ class Sizes:
     idle: int
     """Connections."""
     plain: int
+    pull: int
     fan_out: int
     slice: int
     spark: tuple[int, ...]
@@ -57,6 +58,7 @@ FULL = Sizes(
     pending=(1_000_000, 10_000_000),
     idle=5_000,
     plain=200_000,
+    pull=100_000,
     fan_out=50_000,
     slice=1_000_000,
     spark=(1_000_000, 10_000_000),
@@ -75,6 +77,7 @@ QUICK = Sizes(
     pending=(50_000, 100_000),
     idle=1_000,
     plain=30_000,
+    pull=20_000,
     fan_out=10_000,
     slice=60_000,
     spark=(1_000_000,),
@@ -93,6 +96,7 @@ TINY = Sizes(
     pending=(2_000, 4_000),
     idle=50,
     plain=1_000,
+    pull=1_000,
     fan_out=500,
     slice=15_000,
     spark=(6_000,),

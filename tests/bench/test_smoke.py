@@ -27,6 +27,13 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_pull_is_measured_beside_what_is_installed(tmp_path: Path) -> None:
+    results = run("pull", TINY, tmp_path)
+    assert results
+    assert all(json.loads(result.line())["value"] > 0 for result in results)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_attack_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert hostile.main(["--seconds", "0.3", "--only", "tiny_publishes"]) == 0
     told = capsys.readouterr().out

@@ -153,6 +153,46 @@ class DeadChanged(TypedDict):
     changed: int
 
 
+class LeasedMessage(Message):
+    """A message that is yours until `lease_until`. `filter`: of the group; `reason`: why the attempt before
+    failed, null of the first one."""
+
+    filter: str
+    attempt: int
+    reason: str | None
+    lease_id: str
+    lease_until: Instant
+
+
+class LeasedMessages(TypedDict):
+    """What there was, at most as many as asked for."""
+
+    messages: list[LeasedMessage]
+
+
+class Acked(TypedDict):
+    """How many are done with; `gone`: leases of what was finished before, or is not yours."""
+
+    acked: int
+    gone: list[str]
+
+
+class Nacked(TypedDict):
+    """How many come again, how many are dead letters; `gone`: leases that are over."""
+
+    nacked: int
+    dead: int
+    gone: list[str]
+
+
+class Extended(TypedDict):
+    """How many are yours until `lease_until`; `gone`: leases that are over."""
+
+    extended: int
+    lease_until: Instant
+    gone: list[str]
+
+
 class Position(TypedDict):
     """A place on the timeline."""
 
