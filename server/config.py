@@ -249,7 +249,7 @@ class Webhook:
     allow_http: bool = _key(FLAG, False)
     tls_ca: str = _key(TEXT, "")
     timeout_ms: int = _key(ms(1_000, 60_000), "15s")
-    concurrency: int = _key(count(1, 1_000), 10)
+    concurrency: int = _key(count(1, 100), 10)
     connections: int = _key(count(1), 1_000)
     url_connections: int = _key(count(1), 100)
 

@@ -19,7 +19,8 @@ from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
 from .scalars import Delay
 
-CONCURRENCY_MAX = 1_000
+CONCURRENCY_MAX = 100
+"""So many bodies are signed in one go at most."""
 TIMEOUT_MIN_MS, TIMEOUT_MAX_MS = 1_000, 60_000
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
