@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from .mqtt_values import ACK_TIMEOUT, Came, Incoming, Said
-from .wire import Span, parse_instant
+from .wire import Span, parse_instant, seconds
 from .wire import span as _span
 
 REASON_BYTES_MAX = 255
@@ -131,7 +131,7 @@ class Delivery(Received):
         """
         return await self._tell(True, None)
 
-    async def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
+    async def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
         """Say that it is not done: this session or group gets it again after `delay`, nobody else does.
 
         Without a delay after the back-off of the subscription, which grows from try to try. It waits on the
@@ -171,9 +171,9 @@ class Giver(Protocol):
     async def _extend(self, incoming: Incoming, span: str) -> bool: ...
 
 
-def refusal(delay: Span | None, reason: str | None) -> Said:
-    """What a nack says. Raises ValueError for a negative delay."""
-    retry = ("retry-in", "auto" if delay is None else _span(delay))
+def refusal(delay: timedelta | float | None, reason: str | None) -> Said:
+    """What a nack says. Raises BadArgument: the server would end the connection of who says nonsense."""
+    retry = ("retry-in", "auto" if delay is None else _span(seconds("delay", delay)))
     return (retry,) if not reason else (retry, ("reason", reason_of(reason)))
 
 

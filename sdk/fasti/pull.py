@@ -34,7 +34,7 @@ from .delivery import Received, reason_of
 from .errors import BadArgument, Error, Refused, Unreachable
 from .mqtt_values import Came, Said
 from .transport import Transport, quoted
-from .wire import Json, Span, dumps, get_payload, parse_instant, span
+from .wire import Json, Span, dumps, get_payload, parse_instant, seconds, span
 
 DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_WAIT = timedelta(seconds=20)
@@ -173,7 +173,7 @@ class Pull:
             raise BadArgument("max", f"must be 1 to {MAX_ITEMS}, not {max}")
         self._transport = transport
         self._leases = Leases(transport, group)
-        self._wait_s, self._lease_s = _seconds("wait", wait), _seconds("lease", lease)
+        self._wait_s, self._lease_s = seconds("wait", wait), seconds("lease", lease)
         self._body: Json = {"max": max, "wait": span(wait), "lease": span(lease)}
         if topic_filter is not None:
             self._body["filter"] = topic_filter
@@ -258,13 +258,6 @@ class Pull:
 def _is_passing(error: Error) -> bool:
     """Whether it may be otherwise a little later."""
     return isinstance(error, Unreachable) or error.problem.status in (429, 503)
-
-
-def _seconds(argument: str, value: timedelta | float) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if seconds < 0:
-        raise BadArgument(argument, f"must not be negative: {value!r}")
-    return seconds
 
 
 def _came(raw: Json) -> Came:

@@ -134,7 +134,7 @@ class Delivery(Received):
         """Say that the message is done with; what the answer means: `fasti.Delivery.ack`."""
         return self._loop.run(self._inner.ack())
 
-    def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
+    def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
         """Say that it is not done: it comes again after `delay`, or after the subscription's back-off."""
         return self._loop.run(self._inner.nack(delay, reason))
 

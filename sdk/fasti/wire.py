@@ -62,6 +62,16 @@ def span(delay: Span) -> str:
     return f"P{days}T{clock}" if clock else f"P{days}"
 
 
+def seconds(argument: str, value: timedelta | float) -> float:
+    """A span that is kept here. Raises BadArgument for one below zero, and for text."""
+    if not isinstance(value, (timedelta, int, float)):
+        raise BadArgument(argument, f"must be a timedelta or a number of seconds: {value!r}")
+    found = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if found < 0:
+        raise BadArgument(argument, f"must not be negative: {value!r}")
+    return found
+
+
 def moment(at: When | timedelta) -> str:
     """An instant, or a duration that is meant backwards from now (`replay_from`)."""
     return span(at) if isinstance(at, timedelta) else instant(at)

@@ -46,7 +46,7 @@ from .delivery import Delivery
 from .errors import BadArgument, Refused
 from .options import RetryOptions
 from .subscribe import Subscription, Wish
-from .wire import Span, span
+from .wire import seconds
 
 Handler = Callable[[Delivery], Awaitable[None] | None]
 Key = Callable[[Delivery], Hashable]
@@ -61,10 +61,10 @@ _log = logging.getLogger("fasti.worker")
 class RetryIn(Exception):
     """Raised by a handler: not now, but after `delay` again (None: the back-off). It counts as a try."""
 
-    def __init__(self, delay: Span | None, reason: str = "not now") -> None:
-        """Raises ValueError for a negative delay."""
+    def __init__(self, delay: timedelta | float | None, reason: str = "not now") -> None:
+        """Raises BadArgument for a delay that is none."""
         super().__init__(reason)
-        self.delay = None if delay is None else span(delay)
+        self.delay = None if delay is None else seconds("delay", delay)
 
 
 @dataclass(slots=True)
@@ -114,14 +114,14 @@ class Worker:
         *,
         group: str = "workers",
         concurrency: int = 10,
-        lease: timedelta = LEASE,
-        grace: float = GRACE_S,
+        lease: timedelta | float = LEASE,
+        grace: timedelta | float = GRACE_S,
         expiry: timedelta | None = None,
         rate: float | None = None,
     ) -> None:
         """`client`: None for one of `run`'s own. `lease`: how soon others get what a worker that hangs holds.
 
-        `grace`: seconds that running handlers have when it is stopped. `expiry` and `rate`: of the group, as
+        `grace`: how long running handlers have when it is stopped. `expiry` and `rate`: of the group, as
         for `subscribe`.
         """
         if concurrency < 1:
@@ -131,7 +131,7 @@ class Worker:
         self._client = client
         self._group = group
         self._lease = lease
-        self._grace_s = grace
+        self._grace_s = seconds("grace", grace)
         self._expiry = expiry
         self._rate = rate
         self._jobs: list[_Job] = []
@@ -144,12 +144,12 @@ class Worker:
         topic_filter: str,
         *,
         retry: RetryOptions | None = None,
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
         one_per: Key | None = None,
     ) -> Callable[[H], H]:
         """Have the decorated function handle the messages of a filter: its one argument is the `Delivery`.
 
-        `retry`: as in `fasti.options.RetryOptions`. `timeout`: seconds that it may take. `one_per`: messages
+        `retry`: as in `fasti.options.RetryOptions`. `timeout`: how long a try may take. `one_per`: messages
         for which it gives the same key are handled one after another, of all handlers of this worker; who
         waits is in hand and counts as one of `concurrency`. Raises BadArgument.
         """
@@ -162,8 +162,10 @@ class Worker:
             **(retry or {}),
         )
 
+        timeout_s = None if timeout is None else seconds("timeout", timeout)
+
         def register(handler: H) -> H:
-            self._jobs.append(_Job(handler, timeout, one_per, wish))
+            self._jobs.append(_Job(handler, timeout_s, one_per, wish))
             return handler
 
         return register
@@ -243,7 +245,9 @@ class Worker:
         try:
             failure = await self._tried(d, threads)
         except asyncio.CancelledError:
-            failure = RetryIn(0, _STOPPED)
+            task = asyncio.current_task()
+            is_ours = task is not None and task.cancelling()
+            failure = RetryIn(0, _STOPPED) if is_ours else RetryIn(None, "the handler cancelled itself")
         finally:
             holding.cancel()
         if failure is None:
@@ -266,7 +270,7 @@ class Worker:
         except RetryIn as asked:
             _log.info("%s %s: again in %s: %s", d.topic, d.id, asked.delay, asked)
             return asked
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _log.warning("%s %s: attempt %d failed", d.topic, d.id, d.attempt, exc_info=error)
             return RetryIn(None, f"{type(error).__name__}: {error}")
         _log.debug("%s %s: done", d.topic, d.id)

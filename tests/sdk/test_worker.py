@@ -19,6 +19,7 @@ import pytest
 
 import fasti
 from fasti.testing import FastiServer
+from fasti.testing import until as wait_until
 from tests.sdk.conftest import free_port, until
 from tests.sdk.test_cli import fasti_cli, no_profiles
 
@@ -101,6 +102,37 @@ async def test_what_returns_is_done_and_what_raises_comes_again(
     failures = [r for r in caplog.records if r.name == "fasti.worker" and r.levelno == logging.WARNING]
     assert len(failures) == 3
     assert "jobs/1" in failures[0].getMessage()
+
+
+async def test_no_way_to_fail_ends_the_worker(server: FastiServer) -> None:
+    ways: dict[str, BaseException] = {
+        "exit": SystemExit(3),
+        "cancelled": asyncio.CancelledError(),
+        "odd": ValueError("two\nlines, \0 and \x01 " + "é" * 300),
+        "stop": StopIteration(),
+    }
+    worker = fasti.Worker(group="workers")
+    once: fasti.options.RetryOptions = {"max_attempts": 1}
+
+    @worker.on("jobs/async/+", retry=once)
+    async def handle(job: fasti.Delivery) -> None:
+        raise ways[job.text()]
+
+    @worker.on("jobs/thread/+", retry=once)
+    def plain(job: fasti.Delivery) -> None:
+        raise ways[job.text()]
+
+    async with server.client() as c, working(worker, c):
+        for way in ways:
+            await c.messages.schedule(f"jobs/async/{way}", way)
+            await c.messages.schedule(f"jobs/thread/{way}", way)
+        await until(lambda: worker.figures.failed == 8)
+
+        async def are_dead() -> bool:
+            return len(await dead(c)) == 8
+
+        await wait_until(are_dead)
+        assert worker.figures.in_hand == 0
 
 
 async def test_what_takes_too_long_is_given_up_and_comes_again(server: FastiServer) -> None:
@@ -231,8 +263,12 @@ async def test_a_worker_without_handlers_or_a_server_says_so() -> None:
         fasti.Worker(concurrency=0)
     with pytest.raises(fasti.BadArgument, match="max_attempts"):
         worker.on("a", retry={"max_attempts": -1})
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(fasti.BadArgument, match=r"^delay .*negative"):
         fasti.RetryIn(-5)
+    with pytest.raises(fasti.BadArgument, match=r"^delay .*timedelta"):
+        fasti.RetryIn("5m")  # type: ignore[arg-type]
+    with pytest.raises(fasti.BadArgument, match=r"^timeout "):
+        worker.on("a", timeout=-1)
     worker.on("a")(lambda job: None)
     async with fasti.Client("http://127.0.0.1:9", retry=fasti.Retry(attempts=1)) as c:
         with pytest.raises(fasti.Unreachable):
