@@ -20,7 +20,7 @@ what it may is what its last member might, so that nothing is kept for it that n
 from collections.abc import Iterable
 
 from shards.keys import GROUP_PREFIX
-from timeline.filters import parse_share
+from timeline.filters import SHARE_PREFIX, parse_share
 from timeline.session import SETTLED, USUAL, Flight, Loan, Session, Subscription, Terms
 
 from ..config import Sessions
@@ -34,6 +34,8 @@ from .terms import UNSAID, Keeping, in_force
 KEY_PREFIX = GROUP_PREFIX
 ENDPOINT_PREFIX = "$endpoint/"
 """Of the groups of webhook endpoints: nobody can subscribe to such a text, so only doors are members."""
+TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
+"""What the texts of groups begin with; no client may be called so, for groups stand among the sessions."""
 
 
 def endpoint_text(name: str) -> str:

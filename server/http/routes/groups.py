@@ -29,7 +29,7 @@ from ...writer import Ask
 from ..access import Rights, owns, rights_of
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
-from ..lag import REWIND, Rewind, lag_of, position_of
+from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
@@ -39,8 +39,6 @@ from ..values.group_body import GroupRequest, terms_of, text_of
 from ..values.scalars import LIMIT_DEFAULT, PAGED, Filter, Location
 from ..values.views import group_view
 
-LOOK_ROWS = 10_000
-LIST_LOOK_ROWS = 1_000
 STEP_GROUPS = 250
 ONE = "/v1/groups/{group}"
 FILTERED = {"filter": Filter}
