@@ -212,6 +212,7 @@ class Limits:
     connect_timeout_ms: int = _key(MS, "10s")
     sessions: int = _key(count(1), 100_000)
     groups: int = _key(count(1), 10_000)
+    returned: int = _key(count(1), 50_000)
     subscriptions_per_session: int = _key(count(1), 1_000)
     subscription_bytes_per_session: int = _key(size(1 << 10), "256KiB")
     subscriptions: int = _key(count(1), 1_000_000)

@@ -194,6 +194,7 @@ class Undone:
             told(Nacked.GONE)
             return
         flight.fate = FAILED
+        self._groups.returned.failing += holder.is_group
         holder.session.resends.discard(flight.packet_id)
         self._waiting.append(Failure(holder, flight, addressee or holder, reason, delay_ms, is_ended, told))
         self._submit()
@@ -258,6 +259,7 @@ class Undone:
         self._under_way -= 1
         holder, flight = failure.holder, failure.flight
         if isinstance(answer, Nacked):
+            self._groups.returned.failing -= holder.is_group
             if flight.fate == SETTLED:
                 self._end(failure, answer)
             failure.told(answer)

@@ -351,3 +351,31 @@ def test_a_store_that_gets_its_format_by_a_group_finds_its_retries_by_message() 
     assert rig.store.get(Table.META, META_RETRIES) == b""
     rig.crash()
     assert rig.store.get(Table.META, META_RETRIES) == b""
+
+
+def test_a_group_that_is_not_to_stay_any_more_is_not_there_after_a_kill() -> None:
+    rig = Rig()
+    joined(rig)
+    joined(rig, "other", expiry="0s")
+    rig.crash()
+    assert found(rig) is None
+    joined(rig)
+    asked(rig, lambda commit: rig.core.broker.open_group(commit, TEXT, keeping=Keeping(expiry_s=0)))
+    rig.crash()
+    assert found(rig) is None
+
+
+@pytest.mark.parametrize("cursor", [b"\xff\xff", None])
+def test_a_group_whose_place_cannot_be_read_goes_on_from_now(cursor: bytes | None) -> None:
+    """As a session does: nothing that it has done comes again."""
+    rig = Rig()
+    worker = joined(rig)
+    scheduled(rig, "1", "2", after="0s")
+    assert worker.take_all() == ["1", "2"]
+    worker.disconnect()
+    rig.pass_ms(1_000)
+    asked(rig, lambda commit: commit.row(Table.CURSORS, KEY, cursor))
+    rig.crash()
+    worker = joined(rig)
+    scheduled(rig, "3", after="0s")
+    assert worker.take_all() == ["3"]
