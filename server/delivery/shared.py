@@ -113,7 +113,9 @@ class Group(Subscriber):
     def hear(self, terms: Terms, keeping: Keeping) -> None:
         """Take over what is said; what is not stays as it is."""
         if terms != USUAL or keeping != UNSAID:
-            self.agree(self.terms.changed_by(terms), self.keeping.changed_by(keeping))
+            agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
+            if agreed != (self.terms, self.keeping):
+                self.agree(*agreed)
 
     @property
     def stays_s(self) -> int:
@@ -125,13 +127,15 @@ class Group(Subscriber):
         """Add a member, or take over its new options."""
         self.members[member] = subscription
         self.rota.meet(member)
-        self._follow()
+        self.session.keep_for(max(self.session.expiry_s, member.session.expiry_s))
 
     def leave(self, member: Subscriber) -> bool:
         """The member gives up the subscription; True if it was the last one."""
         self.members.pop(member, None)
         self.rota.part(member)
-        self._follow()
+        kept_s = self.session.expiry_s
+        if kept_s > self.stays_s and not any(m.session.expiry_s >= kept_s for m in self.members):
+            self._follow()
         return not self.members
 
     def _follow(self) -> None:

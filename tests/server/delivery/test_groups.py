@@ -379,3 +379,28 @@ def test_a_group_whose_place_cannot_be_read_goes_on_from_now(cursor: bytes | Non
     worker = joined(rig)
     scheduled(rig, "3", after="0s")
     assert worker.take_all() == ["3"]
+
+
+def test_how_long_a_group_stays_is_not_counted_anew_with_each_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 100,000 of them that would be minutes."""
+    rig = Rig()
+    counted = 0
+    follow = Group._follow
+
+    def noted(group: Group) -> None:
+        nonlocal counted
+        counted += 1
+        follow(group)
+
+    monkeypatch.setattr(Group, "_follow", noted)
+    said = (("expiry", "2h"),)
+    peers = [rig.lasting(f"p{n}", expiry=200_000 if n else 300_000) for n in range(50)]
+    for peer in peers:
+        assert peer.subscribe(TEXT, qos=1, user_properties=said) == (1,)
+    group = found(rig)
+    assert group is not None
+    assert (counted, group.session.expiry_s) == (2, 300_000)
+    for peer, expiry_s in zip(peers[:-1], [200_000] * 49, strict=True):
+        assert peer.unsubscribe(TEXT) == (0,)
+        assert group.session.expiry_s == expiry_s
+    assert counted == 3
