@@ -216,10 +216,11 @@ def _shared(config: Config) -> list[Bound]:
         ),
         Bound(
             "pulled",
-            config.http.buffered_bytes + PULL_BYTES * limits.waiting_pulls,
+            config.http.buffered_bytes + PULL_BYTES * limits.waiting_pulls + LENT_BYTES * limits.leases,
             f"{show_size(config.http.buffered_bytes)} of leased messages that are not sent yet, "
-            f"{limits.waiting_pulls:,} calls that wait x {PULL_BYTES}",
-            ("http.buffered_bytes", "limits.waiting_pulls"),
+            f"{limits.waiting_pulls:,} calls that wait x {PULL_BYTES}, "
+            f"{limits.leases:,} leases x {LENT_BYTES}",
+            ("http.buffered_bytes", "limits.waiting_pulls", "limits.leases"),
         ),
         Bound("in_bytes", limits.in_bytes, show_size(limits.in_bytes), ("limits.in_bytes",)),
         Bound(

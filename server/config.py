@@ -212,6 +212,7 @@ class Limits:
     connect_rate: int = _key(count(0), 1_000)
     connect_timeout_ms: int = _key(MS, "10s")
     waiting_pulls: int = _key(count(1), 2_000)
+    leases: int = _key(count(1), 100_000)
     sessions: int = _key(count(1), 100_000)
     groups: int = _key(count(1), 10_000)
     returned: int = _key(count(1), 50_000)

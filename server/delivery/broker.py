@@ -749,7 +749,9 @@ class Broker:
         time."""
         flight = member.session.flights.get(packet_id)
         if flight is not None and flight.loan is not None:
-            self.groups.put_back(member, flight)
+            held = self.groups.put_back(member, flight)
+            if held is not None:
+                self.undone.fail(*held, GIVEN_BACK, delay_ms=0)
 
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""

@@ -322,14 +322,17 @@ class Membership:
         self._ready.wake(group)
         return group if is_late else None
 
-    def put_back(self, member: Subscriber, lent: Flight) -> None:
-        """Nobody was sent what the member has: it goes to another, and was no attempt."""
+    def put_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
+        """Nobody was sent what the member has: it goes to another, and was no attempt. It is returned if
+        there is no room for it to wait so."""
         held = self.take_back(member, lent)
-        if held is not None:
-            group, flight = held
-            flight.attempts -= 1
-            group.give_back(flight)
-            self._pause(group)
+        if held is None:
+            return None
+        group, flight = held
+        flight.attempts -= 1
+        has_room = group.give_back(flight)
+        self._pause(group)
+        return None if has_room else held
 
     def forget(self, member: Subscriber) -> None:
         """Its session is over, with what it still has in flight."""
