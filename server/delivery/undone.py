@@ -226,7 +226,7 @@ class Undone:
         """In the writer: what becomes of it. Raises Refused, before anything is changed."""
         flight = failure.flight
         holder, addressee = failure.holder, failure.addressee
-        if not (self._is_there(holder) and _is_in_flight(holder, flight)):
+        if not _is_in_flight(holder, flight):
             return Nacked.GONE
         message = self._sent.message(flight)
         if message is None or not self._is_there(addressee) or message.is_expired(commit.open_group.wall_ms):

@@ -611,3 +611,20 @@ def test_a_group_that_ends_meanwhile_gets_nothing() -> None:
     rig.pump()
     rig.pass_ms(6_000)
     assert a.inbox == b.inbox == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_member_may_nack_and_be_gone_at_once_with_its_session(qos: int) -> None:
+    """At QoS 2 what is in flight is the member's alone, and ends with its session: the nack counts."""
+    rig = Rig()
+    peer = rig.connected("a")
+    peer.subscribe(GROUP, qos=qos)
+    publish(rig, "job", qos=qos)
+    (first,) = peer.publishes()
+    nack(peer, first, "5s", "no", pump=False)
+    peer.drop()
+    (other,) = members(rig, "b", qos=qos)
+    rig.pass_ms(4_999)
+    assert other.take_all() == []
+    rig.pass_ms(1)
+    assert other.take_all() == ["job"]
