@@ -60,7 +60,6 @@ FREE = {
     "shards.open_group:OpenGroup.retire touch": "a group in RAM",
     "shards.recover:_read_again replace": "the directory in RAM",
     "shards.rocks:RocksStore._opened ": "links in a temporary directory of the process, made anew each time",
-    "server.delivery.broker:Broker.open_group open": "a group is opened in RAM",
     "server.auth.keyring:Keyring.take replace": "rights in RAM",
     "server.auth.rights:Principal.revoke replace": "rights in RAM",
     "server.http.gate:_go_ahead write": "a socket",

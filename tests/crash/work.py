@@ -1,8 +1,8 @@
 """A pool of workers that fail in every way, and a book of what each of them was given and did.
 
     posters   a message a request, due at once or soon; the group's name in none of them
-    workers   three of one group: each delivery is acked now or a little later, nacked with a delay or without,
-              kept too long and acked late, extended, or never answered; connections end in order or not
+    workers   three of one group: each delivery is acked now or a little later, nacked with or without a
+              delay, kept too long and acked late, extended, or never answered; connections end in order or not
     pauser    pauses the group and resumes it
 
 What follows from the book, whatever was killed when:
@@ -43,6 +43,8 @@ SURE_MS = 1_500
 """An ack this long before a kill is on disk (ledger.py)."""
 SOON_MS = 700
 """An ack this long ago has been read, by a server that lives; and a message that was on its way is here."""
+SLACK_MS = 200
+"""By which a delivery may be read here later than the server gave it."""
 WINDOW = 30
 WORKERS = ("w-1", "w-2", "w-3")
 GONE = (aiohttp.ClientError, OSError, TimeoutError, Closed)
@@ -59,8 +61,12 @@ class Given:
     """Its ack was sent then, and the connection stayed open for a while."""
     may_be_done: bool = False
     """An ack was sent."""
-    not_before_ms: int = 0
-    """A nack has asked for that, and has been read for certain."""
+    is_let_go: bool = False
+    """By a nack or the end of the connection."""
+    nacked_ms: int = 0
+    """Likewise, of a nack that came long before the lease was over."""
+    wait_ms: int = 0
+    """What the nack asked for, or the least that the back-off comes to."""
 
 
 @dataclass(slots=True)
@@ -85,14 +91,18 @@ class Pool:
         self._tags = count(1)
         self._tasks: list[asyncio.Task[None]] = []
         self._life = 0
-        self._is_kind = False
+        self.is_kind = False
         """Everything is acked at once now."""
 
     # -- lives
 
     def begin(self, server: ServerProcess) -> None:
         self._life += 1
-        jobs: list[Callable[[ServerProcess], Coroutine[Any, Any, None]]] = [self._post, self._post, self._pause]
+        jobs: list[Callable[[ServerProcess], Coroutine[Any, Any, None]]] = [
+            self._post,
+            self._post,
+            self._pause,
+        ]
         works = [self._while_it_lives(job, server) for job in jobs]
         works += [self._while_it_lives(lambda s, n=name: self._work(s, n), server) for name in WORKERS]  # type: ignore[misc]
         self._tasks = [asyncio.create_task(work) for work in works]
@@ -108,7 +118,7 @@ class Pool:
     async def drain(self, server: ServerProcess) -> set[str]:
         """Do all that is left; the messages that are dead then."""
         self._life += 1
-        self._is_kind = True
+        self.is_kind = True
         tasks = [asyncio.create_task(self._work(server, name)) for name in WORKERS]
         async with http(server.url) as calls:
             await calls.call("POST", "/v1/groups/pool:resume")
@@ -147,7 +157,11 @@ class Pool:
                 tag = f"j{next(self._tags)}"
                 wait_ms = self.chance.choice((0, 0, 50, 400, 1_500))
                 job = self.jobs[tag] = Job(tag, 0)
-                body = {"topic": f"work/{self.chance.randrange(5)}", "payload": tag, "deliver_in": f"{wait_ms}ms"}
+                body = {
+                    "topic": f"work/{self.chance.randrange(5)}",
+                    "payload": tag,
+                    "deliver_in": f"{wait_ms}ms",
+                }
                 answer = await calls.call("POST", "/v1/messages", body)
                 if answer.status == 201:
                     job.is_answered, job.id = True, answer.body["id"]
@@ -169,9 +183,9 @@ class Pool:
             peer = await dial(server.mqtt)
             await peer.connect(client, receive_maximum=WINDOW)
             await peer.subscribe(SHARE, user_properties=TERMS)
-            worker = _Worker(self, peer, self._life)
+            worker = _Worker(self, peer)
             try:
-                async with asyncio.timeout(3600 if self._is_kind else 0.2 + 2 * self.chance.random()):
+                async with asyncio.timeout(3600 if self.is_kind else 0.2 + 2 * self.chance.random()):
                     await worker.serve()
             except TimeoutError:
                 await worker.go()
@@ -200,11 +214,14 @@ class Pool:
         """Attempts that a kill has taken from the count, or added to it."""
         return len({one.life for one in job.given})
 
-    @property
-    def is_kind(self) -> bool:
-        return self._is_kind
-
     # -- what follows
+
+    def summary(self, dead: set[str]) -> str:
+        given = sum(len(job.given) for job in self.jobs.values())
+        what = ", ".join(f"{what} {times}" for what, times in sorted(self.done.items()))
+        return (
+            f"{len(self.jobs)} jobs, {given} deliveries, {len(dead)} dead, {len(self.kills_ms)} kills; {what}"
+        )
 
     def check(self, dead: set[str]) -> list[str]:
         found = list(self.faults)
@@ -229,8 +246,10 @@ class Pool:
                 found.append(f"attempts run backward: {job}")
             if one.life != other.life and other.attempt < one.attempt and self._is_sure(one.at_ms):
                 found.append(f"attempts run backward over a kill: {job}")
-            if other.at_ms < one.not_before_ms and self._is_sure(one.not_before_ms - 10**9):
+            if one.nacked_ms and other.at_ms < one.nacked_ms + one.wait_ms and self._is_sure(one.nacked_ms):
                 found.append(f"before its nack asked for: {job}")
+            if one.life == other.life and not one.is_let_go and other.at_ms < one.at_ms + LEASE_MS - SLACK_MS:
+                found.append(f"with two at once: {job}")
         return found
 
     def _is_sure(self, at_ms: int) -> bool:
@@ -241,21 +260,25 @@ class Pool:
 class _Worker:
     """One connection."""
 
-    def __init__(self, pool: Pool, peer: Peer, life: int) -> None:
+    def __init__(self, pool: Pool, peer: Peer) -> None:
         self._pool = pool
         self._peer = peer
         self._tasks: set[asyncio.Task[None]] = set()
+        self._given: list[Given] = []
 
     async def serve(self) -> None:
         while True:
             packet = await self._peer.take(Publish, 3_600)
             given = self._pool.arrived(packet.payload.decode(), packet)
+            self._given.append(given)
             task = asyncio.create_task(self._treat(packet, given))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def go(self) -> None:
         """The connection ends, one way or another."""
+        for given in self._given:
+            given.is_let_go = True
         way = self._pool.chance.choice(("disconnect", "fin", "reset", "error"))
         self._pool.note(way)
         if way == "disconnect":
@@ -313,8 +336,9 @@ class _Worker:
         said = "auto" if wait_ms is None else f"{wait_ms}ms"
         properties = Properties(user_properties=(("retry-in", said), ("reason", "not now")))
         at_ms = wall_ms()
+        given.is_let_go = True
         self._peer.send(Ack(wire.PUBACK, packet.packet_id, 0x80, properties))
         await asyncio.sleep(0.3)
         if not self._peer.is_closed and at_ms - given.at_ms < LEASE_MS // 2:
-            least_ms = BACKOFF_MS * 8 // 10 if wait_ms is None else wait_ms
-            given.not_before_ms = at_ms + least_ms
+            given.nacked_ms = at_ms
+            given.wait_ms = BACKOFF_MS * 8 // 10 if wait_ms is None else wait_ms
