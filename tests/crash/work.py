@@ -2,7 +2,7 @@
 
     posters   a message a request, due at once or soon; the group's name in none of them
     workers   three of one group: each delivery is acked now or a little later, nacked with or without a
-              delay, kept too long and acked late, extended, or never answered; connections end in order or not
+              delay, kept too long and acked late, extended, never answered; connections end in order or not
     pauser    pauses the group and resumes it
 
 What follows from the book, whatever was killed when:
