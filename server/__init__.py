@@ -27,6 +27,9 @@
     jobs/            pipeline jobs, the server's side
     codec/           MQTT bytes to values and back
 
+    pull/            messages for who asks for them
+    webhook/         a door by which messages leave: they are posted
+
     mqtt/            one connection, and where it comes in
     http/            the calls, and what they read and answer
 

@@ -21,7 +21,7 @@ from shards.rocks import RocksStore
 
 from .auth.aside import Threads
 from .auth.keyring import Keyring
-from .clock import Clock
+from .clock import Clock, SystemClock
 from .config import Config
 from .core import Core
 from .figures import Figures
@@ -35,6 +35,8 @@ from .jobs.splitting import Splits
 from .jobs.workers import Workers
 from .metrics import Metrics
 from .simulation import Simulation
+from .webhook.registry import Registry
+from .webhook.webhooks import Webhooks
 from .writer import Decide
 
 log = logging.getLogger(__name__)
@@ -94,7 +96,11 @@ class App:
         )
         self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
         self.expiries = Expiries(self.pipeline, self.workers, self.leavings, self.ask, opened, config.slices)
-        figures = Figures(core, self.metrics, self.pipeline, self.expiries)
+        registry = Registry(store, config.webhook, max_endpoints=config.limits.endpoints)
+        self.webhooks = Webhooks(
+            registry, core.broker, core.writer, self.ask, config.webhook, clock, SystemClock()
+        )
+        figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks)
         self.metrics.registry.register(figures)
         overfull = Overfull(
             self.pipeline,
@@ -118,6 +124,7 @@ class App:
         self.plan()
         await self.quiet()
         await self.pipeline.start()
+        await self.webhooks.start()
         self.workers.later(self.leavings.sweep())
         self.is_ready = not self._is_dead
 
@@ -125,6 +132,7 @@ class App:
         """Finish the group commit, store every cursor, close the store."""
         self.is_ready = False
         self.leavings.stop()
+        await self.webhooks.stop()
         await self.pipeline.stop()
         await self.workers.stop()
         self.core.cursors.finish()
@@ -213,6 +221,7 @@ class App:
         if core.loader.is_behind:
             more = core.loader.step() > 0 or more or core.can_advance()
         more = self._read_on() or more
+        core.pull.step()
         core.held.step()
         core.schedules.step()
         core.mending.step()
@@ -243,7 +252,7 @@ class App:
         if self._timer is not None:
             self._timer.cancel()
         next_ms = self.core.wheel.next_ms()
-        delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s())
+        delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s(), self.core.pull.wait_s())
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:

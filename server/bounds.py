@@ -40,6 +40,8 @@ from .mqtt.forms import ALIAS_BYTES as ALIAS_OUT_BYTES
 from .mqtt.inbound import ALIAS_BYTES as ALIAS_IN_BYTES
 from .mqtt.inbound import RECEIVED_FACTOR
 from .mqtt.link import UNREAD_FACTOR
+from .webhook.origins import MOST
+from .webhook.sender import ANSWER_BYTES
 from .writer import ENTRY_OVERHEAD, ENTRY_PAYLOAD_BYTES
 
 MIB = 1 << 20
@@ -56,6 +58,8 @@ CONNECTION_BYTES = 12 << 10
 """With its socket: 7.6 KB before its CONNECT, 11.5 with a session and a subscription, which are lines too."""
 HTTP_CONNECTION_BYTES = 12 << 10
 """One that has been answered and is idle: with aiohttp's side and its task."""
+POST_COPIES = 2
+"""A payload that is posted, and what of it the socket has not taken."""
 PAGE_COPIES = 4
 """A page of a list as it was read, as JSON, on its way to the socket, and before it counts as buffered."""
 TLS_BYTES = 256 << 10
@@ -70,7 +74,12 @@ FLIGHT_BYTES = 400
 """A delivery that is not acked, and its place among those to be sent again. Its message is not kept."""
 RECEIVED_BYTES = 70
 """A packet id that a client has not released."""
+PULL_BYTES = 4_000
+"""A call that waits for messages: its task, its request, its places with groups."""
 SCHEDULE_BYTES = 700
+ENDPOINT_BYTES = 16 << 10
+"""With a URL and headers as long as they may be, its group and its door."""
+ORIGIN_BYTES = 500
 SLICE_BYTES = 1_200
 """With two shards."""
 NODE_BYTES = 300
@@ -204,6 +213,13 @@ def _shared(config: Config) -> list[Bound]:
             f"{PAGE_COPIES} x {show_size(PAGE_BYTES)} of one that is sent",
             ("http.buffered_bytes",),
         ),
+        Bound(
+            "pulled",
+            config.http.buffered_bytes + PULL_BYTES * limits.waiting_pulls,
+            f"{show_size(config.http.buffered_bytes)} of leased messages that are not sent yet, "
+            f"{limits.waiting_pulls:,} calls that wait x {PULL_BYTES}",
+            ("http.buffered_bytes", "limits.waiting_pulls"),
+        ),
         Bound("in_bytes", limits.in_bytes, show_size(limits.in_bytes), ("limits.in_bytes",)),
         Bound(
             "route cache",
@@ -218,6 +234,7 @@ def _shared(config: Config) -> list[Bound]:
             f"{limits.schedules:,} x {SCHEDULE_BYTES}",
             ("limits.schedules",),
         ),
+        *_of_endpoints(config),
         Bound(
             "slices",
             SLICE_BYTES * config.slices.max,
@@ -232,10 +249,32 @@ def _shared(config: Config) -> list[Bound]:
     ]
 
 
+def _of_endpoints(config: Config) -> list[Bound]:
+    endpoints = config.limits.endpoints
+    return [
+        Bound(
+            "endpoints",
+            ENDPOINT_BYTES * endpoints + ORIGIN_BYTES * MOST,
+            f"{endpoints:,} x {show_size(ENDPOINT_BYTES)}, {MOST:,} origins x {ORIGIN_BYTES}",
+            ("limits.endpoints",),
+        ),
+    ]
+
+
 def _of_http(config: Config) -> list[Bound]:
     connections = config.http.connections
     each = HTTP_CONNECTION_BYTES + bool(config.http.tls_cert) * TLS_BYTES
+    posts = config.webhook.connections + config.webhook.url_connections
+    post = POST_COPIES * config.limits.max_payload + ANSWER_BYTES + HTTP_CONNECTION_BYTES + TLS_BYTES
     return [
+        Bound(
+            "webhook posts",
+            post * posts,
+            f"{posts:,} x ({POST_COPIES} x {show_size(config.limits.max_payload)}, an answer, a connection): "
+            "all under way with the largest payload",
+            ("webhook.connections", "webhook.url_connections"),
+            is_per_client=True,
+        ),
         Bound(
             "HTTP connections",
             each * connections,

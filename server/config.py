@@ -40,6 +40,7 @@ from .kinds import (
     Kind,
     choice,
     count,
+    ms,
     show_size,
     size,
 )
@@ -210,6 +211,7 @@ class Limits:
     connections_per_address: int = _key(count(0), 0)
     connect_rate: int = _key(count(0), 1_000)
     connect_timeout_ms: int = _key(MS, "10s")
+    waiting_pulls: int = _key(count(1), 2_000)
     sessions: int = _key(count(1), 100_000)
     groups: int = _key(count(1), 10_000)
     subscriptions_per_session: int = _key(count(1), 1_000)
@@ -223,6 +225,7 @@ class Limits:
     out_bytes: int = _key(size(1 << 12), "1MiB")
     pending: int = _key(count(0), 0)
     schedules: int = _key(count(1), 100_000)
+    endpoints: int = _key(count(1), 1_000)
     retained: int = _key(count(0), 100_000)
     queued: int = _key(count(1), 100_000)
     queued_bytes: int = _key(size(1 << 16), "128MiB")
@@ -235,6 +238,20 @@ class Replay:
 
     filters: tuple[str, ...] = _key(FILTERS, [])
     min_qos: int = _key(count(0, 2), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """[webhook]"""
+
+    enabled: bool = _key(FLAG, True)
+    allow_private: bool = _key(FLAG, False)
+    allow_http: bool = _key(FLAG, False)
+    tls_ca: str = _key(TEXT, "")
+    timeout_ms: int = _key(ms(1_000, 60_000), "15s")
+    concurrency: int = _key(count(1, 100), 10)
+    connections: int = _key(count(1), 1_000)
+    url_connections: int = _key(count(1), 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +285,7 @@ class Config:
     dead: Dead = Dead()
     limits: Limits = Limits()
     replay: Replay = Replay()
+    webhook: Webhook = Webhook()
     spark: Spark = Spark()
     auth: Auth = Auth()
 

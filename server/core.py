@@ -37,6 +37,7 @@ from .delivery.wills import Wills
 from .held import Held
 from .loader import Loader
 from .mending import Mending
+from .pull.pull import Pull
 from .schedules.recurring import Schedules
 from .writer import Busy, Entry, Writer
 
@@ -86,6 +87,7 @@ class Core:
         self.held = Held(self.opened, self.writer, clock)
         self.loader = Loader(self.reader, self.wheel, self.horizon)
         self._deliver(wake, auth, chance)
+        self.pull = Pull(self.broker, clock, config, wake)
         self._is_beating = False
         self.sessions.load()
         self.broker.restore()

@@ -16,6 +16,8 @@ from .jobs.expiring import Expiries
 from .jobs.pipeline import Pipeline
 from .metrics import Metrics
 from .version import server_version
+from .webhook.verdicts import Outcome
+from .webhook.webhooks import Webhooks
 
 PREFIX = "$SYS/broker/"
 
@@ -23,11 +25,14 @@ PREFIX = "$SYS/broker/"
 class Figures(Collector):
     """Reads the parts of one server, when somebody asks."""
 
-    def __init__(self, core: Core, metrics: Metrics, pipeline: Pipeline, expiries: Expiries) -> None:
+    def __init__(
+        self, core: Core, metrics: Metrics, pipeline: Pipeline, expiries: Expiries, webhooks: Webhooks
+    ) -> None:
         self._core = core
         self._metrics = metrics
         self._pipeline = pipeline
         self._expiries = expiries
+        self._webhooks = webhooks
         self._started_s = core.clock.mono()
 
     # -- Prometheus
@@ -84,6 +89,11 @@ class Figures(Collector):
         yield "messages_withheld", text, self._core.owners.withheld
         text = "Retries whose session or group did not subscribe any more when they fell due"
         yield "retries_nowhere", text, counts.nowhere
+        endpoint = "Webhook posts that "
+        posts = self._webhooks.posted
+        yield "webhook_posts_done", endpoint + "were answered by a 2xx", posts[Outcome.DONE]
+        failed = posts[Outcome.AGAIN] + posts[Outcome.GONE]
+        yield "webhook_posts_failed", endpoint + "came to nothing", failed
         letters = self._core.letters
         yield "dead_letters_buried", "Messages that became dead letters", letters.buried
         text = "Dead letters dropped as dead.max_messages or dead.max_bytes was reached"
@@ -99,6 +109,7 @@ class Figures(Collector):
         yield "connects", "MQTT connections opened", traffic.connects
         yield "publishes_received", "Publishes received over MQTT", traffic.received
         yield "publishes_refused", "Publishes refused, with their reason code", traffic.refused
+        yield "messages_leased", "Messages leased over HTTP", self._core.pull.leased
         yield "messages_delivered", "Messages sent to subscribers", traffic.sent
         yield "wills_lost", "Wills given up, as too many could not be placed", self._core.wills.lost
         text = "Deliveries dropped: larger than the subscriber takes, or at QoS 0 and it had no room for them"
@@ -124,14 +135,19 @@ class Figures(Collector):
             "Stretches of messages that cannot be read",
             len(core.reader.unreadable),
         )
-        passed_over = core.sessions.unreadable + core.schedules.unreadable
-        yield "unreadable_rows", "Sessions, cursors and schedules that cannot be read", passed_over
+        passed_over = (
+            core.sessions.unreadable + core.schedules.unreadable + self._webhooks.registry.unreadable
+        )
+        yield "unreadable_rows", "Sessions, cursors, schedules, endpoints that cannot be read", passed_over
+        yield "endpoints", "Webhook endpoints", len(self._webhooks.registry)
+        yield "webhook_posts_open", "Webhook posts under way", self._webhooks.under_way
         yield "groups_given_up", "Groups of requests that one request spoilt", core.writer.given_up
         yield "store_writable", "Whether the store takes writes", core.writer.broken is None
         yield "wheel_entries", "Messages in the wheel", len(core.wheel)
         yield "wheel_bytes", "Bytes in the wheel", core.wheel.bytes
         yield "tail_entries", "Dispatched messages in RAM for sessions that are caught up", len(core.tail)
         yield "tail_bytes", "Bytes of these", core.tail.bytes
+        yield "pulls_waiting", "Calls that wait for messages to lease", core.pull.waiting
         yield "live_publishes", "Plain publishes that wait for the horizon", core.dispatch.live
         yield "slices", "Slices in the directory", len(core.directory)
         yield "jobs_open", "Open pipeline jobs", self._pipeline.open

@@ -227,6 +227,18 @@ def size(low: int = 1, high: int | None = None) -> Kind[int]:
     return Kind(lambda value: _bounded(_read_size(value), low, high), show_size)
 
 
+def ms(low: int, high: int) -> Kind[int]:
+    """A duration from `low` to `high` ms."""
+
+    def read(value: object) -> int:
+        found = _read_ms(value)
+        if not low <= found <= high:
+            raise KindError(f"must be from {_show_ms(low)} to {_show_ms(high)}")
+        return found
+
+    return Kind(read, _show_ms)
+
+
 def choice(*words: str) -> Kind[str]:
     """One of `words`."""
 

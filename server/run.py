@@ -49,7 +49,8 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) ->
     """
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("%s", told_short(config))
-    allow_open_files(config.limits.connections + config.http.connections)
+    posts = config.webhook.connections + config.webhook.url_connections
+    allow_open_files(config.limits.connections + config.http.connections + posts)
     store = RocksStore(Path(config.store.dir))
     format_of(store)  # before anything is written
     wall_ms = SystemClock().wall_ms() if start_ms is None else start_ms
@@ -133,6 +134,7 @@ class Server:
             await self._last_use.note()
         self._listeners.close()
         self._acceptor.close()
+        self.app.core.pull.stop()
         await asyncio.gather(self._stop_http(), self._stop_mqtt())
         await self.app.stop()
 

@@ -32,11 +32,13 @@ from .http.routes.batch import Batch
 from .http.routes.clock import ClockRoutes
 from .http.routes.control import Control
 from .http.routes.dead import DeadRoutes
+from .http.routes.endpoints import EndpointRoutes
 from .http.routes.explain import Explain
 from .http.routes.export import Export
 from .http.routes.groups import GroupRoutes
 from .http.routes.info import Info
 from .http.routes.jobs import JobRoutes
+from .http.routes.leases import LeaseRoutes
 from .http.routes.listing import Listing
 from .http.routes.messages import Messages
 from .http.routes.schedules import ScheduleRoutes
@@ -52,7 +54,7 @@ from .metrics import Metrics
 def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> web.Application:
     """The application that serves `app`. `listening`: where MQTT does, as /v1/info tells it."""
     core = app.core
-    ask, metrics = app.ask, app.metrics
+    ask, metrics, hooks = app.ask, app.metrics, app.webhooks
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
     http, limits, slices, shards = config.http, config.limits, config.slices, config.shards
     timeline = read_side(app)
@@ -74,18 +76,20 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
     site.on_response_prepare.append(opening(pages))
     site.on_response_prepare.append(name_server)
     for resource in (
-        Batch(ask, clock, timeline, spreader, turns, metrics, limits, max_batch=http.max_batch),
+        Batch(ask, clock, timeline, spreader, turns, metrics, hooks, limits, max_batch=http.max_batch),
         Control(ask, clock, timeline, cursors, turns, max_delay_ms=limits.max_delay_ms),
         DeadRoutes(ask, clock, timeline, core.letters, cursors, turns, max_delay_ms=limits.max_delay_ms),
         Export(clock, timeline, turns),
-        Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, limits),
+        LeaseRoutes(ask, core.pull, core.broker, turns, config, node=core.node),
+        Messages(ask, clock, timeline, spreader, turns, deliveries, metrics, hooks, limits),
         Listing(timeline, cursors, turns),
         Explain(timeline, core.wheel),
         Slices(timeline, turns, partial(counting, store), shards, split_above=slices.split_above),
         TimelineRoutes(clock, timeline, turns),
-        ScheduleRoutes(ask, clock, timeline, core.schedules, limits),
+        ScheduleRoutes(ask, clock, timeline, core.schedules, hooks, limits),
         SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
         GroupRoutes(ask, clock, timeline, turns, core.router, core.broker),
+        EndpointRoutes(ask, clock, timeline, turns, core.router, core.broker, hooks, config),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),
         Backups(store.checkpoint, app.workers, config.store),

@@ -17,6 +17,7 @@ What rows say
     tables.py        the values of the small tables: directory, cursor, dedupe, sessions
     schedules.py     rows of recurring schedules, and what a group writes for them
     jobs.py          rows of pipeline jobs
+    endpoints.py     rows of webhook endpoints
     fate.py          what dispatch makes of a message that is past its time
     state.py         what has become of a message: its state, and when dispatch came to it
 

@@ -15,7 +15,7 @@
                  2 · message id (16) · at (6) · seq (6)                             29
     meta         a name (tables.py) · of an owner's counters "owned/" and its name, UTF-8
     received     client id, UTF-8 · 0 · packet id (2)
-    sessions, cursors, schedules, retained: the name or topic, UTF-8
+    sessions, cursors, schedules, endpoints, retained: the name or topic, UTF-8
     retained by position   0xff · at (6) · seq (6), behind every topic              13
 
 A shard's first ten bytes are `Shard.prefix`, a position's twelve are `place(position)`.

@@ -32,6 +32,7 @@ from .dedupe import Draft, Refused
 from .group_commit import Caps, GroupCommit
 from .owned import Owned
 from .read import Found, Row, find
+from .record import is_posted
 from .store import Batch, Store, Table
 from .tables import (
     META_CURSOR,
@@ -225,7 +226,7 @@ class OpenGroup:
                 continue
             seq += 1
             position = Position(at << 48 | seq)
-            structure = self._structure(piece, draft.topic) if piece.count >= busy else ANYTHING
+            structure = self._structure(piece, draft) if piece.count >= busy else ANYTHING
             shard = piece.newest.get(structure)
             if shard is None or shard.count >= cap_messages or shard.bytes >= cap_bytes:
                 shard = piece.open_shard(structure)
@@ -253,9 +254,14 @@ class OpenGroup:
             self._made.touch(lowest)
         return ids
 
-    def _structure(self, piece: Slice, topic: bytes) -> int:
-        """The structure whose shards take a message of a busy slice."""
-        number, pattern = self._structures.place(topic)
+    def _structure(self, piece: Slice, draft: Draft) -> int:
+        """The structure whose shards take a message of a busy slice.
+
+        What says where it is delivered to goes to structure 0: who reads for an endpoint knows no topic.
+        """
+        if is_posted(draft.value):
+            return ANYTHING
+        number, pattern = self._structures.place(draft.topic)
         if pattern is not None:
             self.row(Table.STRUCTURES, keys.structure(number), pattern.encode())
         if number in piece.newest or len(piece.newest) < SLICE_STRUCTURES:

@@ -18,15 +18,18 @@ byte.
                    owner: length (1), bytes
                    retry: addressee: length (2), bytes · attempts (4) · of these counted (4)
                           reason: length (1), bytes
+                   deliver to: length (2), bytes
 
-`due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when
-it does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
+`due` is what was asked for (0: nothing was asked, it is due where it stands). The id is stored only when it
+does not name this row any more, after a move. The zone is a local wall time as asked for, with its zone
 (`2027-03-28T09:00[Europe/Bucharest]`): what `due` is made from again when the rules of time zones change.
 The schedule is the name of the recurring schedule that wrote the message. Properties are MQTT 5 property
 bytes as they go to subscribers, so that a delivery copies them. The owner is the name of the key, or of
 mosquitto's user, that sent the message: none if nobody had to show one. A *stub* is what a cancel or a move
 leaves: the same head and topic with a flag and the time, no payload. A *retry* is a message once more, for
-one session or group alone: what it says of that, and what a retry is, stands in retries.py.
+one session or group alone: what it says of that, and what a retry is, stands in retries.py. *Deliver to* is
+where a message is posted besides: the name of an endpoint, or a URL. It is kept by every copy of the
+message that stands on the timeline once more, and by no copy that tells of it.
 """
 
 from struct import Struct
@@ -44,7 +47,8 @@ EXTENDED: Final = 2
 """The version of a record that has an extension."""
 OWNER: Final = 0x0001
 RETRY: Final = 0x0002
-"""Of the flags of the extension, both in its second byte."""
+DELIVER_TO: Final = 0x0004
+"""Of the flags of the extension, all in its second byte."""
 QOS_MASK: Final = 0x0003
 RETAIN: Final = 0x0004
 DROP_LATE: Final = 0x0008
@@ -78,6 +82,7 @@ _PLAIN: Final = frozenset(
 ADDRESSEE_BYTES_MAX: Final = 60_000
 """A longer name cannot be an addressee: an extension has 65,535 bytes at most."""
 REASON_BYTES_MAX: Final = 255
+DELIVER_TO_BYTES_MAX: Final = 2_048
 
 _HEAD = Struct(">BHHQ")
 _EXTENSION = Struct(">HH")
@@ -130,6 +135,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """Name of the key that sent it, UTF-8; empty: none was shown."""
     retry: Retry | None = None
     """None: it is for everybody who subscribes."""
+    deliver_to: bytes = b""
+    """The endpoint, by its name, or the URL that it is posted to besides, UTF-8; empty: none."""
 
     @property
     def size(self) -> int:
@@ -139,7 +146,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 def encode(record: Record) -> bytes:
     """The stored form. Lengths are the caller's to have checked: topic and key 65,535 and 16 bytes,
-    publisher, zone, schedule, owner and reason 255, addressee ADDRESSEE_BYTES_MAX."""
+    publisher, zone, schedule, owner and reason 255, addressee ADDRESSEE_BYTES_MAX, deliver to
+    DELIVER_TO_BYTES_MAX."""
     flags = record.qos | record.encoding << ENCODING_SHIFT | record.stub
     optional = b""
     if record.retain:
@@ -169,8 +177,8 @@ def encode(record: Record) -> bytes:
         optional += bytes((len(record.schedule),)) + record.schedule
     if record.stub:
         optional += _WHEN.pack(record.when_ms)
-    if record.retry is not None:
-        more = _retry_extension(record.owner, record.retry)
+    if record.retry is not None or record.deliver_to:
+        more = _long_extension(record.owner, record.retry, record.deliver_to)
         head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + more
     elif record.owner:
         head = _HEAD.pack(EXTENDED, flags, len(record.topic), record.due_ms) + _extension(record.owner)
@@ -184,16 +192,18 @@ def _extension(owner: bytes) -> bytes:
     return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + 1 + len(owner), OWNER) + _counted(owner)
 
 
-def _retry_extension(owner: bytes, retry: Retry) -> bytes:
-    """The extension of a retry, which may have an owner."""
-    fields = (
-        (_counted(owner) if owner else b"")
-        + _SHORT.pack(len(retry.addressee))
-        + retry.addressee
-        + _ATTEMPTS.pack(retry.attempts, retry.counted)
-        + _counted(retry.reason)
-    )
-    flags = RETRY | OWNER if owner else RETRY
+def _long_extension(owner: bytes, retry: Retry | None, deliver_to: bytes) -> bytes:
+    """The extension of a retry, or of what is posted; either may have an owner."""
+    flags, fields = 0, b""
+    if owner:
+        flags, fields = OWNER, _counted(owner)
+    if retry is not None:
+        flags |= RETRY
+        fields += _SHORT.pack(len(retry.addressee)) + retry.addressee
+        fields += _ATTEMPTS.pack(retry.attempts, retry.counted) + _counted(retry.reason)
+    if deliver_to:
+        flags |= DELIVER_TO
+        fields += _SHORT.pack(len(deliver_to)) + deliver_to
     return _EXTENSION.pack(_EXTENSION.size - _COUNTED_FROM + len(fields), flags) + fields
 
 
@@ -234,7 +244,7 @@ def decode(value: bytes) -> Record:
         if version != VERSION:
             return _decode_extended(value, version, flags, topic_length, due_ms)
         if flags not in _PLAIN:
-            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"", None)
+            return _decode_optional(value, flags, topic_length, due_ms, _SIZE, b"", None, b"")
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
     end = _SIZE + topic_length
@@ -255,27 +265,40 @@ def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, 
     """Raises Corrupt, and what a value that ends too soon raises."""
     end = _rest_at(value, version)
     _, more = _EXTENSION.unpack_from(value, _SIZE)
-    if not more or more & ~(OWNER | RETRY):
+    if not more or more & ~(OWNER | RETRY | DELIVER_TO):
         raise Corrupt(f"record of {len(value)} bytes has further flags 0x{more:04x}, which cannot be")
-    at, owner, retry = _FIELDS_AT, b"", None
+    at, owner, retry, deliver_to = _FIELDS_AT, b"", None, b""
     if more & OWNER:
         owner = value[at + 1 : at + 1 + value[at]]
         at += 1 + value[at]
     if more & RETRY:
         retry, at = _retry_at(value, at)
-    if at != end or end > len(value) or (more & OWNER and not owner) or (retry and not retry.addressee):
+    if more & DELIVER_TO:
+        deliver_to, at = _long_at(value, at)
+    is_empty = (
+        (more & OWNER and not owner)
+        or (retry and not retry.addressee)
+        or (more & DELIVER_TO and not deliver_to)
+    )
+    if at != end or end > len(value) or is_empty:
         raise Corrupt(f"record of {len(value)} bytes has an extension that does not end at {end}")
-    return _decode_optional(value, flags, topic_length, due_ms, end, owner, retry)
+    return _decode_optional(value, flags, topic_length, due_ms, end, owner, retry, deliver_to)
 
 
 def _retry_at(value: bytes, at: int) -> tuple[Retry, int]:
     """The fields of a retry, which begin at `at`, and where they end. Raises StructError, IndexError."""
-    start = at + _SHORT.size
-    end = start + int(_SHORT.unpack_from(value, at)[0])
+    addressee, end = _long_at(value, at)
     attempts, counted = _ATTEMPTS.unpack_from(value, end)
     reason = end + _ATTEMPTS.size
     after = reason + 1 + value[reason]
-    return Retry(value[start:end], attempts, counted, value[reason + 1 : after]), after
+    return Retry(addressee, attempts, counted, value[reason + 1 : after]), after
+
+
+def _long_at(value: bytes, at: int) -> tuple[bytes, int]:
+    """A field with two bytes of length, and where it ends. Raises StructError."""
+    start = at + _SHORT.size
+    end = start + int(_SHORT.unpack_from(value, at)[0])
+    return value[start:end], end
 
 
 def _rest_at(value: bytes, version: int) -> int:
@@ -286,7 +309,14 @@ def _rest_at(value: bytes, version: int) -> int:
 
 
 def _decode_optional(
-    value: bytes, flags: int, topic_length: int, due_ms: int, at: int, owner: bytes, retry: Retry | None
+    value: bytes,
+    flags: int,
+    topic_length: int,
+    due_ms: int,
+    at: int,
+    owner: bytes,
+    retry: Retry | None,
+    deliver_to: bytes,
 ) -> Record:
     """`at`: where the optional fields begin."""
     if flags & _BARE not in _PLAIN:
@@ -339,6 +369,7 @@ def _decode_optional(
         schedule,
         owner,
         retry,
+        deliver_to,
     )
 
 
@@ -411,6 +442,24 @@ def addressee_of(value: bytes) -> bytes:
     try:
         at = _FIELDS_AT + (1 + value[_FIELDS_AT] if value[_MORE_AT] & OWNER else 0)
         return _retry_at(value, at)[0].addressee
+    except (StructError, IndexError) as error:
+        raise Corrupt(f"record of {len(value)} bytes: {error}") from error
+
+
+def is_posted(value: bytes) -> bool:
+    """Whether a stored value says where it is delivered to. What is too short to be a record does not."""
+    return value[:1] == _EXTENDED_BYTE and len(value) > _MORE_AT and bool(value[_MORE_AT] & DELIVER_TO)
+
+
+def deliver_to_of(value: bytes) -> bytes:
+    """The endpoint or URL that a stored value is posted to; empty: none. Raises Corrupt."""
+    if not is_posted(value):
+        return b""
+    try:
+        at = _FIELDS_AT + (1 + value[_FIELDS_AT] if value[_MORE_AT] & OWNER else 0)
+        if value[_MORE_AT] & RETRY:
+            at = _retry_at(value, at)[1]
+        return _long_at(value, at)[0]
     except (StructError, IndexError) as error:
         raise Corrupt(f"record of {len(value)} bytes: {error}") from error
 

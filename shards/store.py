@@ -39,6 +39,7 @@ class Table(Enum):
     RETAINED = "retained"
     RETRIES = "retries"
     DEAD = "dead"
+    ENDPOINTS = "endpoints"
     META = "meta"
 
 

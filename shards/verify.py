@@ -28,6 +28,7 @@ from timeline.position import END, ID_BYTES, Position
 from timeline.slices import Directory, Shard, SlicesError
 from timeline.structures import ANYTHING, Structures
 
+from .endpoints import endpoint_of
 from .errors import Corrupt
 from .jobs import ABORTED, DONE, stored_jobs
 from .keys import (
@@ -210,6 +211,7 @@ _DECODERS: Mapping[Table, Callable[[bytes, bytes], object]] = MappingProxyType(
         Table.HELD: _value(decode),
         Table.DISPATCHES: _value(wall_from),
         Table.SCHEDULES: _value(schedule_of),
+        Table.ENDPOINTS: _value(endpoint_of),
         Table.RETAINED: _check_retained,
         Table.RETRIES: _check_retries,
         Table.DEAD: _check_dead,

@@ -11,9 +11,9 @@ What stands lower here imports what stands higher. First what is handed about:
 
 then who has what:
 
+    router.py        topic -> subscribers, endpoint -> its group
     leases.py        until when members of groups may keep what they have
     owners.py        whether who sent a message may send it now, or else nobody gets it
-    router.py        topic -> subscribers
     quota.py         how many subscriptions there are, and the bytes of their filters
     owed.py          what was not stored and could not be sent at once, for those it was promised to
     session_rows.py  sessions as rows, and back

@@ -560,17 +560,26 @@ class Broker:
             return True
         return not is_there
 
-    def enlist(self, link: Link, text: str, *, name: str, rights: Rights | None = None) -> Inside:
+    def enlist(
+        self,
+        link: Link,
+        text: str,
+        *,
+        name: str,
+        rights: Rights | None = None,
+        keeps_overdue: bool = True,
+    ) -> Inside:
         """Make a part of the server a member of a group, under a `name` that people see.
 
         It is sent what `link` has room for (`read_on` says that it has more), a stored message at QoS 1 at
         least, and says `ack` like a client. Nothing of it is stored; `rights` may limit what it is sent.
+        Not `keeps_overdue`: what it has not acked in time it acks by its position (`ack_late`).
         Raises UnknownGroup.
         """
         group = self.groups.get(text)
         if group is None:
             raise UnknownGroup(f"there is no group {text[:128]!r}")
-        return self.groups.enlist(group, link, name, rights)
+        return self.groups.enlist(group, link, name, rights, keeps_overdue=keeps_overdue)
 
     def dismiss(self, member: Inside, *, is_clean: bool) -> None:
         """It is a member no more: what it has not acked goes to another, or comes again.
@@ -616,10 +625,12 @@ class Broker:
         reason: str,
         done: Callable[[Nacked], None],
         qos: int = 1,
+        is_attempt: bool = True,
     ) -> bool:
         """The client cannot do a message now: it is to come again, to the session or to its group.
 
-        `delay_ms`: after which; None: as the back-off says. The packet id is free. `done` is called when what
+        `delay_ms`: after which; None: as the back-off says. `is_attempt`: false of one of a group that has
+        not been tried at all, and does not count. The packet id is free. `done` is called when what
         has become of it is durable, or cannot be for now. False: what is in flight under that id is of
         another QoS, or too far, and `done` is not called.
         """
@@ -642,7 +653,7 @@ class Broker:
         if held is None:
             done(Nacked.GONE)
         else:
-            self.undone.fail(*held, reason, delay_ms=delay_ms, told=done)
+            self.undone.fail(*held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt)
         return True
 
     def ack_late(self, text: str, place: Position, shard: int, done: Callable[[bool | None], None]) -> None:
@@ -726,6 +737,13 @@ class Broker:
         flight = subscriber.session.flights.get(packet_id)
         if flight is not None:
             self._finish(subscriber, flight)
+
+    def put_back(self, member: Subscriber, packet_id: int) -> None:
+        """What a part of the server was sent has come to nobody: another is sent it, as if for the first
+        time."""
+        flight = member.session.flights.get(packet_id)
+        if flight is not None and flight.loan is not None:
+            self.groups.put_back(member, flight)
 
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""

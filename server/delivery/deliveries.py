@@ -9,9 +9,10 @@ flight, which retries and dead letters there are of the message. The first of th
     dead         a dead letter
     done         read, and nothing of it is left: acked, or it was not to be sent any more
 
-Told of are the groups that match the topic, and whoever has something left of it; a session that has none is
-not told of: there may be thousands. Bounds: TOLD_MAX of them, LOOKS_MAX of what they have in flight, ROWS_MAX
-retries and as many dead letters. Beyond one of these the answer says that there is more.
+Told of are the groups that match the topic, that of the endpoint it is delivered to, and whoever has
+something left of it; a session that has none is not told of: there may be thousands. Bounds: TOLD_MAX of
+them, LOOKS_MAX of what is in flight, ROWS_MAX retries and as many dead letters. Beyond one of these the
+answer says that there is more.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -74,7 +75,7 @@ class Deliveries:
         self._letters = letters
 
     def of(
-        self, message: MessageId, place: Position, topic: bytes, qos: int, may: May
+        self, message: MessageId, place: Position, topic: bytes, qos: int, may: May, deliver_to: bytes = b""
     ) -> tuple[list[Delivery], bool]:
         """Those of the message whose row is at `place`, groups first, and whether there are more.
 
@@ -84,7 +85,7 @@ class Deliveries:
         dead, is_cut_too = self._dead(message, may)
         told: list[Delivery] = []
         looks = LOOKS_MAX
-        for subscriber in self._receivers(place, topic, [*standing, *dead]):
+        for subscriber in self._receivers(place, topic, deliver_to, [*standing, *dead]):
             name = subscriber.session.client_id
             lent = _lent(subscriber) if qos == 2 else []
             members = len(subscriber.members) if isinstance(subscriber, Group) else 0
@@ -119,12 +120,14 @@ class Deliveries:
         dead = {row.addressee: row for _, row in islice(found, ROWS_MAX) if may((row.keeper,))}
         return dead, next(found, None) is not None
 
-    def _receivers(self, place: Position, topic: bytes, named: Iterable[str]) -> Iterator[Subscriber]:
+    def _receivers(
+        self, place: Position, topic: bytes, deliver_to: bytes, named: Iterable[str]
+    ) -> Iterator[Subscriber]:
         """Who may have something to do with the message: groups by name, then sessions.
 
         A topic may have ten thousand sessions, most of which have nothing in flight.
         """
-        targets = self._router.route(topic)
+        targets = self._router.route(topic) | self._router.posted(deliver_to)
         found = {name: self._groups.named(name) for name in named}
         for one, subscriptions in targets.items():
             if one.is_group and any(subscription.since < place for subscription in subscriptions):

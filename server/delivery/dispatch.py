@@ -14,6 +14,8 @@ A turn has a budget in deliveries, and in bytes that count for some: it ends bet
 TURN_COST is spent, and of one message that more sessions want the rest fall behind and read on by themselves,
 in turns of their own. What is taken from the wheel at once follows from what the messages before have cost.
 
+A message that says where it is delivered to goes to the group of that endpoint besides, whatever its topic.
+
 A retry (shards/retries.py) goes to its addressee alone, if it subscribes to the topic; one whose addressee
 does not, or is there no more, goes to nobody and is counted.
 
@@ -266,9 +268,11 @@ class Dispatch(Rider):
 
     def _give(self, message: Message, wall_ms: int, size: int) -> int:
         """Offer a message to every tailing session that it matches; how many match at all."""
-        targets = self._router.route(message.record.topic)
-        self._tail.append(message.position, message, size)
         record = message.record
+        targets = self._router.route(record.topic)
+        if record.deliver_to:
+            targets = targets | self._router.posted(record.deliver_to)
+        self._tail.append(message.position, message, size)
         if is_dropped(record, message.due_ms, wall_ms):
             self.counts.expired += 1
             return len(targets)

@@ -18,7 +18,7 @@ from .ready import Ready
 from .router import Router
 from .session_rows import subscription_of
 from .sessions import Sessions
-from .shared import KEY_PREFIX, Group
+from .shared import ENDPOINT_PREFIX, KEY_PREFIX, Group
 from .subscriber import Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 
@@ -158,13 +158,17 @@ class Membership:
         group.agree(terms, keeping)
         return group
 
-    def enlist(self, group: Group, link: Link, name: str, rights: Rights | None) -> Inside:
+    def enlist(
+        self, group: Group, link: Link, name: str, rights: Rights | None, *, keeps_overdue: bool
+    ) -> Inside:
         """A member that is a part of the server. It reads nothing by itself: it is always at the horizon."""
         read = self._horizon.position
         session = Session(name, read=read, expiry_s=0, window=GROUP_WINDOW)
         session.join(read)
         owner = "" if rights is None else rights.name
-        member = Inside(session, set(), self._cursors.secure, owner=owner, rights=rights)
+        member = Inside(
+            session, self._cursors.secure, keeps_overdue=keeps_overdue, owner=owner, rights=rights
+        )
         member.link = link
         self.join(member, group.text, Subscription(group.text, 1, read))
         group.rota.meet(member)
@@ -230,7 +234,7 @@ class Membership:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
         self._filter_bytes -= len(group.text.encode())
-        self._router.discard_all(group)
+        self._unroute(group)
         self._owed.forget(group)
         heirs = group.bequeath(is_last=True)
         if group.is_stored:
@@ -304,6 +308,15 @@ class Membership:
         self._ready.wake(group)
         return group if is_late else None
 
+    def put_back(self, member: Subscriber, lent: Flight) -> None:
+        """Nobody was sent what the member has: it goes to another, and was no attempt."""
+        held = self.take_back(member, lent)
+        if held is not None:
+            group, flight = held
+            flight.attempts -= 1
+            group.give_back(flight)
+            self._pause(group)
+
     def forget(self, member: Subscriber) -> None:
         """Its session is over, with what it still has in flight."""
         for flight in member.session.flights.values():
@@ -347,8 +360,22 @@ class Membership:
         self._filter_bytes += len(text.encode())
         self._sessions.leave(group)
         self._cursors.dirty.add(group)
-        self._router.add(group, session.subscriptions[topic_filter])
+        self._route(group)
         return group
+
+    def _route(self, group: Group) -> None:
+        """It gets what its filter matches; that of an endpoint what says so."""
+        (own,) = group.session.subscriptions.values()
+        if group.is_endpoint:
+            self._router.add_endpoint(group.text.removeprefix(ENDPOINT_PREFIX), group, own)
+        else:
+            self._router.add(group, own)
+
+    def _unroute(self, group: Group) -> None:
+        if group.is_endpoint:
+            self._router.discard_endpoint(group.text.removeprefix(ENDPOINT_PREFIX))
+        else:
+            self._router.discard_all(group)
 
     def _pause(self, group: Group) -> None:
         """When nobody is there the group's read position stands still; else somebody else goes on."""

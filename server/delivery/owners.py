@@ -9,6 +9,9 @@ nothing. Who takes over the name takes over what was sent under it.
 What is not handed out is *withheld*: nobody gets it, it is not retained, read positions go on past it. Its
 row stays, and is handed out to who reads it again when its owner may.
 
+What says where it is delivered to needs the right to send to `$deliver/{endpoint}` too,
+`$deliver/*` of a URL.
+
 Everybody's: what has no owner, because nobody had to show a key or the server itself made it.
 
 Answers are remembered up to REMEMBERED_BYTES; at the bound all are forgotten, and when the files change
@@ -24,6 +27,7 @@ from typing import Protocol
 from shards.record import Record
 
 from ..logs import by, shown
+from .router import URLS
 from .subscriber import Rights
 
 log = logging.getLogger(__name__)
@@ -44,6 +48,11 @@ looked at."""
 def owner_of(rights: Rights | None) -> bytes:
     """The owner of what a client with these rights sends; empty: nobody's."""
     return b"" if rights is None else rights.name.encode()
+
+
+def posting_topic(deliver_to: bytes) -> bytes:
+    """The topic that who has something delivered there may send to, and that of what says no other."""
+    return b"$deliver/" + (URLS.encode() if b"://" in deliver_to else deliver_to)
 
 
 class Auth(Protocol):
@@ -102,6 +111,9 @@ class Owners:
         answer = self._known.get(key)
         if answer is None:
             answer = self._find(*key)
+        if answer and record.deliver_to:
+            key = owner, record.publisher, posting_topic(record.deliver_to)
+            answer = self._known.get(key) or self._find(*key)
         if not answer:
             self.withheld += 1
         return answer

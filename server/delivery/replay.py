@@ -23,7 +23,7 @@ from operator import itemgetter
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
 from shards.read import Reader, Row
-from shards.record import Retry, addressee_of, decode, encode, is_stub, topic_of
+from shards.record import Retry, addressee_of, decode, deliver_to_of, encode, is_stub, topic_of
 from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Resends, Subscription
@@ -286,21 +286,25 @@ class Replay:
         wall_ms = self._wall_ms()
         if self._tail.covers(read):
             for place, message in self._tail.after(read, TURN_ROWS):
-                found = self._wanted(subscriber, place, message.record.topic)
+                record = message.record
+                found = self._wanted(subscriber, place, record.topic, record.deliver_to)
                 is_wanted = (
                     found
-                    and _is_for(subscriber, message.record.retry)
+                    and _is_for(subscriber, record.retry)
                     and not self._is_dropped(message, wall_ms)
                     and not _is_missed(subscriber, message)
                     and not self._is_ended(message)
-                    and self._owners.allow(message.record)
+                    and self._owners.allow(record)
                 )
                 yield place, (message.as_of(wall_ms), found) if is_wanted else None
             return
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             try:
                 is_theirs = not is_stub(value) and _is_addressed(subscriber, addressee_of(value))
-                found = self._wanted(subscriber, place, topic_of(value)) if is_theirs else ()
+                found = ()
+                if is_theirs:
+                    deliver_to = deliver_to_of(value) if subscriber.is_endpoint else b""
+                    found = self._wanted(subscriber, place, topic_of(value), deliver_to)
                 whole = Message(place, shard, decode(value), wall_ms) if found else None
             except Corrupt as error:
                 log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
@@ -312,7 +316,7 @@ class Replay:
 
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
-        structures = self._reader.structures.overlapping(subscriber.session.subscriptions)
+        structures = self._reader.structures.overlapping(subscriber.filters)
         rows = self._reader.read(Position(read + 1), Position(horizon + 1), structures)
         owed = self._owed.of(subscriber)
         if not owed:
@@ -320,9 +324,14 @@ class Replay:
         unstored = ((message.position, message.shard, encode(message.record)) for message in owed)
         return merge(rows, unstored, key=itemgetter(0))
 
-    def _wanted(self, subscriber: Subscriber, place: Position, topic: bytes) -> tuple[Subscription, ...]:
-        """Which of its subscriptions match the topic at this place; written for one, the usual case."""
-        found = self._router.route(topic).get(subscriber, ())
+    def _wanted(
+        self, subscriber: Subscriber, place: Position, topic: bytes, deliver_to: bytes
+    ) -> tuple[Subscription, ...]:
+        """Which of its subscriptions match what is at this place; written for one, the usual case."""
+        if subscriber.is_endpoint:
+            found = self._router.posted(deliver_to).get(subscriber, ())
+        else:
+            found = self._router.route(topic).get(subscriber, ())
         if not found or (len(found) == 1 and found[0].since < place):
             return found
         return tuple(s for s in found if s.since < place)

@@ -9,6 +9,9 @@ answer is made once for the filters that match, and shared by the topics that th
 Who may not be sent a topic is left out of its answer: where keys are asked for, such topics have answers of
 their own. `forget` when rules change.
 
+What is delivered to an endpoint goes to its group besides, whatever its topic (`posted`): by the name that it
+says, and all full URLs to one group.
+
 The cache is dropped whole when any subscription changes. Bound in bytes: half of `max_bytes` for the topics
 and half for the answers; when one half is full all is dropped. An answer larger than its half is kept alone.
 """
@@ -26,6 +29,9 @@ ANSWER_OVERHEAD = 400
 PAIR_BYTES = 170
 """Of a subscriber and its subscription in an answer."""
 
+URLS = "*"
+"""What stands for every full URL among the names of endpoints."""
+
 Targets = dict[Subscriber, tuple[Subscription, ...]]
 
 
@@ -37,6 +43,8 @@ class Router:
         self._denied = denied
         self._half = max_bytes // 2
         self._trie: Trie[Subscriber, Subscription] = Trie()
+        self._posted: dict[bytes, Targets] = {}
+        """By the names of endpoints."""
         self._cache: dict[bytes, Targets] = {}
         self._answers: dict[tuple[int, ...], tuple[Targets, bool]] = {}
         """By the identities of the dictionaries in the trie, which stay while no subscription changes. With
@@ -63,6 +71,17 @@ class Router:
         for topic_filter in subscriber.session.subscriptions:
             if not topic_filter.startswith(SHARE_PREFIX):
                 self.discard(subscriber, topic_filter)
+
+    def add_endpoint(self, name: str, group: Subscriber, subscription: Subscription) -> None:
+        """What is delivered to the endpoint of that name goes to this group from now on."""
+        self._posted[name.encode()] = {group: (subscription,)}
+
+    def discard_endpoint(self, name: str) -> None:
+        self._posted.pop(name.encode(), None)
+
+    def posted(self, deliver_to: bytes) -> Targets:
+        """The group of an endpoint, by its name, or of full URLs; nobody if there is none."""
+        return self._posted.get(URLS.encode() if b"://" in deliver_to else deliver_to, {})
 
     def route(self, topic: bytes) -> Targets:
         """Every subscriber with a matching subscription, away or not."""

@@ -32,6 +32,13 @@ from .subscriber import Secure, Subscriber
 from .terms import UNSAID, Keeping, in_force
 
 KEY_PREFIX = GROUP_PREFIX
+ENDPOINT_PREFIX = "$endpoint/"
+"""Of the groups of webhook endpoints: nobody can subscribe to such a text, so only doors are members."""
+
+
+def endpoint_text(name: str) -> str:
+    """The group of an endpoint, or (router.URLS) of full URLs."""
+    return ENDPOINT_PREFIX + name
 
 
 class Group(Subscriber):
@@ -41,6 +48,7 @@ class Group(Subscriber):
         "_leases",
         "client",
         "in_force",
+        "is_endpoint",
         "is_paused",
         "keeping",
         "lent",
@@ -78,6 +86,7 @@ class Group(Subscriber):
         self.client = ""
         """Who was its last member: whose `owner` and `rights` it has while it has none."""
         self.text = session.client_id.removeprefix(KEY_PREFIX)
+        self.is_endpoint = self.text.startswith(ENDPOINT_PREFIX)
         """The filter as its members subscribe to it: `$share/group/filter`."""
         self.members: dict[Subscriber, Subscription] = {}
         self.lent: dict[Subscriber, dict[int, Flight]] = {}
@@ -133,6 +142,11 @@ class Group(Subscriber):
         """It stays as long as was said, and as its most persistent member does."""
         members_s = max((m.session.expiry_s for m in self.members), default=0)
         self.session.keep_for(max(self.stays_s, members_s))
+
+    @property
+    def filters(self) -> Iterable[str]:
+        """None of an endpoint: what is delivered there stands in structure 0, whatever its topic."""
+        return () if self.is_endpoint else self.session.subscriptions
 
     @property
     def name(self) -> str:

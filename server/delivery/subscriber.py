@@ -148,6 +148,8 @@ class Subscriber:
     )
 
     is_group = False
+    is_endpoint = False
+    """It gets what says that it is delivered there, whatever the topic."""
     is_inside = False
     """A door of the server itself, no client: it stands in no table and ends with its link."""
 
@@ -216,6 +218,11 @@ class Subscriber:
     def name(self) -> str:
         """What people call it: the client id; of a group its name, without the filter."""
         return self.session.client_id
+
+    @property
+    def filters(self) -> Iterable[str]:
+        """What a topic has to match to be looked at for it, where it reads the store."""
+        return self.session.subscriptions
 
     @property
     def owners(self) -> frozenset[str]:
@@ -460,9 +467,22 @@ class Inside(Subscriber):
     sent at QoS 1 at least, so that whoever takes it can be waited for.
     """
 
-    __slots__ = ()
+    __slots__ = ("keeps_overdue",)
 
     is_inside = True
+
+    def __init__(
+        self,
+        session: Session,
+        secure: "Secure",
+        *,
+        keeps_overdue: bool,
+        owner: str = "",
+        rights: Rights | None = None,
+    ) -> None:
+        """`keeps_overdue`: what it has not acked in time stays under its packet id, for a late ack."""
+        super().__init__(session, set(), secure, owner=owner, rights=rights)
+        self.keeps_overdue = keeps_overdue
 
 
 Secured = Callable[[int], None]

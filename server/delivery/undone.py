@@ -52,7 +52,7 @@ from .publishing import Publishing, Wish
 from .router import Router
 from .sent import Sent
 from .shared import Group
-from .subscriber import Subscriber
+from .subscriber import Inside, Subscriber
 from .terms import InForce, in_force
 
 log = logging.getLogger(__name__)
@@ -105,10 +105,17 @@ class Failure:
     is_ended: bool
     """Its client has said that this exchange is over: the packet id is free when the flight is."""
     told: Told
+    is_attempt: bool
+    """It was tried. One that was not is as it was before, but later, and never dead."""
     crowded_out: int = 0
     """Dead letters that go for this one."""
     buried: tuple[str, str] = ("", "")
     """What the message is called and where it is buried, for the log."""
+
+    @property
+    def attempts(self) -> int:
+        """How often the message was tried from the row that is in flight."""
+        return self.flight.attempts if self.is_attempt else self.flight.attempts - 1
 
 
 class Undone:
@@ -185,18 +192,20 @@ class Undone:
         addressee: Subscriber | None = None,
         is_ended: bool = False,
         told: Told = _nobody,
+        is_attempt: bool = True,
     ) -> None:
         """A delivery came to nothing; `told` once what becomes of the message is durable, or cannot be now.
 
         `delay_ms`: after which it is to come again; None: as the back-off says. `addressee`: who is to get
-        it, if not the holder. `is_ended`: its client has ended the exchange.
+        it, if not the holder. `is_ended`: its client has ended the exchange. `is_attempt`: it was tried.
         """
         if flight.fate:
             told(Nacked.GONE)
             return
         flight.fate = FAILED
         holder.session.resends.discard(flight.packet_id)
-        self._enqueue(Failure(holder, flight, addressee or holder, reason, delay_ms, is_ended, told))
+        whose = addressee or holder
+        self._enqueue(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt))
         self._submit()
 
     def _take_lapsed(self) -> None:
@@ -207,6 +216,8 @@ class Undone:
             if loan.flight is not None and _is_in_flight(group, loan.flight):
                 log.info("%s: %s has not acked in time", shown(group.name), shown(member.name))
                 self.fail(group, loan.flight, f"not acked within {loan.term_ms / 1_000:g} s")
+            if isinstance(member, Inside) and not member.keeps_overdue:
+                self._groups.take_back(member, lent)
 
     # -- to the writer and back
 
@@ -247,14 +258,15 @@ class Undone:
                 self._sent.note_missing(flight)
             return self._settle(commit, failure, Nacked.GONE)
         terms = self.terms(addressee, message)
-        counted = message.counted_before + flight.attempts
-        if 0 < terms.max_attempts <= counted or len(_key(addressee)) > ADDRESSEE_BYTES_MAX:
+        counted = message.counted_before + failure.attempts
+        is_spent = failure.is_attempt and 0 < terms.max_attempts <= counted
+        if is_spent or len(_key(addressee)) > ADDRESSEE_BYTES_MAX:
             self._bury(commit, failure, message)
             return self._settle(commit, failure, Nacked.DEAD)
         due_ms = commit.open_group.wall_ms + self._delay_ms(failure, terms, counted)
         if is_over(message.due_ms, message.record.expires_ms, due_ms):
             return self._settle(commit, failure, Nacked.GONE)
-        put_retry(commit, _again(message, self._node, due_ms, failure, counted), is_owed=True)
+        put_retry(commit, _again(message, self._node, due_ms, failure), is_owed=True)
         return self._settle(commit, failure, Nacked.AGAIN)
 
     def _settle(self, commit: Commit, failure: Failure, fate: Nacked) -> Nacked:
@@ -334,7 +346,7 @@ class Undone:
         record = _obituary(addressee, message, failure.reason)
         if self._owners.allow(message.record) and self._publishing.place(commit, Wish(record)) is None:
             raise Refused("over-quota", "there is no room for it at $dead")
-        attempts = message.attempts_before + failure.flight.attempts
+        attempts = message.attempts_before + failure.attempts
         failure.crowded_out = self._letters.bury(commit, addressee, message, attempts, failure.reason)
         failure.buried = message.id_text(self._node), shown(record.topic)
 
@@ -348,12 +360,15 @@ def _key(subscriber: Subscriber) -> bytes:
     return subscriber.session.client_id.encode()
 
 
-def _again(message: Message, node: int, due_ms: int, failure: Failure, counted: int) -> Record:
+def _again(message: Message, node: int, due_ms: int, failure: Failure) -> Record:
     """The message as it comes again. What is left of its expiry it keeps; late it is by being a retry."""
     record = message.record
     reason = failure.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
-    attempts = message.attempts_before + failure.flight.attempts
-    retry = Retry(_key(failure.addressee), attempts, counted, reason)
+    if not failure.is_attempt:
+        reason = b"" if record.retry is None else record.retry.reason
+    attempts, counted = message.attempts_before, message.counted_before
+    addressee = _key(failure.addressee)
+    retry = Retry(addressee, attempts + failure.attempts, counted + failure.attempts, reason)
     left_ms = message.due_ms + record.expires_ms - due_ms if record.expires_ms else 0
     again = retry_of(record, message.id(node), due_ms, retry)
     return msgspec.structs.replace(again, expires_ms=left_ms, drop_late=False)
@@ -374,5 +389,6 @@ def _obituary(subscriber: Subscriber, message: Message, reason: str) -> Record:
         key=b"",
         owner=b"",  # the server's own, to a topic that nobody else may send to
         retry=None,
+        deliver_to=b"",  # it tells of the message, and is not posted
         properties=message.record.properties + told,
     )

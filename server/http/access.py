@@ -24,6 +24,7 @@ from aiohttp.typedefs import Middleware
 
 from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import Principal, Rights
+from ..delivery.owners import posting_topic
 from ..networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
@@ -37,6 +38,7 @@ __all__ = [
     "charge",
     "check_send",
     "client_of",
+    "may_send",
     "not_to_send",
     "owns",
     "rights_of",
@@ -154,14 +156,20 @@ def owns(rights: Rights | None, owners: Iterable[str]) -> bool:
     return rights is None or rights.principal.has(ADMIN) or all(name == rights.name for name in owners)
 
 
-def check_send(rights: Rights | None, topic: bytes) -> None:
-    """Raise Problem unless messages may be sent to the topic."""
-    if rights is not None and not rights.may_publish(topic):
+def check_send(rights: Rights | None, topic: bytes, deliver_to: bytes = b"") -> None:
+    """Raise Problem unless messages may be sent to the topic, and delivered there."""
+    if rights is not None and not may_send(rights, topic, deliver_to):
         raise not_to_send(rights)
 
 
+def may_send(rights: Rights, topic: bytes, deliver_to: bytes = b"") -> bool:
+    """Whether messages may be sent to the topic, and to that of what they are delivered to besides."""
+    return rights.may_publish(topic) and (not deliver_to or rights.may_publish(posting_topic(deliver_to)))
+
+
 def not_to_send(rights: Rights, **extra: Any) -> Problem:
-    return Problem("forbidden", f"the key {rights.name} may not send to this topic", **extra)
+    text = f"the key {rights.name} may not send to this topic, or not deliver there"
+    return Problem("forbidden", text, **extra)
 
 
 def charge(rights: Rights | None, count: int) -> None:

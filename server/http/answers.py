@@ -20,7 +20,13 @@ from ..writer import Ask, Busy, Decide
 from .problems import Problem
 
 RETRY_AFTER = {"Retry-After": "1"}
-FIELD_OF = {"idempotency-mismatch": "key", "late": "deliver_at", "id": "id"}
+FIELD_OF = {
+    "idempotency-mismatch": "key",
+    "late": "deliver_at",
+    "id": "id",
+    "deliver_to": "deliver_to",
+    "concurrency": "concurrency",
+}
 """The field to blame for what the writer refuses."""
 
 WRITE_ERRORS = (Refused, Busy, StoreFailed)

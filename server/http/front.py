@@ -193,7 +193,7 @@ class Desk:
         now_ms = self._clock.wall_ms()
         try:
             message = parse_one(body, now_ms, self._limits, request.key)
-            if message.spread_ms:
+            if message.spread_ms or message.deliver_to:
                 return False
             check_send(rights, message.topic)
             size = self.gate.size(len(body))
@@ -366,6 +366,8 @@ class Front(Opening):
         if transport is None or transport.get_extra_info("sslcontext") is not None:
             return False
         self._is_eof = True
+        if self._inner is not None:
+            self._inner.is_ended = True
         return self._owes
 
     def pause_writing(self) -> None:
@@ -491,6 +493,7 @@ class Front(Opening):
         if self._inner is None:
             self._inner = self._desk.others(self._told)
             self._inner.connection_made(cast("asyncio.Transport", self._transport))
+            self._inner.is_ended = self._is_eof
         self.is_busy = True
         self._is_fresh = self._is_part = False
         self._keep(b"")

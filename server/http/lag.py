@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from shards.record import addressee_of, is_stub, topic_of
+from shards.record import addressee_of, deliver_to_of, is_stub, topic_of
 from timeline.position import Position, at_of, before
 
 from ..delivery.router import Router
@@ -38,7 +38,7 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
     first: Position | None = None
     count = looked = 0
     if session.subscriptions and start <= horizon:
-        structures = timeline.structures_of(session.subscriptions)
+        structures = timeline.structures_of(subscriber.filters)
         rows = timeline.reader.read(start, Position(horizon + 1), structures)
         for place, _, value in islice(rows, look_rows):
             looked += 1
@@ -52,7 +52,10 @@ def lag_of(subscriber: Subscriber, timeline: Timeline, router: Router, look_rows
 
 
 def _is_wanted(router: Router, subscriber: Subscriber, place: Position, value: bytes) -> bool:
-    found = router.route(topic_of(value)).get(subscriber, ())
+    if subscriber.is_endpoint:
+        found = router.posted(deliver_to_of(value)).get(subscriber, ())
+    else:
+        found = router.route(topic_of(value)).get(subscriber, ())
     addressee = addressee_of(value)
     is_theirs = not addressee or addressee == subscriber.session.client_id.encode()
     return is_theirs and any(s.since < place for s in found)

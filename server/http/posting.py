@@ -2,10 +2,11 @@
 
 A single message comes in at the front or by the route of `POST /v1/messages`, many come by `:batch`.
 `late: drop` is decided in the writer and not before, because a request that is sent again under its key has
-to get its first answer even when its time has passed since.
+to get its first answer even when its time has passed since; or its endpoint has been dropped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from aiohttp import web
 
@@ -26,6 +27,7 @@ from .values.scalars import FLAG, Query
 from .values.views import etag
 
 Placed = MessageId | Known
+NOT_BARRED: Mapping[int, str] = MappingProxyType({})
 TERMS: Query = {"replace": FLAG, "key_only": FLAG}
 """Parameters of a request that has something to say of its keys."""
 
@@ -54,12 +56,16 @@ def place(
     late: Sequence[int] = (),
     names: Sequence[MessageId] = (),
     terms: Terms = AS_EVER,
+    barred: Mapping[int, str] = NOT_BARRED,
 ) -> list[Placed]:
-    """In the writer: place all drafts or none. Raises Refused."""
+    """In the writer: place all drafts or none. `barred`: why some cannot be delivered where they say, by
+    index. Raises Refused."""
     for index in late:
-        key = drafts[index].key
-        if not key or commit.taken(key, terms) is None:
+        if _is_fresh(commit, drafts[index], terms):
             raise Refused("late", "has passed, and the message is not wanted late", index)
+    for index, why in barred.items():
+        if _is_fresh(commit, drafts[index], terms):
+            raise Refused("deliver_to", why, index)
     return adopt(commit, drafts, names, terms) if names else commit.put(drafts, terms)
 
 
@@ -69,10 +75,11 @@ def place_each(
     late: Sequence[int] = (),
     names: Sequence[MessageId] = (),
     terms: Terms = AS_EVER,
+    barred: Mapping[int, str] = NOT_BARRED,
 ) -> list[Placed | Refused]:
     """In the writer: place each draft that can be; together if all can, which is the usual case."""
     try:
-        return list(place(commit, drafts, late, names, terms))
+        return list(place(commit, drafts, late, names, terms, barred))
     except (Refused, Corrupt):
         pass
     dropped = frozenset(late)
@@ -80,12 +87,18 @@ def place_each(
     for index, draft in enumerate(drafts):
         try:
             is_late = (0,) if index in dropped else ()
-            answers += place(commit, [draft], is_late, names[index : index + 1], terms)
+            why = {0: barred[index]} if index in barred else NOT_BARRED
+            answers += place(commit, [draft], is_late, names[index : index + 1], terms, why)
         except Refused as error:
             answers.append(error)
         except Corrupt as error:  # before anything of it was written
             answers.append(Refused("unreadable", str(error)))
     return answers
+
+
+def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:
+    """Whether it was not accepted before, under its key."""
+    return not draft.key or commit.taken(draft.key, terms) is None
 
 
 def first_answer(

@@ -16,11 +16,13 @@ from .catching_up import replay, structures
 from .due import drain, lateness
 from .idle import idle
 from .plain import plain
+from .pulling import pulling
 from .ram import ram
 from .results import FULL, QUICK, Env, Result, Sizes, table
 from .scheduling import batch, single
 from .spark import spark
 from .splitting import splitting
+from .webhooks import webhook
 
 Benchmark = Callable[[Env], Awaitable[list[Result]]]
 BENCHMARKS: dict[str, Benchmark] = {
@@ -28,10 +30,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "single": single,
     "lateness": lateness,
     "drain": drain,
+    "webhook": webhook,
     "replay": replay,
     "ram": ram,
     "idle": idle,
     "plain": plain,
+    "pull": pulling,
     "structures": structures,
     "spark": spark,
     "splitting": splitting,

@@ -2,6 +2,7 @@
 
     echo     answers each HTTP request by a fixed 201
     blast N  on a connection's CONNECT and SUBSCRIBE sends N ready-made QoS 1 publishes, as the window allows
+    post N P  on a connection posts N bodies to the port P, POSTS at a time
 
 What it costs is what sockets, loop and the load's own side cost; the server can only be slower.
 """
@@ -10,6 +11,7 @@ import asyncio
 import sys
 from typing import Final, cast
 
+import aiohttp
 import uvloop
 
 from server.codec import wire
@@ -22,6 +24,7 @@ from .mqtt import LEVEL
 from .workload import payload
 
 WINDOW: Final = 1_024
+POSTS: Final = 20
 _BODY: Final = b'{"id":"01a1fd5d9eff00000000000000100001","deliver_at":"2026-11-21T09:08:53.631Z"}'
 ANSWER: Final = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
     len(_BODY),
@@ -80,12 +83,38 @@ class Blast(asyncio.Protocol):
         self._transport.writelines([head + number.to_bytes(2) + tail for number in ids])
 
 
-async def _serve(mode: str, count: int) -> None:
+class Poster(asyncio.Protocol):
+    """Posts so many bodies of 200 B to a port, POSTS at a time, by the client that webhooks use."""
+
+    def __init__(self, count: int, port: int) -> None:
+        self._left = count
+        self._url = f"http://127.0.0.1:{port}/"
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        del transport
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*[self._post(session) for _ in range(POSTS)])
+
+    async def _post(self, session: aiohttp.ClientSession) -> None:
+        body = payload(200).encode()
+        while self._left > 0:
+            self._left -= 1
+            async with session.post(self._url, data=body) as answer:
+                await answer.read()
+
+
+async def _serve(mode: str, count: int, port: int) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(Echo if mode == "echo" else lambda: Blast(count), "127.0.0.1", 0)
+    kinds = {"echo": Echo, "blast": lambda: Blast(count), "post": lambda: Poster(count, port)}
+    server = await loop.create_server(kinds[mode], "127.0.0.1", 0)
     print(f"listening 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+    numbers = [int(text) for text in sys.argv[2:]]
+    uvloop.run(_serve(sys.argv[1], *(*numbers, 0, 0)[:2]))

@@ -167,16 +167,25 @@ def brokering(folder: Path) -> Iterator[tuple[Process, Address] | None]:
     if found is None:
         yield None
         return
-    at = ("127.0.0.1", _free_port())
+    at = ("127.0.0.1", free_port())
     config = folder / "mosquitto.conf"
     config.write_text(
         f"listener {at[1]} {at[0]}\nallow_anonymous true\npersistence false\nset_tcp_nodelay true\n"
         "max_inflight_messages 1000\nmax_queued_messages 0\nlog_type error\n"
     )
     process = Process([str(found), "-c", str(config)], folder / "mosquitto.log", os.environ)
-    try:
-        _until_open(process, at)
+    with answering(process, at):
         yield process, at
+
+
+@contextmanager
+def answering(process: Process, at: Address) -> Iterator[None]:
+    """Until `process` listens there, and stopped at the end."""
+    try:
+        while not _is_open(at):
+            process.check()
+            time.sleep(0.01)
+        yield
     finally:
         process.stop()
 
@@ -193,18 +202,15 @@ def address(text: str) -> Address:
     return host, int(port)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _until_open(process: Process, at: Address) -> None:
-    while True:
-        try:
-            socket.create_connection(at, 1.0).close()
-        except OSError:
-            process.check()
-            time.sleep(0.01)
-        else:
-            return
+def _is_open(at: Address) -> bool:
+    try:
+        socket.create_connection(at, 1.0).close()
+    except OSError:
+        return False
+    return True

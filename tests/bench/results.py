@@ -30,11 +30,13 @@ class Sizes:
     lead_s: float
     """How far ahead of due the scheduling of lateness and drain is to be over."""
     drain: int
+    webhook: int
     replay: int
     pending: tuple[int, ...]
     idle: int
     """Connections."""
     plain: int
+    pull: int
     fan_out: int
     slice: int
     spark: tuple[int, ...]
@@ -51,10 +53,12 @@ FULL = Sizes(
     late_s=20,
     lead_s=5.0,
     drain=200_000,
+    webhook=20_000,
     replay=100_000,
     pending=(1_000_000, 10_000_000),
     idle=5_000,
     plain=200_000,
+    pull=100_000,
     fan_out=50_000,
     slice=1_000_000,
     spark=(1_000_000, 10_000_000),
@@ -68,10 +72,12 @@ QUICK = Sizes(
     late_s=3,
     lead_s=2.0,
     drain=40_000,
+    webhook=5_000,
     replay=20_000,
     pending=(50_000, 100_000),
     idle=1_000,
     plain=30_000,
+    pull=20_000,
     fan_out=10_000,
     slice=60_000,
     spark=(1_000_000,),
@@ -85,10 +91,12 @@ TINY = Sizes(
     late_s=1,
     lead_s=0.5,
     drain=2_000,
+    webhook=300,
     replay=2_000,
     pending=(2_000, 4_000),
     idle=50,
     plain=1_000,
+    pull=1_000,
     fan_out=500,
     slice=15_000,
     spark=(6_000,),

@@ -15,7 +15,7 @@ from tests.bench.crowds import CROWDS
 from tests.bench.results import TINY, Result, percentile, table
 
 
-@pytest.mark.parametrize("name", ["batch", "single", "lateness", "drain", "replay"])
+@pytest.mark.parametrize("name", ["batch", "single", "lateness", "drain", "replay", "webhook"])
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     results = run(name, TINY, tmp_path)
     assert results
@@ -24,6 +24,13 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
         assert told["value"] > 0
         assert told["ratio"] > 0
         assert told.get("early", 0) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pull_is_measured_beside_what_is_installed(tmp_path: Path) -> None:
+    results = run("pull", TINY, tmp_path)
+    assert results
+    assert all(json.loads(result.line())["value"] > 0 for result in results)
     assert list(tmp_path.iterdir()) == []
 
 

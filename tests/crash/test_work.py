@@ -27,6 +27,8 @@ async def test_kill_9_with_a_pool_at_work(
     pool, data = Pool(chance), tmp_path / "data"
     for life in range(LIVES):
         async with serving(data) as server:
+            if not life:
+                await pool.enlist(server)
             pool.begin(server)
             await asyncio.sleep(1 + (3 if SOAK else 1.5) * chance.random())
             pool.kill(server)

@@ -96,6 +96,13 @@ class Pool:
 
     # -- lives
 
+    async def enlist(self, server: ServerProcess) -> None:
+        """Once, at the beginning: the group, before any message."""
+        peer = await dial(server.mqtt)
+        await peer.connect("founder")
+        await peer.subscribe(SHARE, user_properties=TERMS)
+        await peer.close()
+
     def begin(self, server: ServerProcess) -> None:
         self._life += 1
         jobs: list[Callable[[ServerProcess], Coroutine[Any, Any, None]]] = [

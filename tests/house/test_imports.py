@@ -193,6 +193,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("writer", "metrics", "tls", "unsent", "browsers"),
     ("loader", "mending", "held"),
     ("codec", "delivery", "schedules", "jobs", "auth"),
+    ("pull", "webhook"),
     ("mqtt", "http"),
     ("core", "bounds"),
     ("figures",),

@@ -53,6 +53,7 @@ def test_a_setting_that_is_named_counts_where_it_is_named_and_nowhere_else(key: 
 
 def test_a_line_is_of_clients_exactly_if_it_grows_with_them() -> None:
     of_clients = {"http.connections", "limits.connections", "limits.sessions", "limits.subscription_bytes"}
+    of_clients.add("webhook.connections")
     for one in bounds(Config()):
         assert one.is_per_client == bool(of_clients & set(one.keys)), one.name
     names = [one.is_per_client for one in bounds(Config())]
@@ -92,7 +93,7 @@ def test_what_the_page_on_operations_recommends_fits_a_small_machine() -> None:
             for key, value in keys.items()
         },
     )
-    assert len(wishes) == 7
+    assert len(wishes) == 8
     assert f"{sum(one.bytes for one in bounds(config)) / (1 << 30):.1f}" == advice[1]
     first, second = re.findall(
         r"memory: at most ([0-9,]+) MiB if every bound is reached at once, ([0-9,]+)", page

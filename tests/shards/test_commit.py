@@ -3,12 +3,12 @@
 import pytest
 
 from shards import keys
-from shards.commit import Caps, Control, Known, Outcome, Refused
+from shards.commit import Caps, Control, Draft, Known, Outcome, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
 from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
-from shards.record import CANCELLED, MOVED, decode
+from shards.record import CANCELLED, MOVED, Record, decode, encode
 from shards.recover import Opened, count_pending
 from shards.store import Table
 from shards.tables import cursor_from
@@ -72,6 +72,16 @@ def test_a_busy_slice_keeps_structures_apart(monkeypatch: pytest.MonkeyPatch) ->
     piece = again.directory.find(NOW + 5)
     assert piece is not None
     assert [piece.shards[n].structure for n in range(3)] == [0, 1, 2]
+
+
+def test_what_is_posted_stands_in_structure_0_however_busy_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that who reads for an endpoint, whatever the topics, reads that and no more."""
+    monkeypatch.setattr("timeline.structures.LEARN_TOPICS", 1)
+    opened = open_at(MemoryStore(), caps=Caps(messages=100, bytes=1 << 20, pending=100, structure_above=1))
+    put(opened, draft(NOW + 5, "1", "a"))
+    posted = encode(Record(b"a", b"x", NOW + 5, deliver_to=b"billing"))
+    ids = put(opened, draft(NOW + 5, "2", "a"), Draft(NOW + 5, b"a", posted), draft(NOW + 5, "3", "a"))
+    assert [id_shard(m) for m in ids] == [1, 0, 1]
 
 
 def test_a_slice_opens_a_bounded_number_of_structures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,16 @@ from shards.record import (
     CANCELLED,
     MOVED,
     Record,
+    Retry,
+    addressee_of,
     decode,
+    deliver_to_of,
     due_of,
     encode,
     encode_fresh,
     has_zone,
     is_moved,
+    is_posted,
     is_stub,
     names_of,
     owner_of,
@@ -47,9 +51,23 @@ records = st.builds(
     schedule=st.binary(max_size=128),
     owner=st.one_of(st.just(b""), st.binary(max_size=255)),
 )
+retries = st.builds(
+    Retry,
+    addressee=st.binary(min_size=1, max_size=40),
+    attempts=st.integers(0, 9),
+    counted=st.integers(0, 9),
+    reason=st.binary(max_size=255),
+)
+posted = st.builds(
+    lambda record, retry, deliver_to: msgspec.structs.replace(record, retry=retry, deliver_to=deliver_to),
+    records,
+    st.one_of(st.none(), retries),
+    st.binary(max_size=300),
+)
 FULL = Record(
     b"a/b", b"payload", 5, 2, True, True, 7, 9, b"k" * 16, b"who", b"properties", 2, b"Europe/Bucharest"
 )
+POSTED = msgspec.structs.replace(FULL, owner=b"meter-7", deliver_to=b"https://example.com/")
 OWNED = msgspec.structs.replace(FULL, owner=b"meter-7")
 
 
@@ -62,6 +80,20 @@ def test_a_record_comes_back(record: Record) -> None:
     assert names_of(value) == (record.id.to_bytes(16, "big") if record.id else b"", record.key)
     assert due_of(value) == record.due_ms
     assert not is_stub(value)
+    assert (is_posted(value), deliver_to_of(value)) == (False, b"")
+
+
+@given(posted)
+def test_where_it_is_delivered_to_comes_back(record: Record) -> None:
+    value = encode(record)
+    assert decode(value) == record
+    assert topic_of(value) == record.topic
+    assert owner_of(value) == record.owner
+    assert addressee_of(value) == (record.retry.addressee if record.retry else b"")
+    assert is_posted(value) == bool(record.deliver_to)
+    assert deliver_to_of(value) == record.deliver_to
+    assert decode(with_id(value, 7, 9)).deliver_to == record.deliver_to
+    assert decode(stub(record, MOVED, 5)).deliver_to == record.deliver_to
 
 
 @given(records)
@@ -138,14 +170,14 @@ def test_every_cut_is_corrupt_or_a_shorter_payload(record: Record) -> None:
             assert decode(value[:size]).payload == record.payload[: size - head]
 
 
-@pytest.mark.parametrize("record", [Record(b"a/b", b"pay", 5), FULL, OWNED])
+@pytest.mark.parametrize("record", [Record(b"a/b", b"pay", 5), FULL, OWNED, POSTED])
 def test_every_wrong_byte_is_corrupt_or_another_record(record: Record) -> None:
     value = bytearray(encode(record))
     for at in range(len(value)):
         for flip in (0x01, 0x80, 0xFF):
             damaged = bytearray(value)
             damaged[at] ^= flip
-            for reads in (decode, topic_of, names_of):
+            for reads in (decode, topic_of, names_of, deliver_to_of):
                 with suppress(Corrupt):
                     reads(bytes(damaged))
 
@@ -159,8 +191,8 @@ def test_another_version_is_corrupt() -> None:
 def test_an_extension_that_is_not_known_is_corrupt_but_for_who_looks_for_the_topic() -> None:
     """Of a later program: its flags, and what it has written behind the owner."""
     value = encode(OWNED)
-    further = value[:13] + struct.pack(">HH", 3 + 7 + 4, 5) + value[17:25] + b"more" + value[25:]
-    with pytest.raises(Corrupt, match="further flags 0x0005"):
+    further = value[:13] + struct.pack(">HH", 3 + 7 + 4, 9) + value[17:25] + b"more" + value[25:]
+    with pytest.raises(Corrupt, match="further flags 0x0009"):
         decode(further)
     assert topic_of(further) == OWNED.topic
     assert names_of(further) == names_of(value)

@@ -137,6 +137,12 @@ class Stepper:
         self.core.replay.turn()
         return True
 
+    def answer(self) -> bool:
+        """Whether a call for messages was answered."""
+        waiting = self.core.pull.waiting
+        self.core.pull.step()
+        return self.core.pull.waiting != waiting
+
     def release(self) -> None:
         self.core.held.step()
 
@@ -157,7 +163,7 @@ class Stepper:
         """All that a round does beside the writer. Whether anything moved."""
         self.heartbeat()
         self.mark()
-        moved = any([self.dispatch(), self.load(), self.replay()])
+        moved = any([self.dispatch(), self.load(), self.replay(), self.answer()])
         self.release()
         return moved
 
@@ -184,6 +190,7 @@ class Stepper:
         self._reached("loaded")
         self.replay()
         self._reached("read on")
+        self.answer()
         self.release()
         self.core.schedules.step()
         if self.core.writer.broken is not None:

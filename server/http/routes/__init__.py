@@ -7,8 +7,10 @@
     control.py     `/v1/messages:cancel`, `:reschedule`: many by filter
     explain.py     `/v1/messages/{id}/explain`: where one lies
     schedules.py   `/v1/schedules`: recurring ones
+    endpoints.py   `/v1/endpoints`: where messages are posted
     sessions.py    `/v1/sessions`: who subscribes, how far each has read
     groups.py      `/v1/groups`: those who divide messages, made, paused, ended
+    leases.py      `/v1/groups/{group}/messages`: work that is asked for
     dead.py        `/v1/dead`: what was delivered too often, sent again or dropped
     slices.py      `/v1/slices`: how the timeline is cut, down to a shard
     timeline.py    `/v1/timeline/density`: how many are pending when

@@ -26,8 +26,9 @@ from timeline.position import id_text
 from ...clock import Clock
 from ...config import Limits
 from ...metrics import Metrics
+from ...webhook.webhooks import Webhooks
 from ...writer import Ask
-from ..access import Rights, charge, not_to_send, rights_of
+from ..access import Rights, charge, may_send, not_to_send, rights_of
 from ..answers import raw_answer, refusal, refusals
 from ..calls import SCHEDULE, WRITES, Gives, described
 from ..posting import TERMS, Placed, keyless, no_key, place, place_each, terms_of
@@ -39,7 +40,7 @@ from ..turns import Lock, Turn, Turns
 from ..values import shapes
 from ..values.batch_body import BatchError, is_ndjson, items_at_most, parse_batch, parse_each
 from ..values.bodies import FieldError
-from ..values.drafts import draft_of, late_ones, names_of
+from ..values.drafts import draft_of, late_ones, names_of, posted_ones
 from ..values.message_body import Item, ParsedMessage
 from ..values.scalars import FLAG
 
@@ -67,6 +68,7 @@ class Batch:
         spreader: Spreader,
         turns: Turns,
         metrics: Metrics,
+        webhooks: Webhooks,
         limits: Limits,
         *,
         max_batch: int,
@@ -77,6 +79,7 @@ class Batch:
         self._spreader = spreader
         self._turns = turns
         self._metrics = metrics
+        self._webhooks = webhooks
         self._limits = limits
         self._max_batch = max_batch
         self._is_aside = Lock()
@@ -212,7 +215,8 @@ class Batch:
         if not drafts:
             return [], []
         late, names = late_ones(messages, now_ms), names_of(messages)
-        work = partial(decide, drafts=drafts, late=late, names=names, terms=terms)
+        barred = await self._webhooks.barred(posted_ones(messages))
+        work = partial(decide, drafts=drafts, late=late, names=names, terms=terms, barred=barred)
         placed = await self._ask(work, cost=len(drafts))
         return drafts, placed
 
@@ -221,7 +225,7 @@ async def _foreign(items: Sequence[object], rights: Rights, turn: Turn) -> list[
     """Which of the messages go to topics that the key may not send to; in steps, as rules may be many."""
     found = []
     for index, item in enumerate(items):
-        if isinstance(item, ParsedMessage) and not rights.may_publish(item.topic):
+        if isinstance(item, ParsedMessage) and not may_send(rights, item.topic, item.deliver_to):
             found.append(index)
         if not (index + 1) % YIELD_EVERY:
             await turn.begin()

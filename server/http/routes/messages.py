@@ -37,9 +37,10 @@ from ...config import Limits
 from ...delivery.deliveries import Deliveries
 from ...metrics import Metrics
 from ...times import format_ms, wall_time
+from ...webhook.webhooks import Webhooks
 from ...writer import Ask
 from ..access import Rights, Sees, changes, charge, check_send, owns, rights_of, sees
-from ..answers import asked, json_answer, raw_answer
+from ..answers import asked, json_answer, raw_answer, refusals
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
 from ..posting import TERMS, first_answer, keyless, no_key, place, terms_of
 from ..problems import Problem
@@ -50,7 +51,7 @@ from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, check_json
-from ..values.drafts import HTTP, MQTT, draft_of, late_ones, stored_key
+from ..values.drafts import HTTP, MQTT, draft_of, late_ones, posted_ones, stored_key
 from ..values.message_body import New, ParsedMessage, due_of, parse_one
 from ..values.scalars import Delay, ETag, Key, Location, Tags, When, only_one
 from ..values.views import delivery_view, etag, message_view, time_text
@@ -136,6 +137,7 @@ class Messages:
         turns: Turns,
         deliveries: Deliveries,
         metrics: Metrics,
+        webhooks: Webhooks,
         limits: Limits,
     ) -> None:
         self._deliveries = deliveries
@@ -145,6 +147,7 @@ class Messages:
         self._spreader = spreader
         self._turns = turns
         self._metrics = metrics
+        self._webhooks = webhooks
         self._limits = limits
 
     def routes(self) -> list[web.RouteDef]:
@@ -176,7 +179,7 @@ class Messages:
         if keyless([message], terms):
             raise no_key()
         rights = rights_of(request)
-        check_send(rights, message.topic)
+        check_send(rights, message.topic, message.deliver_to)
         charge(rights, 1)
         if not message.spread_ms:
             return await self._place(message, now_ms, rights, terms)
@@ -189,7 +192,10 @@ class Messages:
     ) -> web.Response:
         draft = draft_of(message, now_ms, "" if rights is None else rights.name)
         late = late_ones([message], now_ms)
-        (placed,) = await asked(self._ask, partial(place, drafts=[draft], late=late, terms=terms))
+        with refusals():
+            barred = await self._webhooks.barred(posted_ones([message]))
+        decide = partial(place, drafts=[draft], late=late, terms=terms, barred=barred)
+        (placed,) = await asked(self._ask, decide)
         if not isinstance(placed, Known):
             self._metrics.accepted.inc()
         status, headers, body = first_answer(placed, draft.due_ms, now_ms, self._timeline)
@@ -239,7 +245,9 @@ class Messages:
         self, view: shapes.Message, found: Found, record: Record, rights: Rights | None
     ) -> shapes.MessageShown:
         may = partial(owns, rights)
-        told, is_cut = self._deliveries.of(found.id, found.position, record.topic, record.qos, may)
+        told, is_cut = self._deliveries.of(
+            found.id, found.position, record.topic, record.qos, may, record.deliver_to
+        )
         return {
             **view,
             "deliveries": [delivery_view(one) for one in told],

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.errors import Corrupt
-from shards.record import decode, is_stub, topic_of
+from shards.record import decode, deliver_to_of, is_stub, topic_of
 from shards.schedules import ScheduleRow
 from timeline.fires import Fire, Plan, fires, local_of
 from timeline.position import MessageId, id_text
@@ -30,9 +30,10 @@ from ...clock import Clock
 from ...config import Limits
 from ...schedules.recurring import Schedules, plan_of
 from ...times import format_ms
+from ...webhook.webhooks import Webhooks
 from ...writer import Ask
 from ..access import check_send, rights_of
-from ..answers import asked, json_answer
+from ..answers import asked, json_answer, refusals
 from ..calls import ADMIN, READ, WRITES, Gives, described
 from ..problems import Problem
 from ..requests import body_of, limit_of, whole_body
@@ -70,12 +71,19 @@ class ScheduleRoutes:
     """The routes."""
 
     def __init__(
-        self, ask: Ask, clock: Clock, timeline: Timeline, schedules: Schedules, limits: Limits
+        self,
+        ask: Ask,
+        clock: Clock,
+        timeline: Timeline,
+        schedules: Schedules,
+        webhooks: Webhooks,
+        limits: Limits,
     ) -> None:
         self._ask = ask
         self._clock = clock
         self._timeline = timeline
         self._schedules = schedules
+        self._webhooks = webhooks
         self._limits = limits
 
     def routes(self) -> list[web.RouteDef]:
@@ -108,8 +116,13 @@ class ScheduleRoutes:
         timing = await asyncio.to_thread(timing_of, wish, name, now_ms, self._limits)
         rights = rights_of(request)
         record = record_of(wish, now_ms, self._limits, "" if rights is None else rights.name)
-        check_send(rights, topic_of(record))
+        deliver_to = deliver_to_of(record)
+        check_send(rights, topic_of(record), deliver_to)
         body = await whole_body(request)
+        with refusals():
+            barred = await self._webhooks.barred([(0, deliver_to)] if deliver_to else [])
+        if barred:
+            raise FieldError("deliver_to", barred[0])
         decide = partial(self._schedules.put, name=name, timing=timing, record=record, body=body)
         row, is_new = await asked(self._ask, decide)
         answer = json_answer(self._view(name, row), 201 if is_new else 200)

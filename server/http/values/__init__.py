@@ -10,11 +10,13 @@ In
     drafts.py          a checked message -> the draft that the writer takes
     schedule_body.py   a schedule as sent -> when it fires and the message that it sends
     group_body.py      a group as sent -> its terms
+    endpoint_body.py   an endpoint as sent -> where and how messages are posted
 
 Out
     shapes.py          the types of all answers
     views.py           messages, slices, shards and sessions as answers
     schedule_views.py  schedules and their fires as answers
+    endpoint_views.py  endpoints as answers
     job_views.py       jobs of the pipeline as answers
 
 Each imports only what stands above it.

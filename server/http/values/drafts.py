@@ -37,7 +37,7 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
         properties = properties_of(headers, content_type)
     elif content_type:
         properties = _content_type(content_type)
-    if message.retain or message.drop_late or message.expires_ms or message.zone:
+    if message.retain or message.drop_late or message.expires_ms or message.zone or message.deliver_to:
         value = encode(
             Record(
                 topic,
@@ -52,6 +52,7 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
                 encoding=_NUMBER[message.encoding],
                 zone=message.zone,
                 owner=owner,
+                deliver_to=message.deliver_to,
             )
         )
     else:
@@ -69,6 +70,11 @@ def stored_key(key: str, user: str, door: str = HTTP) -> bytes:
 def late_ones(messages: Sequence[ParsedMessage], now_ms: int) -> list[int]:
     """The indices of those whose time has passed and that are not wanted then."""
     return [i for i, message in enumerate(messages) if message.drop_late and 0 < message.due_ms < now_ms]
+
+
+def posted_ones(messages: Sequence[ParsedMessage]) -> list[tuple[int, bytes]]:
+    """The indices of those that say where they are delivered to, with that."""
+    return [(i, message.deliver_to) for i, message in enumerate(messages) if message.deliver_to]
 
 
 def names_of(messages: Sequence[ParsedMessage]) -> list[MessageId]:

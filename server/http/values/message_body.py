@@ -24,8 +24,9 @@ from timeline.position import BadId, parse_id
 
 from ...config import Limits
 from ...times import TimeError, parse_delay, parse_deliver_at, wall_time
+from ...webhook.targets import TargetError, checked_target, own_topic
 from .bodies import UNREADABLE, FieldError, NotReadable, delay_ms, field_error, why_unreadable
-from .scalars import Delay, Id, Key, Topic, When, only_one
+from .scalars import Delay, Id, Key, Target, Topic, When, any_of, only_one
 
 KEY_CHARS_MAX = 256
 CONTENT_TYPE_CHARS_MAX = 256
@@ -43,8 +44,9 @@ Encoding = Literal["text", "base64", "json"]
 class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One message as sent; types only."""
 
-    topic: Topic
     payload: msgspec.Raw
+    topic: Topic | msgspec.UnsetType = msgspec.UNSET
+    deliver_to: Target | None = None
     encoding: Encoding | None = None
     deliver_at: When | None = None
     deliver_in: Delay | None = None
@@ -59,7 +61,7 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     id: Id | None = None
 
 
-Item = Annotated[MessageRequest, only_one("deliver_at", "deliver_in")]
+Item = Annotated[MessageRequest, only_one("deliver_at", "deliver_in"), any_of("topic", "deliver_to")]
 """One of a batch, as it is described."""
 New = Annotated[Item, msgspec.Meta(extra_json_schema={"properties": {"id": {"type": "null"}}})]
 """One by itself: it gets its id from the server."""
@@ -90,6 +92,8 @@ class ParsedMessage(msgspec.Struct, frozen=True, gc=False):
     """It may be due up to so much later."""
     zone: bytes = b""
     """The due as a local wall time with its zone, if it was asked for so."""
+    deliver_to: bytes = b""
+    """The endpoint or URL that it is posted to besides."""
 
 
 _ONE = msgspec.json.Decoder(MessageRequest)
@@ -114,11 +118,17 @@ def checked(
     `topics` remembers the topics that passed, for the life of one batch. The payload must be known to be
     UTF-8, which msgspec does not look at in a `Raw`. Raises FieldError.
     """
-    topic = topics.get(request.topic) if topics is not None else None
+    deliver_to = request.deliver_to
+    if deliver_to is not None:
+        check_target(deliver_to)
+    wanted = request.topic
+    if isinstance(wanted, msgspec.UnsetType):
+        wanted = default_topic(deliver_to)
+    topic = topics.get(wanted) if topics is not None else None
     if topic is None:
-        topic = topic_bytes(request.topic, limits.topic_levels)
+        topic = topic_bytes(wanted, limits.topic_levels)
         if topics is not None:
-            topics[request.topic] = topic
+            topics[wanted] = topic
     if len(memoryview(request.payload)) > RAW_FACTOR * (limits.max_payload + 2) + 2:
         # Nobody need be told how many bytes it is exactly: to find out takes longer than all that is read.
         raise FieldError("payload", f"is longer than limits.max_payload, which is {limits.max_payload}")
@@ -156,6 +166,7 @@ def checked(
         0 if request.id is None else _id(request.id, keep_ids),
         spread_ms,
         b"" if request.deliver_at is None or spread_ms else wall_time(request.deliver_at),
+        b"" if deliver_to is None else deliver_to.encode(),
     )
 
 
@@ -166,6 +177,21 @@ def _id(text: str, keep_ids: bool) -> int:
         return parse_id(text)
     except BadId as error:
         raise FieldError("id", str(error)) from None
+
+
+def check_target(deliver_to: str) -> None:
+    """Raise FieldError unless something could be delivered there, as far as the text says."""
+    try:
+        checked_target(deliver_to)
+    except TargetError as error:
+        raise FieldError("deliver_to", str(error)) from None
+
+
+def default_topic(deliver_to: str | None) -> str:
+    """The topic of a message that says only where it is delivered to. Raises FieldError."""
+    if deliver_to is None:
+        raise FieldError("topic", "is required")
+    return own_topic(deliver_to)
 
 
 def topic_bytes(topic: str, levels_max: int) -> bytes:

@@ -67,6 +67,7 @@ Since = Annotated[
 Topic = Annotated[
     str, _meta("no wildcards; what begins with $ is the server's", pattern="^[^$+#\\u0000][^+#\\u0000]*$")
 ]
+Target = Annotated[str, _meta("the name of an endpoint, or an http(s) URL", maxLength=2_048)]
 Filter = Annotated[str, _meta("MQTT topic filter: orders/#", minLength=1)]
 Key = Annotated[str, _meta("1 to 256 printable characters", minLength=1, maxLength=256)]
 Tags = Annotated[str, _meta("ETags, or *")]
@@ -80,6 +81,11 @@ def only_one(*names: str) -> Meta:
     others = ([other for other in names if other != name] for name in names)
     nulls = [{"properties": {name: {"type": "null"} for name in rest}} for rest in others]
     return Meta(extra_json_schema={"anyOf": nulls})
+
+
+def any_of(*names: str) -> Meta:
+    """Of these members at least one is there."""
+    return Meta(extra_json_schema={"allOf": [{"anyOf": [{"required": [name]} for name in names]}]})
 
 
 # -- parameters

@@ -25,7 +25,7 @@ from ...times import TimeError, parse_deliver_at, zone_of
 from .bodies import FieldError, delay_ms
 from .drafts import draft_of
 from .message_body import Encoding, MessageRequest, checked
-from .scalars import Delay, Topic, When, Zone
+from .scalars import Delay, Target, Topic, When, Zone
 
 COUNT_MAX = 1_000
 COUNT_DEFAULT = 10
@@ -48,6 +48,7 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A schedule as sent; types only."""
 
     topic: Topic | None = None
+    deliver_to: Target | None = None
     payload: msgspec.Raw = msgspec.field(default_factory=_empty)
     cron: str | None = None
     every: Delay | None = None
@@ -116,11 +117,10 @@ def checked_plan(timing: TimingRow, name: str, anchor_ms: int) -> Plan:
 
 def record_of(request: ScheduleRequest, now_ms: int, limits: Limits, user: str = "") -> bytes:
     """The message without its due. `user`: the name of the key whose its messages are. Raises FieldError."""
-    if request.topic is None:
-        raise FieldError("topic", "is required")
     message = MessageRequest(
-        request.topic,
         request.payload,
+        topic=msgspec.UNSET if request.topic is None else request.topic,
+        deliver_to=request.deliver_to,
         encoding=request.encoding,
         qos=request.qos,
         retain=request.retain,

@@ -74,6 +74,7 @@ class Message(TypedDict):
     qos: int
     payload: NotRequired[Any]
     encoding: NotRequired[Encoding]
+    deliver_to: NotRequired[str]
     local: NotRequired[str]
     schedule: NotRequired[str]
     dispatched_at: NotRequired[Instant]
@@ -150,6 +151,46 @@ class DeadChanged(TypedDict):
 
     matched: int
     changed: int
+
+
+class LeasedMessage(Message):
+    """A message that is yours until `lease_until`. `filter`: of the group; `reason`: why the attempt before
+    failed, null of the first one."""
+
+    filter: str
+    attempt: int
+    reason: str | None
+    lease_id: str
+    lease_until: Instant
+
+
+class LeasedMessages(TypedDict):
+    """What there was, at most as many as asked for."""
+
+    messages: list[LeasedMessage]
+
+
+class Acked(TypedDict):
+    """How many are done with; `gone`: leases of what was finished before, or is not yours."""
+
+    acked: int
+    gone: list[str]
+
+
+class Nacked(TypedDict):
+    """How many come again, how many are dead letters; `gone`: leases that are over."""
+
+    nacked: int
+    dead: int
+    gone: list[str]
+
+
+class Extended(TypedDict):
+    """How many are yours until `lease_until`; `gone`: leases that are over."""
+
+    extended: int
+    lease_until: Instant
+    gone: list[str]
 
 
 class Position(TypedDict):
@@ -470,6 +511,65 @@ class GroupPage(TypedDict):
 
     groups: list[Group]
     next: Cursor | None
+
+
+# -- endpoints
+
+
+class Secret(TypedDict):
+    """What signs, by its fingerprint; `former` does too, until then."""
+
+    fingerprint: str
+    former: NotRequired[str]
+    former_until: NotRequired[Instant]
+
+
+class Retry(TypedDict):
+    """When a message is tried again, seconds after each failure, and how often; 0: without end."""
+
+    max_attempts: int
+    backoff: list[float]
+
+
+class Endpoint(TypedDict):
+    """Where messages are posted, and how far it is. `headers`: their names; `timeout`: seconds; `rate`:
+    messages a second, 0: any number; `reason`: why the server has paused it."""
+
+    name: str
+    url: str
+    state: Literal["active", "paused"]
+    reason: NotRequired[str]
+    secret: Secret | None
+    headers: list[str]
+    concurrency: int
+    timeout: float
+    created_at: Instant
+    changed_at: Instant
+    rate: NotRequired[float]
+    retry: NotRequired[Retry]
+    position: NotRequired[Position]
+    lag_messages: NotRequired[int]
+    lag_messages_is_exact: NotRequired[bool]
+    lag_seconds: NotRequired[float]
+    in_flight: NotRequired[int]
+    delivered: NotRequired[int]
+
+
+class EndpointPage(TypedDict):
+    """Endpoints by name."""
+
+    endpoints: list[Endpoint]
+    next: Cursor | None
+
+
+class Tried(TypedDict):
+    """What came of one post. `status` null: no answer; `reason` null: it was taken."""
+
+    ok: bool
+    status: int | None
+    latency_ms: float
+    reason: str | None
+    webhook_id: str
 
 
 # -- the server

@@ -49,6 +49,8 @@ def message_view(
         "state": state,
         "qos": record.qos,
     }
+    if record.deliver_to:
+        view["deliver_to"] = record.deliver_to.decode("utf-8", "replace")
     if record.zone:
         view["local"] = record.zone.decode()
     if (schedule := schedule_name(record)) is not None:

@@ -148,7 +148,7 @@ def test_a_batch_above_the_bound_is_too_many_good_or_bad() -> None:
 
 
 def test_at_most_100_errors_are_told_and_all_are_counted() -> None:
-    with pytest.raises(BatchError, match="line 1: topic: is required") as caught:
+    with pytest.raises(BatchError, match="line 1: payload: is required") as caught:
         batch(b"{}\n" * 300, max_batch=300)
     assert (len(caught.value.errors), caught.value.count) == (100, 300)
 

@@ -162,7 +162,8 @@ def test_a_refusal_names_the_field(fields: dict[str, Any], field: str, said: str
 
 def test_what_is_missing_or_no_object_is_refused() -> None:
     assert refused(b'{"topic": "a"}') == ("payload", "is required")
-    assert refused(b"{}") == ("topic", "is required")
+    assert refused(b"{}") == ("payload", "is required")
+    assert refused(b'{"payload": "a"}') == ("topic", "is required")
     assert refused(b"[1]") == ("", "Expected `object`, got `array`")
 
 

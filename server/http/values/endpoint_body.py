@@ -1,0 +1,104 @@
+"""One endpoint request: the JSON of a body -> where and how messages are posted, checked.
+
+    {"url": "https://example.com/hook", "secret": "whsec_…", "timeout": "5s", "retry": {"max_attempts": 8}}
+
+What is left out is as the server's settings have it, but for `secret`: left out it stays as it was, and null
+takes it away. So an endpoint can be changed by who does not know its secret, which nobody is ever told.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from ...config import Config
+from ...delivery.terms import TermsError, read_keeping, read_terms
+from ...webhook.parcel import HEADERS_BYTES_MAX, is_header
+from ...webhook.signing import SecretError, secret_of
+from ...webhook.targets import TargetError, check_allowed, checked_url
+from ...webhook.webhooks import Wanted
+from .bodies import FieldError, delay_ms
+from .scalars import Delay
+
+CONCURRENCY_MAX = 100
+"""So many bodies are signed in one go at most."""
+TIMEOUT_MIN_MS, TIMEOUT_MAX_MS = 1_000, 60_000
+HEADERS_MAX = 64
+_URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
+_SECRET = msgspec.Meta(description="whsec_ and base64 of 24 to 64 bytes; null: posts are not signed")
+
+
+class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """When a message is tried again, and how often; types only."""
+
+    max_attempts: int | None = None
+    backoff: list[Delay] | None = None
+
+
+class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """An endpoint as sent; types only."""
+
+    url: Annotated[str, _URL]
+    secret: Annotated[str, _SECRET] | msgspec.UnsetType | None = msgspec.UNSET
+    headers: dict[str, str] | None = None
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=CONCURRENCY_MAX)] | None = None
+    rate: float | None = None
+    timeout: Delay | None = None
+    retry: RetryRequest | None = None
+
+
+def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
+    """Raises FieldError."""
+    try:
+        check_allowed(checked_url(request.url), config.webhook)
+    except TargetError as error:
+        raise FieldError("url", str(error)) from None
+    retry = request.retry or RetryRequest()
+    said: dict[str, str | float | None] = {
+        "max_attempts": retry.max_attempts,
+        "backoff": None if retry.backoff is None else ",".join(map(str, retry.backoff)),
+        "rate": request.rate,
+    }
+    try:
+        terms, keeping = read_terms(said.get, config), read_keeping(said.get, config)
+    except TermsError as error:
+        field = error.name if error.name == "rate" else f"retry.{error.name}"
+        raise FieldError(field, error.detail) from None
+    return Wanted(
+        request.url,
+        _secret(request.secret),
+        _headers(request.headers or {}),
+        request.concurrency or 0,
+        0 if request.timeout is None else _timeout_ms(request.timeout),
+        terms,
+        keeping.rate,
+    )
+
+
+def _secret(text: str | msgspec.UnsetType | None) -> bytes | msgspec.UnsetType | None:
+    if not isinstance(text, str):
+        return text
+    try:
+        return secret_of(text)
+    except SecretError as error:
+        raise FieldError("secret", str(error)) from None
+
+
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    if len(headers) > HEADERS_MAX:
+        raise FieldError("headers", f"at most {HEADERS_MAX} are allowed, there are {len(headers)}")
+    if sum(len(name) + len(value) for name, value in headers.items()) > HEADERS_BYTES_MAX:
+        raise FieldError("headers", f"have more than {HEADERS_BYTES_MAX:,} characters in all")
+    for name, value in headers.items():
+        if not is_header(name, value):
+            raise FieldError("headers", f"{name[:64]!r} is no header of HTTP, or is set by the server")
+    lower = {name.lower(): value for name, value in headers.items()}
+    if len(lower) < len(headers):
+        raise FieldError("headers", "a name is given twice")
+    return lower
+
+
+def _timeout_ms(timeout: str | float) -> int:
+    timeout_ms = delay_ms("timeout", timeout)
+    if not TIMEOUT_MIN_MS <= timeout_ms <= TIMEOUT_MAX_MS:
+        raise FieldError("timeout", "must be from 1 to 60 seconds")
+    return timeout_ms

@@ -1,0 +1,57 @@
+"""How endpoints are shown: what was sent, but for what is nobody's to see, and how its group stands."""
+
+from timeline.position import Position
+
+from ...times import format_ms
+from ...webhook.registry import signing
+from ...webhook.signing import fingerprint
+from ...webhook.webhooks import Standing
+from . import shapes
+from .views import position_view
+
+
+def endpoint_view(
+    standing: Standing, lag: shapes.Lag | None, horizon: Position, now_ms: int
+) -> shapes.Endpoint:
+    """`lag`: how far its group is behind; `now_ms`: the machine's time, by which secrets sign."""
+    endpoint, group = standing
+    row = endpoint.row
+    view: shapes.Endpoint = {
+        "name": endpoint.name,
+        "url": row.url,
+        "state": "paused" if group is not None and group.is_paused else "active",
+        "secret": _secret(standing, now_ms),
+        "headers": sorted(row.headers),
+        "concurrency": endpoint.concurrency,
+        "timeout": endpoint.timeout_s,
+        "created_at": format_ms(row.created_ms),
+        "changed_at": format_ms(row.changed_ms),
+    }
+    if row.gone:
+        view["reason"] = row.gone
+    if group is None or lag is None:
+        return view
+    view["rate"] = group.keeping.rate or 0
+    view["retry"] = {
+        "max_attempts": group.in_force.max_attempts,
+        "backoff": [step_ms / 1_000 for step_ms in group.in_force.backoff_ms],
+    }
+    view["position"] = position_view(group.session.read_at(horizon))
+    view["lag_messages"] = lag["lag_messages"]
+    view["lag_messages_is_exact"] = lag["lag_messages_is_exact"]
+    view["lag_seconds"] = lag["lag_seconds"]
+    view["in_flight"] = len(group.session.flights)
+    view["delivered"] = group.delivered
+    return view
+
+
+def _secret(standing: Standing, now_ms: int) -> shapes.Secret | None:
+    """The newest one, by what tells it from others, and until when the one before signs too."""
+    kept = signing(standing.endpoint.row.secrets, now_ms)
+    if not kept:
+        return None
+    shown: shapes.Secret = {"fingerprint": fingerprint(kept[0].secret)}
+    if len(kept) > 1:
+        shown["former"] = fingerprint(kept[1].secret)
+        shown["former_until"] = format_ms(kept[1].until_ms)
+    return shown

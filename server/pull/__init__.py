@@ -1,0 +1,11 @@
+"""Pull, a door for who asks for work instead of being sent it: messages are leased, acked, given back.
+
+It knows no protocol: server/http/routes/leases.py speaks to it.
+
+    lease_id.py   what was leased, as text that still says so after a restart
+    call.py       one call for messages, from its coming to its answer
+    seat.py       the place among a group's members for the calls that wait
+    pull.py       the verbs: lease, ack, nack, extend
+
+Each imports only what stands above it.
+"""

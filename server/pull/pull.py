@@ -1,0 +1,426 @@
+"""The verbs of pull: lease messages of groups, ack them, give them back, hold on to them.
+
+A call for messages waits in a seat (seat.py) of each group that it asks; what the group gives is its. It is
+answered when it is full, or has something and there is no more at once: at the end of the round, unless its
+groups go on reading in the next one; or with nothing when it has waited long enough. Before that the cursors
+of the groups are made durable: a lease outlives a kill, as far as its ack is concerned.
+
+    call comes      waits in its seats; their groups read on                 (a round)
+    is given        end of the round: leases set, cursors on their way       (a sync)
+    is durable      answered; if nobody is there any more, given back
+
+What is acked is ended at once and answered when the cursors of its groups are durable; all that ask share a
+batch. An ack counts whoever has the message by then, also when it waits to come again or has died: what is
+not in flight under its packet id is found by its position (server/delivery/late.py).
+
+Bounds: `limits.waiting_pulls` calls wait in all, of one name as many as they leave free for others; what has
+been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it is. A call whose
+client has gone, or whose key may not subscribe to the filter any more, waits no longer.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heapify, heappop, heappush
+
+from shards.errors import StoreFailed
+from timeline.position import Position
+
+from ..clock import Clock
+from ..config import Config
+from ..delivery.broker import Broker
+from ..delivery.shared import Group
+from ..delivery.subscriber import Rights, Subscriber
+from ..delivery.undone import Nacked
+from ..writer import Busy
+from .call import Answer, Call, Given, Leased, Wish
+from .lease_id import LeaseId
+from .seat import Seat
+
+LEASE_MS = 30_000
+"""Of a group that has no `ack_timeout`."""
+LOOK_S = 0.25
+"""How often it is looked whether calls still have somebody who waits."""
+IDLE_S = 5.0
+"""How long a seat stays where nobody waits and nothing is leased."""
+ANSWERED = 100
+"""Calls that have been answered and are still remembered for when they would have waited long enough."""
+MORE_S = 0.02
+"""How long a call that has something waits for groups that read on at once, ..."""
+LATE_S = 1.0
+"""... and one that has nothing yet, beyond its end."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What has become of the leases that a call named."""
+
+    done: int = 0
+    dead: int = 0
+    """Of these, how many are dead letters now."""
+    gone: list[LeaseId] = field(default_factory=list)
+    """Nothing was to be done: finished before, or another's."""
+    until_ms: int = 0
+    error: Exception | None = None
+
+
+Done = Callable[[Settled], None]
+Place = tuple[Subscriber, int]
+"""Who has something in flight, and under which packet id."""
+
+
+class Pull:
+    """All calls of a server. `leased`: messages given out since the start."""
+
+    def __init__(self, broker: Broker, clock: Clock, config: Config, wake: Callable[[], None]) -> None:
+        """`wake`: plans a round."""
+        self._broker = broker
+        self._clock = clock
+        self._waiting_max = config.limits.waiting_pulls
+        self._max_bytes = config.http.buffered_bytes
+        self._wake = wake
+        self._seats: dict[str, dict[Rights | None, Seat]] = {}
+        """By the group's text, one for each key. None is empty."""
+        self._waiting: dict[Call, tuple[Seat, ...]] = {}
+        self._of_name: Counter[str] = Counter()
+        """How many of these ask groups of each name; none is 0."""
+        self._begun: dict[Call, float] = {}
+        """Those of them that have been given something, and since when, monotonic."""
+        self._ends: list[tuple[float, int, Call]] = []
+        """A heap of when they have waited long enough. Half of them and ANSWERED may be answered."""
+        self._count = 0
+        self._look_at = 0.0
+        self._is_stopping = False
+        self.held_bytes = 0
+        """Of messages that have been given to calls and are not answered."""
+        self.leased = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return len(self._waiting)
+
+    # -- lease
+
+    def lease(
+        self,
+        name: str,
+        texts: Sequence[str],
+        rights: Rights | None,
+        wish: Wish,
+        is_gone: Callable[[], bool],
+        answered: Callable[[Answer], None],
+    ) -> Call:
+        """Have messages of these groups given, all of this name. Raises Busy.
+
+        What it is answered with counts as held until `release`.
+        """
+        waiting = self._of_name[name]
+        if waiting and waiting >= self._waiting_max - len(self._waiting):
+            raise Busy(f"{waiting} calls wait for messages of {name[:64]!r}, as many as are left for others")
+        if len(self._waiting) >= self._waiting_max:
+            raise Busy(f"{self._waiting_max} calls wait for messages, as many as limits.waiting_pulls")
+        wait_s = 0 if self._is_stopping else wish.wait_ms / 1_000
+        call = Call(wish, self._clock.mono() + wait_s, is_gone, answered)
+        seats = tuple(self._seat(text, rights) for text in texts)
+        self._waiting[call] = seats
+        self._of_name[name] += 1
+        self._count += 1
+        heappush(self._ends, (call.until_s, self._count, call))
+        if len(self._ends) > 2 * len(self._waiting) + ANSWERED:
+            self._ends = [end for end in self._ends if end[2] in self._waiting]
+            heapify(self._ends)
+        for seat in seats:
+            seat.admit(call)
+        self._wake()
+        return call
+
+    def release(self, call: Call) -> None:
+        """The answer is made: it counts as held no more."""
+        was_full = not self._has_room()
+        self.held_bytes -= call.bytes
+        call.bytes = 0
+        call.given = []
+        if was_full:
+            self._wake_seats()
+
+    def abandon(self, call: Call) -> None:
+        """Nobody reads the answer: what the call has been given others are, as if it never had been."""
+        if call in self._waiting:
+            self._leave(call)
+        for given in call.given:
+            if given.packet_id:
+                self._broker.put_back(given.member, given.packet_id)
+        self.release(call)
+
+    def step(self) -> None:
+        """At the end of a round: answer whom there is something to say to."""
+        now_s = self._clock.mono()
+        for call, since_s in list(self._begun.items()):
+            if call.is_full or now_s >= since_s + MORE_S or not self._may_come(call):
+                self._answer(call)
+        while self._ends and (self._ends[0][2] not in self._waiting or self._ends[0][0] <= now_s):
+            until_s, _, call = self._ends[0]
+            if call in self._waiting:
+                if now_s < until_s + LATE_S and self._may_come(call):
+                    break
+                self._answer(call)
+            heappop(self._ends)
+        if now_s >= self._look_at:
+            self._look_at = now_s + LOOK_S
+            self._look(now_s)
+
+    def wait_s(self) -> float:
+        """How long until a call has waited long enough."""
+        return max(0.001, self._ends[0][0] - self._clock.mono()) if self._ends else LOOK_S
+
+    def stop(self) -> None:
+        """The server stops: who waits is answered, and nobody waits any more."""
+        self._is_stopping = True
+        for call in list(self._waiting):
+            self._answer(call)
+
+    def _seat(self, text: str, rights: Rights | None) -> Seat:
+        seats = self._seats.setdefault(text, {})
+        seat = seats.get(rights)
+        if seat is None or seat.is_closed:
+            if seat is not None:
+                self._dismiss(seat)
+                seats = self._seats.setdefault(text, {})
+            seat = Seat(self._broker, text, rights, has_room=self._has_room, took=self._took)
+            seats[rights] = seat
+        return seat
+
+    def _dismiss(self, seat: Seat) -> None:
+        """It is no place any more: who waits there is answered."""
+        for call in list(seat.waiting):
+            self._answer(call)
+        seats = self._seats[seat.text]
+        del seats[seat.rights]
+        if not seats:
+            del self._seats[seat.text]
+        self._broker.dismiss(seat.member, is_clean=True)
+
+    def _has_room(self) -> bool:
+        return self.held_bytes < self._max_bytes
+
+    def _took(self, call: Call, size: int) -> None:
+        self.held_bytes += size
+        self._begun.setdefault(call, self._clock.mono())
+        if call.is_full:
+            for seat in self._waiting[call]:
+                seat.leave(call)
+
+    def _wake_seats(self) -> None:
+        """There may be room for answers again."""
+        for seats in self._seats.values():
+            for seat in seats.values():
+                if seat.waiting:
+                    self._broker.read_on(seat.member)
+
+    def _may_come(self, call: Call) -> bool:
+        """Whether one of its groups waits for its turn to read on."""
+        return any(group.is_ready for seat in self._waiting[call] for group in seat.member.bound())
+
+    def _leave(self, call: Call) -> None:
+        """It waits no more."""
+        seats = self._waiting.pop(call)
+        self._begun.pop(call, None)
+        name = seats[0].name
+        self._of_name[name] -= 1
+        if not self._of_name[name]:
+            del self._of_name[name]
+        for seat in seats:
+            seat.leave(call)
+
+    def _answer(self, call: Call) -> None:
+        """With what it has been given, once that is durable."""
+        self._leave(call)
+        if not call.given:
+            call.answered(())
+            return
+        leased = [self._leased(given, call.wish.lease_ms) for given in call.given]
+        groups = {group for one in leased if (group := self._broker.groups.get(one.given.text)) is not None}
+        is_failed = False
+        open_groups = len(groups)
+
+        def stored(is_durable: bool) -> None:
+            nonlocal open_groups, is_failed
+            open_groups -= 1
+            is_failed = is_failed or not is_durable
+            if open_groups > 0:
+                return
+            if is_failed or call.is_gone():
+                self.abandon(call)
+                call.answered(StoreFailed("leases are not durable") if is_failed else ())
+                return
+            self.leased += len(leased)
+            call.answered(leased)
+
+        if not groups:
+            open_groups = 1
+            stored(True)
+        for group in groups:
+            self._broker.store(group, stored)
+
+    def _leased(self, given: Given, lease_ms: int | None) -> Leased:
+        """The lease of it begins."""
+        if lease_ms is None:
+            group = self._broker.groups.get(given.text)
+            lease_ms = (
+                LEASE_MS
+                if group is None or not group.in_force.ack_timeout_ms
+                else group.in_force.ack_timeout_ms
+            )
+        if given.packet_id:
+            self._broker.lease(given.member, given.packet_id, lease_ms)
+        return Leased(given, self._clock.wall_ms() + lease_ms)
+
+    def _look(self, now_s: float) -> None:
+        """End calls that nobody waits for any more, or that may not; dismiss seats that stay empty."""
+        every = [seat for seats in self._seats.values() for seat in seats.values()]
+        closed = {seat for seat in every if not self._is_open(seat)}
+        for call, seats in list(self._waiting.items()):
+            if call.is_gone() or (closed and not closed.isdisjoint(seats)):
+                self._answer(call)
+        for seat in every:
+            if seat.is_closed:
+                self._dismiss(seat)
+            elif not seat.is_idle:
+                seat.idle_s = None
+            elif seat.idle_s is None:
+                seat.idle_s = now_s
+            elif now_s - seat.idle_s >= IDLE_S:
+                self._dismiss(seat)
+
+    def _is_open(self, seat: Seat) -> bool:
+        """Whether something may come to it."""
+        rights = seat.rights
+        if seat.is_closed or self._broker.groups.get(seat.text) is None:
+            return False
+        return rights is None or (rights.is_live and rights.may_subscribe(seat.filter))
+
+    # -- what becomes of leases
+
+    def ack(self, leases: Iterable[LeaseId], done: Done) -> None:
+        """They are done with; `done` when that is durable."""
+        settling, touched = _Settling(done), set()
+        for lease in leases:
+            group, found = self._broker.groups.get(lease.text), self._flight(lease)
+            if group is None:
+                settling.settled.gone.append(lease)
+            elif found is not None:
+                self._broker.ack(*found)
+                touched.add(group)
+                settling.settled.done += 1
+            elif not lease.packet_id:
+                settling.settled.done += 1
+            else:
+                settling.left += 1
+                told = partial(settling.finished, lease)
+                self._broker.ack_late(lease.text, lease.position, lease.shard, told)
+        for group in touched:
+            settling.left += 1
+            self._broker.store(group, settling.stored)
+        settling.end()
+
+    def nack(self, leases: Iterable[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
+        """They come again after so long, None: as the group has it; `done` when that is durable."""
+        settling, unlent = _Settling(done), _Unlent(self._broker)
+        for lease in leases:
+            found = self._flight(lease) or unlent.find(lease)
+            if found is None:
+                settling.settled.gone.append(lease)
+                continue
+            settling.left += 1
+            told = partial(settling.nacked, lease)
+            self._broker.nack(*found, delay_ms=delay_ms, reason=reason, done=told)
+        settling.end()
+
+    def extend(self, leases: Iterable[LeaseId], lease_ms: int) -> Settled:
+        """They are who leased them's for so long from now."""
+        settled = Settled(until_ms=self._clock.wall_ms() + lease_ms)
+        for lease in leases:
+            found = self._flight(lease)
+            if found is not None and self._broker.extend(*found, lease_ms):
+                settled.done += 1
+            else:
+                settled.gone.append(lease)
+        return settled
+
+    def _flight(self, lease: LeaseId) -> Place | None:
+        """In whose hands it is, if it is the one that it was leased to."""
+        for seat in self._seats.get(lease.text, {}).values():
+            flight = seat.member.session.flights.get(lease.packet_id)
+            if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
+                return seat.member, lease.packet_id
+        return None
+
+
+class _Settling:
+    """A call that waits for what its leases come to."""
+
+    def __init__(self, done: Done) -> None:
+        self.settled = Settled()
+        self.left = 1
+        """Answers to come, and the end of the asking."""
+        self._done = done
+
+    def end(self) -> None:
+        """One of them is there."""
+        self.left -= 1
+        if not self.left:
+            self._done(self.settled)
+
+    def stored(self, is_durable: bool) -> None:
+        if not is_durable:
+            self.settled.error = StoreFailed("acks are not durable")
+        self.end()
+
+    def finished(self, lease: LeaseId, was_open: bool | None) -> None:
+        if was_open:
+            self.settled.done += 1
+        elif was_open is None:
+            self.settled.error = StoreFailed("acks are not durable")
+        else:
+            self.settled.gone.append(lease)
+        self.end()
+
+    def nacked(self, lease: LeaseId, outcome: Nacked) -> None:
+        match outcome:
+            case Nacked.AGAIN:
+                self.settled.done += 1
+            case Nacked.DEAD:
+                self.settled.dead += 1
+            case Nacked.GONE:
+                self.settled.gone.append(lease)
+            case Nacked.FAILED:
+                self.settled.error = StoreFailed("nacks are not durable")
+        self.end()
+
+
+class _Unlent:
+    """The groups' own flights that nobody has, by position: what was leased before a restart. Made once a
+    call, for the groups that it is asked of."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._made: dict[str, dict[Position, Place]] = {}
+
+    def find(self, lease: LeaseId) -> Place | None:
+        found = self._made.get(lease.text)
+        if found is None:
+            group = self._broker.groups.get(lease.text)
+            found = {} if group is None else _unlent(group)
+            self._made[lease.text] = found
+        return found.get(lease.position)
+
+
+def _unlent(group: Group) -> dict[Position, Place]:
+    session = group.session
+    return {
+        flight.position: (group, packet_id)
+        for packet_id, flight in session.flights.items()
+        if packet_id in session.resends
+    }

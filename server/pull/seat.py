@@ -1,0 +1,112 @@
+# ruff: noqa: ARG002 - a `Link` has more to say than a seat has to know
+"""The place among a group's members at which calls wait: a member without a client, one for each key.
+
+To the group it is a member like any other, whose link takes messages while a call waits, and whose window is
+what it has leased and what the calls that wait may be given: so it has its share beside members that
+subscribe, and no more. What comes fills the call that has waited longest. The rights of the member are those
+of the key, so that what the key may not have goes to another.
+"""
+
+from collections.abc import Callable
+
+from timeline.filters import parse_share
+from timeline.session import Subscription
+
+from ..delivery.broker import Broker
+from ..delivery.message import Message
+from ..delivery.subscriber import Closing, Rights
+from .call import Call, Given
+
+NAME = "(pull)"
+"""What the member is called where members are shown."""
+
+
+WINDOW_MAX = 65_535
+
+
+class Seat:
+    """A `Link` (server/delivery/subscriber.py)."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        text: str,
+        rights: Rights | None,
+        *,
+        has_room: Callable[[], bool],
+        took: Callable[[Call, int], None],
+    ) -> None:
+        """`has_room`: whether the answers under way leave room for one more message. `took`: a call has been
+        given one of so many bytes."""
+        self.text = text
+        group, self.filter = parse_share(text)
+        self.name = group or text
+        """Of the group."""
+        self.rights = rights
+        self.waiting: dict[Call, int] = {}
+        """How many more each may be given; the one that has waited longest first. None is full."""
+        self._room = 0
+        """The sum of these."""
+        self.is_closed = False
+        """Nothing comes any more: a fault, or the group has been ended."""
+        self.idle_s: float | None = None
+        """Since when nobody waits and nothing is leased, monotonic."""
+        self._has_room = has_room
+        self._took = took
+        self._broker = broker
+        self.member = broker.enlist(self, text, name=NAME, rights=rights, keeps_overdue=False)
+
+    def admit(self, call: Call) -> None:
+        """One more that waits."""
+        self.waiting[call] = call.wish.most
+        self._room += call.wish.most
+        self.idle_s = None
+        session = self.member.session
+        session.resize(min(WINDOW_MAX, len(session.flights) + self._room))
+        self._broker.read_on(self.member)
+
+    def leave(self, call: Call) -> None:
+        """It waits no more, if it did."""
+        self._room -= self.waiting.pop(call, 0)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not self.member.session.flights
+
+    # -- Link
+
+    @property
+    def has_room(self) -> bool:
+        return bool(self.waiting) and not self.is_closed and self._has_room()
+
+    @property
+    def is_limited(self) -> bool:
+        return False
+
+    def takes(
+        self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
+    ) -> bool:
+        return True
+
+    def close(self, why: Closing) -> None:
+        self.is_closed = True
+
+    def send(
+        self,
+        message: Message,
+        qos: int,
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],
+        attempt: int,
+        is_retained: bool = False,
+        is_first: bool = False,
+    ) -> None:
+        call = next(iter(self.waiting))
+        self.waiting[call] -= 1
+        self._room -= 1
+        attempt = message.attempts_before + max(1, attempt)
+        size = call.take(Given(self.text, self.member, packet_id, message, attempt))
+        self._took(call, size)
+
+    def release(self, packet_id: int) -> None:
+        raise AssertionError("nothing is sent at QoS 2")

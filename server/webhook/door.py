@@ -1,0 +1,343 @@
+"""The doors by which messages leave: links of members of groups, that post what they are sent.
+
+Delivery gives a message to the group of its endpoint, the group to its member here, and that one's link
+posts it. An answer that means "done" is the ack; any other a nack, by which the message stands on the
+timeline again for this group alone, until it is done or dead. So there is no queue here: what has no room
+waits in the store.
+
+`EndpointDoor` has so many posts under way as its endpoint says. A slow endpoint fills its own and no
+other's. `UrlDoor` serves all full URLs, and is never full for long: what an origin has no room for goes
+again later, by the timeline too, without that counting as an attempt (origins.py).
+
+A post that is under way when the server is killed was in flight, and is sent again after the start.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from yarl import URL
+
+from shards.errors import Corrupt
+from timeline.session import Subscription
+
+from ..clock import Clock
+from ..config import Webhook
+from ..delivery.broker import Broker
+from ..delivery.message import Message
+from ..delivery.subscriber import Closing, Inside
+from ..logs import by
+from .origins import Origins
+from .parcel import Parcel, parcel_of
+from .registry import Endpoint
+from .sender import Sender
+from .targets import TargetError, check_allowed, checked_url, origin_of
+from .verdicts import Outcome, Reply, Verdict, verdict_of
+
+log = logging.getLogger(__name__)
+
+PUTTING_OFF = 100
+"""Messages that are being put off at a time; with more the door for URLs is full until they are durable."""
+
+Ended = Callable[[Verdict, Reply], None]
+
+
+class Posts:
+    """Posts under way, of all doors, and how many have come to what."""
+
+    def __init__(self, sender: Sender, real: Clock) -> None:
+        """`real`: the machine's clock, also where the server's is simulated: receivers look at it."""
+        self._sender = sender
+        self._real = real
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.outcomes = dict.fromkeys(Outcome, 0)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def now_ms(self) -> int:
+        return self._real.wall_ms()
+
+    @property
+    def mono_ms(self) -> float:
+        return self._real.mono() * 1_000
+
+    async def post(self, parcel: Parcel) -> tuple[Verdict, Reply]:
+        """Post once."""
+        reply = await self._sender.post(parcel)
+        return verdict_of(reply, self.now_ms), reply
+
+    def begin(self, parcel: Parcel, ended: Ended) -> None:
+        """Post, then say what came of it."""
+        task = asyncio.get_running_loop().create_task(self._run(parcel, ended))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self, within_s: float) -> None:
+        """Wait for those under way; what takes longer is cut off, and sent again after the next start."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=within_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self._sender.close()
+
+    async def _run(self, parcel: Parcel, ended: Ended) -> None:
+        try:
+            verdict, reply = await self.post(parcel)
+        except Exception:
+            log.exception("a post failed in the server", extra=by("webhooks"))
+            reply = Reply(0, fault="the server could not post it")
+            verdict = verdict_of(reply, self.now_ms)
+        self.outcomes[verdict.outcome] += 1
+        ended(verdict, reply)
+
+
+class Seat:
+    """The place of a door in its group, and what it says there of messages."""
+
+    def __init__(self, broker: Broker, text: str) -> None:
+        self._broker = broker
+        self.text = text
+        self._inside: Inside | None = None
+
+    @property
+    def is_in(self) -> bool:
+        return self._inside is not None
+
+    def enter(self, link: "EndpointDoor | UrlDoor") -> None:
+        """Become a member. Raises UnknownGroup."""
+        self._inside = self._broker.enlist(link, self.text, name=self.text)
+
+    def leave(self) -> None:
+        """Be none any more: what is under way comes again."""
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            self._broker.dismiss(inside, is_clean=True)
+
+    def done(self, packet_id: int) -> None:
+        """The message has been taken."""
+        if self._inside is not None:
+            self._broker.ack(self._inside, packet_id)
+            self._broker.read_on(self._inside)
+
+    def again(
+        self,
+        packet_id: int,
+        verdict: Verdict,
+        settled: Callable[[], None],
+        *,
+        is_attempt: bool = True,
+    ) -> None:
+        """It has not; `settled` when that is durable, or is not to be waited for."""
+        inside = self._inside
+        if inside is None:
+            settled()
+            return
+
+        def told(_: object) -> None:
+            settled()
+            if self._inside is inside:
+                self._broker.read_on(inside)
+
+        self._broker.nack(
+            inside,
+            packet_id,
+            delay_ms=verdict.delay_ms,
+            reason=verdict.reason,
+            done=told,
+            is_attempt=is_attempt,
+        )
+
+
+class EndpointDoor:
+    """The link of one endpoint."""
+
+    is_limited = False
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        seat: Seat,
+        posts: Posts,
+        *,
+        node: int,
+        gone: Callable[[str, str], None],
+    ) -> None:
+        """`gone`: told the name, and why, when the endpoint wants nothing any more."""
+        self.endpoint = endpoint
+        """As it is by now; what is under way was posted as it was."""
+        self.seat = seat
+        self._posts = posts
+        self._node = node
+        self._gone = gone
+        self._open = 0
+        self.is_closing = False
+        """Nothing more is begun."""
+
+    @property
+    def has_room(self) -> bool:
+        return self._open < self.endpoint.concurrency and not self.is_closing
+
+    def takes(
+        self,
+        message: Message,  # noqa: ARG002
+        qos: int,  # noqa: ARG002
+        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
+        attempt: int,  # noqa: ARG002
+    ) -> bool:
+        return True
+
+    def close(self, why: Closing) -> None:
+        """Its place in the group is given up, for whatever reason."""
+        if why is not Closing.DROPPED:
+            log.error("endpoint %s: its door is closed: %s", self.endpoint.name, why.name.lower())
+        self.seat.leave()
+
+    def release(self, packet_id: int) -> None:
+        raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
+
+    def send(
+        self,
+        message: Message,
+        qos: int,  # noqa: ARG002
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
+        attempt: int,
+        is_retained: bool = False,  # noqa: ARG002
+        is_first: bool = False,  # noqa: ARG002
+    ) -> None:
+        endpoint, now_ms = self.endpoint, self._posts.now_ms
+        self._open += 1
+        try:
+            parcel = parcel_of(
+                message,
+                endpoint.url,
+                endpoint.timeout_s,
+                endpoint.secrets(now_ms),
+                endpoint.row.headers,
+                attempt=attempt_of(message, attempt),
+                node=self._node,
+                now_s=now_ms // 1_000,
+            )
+        except Exception as error:
+            self._ended(packet_id, unreadable(error), Reply(0))
+            return
+        self._posts.begin(parcel, partial(self._ended, packet_id))
+
+    def _ended(self, packet_id: int, verdict: Verdict, _: Reply) -> None:
+        if verdict.outcome is Outcome.DONE:
+            self._open -= 1
+            self.seat.done(packet_id)
+            return
+        if verdict.outcome is Outcome.GONE:
+            self._gone(self.endpoint.name, verdict.reason)
+        self.seat.again(packet_id, verdict, self._settled)
+
+    def _settled(self) -> None:
+        self._open -= 1
+
+
+class UrlDoor:
+    """The link of all full URLs."""
+
+    is_limited = False
+
+    def __init__(self, config: Webhook, seat: Seat, posts: Posts, *, node: int) -> None:
+        self._config = config
+        self.seat = seat
+        self._posts = posts
+        self._node = node
+        self._origins = Origins(capacity=config.url_connections, each=config.concurrency)
+        self._putting_off = 0
+        self.is_closing = False
+        """Nothing more is begun."""
+
+    @property
+    def has_room(self) -> bool:
+        return self._putting_off < PUTTING_OFF and not self.is_closing
+
+    def takes(
+        self,
+        message: Message,  # noqa: ARG002
+        qos: int,  # noqa: ARG002
+        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
+        attempt: int,  # noqa: ARG002
+    ) -> bool:
+        return True
+
+    def close(self, why: Closing) -> None:
+        """Its place in the group is given up, for whatever reason."""
+        if why is not Closing.DROPPED:
+            log.error("the door for URLs is closed: %s", why.name.lower())
+        self.seat.leave()
+
+    def release(self, packet_id: int) -> None:
+        raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
+
+    def send(
+        self,
+        message: Message,
+        qos: int,  # noqa: ARG002
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
+        attempt: int,
+        is_retained: bool = False,  # noqa: ARG002
+        is_first: bool = False,  # noqa: ARG002
+    ) -> None:
+        try:
+            url = checked_url(message.record.deliver_to.decode())
+            check_allowed(url, self._config)
+            parcel = self._parcel(message, url, attempt)
+        except Exception as error:
+            self._put_off(packet_id, unreadable(error), is_attempt=True)
+            return
+        origin = origin_of(url)
+        if self._origins.take(origin):
+            self._posts.begin(parcel, partial(self._ended, packet_id, origin))
+            return
+        wait_ms = self._origins.put_off_ms(origin, self._posts.mono_ms)
+        self._put_off(packet_id, Verdict(Outcome.AGAIN, wait_ms, "waits for its turn"), is_attempt=False)
+
+    def _parcel(self, message: Message, url: URL, attempt: int) -> Parcel:
+        return parcel_of(
+            message,
+            url,
+            self._config.timeout_ms / 1_000,
+            (),
+            {},
+            attempt=attempt_of(message, attempt),
+            node=self._node,
+            now_s=self._posts.now_ms // 1_000,
+        )
+
+    def _ended(self, packet_id: int, origin: str, verdict: Verdict, reply: Reply) -> None:
+        self._origins.give(origin, reply.latency_ms)
+        if verdict.outcome is Outcome.DONE:
+            self.seat.done(packet_id)
+        else:
+            self._put_off(packet_id, verdict, is_attempt=True)
+
+    def _put_off(self, packet_id: int, verdict: Verdict, *, is_attempt: bool) -> None:
+        self._putting_off += 1
+        self.seat.again(packet_id, verdict, self._settled, is_attempt=is_attempt)
+
+    def _settled(self) -> None:
+        self._putting_off -= 1
+
+
+def attempt_of(message: Message, attempt: int) -> int:
+    """Which try it is, from 1 on. `attempt`: since the message stands where it does; 0: not known."""
+    return message.attempts_before + max(1, attempt)
+
+
+def unreadable(error: Exception) -> Verdict:
+    """Of what can never be posted: it goes the way of all that fails, to a dead letter in the end.
+
+    That may be a mistake of ours as well: one message stops no other.
+    """
+    if not isinstance(error, (TargetError, Corrupt)):
+        log.error("a message cannot be posted", exc_info=error, extra=by("webhooks"))
+    return Verdict(Outcome.AGAIN, None, f"cannot be posted: {error}"[:160])

@@ -1,0 +1,120 @@
+"""A message as it is posted: headers and body.
+
+    webhook-id           the message's id, the same on each try
+    webhook-timestamp    when it was sent, Unix seconds of the machine's clock
+    webhook-signature    where there is a secret (signing.py)
+    fasti-due            when it was due          fasti-topic     its topic, percent-encoded
+    fasti-attempt        which try this is, from 1 on
+    content-type         the payload's; text/plain or application/octet-stream where it says none
+
+The endpoint's own headers come next, then the message's. Neither replaces one of these, nor one that
+belongs to the connection, and the message's none of the endpoint's. What of the message's is no header of
+HTTP, or is beyond HEADERS_BYTES_MAX, stays behind.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import quote
+
+from yarl import URL
+
+from shards.properties import headers_of
+from shards.record import ENCODINGS
+
+from ..delivery.message import Message
+from ..times import format_ms
+from ..version import server_version
+from .signing import signatures
+
+HEADERS_BYTES_MAX = 8 << 10
+"""Of the message's headers."""
+AGENT = f"fasti/{server_version()}"
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?", re.ASCII)
+_NOT_OURS = frozenset(
+    (
+        *("host", "content-length", "content-type", "connection", "keep-alive", "te", "trailer", "expect"),
+        *("transfer-encoding", "upgrade", "user-agent", "http2-settings", "date"),
+    )
+)
+_PREFIXES = ("webhook-", "fasti-", "proxy-")
+_PLAIN = {"text": "text/plain; charset=utf-8", "json": "application/json"}
+
+
+class Parcel(NamedTuple):
+    """What is posted, and where."""
+
+    url: URL
+    headers: Mapping[str, str]
+    body: bytes
+    timeout_s: float
+
+
+def is_header(name: str, value: str) -> bool:
+    """Whether HTTP could carry it, and it is nobody else's to say."""
+    lower = name.lower()
+    return (
+        _TOKEN.fullmatch(name) is not None
+        and _VALUE.fullmatch(value) is not None
+        and lower not in _NOT_OURS
+        and not lower.startswith(_PREFIXES)
+    )
+
+
+def headers_for(
+    message: str,
+    body: bytes,
+    secrets: Iterable[bytes],
+    now_s: int,
+    content_type: str,
+    own: Mapping[str, str],
+    more: Mapping[str, str],
+) -> dict[str, str]:
+    """All headers; `own`: the endpoint's, `more`: what else is ours to say."""
+    headers = {
+        "webhook-id": message,
+        "webhook-timestamp": str(now_s),
+        **more,
+        "content-type": content_type,
+        "user-agent": AGENT,
+    }
+    signed = signatures(secrets, message, now_s, body)
+    if signed:
+        headers["webhook-signature"] = signed
+    for name, value in own.items():
+        headers.setdefault(name.lower(), value)
+    return headers
+
+
+def parcel_of(
+    message: Message,
+    url: URL,
+    timeout_s: float,
+    secrets: Iterable[bytes],
+    own: Mapping[str, str],
+    *,
+    attempt: int,
+    node: int,
+    now_s: int,
+) -> Parcel:
+    """A message on its way. Raises Corrupt for properties that cannot be read."""
+    record = message.record
+    theirs, content_type = headers_of(record.properties)
+    if content_type is None or _VALUE.fullmatch(content_type) is None:
+        content_type = _PLAIN.get(ENCODINGS[record.encoding], "application/octet-stream")
+    more = {
+        "fasti-due": format_ms(message.due_ms),
+        "fasti-attempt": str(attempt),
+        "fasti-topic": quote(record.topic, safe="/$!*'()+,;:@&=~"),
+    }
+    body = record.payload
+    headers = headers_for(message.id_text(node), body, secrets, now_s, content_type, own, more)
+    left = HEADERS_BYTES_MAX
+    for name, value in theirs:
+        left -= len(name) + len(value)
+        if left < 0:
+            break
+        if is_header(name, value):
+            headers.setdefault(name.lower(), value)
+    return Parcel(url, headers, body, timeout_s)

@@ -1,0 +1,115 @@
+"""The endpoints that there are, by name: in RAM as they are stored.
+
+What changes one is decided in the writer and noted here at once. That may be lost with its group: whenever
+the store has failed and is back all rows are read again. A row that cannot be read is no endpoint; it is
+counted, and stays until one of its name is put.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import msgspec
+from yarl import URL
+
+from shards.commit import Commit
+from shards.endpoints import EndpointRow, SecretRow, read_endpoints, write_endpoint
+from shards.errors import Corrupt
+from shards.store import Store
+
+from ..config import Webhook
+
+log = logging.getLogger(__name__)
+
+ROTATION_MS = 86_400_000
+"""How long the secret that another one has replaced still signs."""
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One endpoint as it is used."""
+
+    name: str
+    row: EndpointRow
+    url: URL
+    timeout_s: float
+    concurrency: int
+
+    def secrets(self, now_ms: int) -> list[bytes]:
+        """What signs now."""
+        return [one.secret for one in signing(self.row.secrets, now_ms)]
+
+
+def signing(secrets: list[SecretRow], now_ms: int) -> list[SecretRow]:
+    """Those that still sign, the newest first."""
+    return [one for one in secrets if not one.until_ms or one.until_ms > now_ms]
+
+
+def rotated(secrets: list[SecretRow], wanted: bytes | None, now_ms: int) -> list[SecretRow]:
+    """The secrets when `wanted` is the newest one; None: none. The one before signs for ROTATION_MS more."""
+    if wanted is None:
+        return []
+    kept = signing(secrets, now_ms)
+    if kept and kept[0].secret == wanted:
+        return kept
+    before = [SecretRow(one.secret, now_ms + ROTATION_MS) for one in kept[:1]]
+    return [SecretRow(wanted), *before]
+
+
+class Registry:
+    """All endpoints of one server."""
+
+    def __init__(self, store: Store, config: Webhook, *, max_endpoints: int) -> None:
+        self._store = store
+        self._config = config
+        self.max_endpoints = max_endpoints
+        self._by_name: dict[str, Endpoint] = {}
+        self.unreadable = 0
+        """Rows that were passed over."""
+        self.recover()
+
+    def recover(self) -> None:
+        """Read all rows: at start, and when the store is back after a failure."""
+        self._by_name.clear()
+        self.unreadable = 0
+        for name, row in read_endpoints(self._store):
+            try:
+                if isinstance(row, Corrupt):
+                    raise row
+                self._by_name[name] = self._endpoint(name, row)
+            except (Corrupt, ValueError) as error:
+                self.unreadable += 1
+                log.error("endpoint %r cannot be read, nothing is posted to it: %s", name, error)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(self._by_name.values())
+
+    def get(self, name: str) -> Endpoint | None:
+        return self._by_name.get(name)
+
+    def names(self) -> list[str]:
+        """In order."""
+        return sorted(self._by_name)
+
+    def others_concurrency(self, name: str) -> int:
+        """How many posts the endpoints but this one may have under way together."""
+        return sum(one.concurrency for one in self._by_name.values() if one.name != name)
+
+    def concurrency_of(self, row: EndpointRow) -> int:
+        return row.concurrency or self._config.concurrency
+
+    def put(self, commit: Commit, name: str, row: EndpointRow) -> Endpoint:
+        """In the writer."""
+        write_endpoint(commit, name, row)
+        endpoint = self._by_name[name] = self._endpoint(name, row)
+        return endpoint
+
+    def drop(self, commit: Commit, name: str) -> None:
+        """In the writer."""
+        write_endpoint(commit, name, None)
+        self._by_name.pop(name, None)
+
+    def _endpoint(self, name: str, row: EndpointRow) -> Endpoint:
+        timeout_ms = row.timeout_ms or self._config.timeout_ms
+        return Endpoint(name, row, URL(row.url), timeout_ms / 1_000, self.concurrency_of(row))

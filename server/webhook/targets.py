@@ -1,0 +1,147 @@
+"""Where a message may be posted: what `deliver_to` and the URL of an endpoint may say, and which addresses.
+
+Who may send messages could else have the server knock at doors that only the server reaches: its own ports,
+the machines beside it, the address where a cloud hands out credentials. So, unless `webhook.allow_private`:
+
+    a URL       https only (`webhook.allow_http` lets http in), no user or password, no fragment
+    an address  public only: looked at when it is connected to, after the name was resolved, so that a name
+                which resolves to something else the second time gains nothing
+
+Public is what is globally reachable: not private (10/8, fc00::/7), loopback, link-local, shared (100.64/10),
+multicast, reserved or unspecified; and of an IPv6 address that carries one of IPv4 (mapped, NAT64, 6to4) what
+the inner one is. Where a connection goes is decided in one place, where its socket is made: names, literals
+in any spelling and happy eyeballs all come by there.
+"""
+
+import re
+import socket
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from aiohttp import AddrInfoType
+from yarl import URL
+
+from ..config import Webhook
+from ..delivery.owners import posting_topic
+
+URL_CHARS_MAX = 2_048
+NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+"""Of an endpoint."""
+_NAT64 = IPv6Network("64:ff9b::/96")
+_NEVER_V4 = (IPv4Network("192.88.99.0/24"), IPv4Network("192.0.0.0/24"))
+_NEVER_V6 = (IPv6Network("2001::/23"), IPv6Network("3fff::/20"), IPv6Network("5f00::/16"))
+"""Teredo and other protocols' own, documentation, segment routing: older Pythons call some of it global."""
+
+
+class TargetError(ValueError):
+    """Somewhere that nothing is posted to; the message says why."""
+
+
+class Blocked(OSError):
+    """The address is none that may be connected to."""
+
+
+def checked_url(text: str) -> URL:
+    """A URL that something could be posted to. Raises TargetError."""
+    if len(text) > URL_CHARS_MAX:
+        raise TargetError(f"has more than {URL_CHARS_MAX:,} characters")
+    if not text.isprintable() or " " in text or "\\" in text:
+        raise TargetError("must not hold blanks, backslashes or control characters")
+    try:
+        url = URL(text)
+        is_whole = bool(url.host) and url.port is not None and 0 < url.port < 65_536
+        has_user = url.raw_user is not None or url.raw_password is not None
+    except ValueError as error:
+        raise TargetError(f"is no URL: {str(error)[:100]}") from None
+    if url.scheme not in ("http", "https") or not is_whole:
+        raise TargetError("must be an absolute URL: https://example.com/path")
+    if has_user:
+        raise TargetError("must not hold a user or password: use a header")
+    if "#" in text:
+        raise TargetError("must not have a fragment")
+    return url
+
+
+def checked_target(text: str) -> str:
+    """`deliver_to`: a URL, or what can be the name of an endpoint. Raises TargetError."""
+    if is_url(text):
+        checked_url(text)
+    elif not NAME.fullmatch(text):
+        raise TargetError(
+            "must be an http(s) URL or the name of an endpoint: "
+            "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'"
+        )
+    return text
+
+
+def is_url(target: str) -> bool:
+    """Whether `deliver_to` names no endpoint."""
+    return "://" in target
+
+
+def own_topic(target: str) -> str:
+    """The topic of what is delivered there and says none; who may send to it may deliver there."""
+    return posting_topic(target.encode()).decode()
+
+
+def check_allowed(url: URL, config: Webhook) -> None:
+    """Raise TargetError if the configuration lets nothing be posted there; of a name that shows when it is
+    resolved."""
+    if url.scheme == "http" and not (config.allow_http or config.allow_private):
+        raise TargetError("must be https (webhook.allow_http)")
+    address = _literal(url.host or "")
+    if address is not None and not config.allow_private and not is_public(address):
+        raise TargetError("must not be a private or reserved address (webhook.allow_private)")
+
+
+def origin_of(url: URL) -> str:
+    """Scheme, host and port: what is told of a URL in logs, as the rest may be a secret."""
+    return f"{url.scheme}://{url.host_port_subcomponent}"
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether anybody's machine could be there, and nobody's inner one."""
+    if isinstance(address, IPv4Address):
+        return address.is_global and not (
+            address.is_multicast or address.is_reserved or any(address in net for net in _NEVER_V4)
+        )
+    inner = _inner(address)
+    if inner is not None:
+        return is_public(inner)
+    return address.is_global and not (
+        address.is_multicast
+        or address.is_reserved
+        or address.is_site_local
+        or any(address in net for net in _NEVER_V6)
+    )
+
+
+def _inner(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that one of IPv6 leads to."""
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour
+
+
+def _literal(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+class Sockets:
+    """Makes the sockets of connections that may be made."""
+
+    def __init__(self, *, allow_private: bool) -> None:
+        self._allow_private = allow_private
+
+    def __call__(self, info: AddrInfoType) -> socket.socket:
+        """A socket for the address that is about to be connected to. Raises Blocked."""
+        family, kind, protocol, _, where = info
+        if not self._allow_private:
+            address = _literal(str(where[0]))
+            if address is None or not is_public(address):
+                raise Blocked("the address is private or reserved")
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        return made

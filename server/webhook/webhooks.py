@@ -1,0 +1,368 @@
+"""All endpoints of one server: made, changed, paused, tried, and their doors kept open.
+
+An endpoint is a row (registry.py), a group like any other, and a door (door.py). The row says where and how
+to post; the group has what an endpoint shares with all subscribers: its place on the timeline, what is in
+flight, whether it is paused, its terms and its rate. Row and group are written in one batch. Full URLs have
+a group of their own, there from the first message on that is delivered to one.
+
+    put, drop, pause, resume    decided in the writer, answered when durable; the doors follow
+    barred                      which messages may not be delivered where they say
+    try_out                     a post at once, beside the queue
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from shards.commit import Commit, Refused
+from shards.endpoints import EndpointRow
+from shards.errors import StoreFailed
+from timeline.session import Terms
+
+from ..clock import Clock
+from ..config import Webhook
+from ..delivery.broker import Broker, TooManyGroups
+from ..delivery.router import URLS
+from ..delivery.shared import Group, endpoint_text
+from ..delivery.terms import Keeping
+from ..logs import by
+from ..writer import Ask, Busy, Rider, Writer
+from .door import EndpointDoor, Posts, Seat, UrlDoor
+from .parcel import Parcel, headers_for
+from .registry import Endpoint, Registry, rotated
+from .sender import Lookup, Sender, trusted
+from .targets import TargetError, check_allowed, checked_url, is_url
+from .verdicts import Outcome, Reply, Verdict
+
+log = logging.getLogger(__name__)
+
+FINISH_S = 3.0
+"""How long posts under way may take when the server stops."""
+LOOKED_AT = 200
+"""Targets that are looked at in one go: some 4 ms."""
+TRIES = 10
+"""Endpoints that are tried out at a time."""
+EXPIRY_S = 0xFFFF_FFFF
+"""An endpoint stays until somebody drops it."""
+
+
+class Unknown(LookupError):
+    """There is no endpoint of that name."""
+
+
+class TooMany(Exception):
+    """So many are tried out at the moment that this one has to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An endpoint as it is asked for. `secret` None: none; UNSET: as it was."""
+
+    url: str
+    secret: bytes | msgspec.UnsetType | None
+    headers: Mapping[str, str]
+    concurrency: int
+    timeout_ms: int
+    terms: Terms
+    rate: float | None
+
+
+class Standing(NamedTuple):
+    """An endpoint and its group; None: it is not there at the moment."""
+
+    endpoint: Endpoint
+    group: Group | None
+
+
+class Outlets(NamedTuple):
+    """What posts. URLs have one of their own: names that take long to look up hold up no endpoint."""
+
+    endpoints: Posts
+    urls: Posts
+
+
+class Webhooks(Rider):
+    """The endpoints of one server."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        broker: Broker,
+        writer: Writer,
+        ask: Ask,
+        config: Webhook,
+        clock: Clock,
+        real: Clock,
+    ) -> None:
+        """`real`: the machine's clock, where `clock` is a simulated one. Raises ConfigError."""
+        self.registry = registry
+        self._broker = broker
+        self._ask = ask
+        self._config = config
+        self._clock = clock
+        self._real = real
+        self._trusted = trusted(config) if config.enabled else None
+        self._outlets: Outlets | None = None
+        """None: it is not running, or may post nothing."""
+        self._doors: dict[str, EndpointDoor] = {}
+        self._url_door: UrlDoor | None = None
+        self._tries = 0
+        self._pausing: set[asyncio.Task[None]] = set()
+        writer.carry(self)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Open the doors."""
+        if self._trusted is None:
+            return
+        made = [Posts(Sender(self._config, self._trusted, Lookup()), self._real) for _ in Outlets._fields]
+        self._outlets = Outlets(*made)
+        await self._mend()
+        self._follow()
+
+    async def _mend(self) -> None:
+        """An endpoint whose group could not be read begins anew, from now on and by the settings."""
+        for endpoint in list(self.registry):
+            if self._group(endpoint.name) is None:
+                log.error("endpoint %s has lost its place: it begins anew", endpoint.name)
+                try:
+                    await self._ask(partial(self._open_group, name=endpoint.name, terms=Terms(), rate=None))
+                except (Refused, Busy, StoreFailed) as error:
+                    log.error("endpoint %s: nothing is posted to it: %s", endpoint.name, error)
+
+    async def stop(self) -> None:
+        """Take no more, and wait a little for what is under way."""
+        doors = [*self._doors.values(), *((self._url_door,) if self._url_door else ())]
+        self._doors, self._url_door = {}, None
+        outlets, self._outlets = self._outlets, None
+        for door in doors:
+            door.is_closing = True
+        await asyncio.gather(*[posts.close(FINISH_S) for posts in outlets or ()])
+        for door in doors:
+            door.seat.leave()
+        for task in self._pausing:
+            task.cancel()
+
+    def recover(self) -> None:
+        """The store is back after a failure: what is there now may be less than what was noted."""
+        self.registry.recover()
+        self._follow()
+
+    @property
+    def now_ms(self) -> int:
+        """The machine's time."""
+        return self._real.wall_ms()
+
+    @property
+    def under_way(self) -> int:
+        """Posts."""
+        return sum(map(len, self._outlets or ()))
+
+    @property
+    def posted(self) -> Mapping[Outcome, int]:
+        """How many posts since the start came to what."""
+        every = [posts.outcomes for posts in self._outlets or ()]
+        return {outcome: sum(one[outcome] for one in every) for outcome in Outcome}
+
+    def _follow(self) -> None:
+        """A door for each endpoint that has a group, and for no other."""
+        outlets = self._outlets
+        if outlets is None:
+            return
+        for name in [name for name in self._doors if self.registry.get(name) is None]:
+            self._doors.pop(name).seat.leave()
+        for endpoint in self.registry:
+            door = self._doors.get(endpoint.name)
+            if door is not None:
+                door.endpoint = endpoint
+            if door is None or not door.seat.is_in:
+                self._open(endpoint, outlets.endpoints)
+        if self._url_door is None and self._group(URLS) is not None:
+            seat = Seat(self._broker, endpoint_text(URLS))
+            self._url_door = UrlDoor(self._config, seat, outlets.urls, node=self._broker.node)
+            seat.enter(self._url_door)
+
+    def _open(self, endpoint: Endpoint, posts: Posts) -> None:
+        if self._group(endpoint.name) is None:
+            return
+        seat = Seat(self._broker, endpoint_text(endpoint.name))
+        door = EndpointDoor(endpoint, seat, posts, node=self._broker.node, gone=self._gone)
+        self._doors[endpoint.name] = door
+        seat.enter(door)
+
+    def _group(self, name: str) -> Group | None:
+        return self._broker.groups.get(endpoint_text(name))
+
+    # -- looked at
+
+    def standing(self, name: str) -> Standing | None:
+        """The endpoint of that name."""
+        endpoint = self.registry.get(name)
+        return None if endpoint is None else Standing(endpoint, self._group(name))
+
+    async def barred(self, targets: Iterable[tuple[int, bytes]]) -> dict[int, str]:
+        """Of messages, by their index, why what `deliver_to` says cannot be. Raises Busy, StoreFailed,
+        Refused."""
+        found: dict[int, str] = {}
+        has_urls = False
+        for count, (index, target) in enumerate(targets, 1):
+            text = target.decode()
+            why = self._why_not(text)
+            if why:
+                found[index] = why
+            has_urls = has_urls or (not why and is_url(text))
+            if not count % LOOKED_AT:
+                await asyncio.sleep(0)
+        if has_urls and self._group(URLS) is None:
+            await self._ask(lambda commit: self._open_group(commit, URLS, Terms(), None))
+            self._follow()
+        return found
+
+    def _why_not(self, target: str) -> str:
+        if not self._config.enabled:
+            return "nothing is posted here (webhook.enabled)"
+        if not is_url(target):
+            return "" if self.registry.get(target) else f"there is no endpoint {target!r}"
+        try:
+            check_allowed(checked_url(target), self._config)
+        except TargetError as error:
+            return str(error)
+        return ""
+
+    # -- changed
+
+    async def put(self, name: str, wanted: Wanted) -> tuple[Standing, bool]:
+        """Make an endpoint or change it; True: it is new. Raises Refused, Busy, StoreFailed."""
+        is_new: bool = await self._ask(lambda commit: self._put(commit, name, wanted))
+        self._follow()
+        standing = self.standing(name)
+        if standing is None:
+            raise Unknown(name)
+        return standing, is_new
+
+    def _put(self, commit: Commit, name: str, wanted: Wanted) -> bool:
+        known = self.registry.get(name)
+        if known is None and len(self.registry) >= self.registry.max_endpoints:
+            raise Refused("over-quota", f"there are {len(self.registry)} endpoints, as many as may be")
+        now_ms = self._clock.wall_ms()
+        before = [] if known is None else known.row.secrets
+        secrets = before
+        if not isinstance(wanted.secret, msgspec.UnsetType):
+            secrets = rotated(before, wanted.secret, self._real.wall_ms())
+        row = EndpointRow(
+            wanted.url,
+            secrets,
+            dict(wanted.headers),
+            wanted.concurrency,
+            wanted.timeout_ms,
+            now_ms if known is None else known.row.created_ms,
+            now_ms,
+            "" if known is None else known.row.gone,
+        )
+        left = self._config.connections - self.registry.others_concurrency(name)
+        if self.registry.concurrency_of(row) > left:
+            raise Refused(
+                "concurrency", f"is more than the {max(0, left)} that are left of webhook.connections"
+            )
+        self._open_group(commit, name, wanted.terms, wanted.rate)
+        self.registry.put(commit, name, row)
+        return known is None
+
+    def _open_group(self, commit: Commit, name: str, terms: Terms, rate: float | None) -> None:
+        try:
+            self._broker.open_group(commit, endpoint_text(name), terms, Keeping(EXPIRY_S, rate))
+        except TooManyGroups as error:
+            raise Refused("over-quota", str(error)) from None
+
+    async def drop(self, name: str) -> None:
+        """Forget an endpoint with its group; what waits for it goes nowhere. Raises Unknown, Busy,
+        StoreFailed."""
+
+        def decide(commit: Commit) -> bool:
+            if self.registry.get(name) is None:
+                return False
+            self.registry.drop(commit, name)
+            group = self._group(name)
+            if group is not None:
+                self._broker.end_group(commit, group)
+            return True
+
+        is_there = await self._ask(decide)
+        self._follow()
+        if not is_there:
+            raise Unknown(name)
+
+    async def pause(self, name: str, gone: str = "") -> Standing:
+        """Give nothing out until `resume`. `gone`: why, if the server does so by itself. Raises as `drop`."""
+        return await self._switch(name, gone, is_paused=True)
+
+    async def resume(self, name: str) -> Standing:
+        """Go on. Raises as `drop`."""
+        return await self._switch(name, "", is_paused=False)
+
+    async def _switch(self, name: str, gone: str, *, is_paused: bool) -> Standing:
+        def decide(commit: Commit) -> bool:
+            standing = self.standing(name)
+            if standing is None or standing.group is None:
+                return False
+            row = standing.endpoint.row
+            if row.gone != gone:
+                self.registry.put(commit, name, msgspec.structs.replace(row, gone=gone))
+            self._broker.pause_group(commit, standing.group, is_paused=is_paused)
+            return True
+
+        is_there = await self._ask(decide)
+        self._follow()
+        standing = self.standing(name)
+        if not is_there or standing is None:
+            raise Unknown(name)
+        return standing
+
+    def _gone(self, name: str, reason: str) -> None:
+        """Its receiver wants nothing any more: pause it."""
+        standing = self.standing(name)
+        if standing is None or standing.group is None or standing.group.is_paused:
+            return
+        task = asyncio.get_running_loop().create_task(self._pause_gone(name, reason))
+        self._pausing.add(task)
+        task.add_done_callback(self._pausing.discard)
+
+    async def _pause_gone(self, name: str, reason: str) -> None:
+        try:
+            await self.pause(name, reason)
+            log.warning("endpoint %s paused: %s", name, reason, extra=by("webhooks"))
+        except (Unknown, Busy, StoreFailed) as error:
+            log.warning("endpoint %s is not paused: %s", name, error, extra=by("webhooks"))
+
+    # -- tried
+
+    async def try_out(self, name: str, message: str, body: bytes) -> tuple[Verdict, Reply]:
+        """Post something at once, as a message of that id would be. Raises Unknown, TooMany, Refused."""
+        endpoint = self.registry.get(name)
+        if endpoint is None:
+            raise Unknown(name)
+        if self._outlets is None:
+            raise Refused("deliver_to", "nothing is posted here (webhook.enabled)")
+        if self._tries >= TRIES:
+            raise TooMany
+        now_ms = self.now_ms
+        headers = headers_for(
+            message,
+            body,
+            endpoint.secrets(now_ms),
+            now_ms // 1_000,
+            "application/json",
+            endpoint.row.headers,
+            {"fasti-attempt": "1"},
+        )
+        self._tries += 1
+        try:
+            return await self._outlets.endpoints.post(Parcel(endpoint.url, headers, body, endpoint.timeout_s))
+        finally:
+            self._tries -= 1

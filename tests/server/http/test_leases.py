@@ -1,0 +1,303 @@
+"""Pull over HTTP: what the calls take and give, who may, what becomes of clients that go."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from server.clock import SimulatedClock
+from server.config import Config
+from server.http.values import shapes
+from tests.support.http import Http
+from tests.support.keys import KeysFile, with_keys
+
+from ..conftest import START_MS, Fronted, Running, running
+
+PATH = "/v1/groups/workers/messages"
+
+
+async def _lease(server: Running, most: int = 100, **members: object) -> list[dict[str, Any]]:
+    body = {"max": most, **members}
+    messages: list[dict[str, Any]] = (await server.call("POST", f"{PATH}:lease", body)).body["messages"]
+    return messages
+
+
+async def _waiting(server: Running, count: int = 1) -> None:
+    """Until so many calls wait."""
+    async with asyncio.timeout(20):
+        while server.app.core.pull.waiting != count:
+            await asyncio.sleep(0.001)
+
+
+async def _figures(server: Running) -> dict[str, float]:
+    return await Http(server.http).metrics()
+
+
+def _ids(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"lease_ids": [message["lease_id"] for message in messages]}
+
+
+async def test_a_message_is_leased_as_it_is_shown_and_acked(server: Running) -> None:
+    assert await _lease(server, filter="jobs/#") == []
+    id_ = await server.schedule("jobs/17", {"id": 17}, headers={"a": "b"}, deliver_in=1)
+    await server.pass_time(2_000)
+    (message,) = await _lease(server, lease="1m")
+    assert set(msgspec.convert(message, shapes.LeasedMessage)) == set(message)
+    shown = (await server.call("GET", f"/v1/messages/{id_}")).body
+    own = {name: message.pop(name) for name in ("filter", "attempt", "reason", "lease_id", "lease_until")}
+    shown.pop("dispatched_at", None)
+    assert {name: shown[name] for name in message} == message
+    assert (message["headers"], message["payload"]) == ({"a": "b"}, {"id": 17})
+    assert (own["filter"], own["attempt"], own["reason"]) == ("jobs/#", 1, None)
+    assert own["lease_until"] == "2026-11-21T08:01:02.000Z"
+    lease_id = own["lease_id"]
+    extended = (await server.call("POST", f"{PATH}:extend", {"lease_ids": [lease_id], "lease": 120})).body
+    assert extended == {"extended": 1, "lease_until": "2026-11-21T08:02:02.000Z", "gone": []}
+    acked = await server.call("POST", f"{PATH}:ack", {"lease_ids": [lease_id, lease_id]})
+    assert acked.body == {"acked": 1, "gone": []}
+    again = {"lease_ids": [lease_id]}
+    assert (await server.call("POST", f"{PATH}:ack", again)).body == {"acked": 0, "gone": [lease_id]}
+    nacked = await server.call("POST", f"{PATH}:nack", again)
+    assert nacked.body == {"nacked": 0, "dead": 0, "gone": [lease_id]}
+    extended = (await server.call("POST", f"{PATH}:extend", again | {"lease": "1m"})).body
+    assert (extended["extended"], extended["gone"]) == (0, [lease_id])
+
+
+async def test_a_nack_comes_again_with_attempt_and_reason(server: Running) -> None:
+    await _lease(server, filter="jobs")
+    id_ = await server.schedule("jobs")
+    first = await _lease(server, wait=20)
+    body = _ids(first) | {"delay": "PT5S", "reason": "no paper"}
+    assert (await server.call("POST", f"{PATH}:nack", body)).body == {"nacked": 1, "dead": 0, "gone": []}
+    assert await _lease(server) == []
+    await server.pass_time(5_000)
+    (message,) = await _lease(server, wait=20)
+    assert (message["id"], message["attempt"], message["reason"]) == (id_, 2, "no paper")
+    assert message["deliver_at"] == "2026-11-21T08:00:05.000Z"
+
+
+async def test_a_call_waits_for_the_first_message(server: Running) -> None:
+    waiting = asyncio.create_task(_lease(server, filter="jobs", wait="60s"))
+    await _waiting(server)
+    assert (await _figures(server))["fasti_pulls_waiting"] == 1
+    await server.schedule("jobs", "now")
+    (message,) = await waiting
+    assert message["payload"] == "now"
+    figures = await _figures(server)
+    assert (figures["fasti_pulls_waiting"], figures["fasti_messages_leased_total"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "field"),
+    [
+        ("lease", {}, "max"),
+        ("lease", {"max": 0}, "max"),
+        ("lease", {"max": 1_001}, "max"),
+        ("lease", {"max": 1, "wait": "61s"}, "wait"),
+        ("lease", {"max": 1, "wait": "soon"}, "wait"),
+        ("lease", {"max": 1, "lease": "1ms"}, "lease"),
+        ("lease", {"max": 1, "lease": "13h"}, "lease"),
+        ("lease", {"max": 1, "filter": "a/#/b"}, "filter"),
+        ("lease", {"max": 1, "filter": "/".join("a" * 200)}, "filter"),
+        ("lease", {"max": 1, "filters": []}, "filters"),
+        ("ack", {}, "lease_ids"),
+        ("ack", {"lease_ids": ["x"]}, "lease_ids"),
+        ("ack", {"lease_ids": ["x"] * 1_001}, "lease_ids"),
+        ("nack", {"lease_ids": [], "delay": "-1s"}, "delay"),
+        ("nack", {"lease_ids": [], "delay": "99999d"}, "delay"),
+        ("nack", {"lease_ids": [], "reason": "x" * 256}, "reason"),
+        ("extend", {"lease_ids": []}, "lease"),
+        ("extend", {"lease_ids": [], "lease": 0}, "lease"),
+    ],
+)
+async def test_what_is_refused(server: Running, call: str, body: object, field: str) -> None:
+    answer = await server.call("POST", f"{PATH}:{call}", body, status=422)
+    assert answer.body["errors"][0]["field"] == field
+
+
+async def test_of_a_group_that_is_not_there(server: Running) -> None:
+    assert (await server.call("POST", f"{PATH}:lease", {"max": 1}, status=404)).slug == "not-found"
+    await server.call("POST", "/v1/groups/a%2Fb/messages:lease", {"max": 1, "filter": "x"}, status=422)
+    await _lease(server, filter="jobs")
+    await server.schedule("jobs")
+    leased = await _lease(server, wait=5)
+    other = await server.call("POST", "/v1/groups/other/messages:ack", _ids(leased), status=422)
+    assert other.body["errors"][0]["field"] == "lease_ids"
+
+
+async def test_an_mqtt_member_and_two_pullers_share(server: Running) -> None:
+    await _lease(server, filter="jobs")
+    waiting = [asyncio.create_task(_lease(server, wait=60)) for _ in range(2)]
+    await _waiting(server, 2)
+    _, link = await server.connect("w", "$share/workers/jobs")
+    for n in range(10):
+        await server.schedule("jobs", str(n))
+    await server.app.quiet()
+    leased = [message for answer in await asyncio.gather(*waiting) for message in answer]
+    leased += await _lease(server)
+    theirs = [message.record.payload.decode() for message in link.sent]
+    assert sorted([message["payload"] for message in leased] + theirs) == [str(n) for n in range(10)]
+    assert leased
+    assert theirs
+    body = (await server.call("POST", f"{PATH}:ack", _ids(leased))).body
+    assert body == {"acked": len(leased), "gone": []}
+
+
+async def test_a_group_that_is_paused_gives_nothing_and_one_that_is_ended_answers(server: Running) -> None:
+    await _lease(server, filter="jobs")
+    await server.call("POST", "/v1/groups/workers:pause")
+    await server.schedule("jobs")
+    assert await _lease(server) == []
+    waiting = asyncio.create_task(_lease(server, wait=60))
+    await _waiting(server)
+    await server.call("POST", "/v1/groups/workers:resume")
+    assert len(await waiting) == 1
+    waiting = asyncio.create_task(_lease(server, wait=60))
+    await _waiting(server)
+    await server.call("DELETE", "/v1/groups/workers", status=204)
+    assert await waiting == []
+    assert (await server.call("POST", f"{PATH}:lease", {"max": 1}, status=404)).slug == "not-found"
+    assert await _lease(server, filter="jobs") == []
+
+
+async def test_more_calls_than_may_wait(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.app.core.pull, "_waiting_max", 2)
+    waiting = asyncio.create_task(_lease(server, filter="jobs", wait=60))
+    await _waiting(server)
+    answer = await server.call("POST", f"{PATH}:lease", {"max": 1}, status=429)
+    assert (answer.slug, answer.headers["Retry-After"]) == ("over-quota", "1")
+    await server.schedule("jobs")
+    assert len(await waiting) == 1
+
+
+class Wire:
+    """A connection of its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def lease(self, **members: object) -> None:
+        body = json.dumps({"max": 10, **members}).encode()
+        head = f"POST {PATH}:lease HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        self.writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+@asynccontextmanager
+async def _wired(server: Running) -> AsyncIterator[Wire]:
+    front = server.http.server
+    assert isinstance(front, Fronted)
+    reader, writer = await asyncio.open_connection("127.0.0.1", front.front_port)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_a_client_that_goes_while_it_waits_is_given_nothing(server: Running, is_reset: bool) -> None:
+    """Killed: its side is closed, and only a write would find that nobody reads."""
+    await _lease(server, filter="jobs")
+    async with _wired(server) as wire:
+        wire.lease(wait=60)
+        await _waiting(server)
+        if is_reset:
+            wire.writer.transport.abort()
+        else:
+            wire.writer.write_eof()
+        await _waiting(server, 0)
+        await server.schedule("jobs")
+        (message,) = await _lease(server, wait=5)
+        assert message["attempt"] == 1
+
+
+async def test_what_was_given_to_a_client_that_has_gone_goes_to_others_at_once(server: Running) -> None:
+    await _lease(server, filter="jobs")
+    async with _wired(server) as wire:
+        wire.lease(wait=60)
+        await _waiting(server)
+        wire.writer.transport.abort()
+        await server.schedule("jobs")  # before it is looked whether anybody waits
+        (message,) = await _lease(server, wait=20)
+        assert message["attempt"] == 1
+
+
+async def test_at_the_stop_a_call_that_waits_is_answered(server: Running) -> None:
+    waiting = asyncio.create_task(_lease(server, filter="jobs", wait=60))
+    await _waiting(server)
+    server.app.core.pull.stop()
+    assert await waiting == []
+
+
+# -- keys
+
+
+@asynccontextmanager
+async def _keyed(path: Path) -> AsyncIterator[tuple[Running, KeysFile]]:
+    file = KeysFile(path / "keys.toml")
+    file.add("ops", "admin")
+    async with running(path / "data", with_keys(Config(), file.path), SimulatedClock(START_MS)) as server:
+        yield server, file
+
+
+async def _as(server: Running, key: str, call: str, body: object, status: int = 200) -> Any:
+    shown = {"Authorization": f"Bearer {key}"}
+    return (await server.call("POST", f"{PATH}:{call}", body, status=status, **shown)).body
+
+
+def _take(server: Running) -> None:
+    ring = server.app.keyring
+    ring.take(ring.read())
+
+
+async def test_a_key_leases_what_it_may_subscribe_to(tmp_path: Path) -> None:
+    async with _keyed(tmp_path) as (server, file):
+        one = file.add("one", subscribe=["jobs/#"])
+        two = file.add("two", subscribe=["jobs/#", "other/#"], deliver=["other/#"])
+        sender = file.add("sender", "schedule")
+        _take(server)
+        wish = {"max": 10, "filter": "jobs/#"}
+        await _as(server, sender, "lease", wish, 403)
+        await _as(server, one, "lease", {"max": 1, "filter": "#"}, 403)
+        await _as(server, one, "lease", {"max": 1, "filter": "other/x"}, 403)
+        await _as(server, one, "lease", wish)
+        shown = {"Authorization": f"Bearer {sender}"}
+        await server.call("POST", "/v1/messages", {"topic": "jobs/1", "payload": "x"}, status=201, **shown)
+        await server.app.quiet()
+        assert (await _as(server, two, "lease", wish))["messages"] == []  # it may not have this topic
+        await _as(server, two, "lease", {"max": 1}, 404)  # the group is not its own alone
+        leased = (await _as(server, one, "lease", wish))["messages"]
+        assert len(leased) == 1
+        third = file.add("three", subscribe=["else/#"])
+        _take(server)
+        ids = _ids(leased)
+        gone = ids["lease_ids"]
+        assert await _as(server, third, "ack", ids) == {"acked": 0, "gone": gone}
+        assert (await _as(server, third, "nack", ids))["gone"] == gone
+        assert (await _as(server, third, "extend", ids | {"lease": 60}))["gone"] == gone
+        assert await _as(server, one, "ack", ids) == {"acked": 1, "gone": []}
+
+
+async def test_without_a_filter_a_key_sees_groups_of_its_own(tmp_path: Path) -> None:
+    async with _keyed(tmp_path) as (server, file):
+        one, two = file.add("one"), file.add("two")
+        _take(server)
+        await _as(server, one, "lease", {"max": 1, "filter": "a"})
+        await _as(server, one, "lease", {"max": 1})
+        await _as(server, two, "lease", {"max": 1}, 404)
+
+
+async def test_who_waits_with_a_key_that_is_revoked_is_answered(tmp_path: Path) -> None:
+    async with _keyed(tmp_path) as (server, file):
+        one = file.add("one")
+        _take(server)
+        waiting = asyncio.create_task(_as(server, one, "lease", {"max": 1, "filter": "a", "wait": 60}))
+        await _waiting(server)
+        file.revoke("one")
+        _take(server)
+        assert await waiting == {"messages": []}
+        await _as(server, one, "lease", {"max": 1, "filter": "a"}, 401)

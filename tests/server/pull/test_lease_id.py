@@ -1,0 +1,55 @@
+"""A lease as text: what it names, and that nothing else passes for one."""
+
+from base64 import urlsafe_b64encode
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.pull.lease_id import BadLeaseId, LeaseId, lease_text, parse_lease
+from timeline.position import Position
+
+ONE = LeaseId("$share/g/a/#", 7, Position((5 << 48) | 3), 2)
+
+
+@given(
+    st.integers(0, 0xFFFF),
+    st.integers(0, (1 << 96) - 1),
+    st.integers(-1, (1 << 31) - 1),
+    st.sampled_from(["$share/g/a", "$share/workers/+/é/#", "$share/g/" + "x" * 60_000]),
+)
+def test_there_and_back(packet_id: int, place: int, shard: int, text: str) -> None:
+    lease = LeaseId(text, packet_id, Position(place), shard)
+    told = lease_text(lease)
+    assert parse_lease(told) == lease
+    assert told.replace("-", "").replace("_", "").isalnum()
+
+
+def test_every_truncation_is_none() -> None:
+    told = lease_text(LeaseId("$share/g/a", *ONE[1:]))
+    for count in range(len(told)):
+        try:
+            lease = parse_lease(told[:count])
+        except BadLeaseId:
+            continue
+        assert lease_text(lease) == told[:count]
+        assert lease.text != "$share/g/a"
+
+
+def test_every_corruption_is_none_or_another() -> None:
+    told = lease_text(ONE)
+    for index in range(len(told)):
+        for put in "Aa0-_=+/ é\n\0":
+            text = told[:index] + put + told[index + 1 :]
+            with suppress(BadLeaseId):
+                assert lease_text(parse_lease(text)) == text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\1", b"\2" + bytes(18) + b"$share/g/a", b"\1" + bytes(18) + b"\xff"],
+)
+def test_what_is_none(data: bytes) -> None:
+    with pytest.raises(BadLeaseId):
+        parse_lease(urlsafe_b64encode(data).rstrip(b"=").decode())

@@ -1,0 +1,367 @@
+"""Messages for who asks for them, on a rig: given, waited for, shared, acked, given back, over kills."""
+
+from dataclasses import replace
+
+import pytest
+
+from server.config import Http
+from server.pull.pull import IDLE_S, LEASE_MS
+from server.writer import Busy
+from shards.errors import StoreFailed
+from tests.support.pulling import TEXT, Puller, lease_of
+from tests.support.rig import START_MS, Rig, config
+
+
+def _rig(count: int = 0, **settings: object) -> tuple[Rig, Puller]:
+    """A server with the group, and so many messages for it: "0", "1", ..."""
+    rig = Rig(config(**settings))
+    rig.core.broker.submit(lambda commit: rig.core.broker.open_group(commit, TEXT), lambda durable: None)
+    rig.pump()
+    _send(rig, *(str(n) for n in range(count)))
+    return rig, Puller(rig)
+
+
+def _send(rig: Rig, *payloads: str, topic: str = "t", qos: int = 1) -> None:
+    peer = rig.connected("sender")
+    for payload in payloads:
+        peer.publish(topic, payload, qos)
+    peer.drop()
+
+
+def _in_flight(rig: Rig) -> int:
+    return sum(len(group.session.flights) for group in rig.core.broker.groups)
+
+
+def test_what_is_there_is_leased_and_acked() -> None:
+    rig, puller = _rig(5)
+    first, second = puller.ask(3), puller.ask(3)
+    assert (first.payloads, second.payloads) == (["0", "1", "2"], ["3", "4"])
+    assert [one.given.attempt for one in first.leased] == [1, 1, 1]
+    assert {one.until_ms for one in first.leased} == {START_MS + LEASE_MS}
+    assert puller.ask().payloads == []
+    leases = [lease_of(one) for asked in (first, second) for one in asked.leased]
+    (settled,) = puller.ack(leases[:3])
+    assert (settled.done, settled.gone, settled.error) == (3, [], None)
+    assert _in_flight(rig) == 2
+    (settled,) = puller.ack(leases)
+    assert (settled.done, settled.gone) == (2, leases[:3])
+    assert (_in_flight(rig), rig.core.pull.leased, rig.core.pull.held_bytes) == (0, 5, 0)
+
+
+def test_a_call_waits_and_is_answered_with_all_that_comes_at_once() -> None:
+    rig, puller = _rig()
+    asked = puller.ask(wait_ms=20_000)
+    rig.pass_ms(10_000)
+    assert (asked.answer, rig.core.pull.waiting) == (None, 1)
+    peer = rig.connected("sender")
+    for n in range(3):
+        peer.publish("t", str(n), 1, pump=False)
+    rig.pump()
+    assert asked.payloads == ["0", "1", "2"]
+    assert rig.core.pull.waiting == 0
+
+
+def test_one_that_has_waited_long_enough_is_answered_with_nothing() -> None:
+    rig, puller = _rig()
+    asked = puller.ask(wait_ms=1_000)
+    rig.pass_ms(900)
+    assert asked.answer is None
+    assert 0 < rig.core.pull.wait_s() <= 0.1
+    rig.pass_ms(100)
+    assert asked.payloads == []
+    assert rig.core.pull.waiting == 0
+    _send(rig, "late")
+    assert puller.ask().payloads == ["late"]
+
+
+def test_the_one_that_has_waited_longest_is_served_first() -> None:
+    rig, puller = _rig()
+    asked = [puller.ask(2, wait_ms=20_000) for _ in range(3)]
+    peer = rig.connected("sender")
+    for n in range(3):
+        peer.publish("t", str(n), 1, pump=False)
+    rig.pump()
+    assert [one.payloads for one in asked[:2]] == [["0", "1"], ["2"]]
+    assert asked[2].answer is None
+
+
+def test_an_answer_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.pull.call.ANSWER_BYTES", 250_000)
+    rig, puller = _rig()
+    _send(rig, *("x" * 30_000 for _ in range(8)))
+    sizes = [len(puller.ask(100).payloads) for _ in range(3)]
+    assert sum(sizes) == 8
+    assert sizes[0] == 3  # a message counts for more than its payload
+
+
+def test_what_is_not_answered_yet_is_bounded() -> None:
+    rig = Rig(replace(config(), http=Http(buffered_bytes=150_000)))
+    rig.core.broker.submit(lambda commit: rig.core.broker.open_group(commit, TEXT), lambda durable: None)
+    rig.pump()
+    puller = Puller(rig)
+    _send(rig, *("x" * 30_000 for _ in range(6)))
+    first = puller.ask(10)
+    assert first.answer is not None
+    second = puller.ask(10, wait_ms=20_000)
+    assert second.answer is None
+    assert len(first.payloads) == 2
+    rig.pump()
+    assert second.answer is not None
+    assert len(second.payloads) == 2
+
+
+def test_members_of_both_kinds_share() -> None:
+    rig, puller = _rig()
+    member = rig.connected("w")
+    member.subscribe(TEXT, qos=1)
+    asked = puller.ask(wait_ms=20_000)
+    peer = rig.connected("sender")
+    for n in range(10):
+        peer.publish("t", str(n), 1, pump=False)
+    rig.pump()
+    mine, theirs = asked.payloads, member.payloads()
+    assert sorted(mine + theirs) == [str(n) for n in range(10)]
+    assert mine
+    assert theirs
+    _send(rig, "a", "b")
+    assert member.payloads() == ["a", "b"]
+
+
+def test_two_filters_of_a_name_are_asked_in_one_call() -> None:
+    rig, _ = _rig()
+    other = "$share/g/u"
+    rig.core.broker.submit(lambda commit: rig.core.broker.open_group(commit, other), lambda durable: None)
+    rig.pump()
+    both = Puller(rig, TEXT, other)
+    _send(rig, "0")
+    _send(rig, "1", topic="u")
+    assert sorted(both.ask().payloads) == ["0", "1"]
+    asked = both.ask(1, wait_ms=20_000)
+    _send(rig, "2", topic="u")
+    assert asked.payloads == ["2"]
+    _send(rig, "3")
+    assert both.ask().payloads == ["3"]
+
+
+def test_who_is_gone_is_given_nothing_and_that_was_no_attempt() -> None:
+    rig, puller = _rig()
+    asked = puller.ask(wait_ms=20_000)
+    asked.is_gone = True
+    rig.pass_ms(1_000)
+    assert asked.payloads == []
+    _send(rig, "0")
+    rig.is_held = True  # the lease does not become durable
+    asked = puller.ask()
+    assert asked.answer is None
+    asked.is_gone, rig.is_held = True, False
+    rig.pump()
+    assert asked.payloads == []
+    (again,) = puller.ask().leased
+    assert again.given.attempt == 1
+
+
+def test_what_was_not_read_is_put_back() -> None:
+    rig, puller = _rig(2)
+    asked = puller.ask()
+    for _ in range(2):
+        rig.core.pull.abandon(asked.call)
+    assert rig.core.pull.held_bytes == 0
+    again = puller.ask()
+    assert [one.given.attempt for one in again.leased] == [1, 1]
+    rig.core.pull.abandon(again.call)  # too late: it is released
+    assert puller.ask().payloads == []
+    waits = puller.ask(wait_ms=20_000)
+    rig.core.pull.abandon(waits.call)
+    assert rig.core.pull.waiting == 0
+
+
+def test_a_lease_that_is_over_was_an_attempt() -> None:
+    rig, puller = _rig(1)
+    puller.lease(lease_ms=5_000)
+    rig.pass_ms(4_000)
+    assert puller.ask().payloads == []
+    asked = puller.ask(wait_ms=60_000)
+    rig.pass_ms(1_500)
+    assert asked.answer is None  # the back-off
+    rig.pass_ms(2_000)
+    (again,) = asked.leased
+    assert (again.given.attempt, again.given.message.record.payload) == (2, b"0")
+
+
+def test_a_lease_is_extended() -> None:
+    rig, puller = _rig(1)
+    leases = puller.lease(lease_ms=2_000)
+    rig.pass_ms(1_500)
+    settled = rig.core.pull.extend(leases, 10_000)
+    assert (settled.done, settled.gone, settled.until_ms) == (1, [], rig.clock.now_ms + 10_000)
+    rig.pass_ms(9_000)
+    assert _in_flight(rig) == 1
+    assert puller.ack(leases)[0].done == 1
+    settled = rig.core.pull.extend(leases, 10_000)
+    assert (settled.done, settled.gone) == (0, leases)
+
+
+def test_a_late_ack_counts_while_it_waits_and_when_another_has_it() -> None:
+    rig, puller = _rig(1)
+    leases = puller.lease(lease_ms=1_000)
+    rig.pass_ms(1_500)  # it waits for its next attempt
+    assert puller.ack(leases)[0].done == 1
+    rig.pass_ms(60_000)
+    assert puller.ask().payloads == []
+    _send(rig, "1")
+    leases = puller.lease(lease_ms=1_000)
+    asked = puller.ask(wait_ms=60_000)
+    rig.pass_ms(3_000)
+    (another,) = asked.leased
+    assert another.given.attempt == 2
+    assert puller.ack(leases)[0].done == 1
+    assert _in_flight(rig) == 0
+    rig.pass_ms(600_000)
+    assert puller.ask().payloads == []
+
+
+def test_a_nack_comes_again_with_its_reason() -> None:
+    rig, puller = _rig(2)
+    first, second = puller.lease()
+    (settled,) = puller.nack([first], 5_000, "no paper")
+    assert (settled.done, settled.dead, settled.gone, settled.error) == (1, 0, [], None)
+    assert puller.nack([first])[0].gone == [first]
+    asked = puller.ask(wait_ms=60_000)
+    rig.pass_ms(4_900)
+    assert asked.answer is None
+    rig.pass_ms(200)
+    (again,) = asked.leased
+    assert (again.given.attempt, again.given.message.record.payload) == (2, b"0")
+    assert again.given.message.record.retry is not None
+    assert again.given.message.record.retry.reason == b"no paper"
+    assert puller.ack([second])[0].done == 1
+
+
+def test_a_nack_of_the_last_attempt_is_the_end_and_an_ack_takes_it_back() -> None:
+    rig, puller = _rig(1, max_attempts=1)
+    leases = puller.lease()
+    assert puller.nack(leases, 0, "bad")[0].dead == 1
+    assert rig.core.letters.totals.count == 1
+    assert puller.ack(leases)[0].done == 1
+    assert rig.core.letters.totals.count == 0
+    assert puller.ack(leases)[0].gone == leases
+
+
+def test_calls_that_wait_are_bounded() -> None:
+    rig, puller = _rig(waiting_pulls=8)
+    asked = [puller.ask(wait_ms=20_000) for _ in range(4)]
+    with pytest.raises(Busy):
+        puller.ask()
+    rig.core.broker.submit(
+        lambda commit: rig.core.broker.open_group(commit, "$share/h/t"), lambda durable: None
+    )
+    rig.pump()
+    others = Puller(rig, "$share/h/t")
+    more = [others.ask(wait_ms=20_000) for _ in range(2)]
+    with pytest.raises(Busy):
+        others.ask()
+    rig.pass_ms(20_000)
+    assert all(one.answer == () for one in asked + more)
+    assert puller.ask().payloads == []
+
+
+def test_a_seat_that_stays_empty_is_dismissed_and_the_group_stays() -> None:
+    rig, puller = _rig(1)
+    leases = puller.lease(lease_ms=60_000)
+    (group,) = rig.core.broker.groups
+    rig.pass_ms(30_000)
+    assert len(group.members) == 1
+    puller.ack(leases)
+    rig.pass_ms(int(IDLE_S * 1_000) + 1_000)
+    assert len(group.members) == 0
+    assert rig.core.broker.groups.get(TEXT) is group
+    _send(rig, "1")
+    assert puller.ask().payloads == ["1"]
+
+
+def test_at_the_stop_who_waits_is_answered() -> None:
+    rig, puller = _rig()
+    asked = puller.ask(wait_ms=20_000)
+    rig.core.pull.stop()
+    assert asked.answer == ()
+    assert puller.ask(wait_ms=20_000).answer == ()
+
+
+def test_without_a_store_nothing_is_said_to_be_leased_or_acked() -> None:
+    rig, puller = _rig(2)
+    (first,) = puller.lease(1)
+    rig.is_held = True
+    asked, acked = puller.ask(), puller.ack([first])
+    assert (asked.answer, acked) == (None, [])
+    rig.fail_sync()
+    rig.is_held = False
+    while rig.stepper.unsynced:
+        rig.fail_sync()
+    rig.recover()
+    rig.pump()
+    assert isinstance(asked.answer, StoreFailed)
+    assert isinstance(acked[0].error, StoreFailed)
+    assert puller.ask().payloads == ["1"]
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_a_kill_keeps_what_was_answered(survivors: int) -> None:
+    """At each step of lease, ack and nack: what was answered holds, the rest is done once or again."""
+    for steps in range(40):
+        rig, puller = _rig(3)
+        done, back = puller.lease(2)
+        acked = puller.ack([done], pump=False)
+        nacked = puller.nack([back], 60_000, pump=False)
+        asked = puller.ask(pump=False)
+        for _ in range(steps):
+            rig.micro()
+        rig.crash(survivors)
+        rig.pump()
+        found = puller.ask().payloads
+        assert len(set(found)) == len(found)
+        assert {"2"} <= set(found) <= {"0", "1", "2"}
+        assert not (acked and "0" in found)
+        assert not (nacked and "1" in found)
+        if asked.answer:
+            assert not isinstance(asked.answer, Exception)
+            assert puller.ack([lease_of(one) for one in asked.answer])[0].done == 1
+        if acked:
+            assert puller.ack([done])[0].gone == [done]
+        assert puller.ack([back])[0].done == 1
+        rig.pass_ms(120_000)
+        assert "1" not in puller.ask().payloads
+
+
+def test_leases_of_before_a_kill_are_acked_after_it_by_whoever_had_them() -> None:
+    rig, puller = _rig(3)
+    leases = puller.lease()
+    rig.crash()
+    rig.pump()
+    assert puller.ack(leases[:1])[0].done == 1  # nobody has it
+    asked = puller.ask()
+    assert asked.payloads == ["1", "2"]
+    assert puller.ack(leases)[0].done == 2  # another has them
+    assert _in_flight(rig) == 0
+    assert puller.ask().payloads == []
+
+
+def test_a_nack_of_before_a_kill_counts_while_nobody_has_it() -> None:
+    rig, puller = _rig(2)
+    leases = puller.lease()
+    rig.crash()
+    rig.pump()
+    assert puller.nack(leases[:1], 5_000)[0].done == 1
+    asked = puller.ask()
+    assert asked.payloads == ["1"]
+    assert puller.nack(leases)[0].gone == leases
+    rig.pass_ms(6_000)
+    assert puller.ask().payloads == ["0"]
+
+
+def test_one_that_is_not_stored_is_done_with_when_it_is_given() -> None:
+    rig, puller = _rig()
+    asked = puller.ask(wait_ms=20_000)
+    _send(rig, "0", qos=0)
+    (one,) = asked.leased
+    assert one.given.message.record.payload == b"0"
+    assert _in_flight(rig) == 0

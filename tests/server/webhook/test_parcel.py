@@ -1,0 +1,108 @@
+"""A message as it is posted."""
+
+import msgspec
+import pytest
+from yarl import URL
+
+from server.delivery.message import Message
+from server.webhook.parcel import HEADERS_BYTES_MAX, Parcel, is_header, parcel_of
+from server.webhook.signing import signatures
+from shards.properties import properties_of
+from shards.record import Record, Retry
+from timeline.position import position
+
+NOW_S = 1_795_248_000
+DUE_MS = 1_795_248_000_250
+URL_ = URL("https://example.com/hook")
+PLAIN = Record(b"orders/17", b"hello", DUE_MS)
+
+
+def made(record: Record = PLAIN, *secrets: bytes, attempt: int = 1, **own: str) -> Parcel:
+    message = Message(position(DUE_MS, 7), 3, record, DUE_MS)
+    headers = {name.replace("_", "-"): value for name, value in own.items()}
+    return parcel_of(message, URL_, 15.0, secrets, headers, attempt=attempt, node=0, now_s=NOW_S)
+
+
+def with_headers(*headers: tuple[str, str], content_type: str = "") -> Record:
+    return msgspec.structs.replace(PLAIN, properties=properties_of(headers, content_type))
+
+
+def test_what_every_post_says() -> None:
+    parcel = made(attempt=3)
+    message = f"{DUE_MS << 80 | 3 << 64 | 7:032x}"
+    assert parcel == (URL_, parcel.headers, b"hello", 15.0)
+    assert {name: value for name, value in parcel.headers.items() if name != "user-agent"} == {
+        "webhook-id": message,
+        "webhook-timestamp": str(NOW_S),
+        "fasti-due": "2026-11-21T08:00:00.250Z",
+        "fasti-attempt": "3",
+        "fasti-topic": "orders/17",
+        "content-type": "text/plain; charset=utf-8",
+    }
+    assert parcel.headers["user-agent"].startswith("fasti/")
+
+
+def test_the_id_is_the_same_on_each_try() -> None:
+    """A retry carries the id of its message, wherever it stands."""
+    retry = msgspec.structs.replace(PLAIN, id=0xABC, retry=Retry(b"me", 2, 2))
+    assert made(retry).headers["webhook-id"] == f"{0xABC:032x}"
+
+
+def test_what_is_signed_is_what_is_sent() -> None:
+    one, two = bytes(24), bytes(range(24))
+    headers = made(PLAIN, two, one).headers
+    signed = signatures([two, one], headers["webhook-id"], NOW_S, b"hello")
+    assert headers["webhook-signature"] == signed
+    assert signed.count("v1,") == 2
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content_type"),
+    [(0, "text/plain; charset=utf-8"), (1, "application/octet-stream"), (2, "application/json")],
+)
+def test_a_content_type_is_always_there(encoding: int, content_type: str) -> None:
+    record = msgspec.structs.replace(PLAIN, encoding=encoding)
+    assert made(record).headers["content-type"] == content_type
+    assert made(with_headers(content_type="text/csv")).headers["content-type"] == "text/csv"
+    assert made(with_headers(content_type="text/ü")).headers["content-type"] == "text/plain; charset=utf-8"
+
+
+def test_headers_of_the_endpoint_come_before_those_of_the_message() -> None:
+    record = with_headers(("authorization", "theirs"), ("X-Tenant", "7"))
+    headers = made(record, authorization="ours").headers
+    assert headers["authorization"] == "ours"
+    assert headers["x-tenant"] == "7"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Host", "content-length", "Content-Type", "connection", "Transfer-Encoding", "upgrade", "TE"),
+        *("webhook-id", "Webhook-Signature", "fasti-topic", "FASTI-anything", "proxy-authorization"),
+        *("", "a b", "a:b", "a\r\nb", "ü", "user-agent", "Expect"),
+    ],
+)
+def test_a_header_that_is_ours_or_none_is_never_replaced(name: str) -> None:
+    assert not is_header(name, "x")
+    if name:
+        before = made().headers
+        assert made(with_headers((name, "forged"))).headers == before
+
+
+@pytest.mark.parametrize("value", ["a\r\nx: y", "a\nb", " a", "a ", "\x00", "ü", "\x7f"])
+def test_a_value_that_http_does_not_carry_stays_behind(value: str) -> None:
+    assert not is_header("x-a", value)
+
+
+def test_a_topic_is_always_a_header() -> None:
+    record = msgspec.structs.replace(PLAIN, topic="a/ü %\r\n#".encode())
+    assert made(record).headers["fasti-topic"] == "a/%C3%BC%20%25%0D%0A%23"
+
+
+def test_headers_are_bounded() -> None:
+    many = [(f"x-{number}", "v" * 1_000) for number in range(60)]
+    headers = made(with_headers(*many)).headers
+    theirs = {name: value for name, value in headers.items() if name.startswith("x-")}
+    assert 0 < sum(len(name) + len(value) for name, value in theirs.items()) <= HEADERS_BYTES_MAX
+    assert "x-0" in theirs
+    assert "x-59" not in theirs

@@ -1,0 +1,252 @@
+"""One post, to receivers that fail in every way."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from server.config import ConfigError, Webhook
+from server.webhook.parcel import Parcel
+from server.webhook.sender import Lookup, Sender, trusted
+from server.webhook.verdicts import Reply
+from tests.support.receiver import (
+    OK,
+    Behave,
+    answer,
+    drop,
+    endless_headers,
+    huge_body,
+    raw,
+    receiving,
+    reset,
+    silent,
+    slow_body,
+    slow_headers,
+)
+
+TLS = Path(__file__).parents[2] / "support" / "tls"
+INNER = Webhook(allow_private=True)
+
+
+class Names(AbstractResolver):
+    """A resolver that says what it is told to, one answer after the other."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        del family
+        self.asked.append(host)
+        found = self.answers.pop(0).split(" ") if len(self.answers) > 1 else self.answers[0].split(" ")
+        return [
+            ResolveResult(
+                hostname=host,
+                host=one,
+                port=port,
+                family=socket.AF_INET6 if ":" in one else socket.AF_INET,
+                proto=6,
+                flags=0,
+            )
+            for one in found
+        ]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@asynccontextmanager
+async def sending(config: Webhook = INNER, names: AbstractResolver | None = None) -> AsyncIterator[Sender]:
+    sender = Sender(config, trusted(config), names or Lookup())
+    try:
+        yield sender
+    finally:
+        await sender.close()
+
+
+def parcel(url: str, timeout_s: float = 5.0, body: bytes = b"hello") -> Parcel:
+    return Parcel(URL(url), {"content-type": "text/plain", "webhook-id": "m1"}, body, timeout_s)
+
+
+async def post_to(behave: Behave, timeout_s: float = 5.0) -> Reply:
+    async with receiving() as receiver, sending() as sender:
+        receiver.behave = behave
+        return await sender.post(parcel(receiver.url(), timeout_s))
+
+
+async def test_what_is_posted_arrives_as_it_is() -> None:
+    async with receiving() as receiver, sending() as sender:
+        reply = await sender.post(parcel(receiver.url("/a?b=c")))
+        (got,) = receiver.got
+    assert (reply.status, reply.fault) == (200, "")
+    assert reply.latency_ms > 0
+    assert (got.path, got.body) == ("/a?b=c", b"hello")
+    assert got.headers["content-type"] == "text/plain"
+    assert got.headers["content-length"] == "5"
+    assert {"accept", "accept-encoding", "cookie", "user-agent"}.isdisjoint(got.headers)
+
+
+@pytest.mark.parametrize("status", [200, 204, 301, 302, 307, 308, 404, 410, 429, 500, 503])
+async def test_a_status_is_told_and_no_redirect_followed(status: int) -> None:
+    async with receiving() as receiver, sending() as sender:
+        receiver.behave = answer(status, f"Location: {receiver.url('/elsewhere')}", "Retry-After: 7")
+        reply = await sender.post(parcel(receiver.url()))
+        assert [got.path for got in receiver.got] == ["/hook"]
+    assert (reply.status, reply.retry_after) == (status, "7")
+
+
+@pytest.mark.parametrize(
+    ("behave", "fault"),
+    [
+        (silent, "timed out after 0.3 s"),
+        (slow_headers, "timed out after 0.3 s"),
+        (drop, "the connection was closed without an answer"),
+        (reset, "the connection was"),
+        (raw(b"\x00\xff garbage\r\n\r\n"), "the answer is not HTTP"),
+        (raw(b"SSH-2.0-OpenSSH_9\r\n"), "the answer is not HTTP"),
+        (raw(b""), "the connection was closed without an answer"),
+        (raw(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 500 + b"\r\n"), "the answer is not HTTP"),
+        (raw(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 20_000 + b"\r\n\r\n"), "the answer is not HTTP"),
+        (endless_headers, "the answer is not HTTP"),
+    ],
+)
+async def test_what_is_no_answer(behave: Behave, fault: str) -> None:
+    reply = await post_to(behave, 0.3)
+    assert reply.status == 0
+    assert reply.fault.startswith(fault), reply
+
+
+@pytest.mark.parametrize("behave", [slow_body, huge_body, raw(OK[:-1]), raw(OK + OK)])
+async def test_what_has_answered_has_answered_whatever_its_body_is(behave: Behave) -> None:
+    """And nobody waits long for it, nor keeps it."""
+    async with asyncio.timeout(4):
+        assert (await post_to(behave, 3.0)).status == 200
+
+
+async def test_a_connection_is_used_again() -> None:
+    async with receiving() as receiver, sending() as sender:
+        for _ in range(3):
+            assert (await sender.post(parcel(receiver.url()))).status == 200
+        assert receiver.connections == 1
+
+
+async def test_nobody_listens() -> None:
+    async with receiving() as receiver, sending() as sender:
+        url = receiver.url()
+    async with sending() as sender:
+        reply = await sender.post(parcel(url))
+    assert (reply.status, reply.fault) == (0, "not connected: Connection refused")
+
+
+async def test_a_name_that_is_none() -> None:
+    async with sending() as sender:
+        reply = await sender.post(parcel("http://nothing.invalid/"))
+    assert (reply.status, reply.fault) == (0, "the name was not found")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1:{port}/", "http://localhost:{port}/", "http://2130706433:{port}/"),
+        *("http://0x7f000001:{port}/", "http://017700000001:{port}/", "http://127.1:{port}/"),
+        *("http://0:{port}/", "http://[::ffff:127.0.0.1]:{port}/", "http://[::1]:{port}/"),
+    ],
+)
+async def test_the_server_itself_is_out_of_reach_in_every_spelling(url: str) -> None:
+    async with receiving() as receiver, sending(Webhook(allow_http=True)) as sender:
+        try:
+            reply = await sender.post(parcel(url.format(port=receiver.port)))
+        except ValueError:
+            return  # no URL at all
+        assert reply.status == 0
+        assert receiver.connections == 0
+
+
+async def test_a_name_that_resolves_to_something_inner_is_not_connected_to() -> None:
+    names = Names("127.0.0.1", "127.0.0.1 ::1")
+    async with receiving() as receiver, sending(Webhook(allow_http=True), names) as sender:
+        reply = await sender.post(parcel(f"http://evil.example:{receiver.port}/"))
+        assert reply.fault == "the address is private or reserved"
+        assert (receiver.connections, names.asked) == (0, ["evil.example"])
+
+
+async def test_who_resolves_otherwise_the_second_time_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was looked at is what is connected to, and each connection is looked at."""
+    connected: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    async def refused(_: socket.socket, where: Sequence[object]) -> None:
+        connected.append(str(where[0]))
+        raise ConnectionRefusedError(111, "no")
+
+    monkeypatch.setattr(loop, "sock_connect", refused)
+    names = Names("93.184.216.34", "127.0.0.1", "93.184.216.34 10.0.0.1")
+    async with sending(Webhook(allow_http=True), names) as sender:
+        faults = []
+        for number in range(3):
+            faults.append((await sender.post(parcel(f"http://evil{number}.example/"))).fault)
+    assert connected == ["93.184.216.34", "93.184.216.34"]
+    assert faults[1] == "the address is private or reserved"
+
+
+def context() -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    return made
+
+
+async def test_a_certificate_that_nobody_knows_is_refused() -> None:
+    async with receiving(context()) as receiver, sending() as sender:
+        reply = await sender.post(parcel(receiver.url(scheme="https", host="localhost")))
+        assert receiver.got == []
+    assert reply.status == 0
+    assert reply.fault.startswith("TLS: "), reply
+
+
+async def test_one_that_is_known_is_taken_for_its_name_alone() -> None:
+    known = Webhook(allow_private=True, tls_ca=str(TLS / "cert.pem"))
+    async with receiving(context()) as receiver, sending(known) as sender:
+        assert (await sender.post(parcel(receiver.url(scheme="https", host="localhost")))).status == 200
+        url = f"https://other.example:{receiver.port}/"
+    async with receiving(context()) as receiver, sending(known, Names("127.0.0.1")) as sender:
+        url = f"https://other.example:{receiver.port}/"
+        assert (await sender.post(parcel(url))).fault.startswith("TLS: ")
+
+
+@pytest.mark.parametrize("text", ["/nowhere.pem", __file__])
+def test_authorities_that_cannot_be_read_name_their_setting(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"webhook\.tls_ca"):
+        trusted(Webhook(tls_ca=text))
+
+
+async def test_tls_to_who_speaks_none() -> None:
+    async with receiving() as receiver, sending() as sender:
+        reply = await sender.post(parcel(receiver.url(scheme="https"), 2.0))
+        assert receiver.got == []
+    assert reply.status == 0
+    assert reply.fault
+
+
+async def test_the_environment_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with receiving() as receiver, receiving() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url("/"))
+        monkeypatch.setenv("HTTP_PROXY", proxy.url("/"))
+        async with sending() as sender:
+            assert (await sender.post(parcel(receiver.url()))).status == 200
+        assert proxy.connections == 0
+
+
+async def test_cookies_are_not_kept() -> None:
+    async with receiving() as receiver, sending() as sender:
+        receiver.behave = answer(200, "Set-Cookie: a=b")
+        for _ in range(2):
+            await sender.post(parcel(receiver.url()))
+        assert "cookie" not in receiver.got[1].headers
