@@ -656,6 +656,11 @@ class Broker:
             self.undone.fail(*held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt)
         return True
 
+    @property
+    def late_room(self) -> int:
+        """How many more late acks may wait: of those beyond, the messages come again."""
+        return self._late.room
+
     def ack_late(self, text: str, place: Position, shard: int, done: Callable[[bool | None], None]) -> None:
         """A group's message is done, of the row that stood there, whoever has it by now.
 

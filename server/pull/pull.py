@@ -13,9 +13,9 @@ What is acked is ended at once and answered when the cursors of its groups are d
 batch. An ack counts whoever has the message by then, also when it waits to come again or has died: what is
 not in flight under its packet id is found by its position (server/delivery/late.py).
 
-Bounds: `limits.waiting_pulls` calls wait in all, of one name as many as they leave free for others; what has
-been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it is. A call whose
-client has gone, or whose key may not subscribe to the filter any more, waits no longer.
+Bounds: `limits.waiting_pulls` calls wait in all, of one name and of one key as many as they leave free for
+others; what has been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it
+is. A call whose client has gone, or whose key may not subscribe to the filter any more, waits no longer.
 """
 
 from collections import Counter
@@ -83,8 +83,8 @@ class Pull:
         self._seats: dict[str, dict[Rights | None, Seat]] = {}
         """By the group's text, one for each key. None is empty."""
         self._waiting: dict[Call, tuple[Seat, ...]] = {}
-        self._of_name: Counter[str] = Counter()
-        """How many of these ask groups of each name; none is 0."""
+        self._of: Counter[str] = Counter()
+        """How many of these ask groups of each name, and are of each key (`_whose`); none is 0."""
         self._begun: dict[Call, float] = {}
         """Those of them that have been given something, and since when, monotonic."""
         self._ends: list[tuple[float, int, Call]] = []
@@ -116,16 +116,19 @@ class Pull:
 
         What it is answered with counts as held until `release`.
         """
-        waiting = self._of_name[name]
-        if waiting and waiting >= self._waiting_max - len(self._waiting):
-            raise Busy(f"{waiting} calls wait for messages of {name[:64]!r}, as many as are left for others")
+        for whose in _whose(name, rights):
+            waiting = self._of[whose]
+            if waiting and waiting >= self._waiting_max - len(self._waiting):
+                raise Busy(
+                    f"{waiting} calls wait for messages of {whose[:64]}, as many as are left for others"
+                )
         if len(self._waiting) >= self._waiting_max:
             raise Busy(f"{self._waiting_max} calls wait for messages, as many as limits.waiting_pulls")
         wait_s = 0 if self._is_stopping else wish.wait_ms / 1_000
         call = Call(wish, self._clock.mono() + wait_s, is_gone, answered)
         seats = tuple(self._seat(text, rights) for text in texts)
         self._waiting[call] = seats
-        self._of_name[name] += 1
+        self._of.update(_whose(name, rights))
         self._count += 1
         heappush(self._ends, (call.until_s, self._count, call))
         if len(self._ends) > 2 * len(self._waiting) + ANSWERED:
@@ -227,10 +230,10 @@ class Pull:
         """It waits no more."""
         seats = self._waiting.pop(call)
         self._begun.pop(call, None)
-        name = seats[0].name
-        self._of_name[name] -= 1
-        if not self._of_name[name]:
-            del self._of_name[name]
+        for whose in _whose(seats[0].name, seats[0].rights):
+            self._of[whose] -= 1
+            if not self._of[whose]:
+                del self._of[whose]
         for seat in seats:
             seat.leave(call)
 
@@ -304,10 +307,16 @@ class Pull:
     # -- what becomes of leases
 
     def ack(self, leases: Iterable[LeaseId], done: Done) -> None:
-        """They are done with; `done` when that is durable."""
+        """They are done with; `done` when that is durable.
+
+        Raises Busy, before anything is done: too many acks wait that have come late.
+        """
         settling, touched = _Settling(done), set()
-        for lease in leases:
-            group, found = self._broker.groups.get(lease.text), self._flight(lease)
+        named = [(lease, self._flight(lease)) for lease in leases]
+        if sum(found is None for _, found in named) > self._broker.late_room:
+            raise Busy("too many acks wait of what is not leased any more")
+        for lease, found in named:
+            group = self._broker.groups.get(lease.text)
             if group is None:
                 settling.settled.gone.append(lease)
             elif found is not None:
@@ -356,6 +365,11 @@ class Pull:
             if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
                 return seat.member, lease.packet_id
         return None
+
+
+def _whose(name: str, rights: Rights | None) -> tuple[str, ...]:
+    """What a call is counted by: the name that it asks, and the key."""
+    return (f"group {name}",) if rights is None else (f"group {name}", f"key {rights.name}")
 
 
 class _Settling:

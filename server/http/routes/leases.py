@@ -316,9 +316,9 @@ def _may_lease(rights: Rights | None, topic_filter: str) -> bool:
 async def _settled(act: Callable[[Callable[[Settled], None]], None]) -> Settled:
     """What has become of the leases. Raises Problem, with how far it came."""
     found: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-    act(_setter(found))
-    settled = await found
     with refusals():
+        act(_setter(found))
+        settled = await found
         if settled.error is not None:
             raise settled.error
     return settled

@@ -44,11 +44,18 @@ async def furnished(server: ServerProcess, calls: Http) -> dict[str, list[str]]:
     for n in range(4):
         await calls.schedule("a/job", n)
     wish = {"max": 2, "wait": "1s", "lease": "1h"}
-    leased = (await calls.call("POST", "/v1/groups/workers/messages:lease", wish, status=200)).body["messages"]
+    leased = (await calls.call("POST", "/v1/groups/workers/messages:lease", wish, status=200)).body[
+        "messages"
+    ]
     assert leased, "there is something to ack"
     leases = [one["lease_id"] for one in leased]
     pieces = (await calls.call("GET", "/v1/slices", status=200)).body["slices"]
-    return {"ids": ids, "starts": [piece["start"] for piece in pieces], "sessions": sessions, "leases": leases}
+    return {
+        "ids": ids,
+        "starts": [piece["start"] for piece in pieces],
+        "sessions": sessions,
+        "leases": leases,
+    }
 
 
 async def run(server: ServerProcess, folder: Path, values: dict[str, list[str]], *arguments: str) -> None:
