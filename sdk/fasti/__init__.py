@@ -18,7 +18,11 @@ What a call takes and gives
     ranges.py           many messages by topic and due time: cancel, shift, export
     schedules.py        messages that come again and again; `Schedule`, `Fire`
     subscribe.py        messages as an async iterator that survives the connection
-    delivery.py         one delivered message, until it is acked; `Delivery`
+    delivery.py         one delivered message, until it is acked or nacked; `Delivery`
+    pull.py             messages of a group for who asks for them, over HTTP; `Pull`, `Pulled`
+    worker.py           handlers for the messages of a group, and the loop that calls them; `Worker`
+    groups.py           shared subscriptions: their terms, pause, replay; `Group`
+    endpoints.py        where messages with `deliver_to` are posted; `Endpoint`
     dead.py             what was delivered too often, to be sent again or dropped; `DeadLetter`
     timeline.py         how many messages lie ahead; `Density`
     admin.py            sessions, slices and shards, the server itself; `Session`, `Slice`, `Shard`, `Info`
@@ -27,6 +31,7 @@ What a call takes and gives
 
 Without an event loop
     sync.py             `sync.Client`, its subscriptions and the smaller parts
+    sync_groups.py      `client.groups`, `client.endpoints` and `client.pull`, blocking
     sync_messages.py    `client.messages`, blocking
     sync_schedules.py   `client.schedules`, blocking
     sync_dead.py        `client.dead`, blocking
@@ -36,7 +41,7 @@ Without an event loop
 Below
     wire.py             values on the wire: instants, spans, payloads, a message's body; `NewMessage`
     transport.py        HTTP with retries, and listings page after page; `Retry`
-    coalesce.py         concurrent `schedule()` calls in one request
+    coalesce.py         concurrent calls in one request
     mqtt_adapter.py     one MQTT connection, over aiomqtt
     mqtt_values.py      what that connection takes and gives
 
@@ -50,15 +55,19 @@ from .admin import Info, Session, Shard, Slice
 from .client import Client
 from .dead import DeadLetter
 from .delivery import Delivery
+from .endpoints import Endpoint
 from .errors import AlreadyDispatched, BadArgument, Error, NotFound, Problem, Refused, Unreachable
+from .groups import Group
 from .jobs import Job
 from .messages import ByKey, Handling, Message
+from .pull import Pull, Pulled
 from .ranges import BulkResult
 from .schedules import Fire, Schedule
 from .subscribe import Subscription
 from .timeline import Density
 from .transport import Retry
 from .wire import NewMessage, instant_of_id
+from .worker import Figures, RetryIn, Worker
 
 __version__ = "0.1.0"
 
@@ -71,8 +80,11 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Density",
+    "Endpoint",
     "Error",
+    "Figures",
     "Fire",
+    "Group",
     "Handling",
     "Info",
     "Job",
@@ -80,14 +92,18 @@ __all__ = [
     "NewMessage",
     "NotFound",
     "Problem",
+    "Pull",
+    "Pulled",
     "Refused",
     "Retry",
+    "RetryIn",
     "Schedule",
     "Session",
     "Shard",
     "Slice",
     "Subscription",
     "Unreachable",
+    "Worker",
     "instant_of_id",
     "sync",
 ]

@@ -8,19 +8,22 @@ state that a second client would not have, and belongs to the event loop it is f
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 from .admin import Info, Server, Sessions, Slices
 from .dead import Dead
+from .endpoints import Endpoints
 from .errors import Error
+from .groups import Groups
 from .jobs import Jobs
 from .messages import Messages
 from .mqtt_values import Target
 from .options import SubscribeOptions
+from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Pull
 from .schedules import Schedules
 from .subscribe import Subscription, Wish
 from .timeline import Timeline
@@ -56,9 +59,12 @@ class Client:
         )
         self._mqtt = None if mqtt is None else _address(mqtt)
         self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self._pulls: WeakSet[Pull] = WeakSet()
         self.messages = Messages(self._transport)
         self.schedules = Schedules(self._transport)
         self.sessions = Sessions(self._transport)
+        self.groups = Groups(self._transport)
+        self.endpoints = Endpoints(self._transport)
         self.dead = Dead(self._transport)
         self.slices = Slices(self._transport)
         self.jobs = Jobs(self._transport)
@@ -84,6 +90,8 @@ class Client:
         await self.messages.close()
         for subscription in tuple(self._subscriptions):
             await subscription.aclose()
+        for pull in tuple(self._pulls):
+            await pull.aclose()
         await self._transport.close()
 
     async def info(self) -> Info:
@@ -110,8 +118,31 @@ class Client:
         fails, Refused when the server says no, with its `reason_code`. Raises BadArgument (a ValueError) for
         what cannot be meant, say an empty name or a group with `/`, `+` or `#` in it.
         """
-        wish = Wish(topic_filter, **options)
-        return Subscription(wish, self._find_target, self._retry, self._subscriptions)
+        return self._open([Wish(topic_filter, **options)])
+
+    def _open(self, wishes: Sequence[Wish]) -> Subscription:
+        """Several filters over one connection."""
+        return Subscription(wishes, self._find_target, self._retry, self._subscriptions)
+
+    def pull(
+        self,
+        group: str,
+        topic_filter: str | None = None,
+        *,
+        max: int = 100,  # noqa: A002 - as the server calls it
+        wait: timedelta | float = DEFAULT_WAIT,
+        lease: timedelta | float = DEFAULT_LEASE,
+    ) -> Pull:
+        """Take messages of a group over HTTP: `async for job in client.pull(...)`, each leased for `lease`.
+
+        With a filter the group is made if it is not there, without it is all groups of that name. `max`: most
+        that are taken at once; `wait`: how long the server waits for the first. Errors come from the loop:
+        Unreachable if the first request fails, NotFound if there is no such group, Refused. Raises
+        BadArgument.
+        """
+        made = Pull(self._transport, group, topic_filter, max=max, wait=wait, lease=lease)
+        self._pulls.add(made)
+        return made
 
     async def _find_target(self, wish: Wish) -> Target:
         if self._mqtt is None:

@@ -1,47 +1,50 @@
-"""One delivered message, in the subscriber's hands until `ack()`."""
+"""One delivered message, in the subscriber's hands until `ack()` or `nack()`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
-from .mqtt_values import Incoming
-from .wire import parse_instant
+from .mqtt_values import ACK_TIMEOUT, Came, Incoming, Said
+from .wire import Span, parse_instant, seconds
+from .wire import span as _span
 
-_OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt", "fasti-schedule"})
+REASON_BYTES_MAX = 255
+"""Of a nack's reason, which is cut there."""
+_OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt", "fasti-schedule", ACK_TIMEOUT})
 
 
 class Received:
     """A message and what the server says of its delivery. What a foreign broker does not say is None."""
 
-    __slots__ = ("_incoming", "_said")
+    __slots__ = ("_came", "_said")
 
-    def __init__(self, incoming: Incoming) -> None:
-        self._incoming = incoming
-        self._said = dict(incoming.properties)
+    def __init__(self, came: Came) -> None:
+        self._came = came
+        self._said = dict(came.properties)
 
     @property
     def topic(self) -> str:
-        return self._incoming.topic
+        return self._came.topic
 
     @property
     def payload(self) -> bytes:
-        return self._incoming.payload
+        return self._came.payload
 
     @property
     def qos(self) -> int:
-        return self._incoming.qos
+        return self._came.qos
 
     @property
     def retain(self) -> bool:
         """Whether it is a retained message that came because of the subscription."""
-        return self._incoming.retain
+        return self._came.retain
 
     @property
     def content_type(self) -> str | None:
-        return self._incoming.content_type
+        return self._came.content_type
 
     @property
     def id(self) -> str | None:
@@ -71,6 +74,12 @@ class Received:
         return self._said.get("fasti-schedule")
 
     @property
+    def ack_timeout(self) -> timedelta | None:
+        """For how long it is ours before the server gives it to another; None: for as long as we are here."""
+        text = self._said.get(ACK_TIMEOUT)
+        return None if text is None else timedelta(milliseconds=int(text))
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """The publisher's user properties; the last one of a name counts."""
         return {name: value for name, value in self._said.items() if name not in _OURS}
@@ -90,32 +99,84 @@ class Received:
 
 
 class Delivery(Received):
-    """A received message that can be acked."""
+    """A received message that waits for one answer: `ack()` or `nack()`. The first one counts."""
 
-    __slots__ = ("_ack", "_acked")
+    __slots__ = ("_given_by", "_incoming", "_is_done", "_told")
 
-    def __init__(self, incoming: Incoming, ack: Callable[[Incoming], Awaitable[bool]]) -> None:
+    def __init__(self, incoming: Incoming, given_by: Giver) -> None:
         super().__init__(incoming)
-        self._ack = ack
-        self._acked: bool | None = None
+        self._incoming = incoming
+        self._given_by = given_by
+        self._is_done: bool | None = None  # which answer; None: neither yet
+        self._told: bool | None = None
 
     async def ack(self) -> bool:
         """Say that the message is done with; the server will not send it to this session or group again.
 
         True: the ack has been written to the connection that the message came on. It waits while the server
         does not read. False: nothing was acked and nothing will be, because that connection has ended, be
-        there a new one or not, or because the subscription is closed. With a session the message comes again;
-        in a group it goes to another member, or to this one again while its place is kept. It raises nothing.
-        The first answer stays: a second call, also one at the same time or after a close, gives the same and
-        sends nothing.
+        there a new one or not, or because the subscription is closed, or because it was nacked before. With a
+        session the message comes again; in a group it goes to another member. It raises nothing. The first
+        answer stays: a second call, also one at the same time or after a close, gives the same and sends
+        nothing.
 
-        At QoS 2 with a session or in a group True is also said when the connection was lost: the message
-        comes again under its packet id, is recognised, not handed out a second time, and acked then, as long
-        as this subscription lives. At QoS 0 nothing is acked and nothing comes again: True.
+        It counts however late it comes, also when the message has gone to another member meanwhile.
+
+        At QoS 2 with a session True is also said when the connection was lost: the message comes again under
+        its packet id, is recognised, not handed out a second time, and acked then, as long as this
+        subscription lives. At QoS 0 nothing is acked and nothing comes again: True.
 
         The server makes an ack durable a little later (QoS 1): if it is killed meanwhile, the message can
         come again after a True.
         """
-        if self._acked is None:
-            self._acked = await self._ack(self._incoming)
-        return self._acked
+        return await self._tell(True, None)
+
+    async def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
+        """Say that it is not done: this session or group gets it again after `delay`, nobody else does.
+
+        Without a delay after the back-off of the subscription, which grows from try to try. It waits on the
+        server's timeline, and survives restarts of either side. After the subscription's `max_attempts` tries
+        it is a dead letter, with `reason`. Raises ValueError for a negative delay.
+
+        True: it has been written to the connection that the message came on. False: it was not, for the
+        causes that `ack` has, or because there is nothing to try again (QoS 0).
+        """
+        return await self._tell(False, refusal(delay, reason))
+
+    async def extend(self, span: Span) -> bool:
+        """Hold on to it: the server gives it to nobody else before `span` from now has passed.
+
+        Needed only where the subscription has an `ack_timeout`. True: it is ours until then. False: it is not
+        ours any more, as that time was over, or its connection has ended. Raises Refused for more than the
+        server grants (`sessions.ack_timeout_max`), ValueError for less than nothing.
+        """
+        held = _span(span)
+        return self._is_done is None and await self._given_by._extend(self._incoming, held)
+
+    async def _tell(self, is_done: bool, said: Said | None) -> bool:
+        if self._is_done is None:
+            self._is_done = is_done
+        if self._is_done is not is_done:
+            return False
+        if self._told is None:
+            self._told = await self._given_by._answer(self._incoming, said)
+        return self._told
+
+
+class Giver(Protocol):
+    """Where a delivery came from, and its answer goes to."""
+
+    async def _answer(self, incoming: Incoming, refusal: Said | None) -> bool: ...
+
+    async def _extend(self, incoming: Incoming, span: str) -> bool: ...
+
+
+def refusal(delay: timedelta | float | None, reason: str | None) -> Said:
+    """What a nack says. Raises BadArgument: the server would end the connection of who says nonsense."""
+    retry = ("retry-in", "auto" if delay is None else _span(seconds("delay", delay)))
+    return (retry,) if not reason else (retry, ("reason", reason_of(reason)))
+
+
+def reason_of(text: str) -> str:
+    """As much of it as the server keeps; MQTT and UTF-8 have no word for the rest."""
+    return text.replace("\0", " ").encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")

@@ -166,7 +166,7 @@ class Messages:
 
     async def schedule(
         self,
-        topic: str,
+        topic: str = "",
         payload: Any = "",
         *,
         replace: bool = False,

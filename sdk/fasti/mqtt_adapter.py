@@ -17,6 +17,8 @@ Why private access is needed at all:
   the socket is asked at that moment.
 - paho queues an ack and forgets it. Here an ack is written at once and watched until the socket has all of
   it, so that `ack()` can say whether it went out.
+- An ack has no reason code and no properties in paho, so a refusal is put together here. The reason codes and
+  strings of what the server answers to SUBSCRIBE and PUBLISH are thrown away by aiomqtt.
 - Speed: aiomqtt reads one packet per turn of the loop, and paho makes a wake-up and two changes of the
   selector of every ack. Here a turn reads what has come, and an ack is one write.
 
@@ -32,7 +34,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import aiomqtt
@@ -44,12 +45,17 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from .mqtt_values import STAY_AWAY, Ended, Incoming, OutPacket, Target, refused, refused_connect
+from .mqtt_values import STAY_AWAY, Ended, Incoming, OutPacket, Said, Target, refused, refused_connect
+from .wire import dumps
 
 _SETTLE_S = 2.0
 _BURST = 256
 _HUNG_UP = getattr(select, "POLLRDHUP", 0)  # beside POLLHUP and POLLERR, which are always told
-_ACK = {1: b"\x40\x02", 2: b"\x50\x02"}
+_ACK = {1: 0x40, 2: 0x50}
+_USER_PROPERTY = 0x26
+_UNSPECIFIED = 0x80  # the first reason code that is a no
+_NOT_OURS = 0x83  # of an extension: the message is not ours any more
+_EXTEND = "$control/extend"
 
 
 class Connection:
@@ -65,6 +71,10 @@ class Connection:
         self._is_entered = False
         self._ended: Ended | None = None
         self._on_release = on_release
+        self._why = ""  # the reason string of the last SUBACK
+        self._answers: dict[
+            int, asyncio.Future[tuple[ReasonCode, str]]
+        ] = {}  # to our PUBLISHes, by packet id
         self._mqtt = aiomqtt.Client(
             target.host,
             target.port,
@@ -109,11 +119,16 @@ class Connection:
             self._poll.register(cast("socket.socket", self._paho.socket()), _HUNG_UP)
         self._mqtt._disconnected.add_done_callback(self._on_end)
 
-    async def subscribe(self, topic_filter: str, qos: int, user_properties: list[tuple[str, str]]) -> None:
-        """SUBSCRIBE and wait. Raises Refused naming the reason code, or Ended."""
+    async def subscribe(self, topic_filter: str, qos: int, said: Said, number: int = 0) -> None:
+        """SUBSCRIBE and wait. Raises Refused naming the reason code, or Ended.
+
+        `number` > 0: the subscription identifier, which comes with each message.
+        """
         properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
-        for pair in user_properties:
+        for pair in said:
             properties.UserProperty = pair
+        if number:
+            properties.SubscriptionIdentifier = number
         # Retained messages come with a new subscription only, not again at each reconnect.
         kept = 0 if topic_filter.startswith("$share/") else 1
         options = SubscribeOptions(qos=qos, retainHandling=kept)
@@ -125,7 +140,7 @@ class Connection:
             raise Ended(f"no answer to SUBSCRIBE: {error}") from error
         code = codes[0]
         if isinstance(code, ReasonCode) and code.value >= 0x80:
-            raise refused(f"SUBSCRIBE {topic_filter}", code)
+            raise refused(f"SUBSCRIBE {topic_filter}", code, self._why)
 
     async def receive(self) -> Incoming:
         """The next message. Raises Ended once all that had arrived is taken."""
@@ -136,17 +151,17 @@ class Connection:
             await self._news.wait()
         return self._arrived.popleft()
 
-    def send_ack(self, incoming: Incoming) -> None:
+    def send_ack(self, incoming: Incoming, refusal: Said | None = None) -> None:
         """PUBACK or PUBREC, written as far as the socket takes it; only once, and nothing if it cannot be."""
         if incoming.ack is None and self.is_open:
-            incoming.ack = _out_packet(_ACK[incoming.qos] + incoming.mid.to_bytes(2, "big"))
+            incoming.ack = _out_packet(_ack_packet(incoming, refusal))
             self._paho._out_packet.append(incoming.ack)
             self._settled = False
             self._write()
 
-    async def ack(self, incoming: Incoming) -> bool:
+    async def ack(self, incoming: Incoming, refusal: Said | None = None) -> bool:
         """PUBACK or PUBREC. True: the socket has taken it. False: the connection ended before."""
-        self.send_ack(incoming)
+        self.send_ack(incoming, refusal)
         while incoming.ack is not None and incoming.ack["to_process"]:
             if self._paho.socket() is None:
                 return False
@@ -154,19 +169,34 @@ class Connection:
             await self._wrote.wait()
         return incoming.ack is not None
 
-    async def close(self, *, forget: bool = False) -> None:
-        """See the acks through, DISCONNECT, close the socket. From here on no further ack goes out.
+    async def extend(self, incoming: Incoming, span: str) -> bool:
+        """Ask for more time. False: it is not ours any more, or the connection ended before the answer.
 
-        `forget`: the session ends too, whatever its expiry.
+        Raises Refused for a time that the server does not grant.
         """
+        if not self.is_open:
+            return False
+        try:
+            code, why = await self._published(_EXTEND, dumps({"packet_id": incoming.mid, "for": span}))
+        except Ended:
+            return False
+        if code.value >= _UNSPECIFIED and code.value != _NOT_OURS:
+            raise refused("extend", code, why)
+        return code.value < _UNSPECIFIED
+
+    async def _published(self, topic: str, payload: bytes) -> tuple[ReasonCode, str]:
+        """PUBLISH at QoS 1; the answer's reason code and string. Raises Ended."""
+        mid = self._paho.publish(topic, payload, qos=1).mid
+        self._answers[mid] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._answers[mid]
+        finally:
+            del self._answers[mid]
+
+    async def close(self) -> None:
+        """See the acks through, DISCONNECT, close the socket. From here on no further ack goes out."""
         self._is_closing = True
         await self._settle()
-        if forget:
-            properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
-            properties.SessionExpiryInterval = 0
-            self._paho.disconnect = partial(  # type: ignore[method-assign]
-                self._paho.disconnect, properties=properties
-            )
         if self._is_entered:
             with contextlib.suppress(aiomqtt.MqttError, OSError):
                 await self._mqtt.__aexit__(None, None, None)
@@ -222,10 +252,10 @@ class Connection:
                 await self._pong.wait()
         self._settled = True
 
-    def abandon(self, *, forget: bool) -> None:
+    def abandon(self) -> None:
         """`close()` for callers that cannot wait: left to the loop, if that still runs."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close(forget=forget)))
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
 
     def _hook(self) -> None:
         paho, mqtt = self._paho, self._mqtt
@@ -235,6 +265,19 @@ class Connection:
         def on_connect(client: Paho, userdata: Any, flags: ConnectFlags, code: ReasonCode, more: Any) -> None:
             self.session_present = bool(flags.session_present)
             mqtt._on_connect(client, userdata, flags, code, more)
+
+        def on_subscribe(
+            client: Paho, userdata: Any, mid: int, codes: list[ReasonCode], more: Properties | None
+        ) -> None:
+            self._why = getattr(more, "ReasonString", "")
+            mqtt._on_subscribe(client, userdata, mid, codes, more)
+
+        def on_publish(
+            _client: Paho, _userdata: Any, mid: int, code: ReasonCode, more: Properties | None
+        ) -> None:
+            answer = self._answers.get(mid)
+            if answer is not None and not answer.done():
+                answer.set_result((code, getattr(more, "ReasonString", "")))
 
         def withhold(mid: int) -> MQTTErrorCode:
             self._withheld.append(mid)
@@ -264,6 +307,8 @@ class Connection:
         paho.loop_read = loop_read  # type: ignore[assignment, method-assign]
         paho.on_connect = on_connect
         paho.on_message = self._on_message
+        paho.on_subscribe = on_subscribe
+        paho.on_publish = on_publish
         paho.on_socket_register_write = self._watch
         paho._send_pubrec = withhold  # type: ignore[method-assign]
         paho._handle_publish = on_publish_packet  # type: ignore[method-assign]
@@ -283,6 +328,8 @@ class Connection:
                 properties=tuple(getattr(properties, "UserProperty", ())),
                 content_type=getattr(properties, "ContentType", None),
                 connection=self,
+                arrived_s=self._loop.time(),
+                numbers=tuple(getattr(properties, "SubscriptionIdentifier", ())),
             )
         )
         self._news.set()
@@ -292,6 +339,9 @@ class Connection:
         code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
         final = isinstance(code, ReasonCode) and code.value in STAY_AWAY
         self._ended = Ended(str(error or "closed"), refused("DISCONNECT", code) if final else None)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self._ended)
         self._news.set()
         self._pong.set()
         self._wrote.set()
@@ -303,6 +353,26 @@ class Connection:
         self._wrote.set()
         if self._mqtt._misc_task is not None:
             self._mqtt._misc_task.cancel()
+
+
+def _ack_packet(incoming: Incoming, refusal: Said | None) -> bytes:
+    """PUBACK or PUBREC; with a refusal a reason code that is a no, and its user properties."""
+    body = incoming.mid.to_bytes(2, "big")
+    if refusal is not None:
+        said = b"".join(bytes((_USER_PROPERTY,)) + _text(name) + _text(value) for name, value in refusal)
+        body += bytes((_UNSPECIFIED,)) + _length(len(said)) + said
+    return bytes((_ACK[incoming.qos],)) + _length(len(body)) + body
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return len(data).to_bytes(2, "big") + data
+
+
+def _length(number: int) -> bytes:
+    """A variable byte integer."""
+    low, more = number & 0x7F, number >> 7
+    return bytes((low | 0x80,)) + _length(more) if more else bytes((low,))
 
 
 def _out_packet(packet: bytes) -> OutPacket:

@@ -12,6 +12,8 @@ from .errors import Error, Problem, Refused, Unreachable
 
 NEVER = 0xFFFF_FFFF
 """Session expiry interval that means: keep it as long as the server allows."""
+ACK_TIMEOUT = "fasti-ack-timeout"
+"""User property of a delivery: for how many ms it is ours before it goes to another."""
 
 # A CONNACK with one of these may be different next time; all other refusals are final.
 _TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
@@ -47,30 +49,51 @@ class OutPacket(TypedDict):
     info: Any
 
 
-class Origin(Protocol):
-    """The connection that a message came on, as far as an ack is concerned."""
+Said = tuple[tuple[str, str], ...]
+"""User properties, in order."""
 
-    async def ack(self, incoming: Incoming) -> bool:
+
+class Origin(Protocol):
+    """The connection that a message came on, as far as an ack is concerned.
+
+    `refusal`: not done; what the server is to make of it. None: done.
+    """
+
+    async def ack(self, incoming: Incoming, refusal: Said | None = None) -> bool:
         """True: the ack has been written to it."""
 
-    def send_ack(self, incoming: Incoming) -> None:
+    def send_ack(self, incoming: Incoming, refusal: Said | None = None) -> None:
         """Without waiting for it."""
 
+    async def extend(self, incoming: Incoming, span: str) -> bool:
+        """True: the server holds it for us that long, an ISO 8601 duration from now on. Raises Refused."""
 
-@dataclass(slots=True, eq=False)
-class Incoming:
-    """One PUBLISH as it came. An ack must go out on `connection`; `ack` is the one that did or will."""
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Came:
+    """A message, by whatever door."""
 
     topic: str
     payload: bytes
     qos: int
+    retain: bool = False
+    properties: Said = ()
+    content_type: str | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Incoming(Came):
+    """One PUBLISH as it came. An ack must go out on `connection`; `ack` is the one that did or will.
+
+    `arrived_s`: when, by the clock of the event loop. `numbers`: of the subscriptions that it came for.
+    """
+
     mid: int
     dup: bool
-    retain: bool
-    properties: tuple[tuple[str, str], ...]
-    content_type: str | None
     connection: Origin
     ack: OutPacket | None = None
+    arrived_s: float = 0.0
+    numbers: tuple[int, ...] = ()
 
     def adopt(self, connection: Origin) -> None:
         """It came again: what was said of it on an earlier connection is void."""
@@ -85,6 +108,11 @@ class Incoming:
         ids = _message_id(self), _message_id(earlier)
         alike = (self.topic, self.payload) == (earlier.topic, earlier.payload) and ids[0] == ids[1]
         return alike and (self.dup or ids[0] is not None)
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether it has waited here for longer than the server held it for us (`fasti-ack-timeout`, ms)."""
+        held_ms = next((value for name, value in self.properties if name == ACK_TIMEOUT), None)
+        return held_ms is not None and (now_s - self.arrived_s) * 1_000 >= int(held_ms)
 
 
 def _message_id(incoming: Incoming) -> str | None:
@@ -109,9 +137,9 @@ def refused_connect(error: aiomqtt.MqttError) -> Error:
     return refused("CONNECT", code)
 
 
-def refused(what: str, code: Any) -> Refused:
-    """A no with a reason code."""
+def refused(what: str, code: Any, why: str = "") -> Refused:
+    """A no with a reason code; `why`: the reason string."""
     name = str(code)
-    detail = f"{what}: {name} (0x{code.value:02X})"
+    detail = f"{what}: {why or name} (0x{code.value:02X})"
     slug = "mqtt-" + name.lower().replace(" ", "-")
     return Refused(detail, problem=Problem(slug=slug, detail=detail), reason_code=int(code.value))

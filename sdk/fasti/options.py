@@ -12,7 +12,7 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal, TypedDict
 
@@ -35,7 +35,8 @@ class Sending(TypedDict, total=False):
     """How a message is sent when it is due, a schedule's as well.
 
     `expires_in`: dropped if it is that long past due; `late`: what happens if the time has passed on arrival,
-    "deliver" (the default) or "drop"; `headers`: its MQTT user properties.
+    "deliver" (the default) or "drop"; `headers`: its MQTT user properties; `deliver_to`: an `https://` URL or
+    the name of an endpoint that it is posted to, beside those who subscribe to its topic.
     """
 
     qos: int | None
@@ -44,6 +45,7 @@ class Sending(TypedDict, total=False):
     late: str | None
     headers: Mapping[str, str] | None
     content_type: str | None
+    deliver_to: str | None
 
 
 class MessageOptions(Due, Sending, total=False):
@@ -109,15 +111,30 @@ class DeadSelection(TypedDict, total=False):
     died_to: When | None
 
 
-class SubscribeOptions(TypedDict, total=False):
+class RetryOptions(TypedDict, total=False):
+    """How often a message is tried, and when again. What is not said is the server's default.
+
+    `max_attempts`: tries before it is a dead letter, 0: as many as it takes. `backoff`: how long to wait
+    after the first, the second ... try; the last one repeats. Each wait is up to a fifth shorter or longer,
+    so that what failed together does not come again together.
+    """
+
+    max_attempts: int | None
+    backoff: Sequence[Span] | None
+
+
+class SubscribeOptions(RetryOptions, total=False):
     """Of a subscription.
 
-    `session`: a name under which the server keeps the place while we are away, for `expiry` (default: as long
-    as it allows); two subscribers of one name push each other out. `group`: a name under which several
-    subscribers share the messages; a member without a session keeps its place for `expiry` too, 60 s if not
-    said, but no longer than until it is closed. `qos`: 1 if not said. `replay_from`: where a new subscription
-    starts, an instant or how far back. `max_in_flight`: most messages handed over and not acked, 64 if not
-    said.
+    `session`: a name under which the server keeps our place while we are away; two subscribers of one name
+    push each other out. `group`: a name under which several subscribers share the messages; the server keeps
+    its place, its members need no session. `expiry`: how long the place is kept with nobody there (a
+    session's: as long as the server allows, a group's: its `sessions.group_expiry`, if not said). `qos`: 1
+    if not said. `replay_from`: where a new subscription starts, an instant or how far back. `max_in_flight`:
+    most messages handed over and not acked, 64 if not said.
+
+    `ack_timeout`: what is neither acked nor extended for so long goes to another member of the group. `rate`:
+    a group gets so many messages a second at most.
     """
 
     session: str | None
@@ -126,6 +143,37 @@ class SubscribeOptions(TypedDict, total=False):
     replay_from: When | timedelta | None
     max_in_flight: int
     expiry: timedelta | None
+    ack_timeout: Span | None
+    rate: float | None
+
+
+class GroupOptions(RetryOptions, total=False):
+    """Of a group; what is not said is the server's default.
+
+    `expiry`: how long its place is kept with nobody there. `ack_timeout`: what is neither acked nor extended
+    for so long goes to another. `rate`: so many messages a second at most.
+    """
+
+    expiry: Span | None
+    ack_timeout: Span | None
+    rate: float | None
+
+
+class EndpointOptions(TypedDict, total=False):
+    """Of an endpoint; what is not said is the server's default.
+
+    `secret`: `whsec_` and base64, what the requests are signed with; left out it stays as it was, "" takes it
+    away. `headers`: added to each request.
+    `concurrency`: so many requests at once; `rate`: so many a second; `timeout`: how long one may take;
+    `retry`: how often a message is tried.
+    """
+
+    secret: str | None
+    headers: Mapping[str, str] | None
+    concurrency: int | None
+    rate: float | None
+    timeout: Span | None
+    retry: RetryOptions | None
 
 
 def check(allowed: frozenset[str], options: Mapping[str, object]) -> None:

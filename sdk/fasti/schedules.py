@@ -27,6 +27,7 @@ from .wire import (
     put_payload,
     span,
     spelled,
+    where,
 )
 
 _TIMING: Mapping[str, Spell] = {
@@ -99,7 +100,7 @@ class Schedules:
         self._transport = transport
 
     async def put(
-        self, name: str, *, topic: str, payload: Any = "", **options: Unpack[ScheduleOptions]
+        self, name: str, *, topic: str = "", payload: Any = "", **options: Unpack[ScheduleOptions]
     ) -> Schedule:
         """Make the schedule, or change it in place. Give one of `cron`, `every` and `rrule`.
 
@@ -108,7 +109,7 @@ class Schedules:
         """
         check(ScheduleOptions.__optional_keys__, options)
         body = _timing(options)
-        body["topic"] = topic
+        body.update(where(topic, options.get("deliver_to")))
         put_payload(body, payload)
         body.update(spelled(SENDING, options))
         return Schedule.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())

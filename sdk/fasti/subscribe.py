@@ -8,24 +8,30 @@ Nothing is acked before `ack()`, so that a worker that dies in the middle of a m
 most `max_in_flight` messages are here and unacked (MQTT's Receive Maximum): a slow loop slows its own
 deliveries and fills no memory. That bound is the protocol's and does not cover QoS 0.
 
-Where the server keeps our place, this happens to a message when its connection goes:
+Who keeps our place decides what happens to a message when its connection goes:
 
-- Waiting here, not yet in the loop's hands: dropped here; the server sends it again, in a group at QoS 1 at
-  once to another member.
+A session (`session=`), for `expiry`.
+- Waiting here, not yet in the loop's hands: dropped here; the server sends it again.
 - In the loop's hands at QoS 1: `ack()` gives False, the server sends it again as attempt 2. An ack never
   goes out on another connection than its message came on, where the packet id may name another message.
 - In the loop's hands at QoS 2: the server sends it again, it is recognised and not handed out twice; the
   ack goes out on the new connection, or is kept until there is one.
 - Acked at QoS 2 with the ack lost: recognised, acked again, not handed out twice.
+- If the server has lost the session (`session_present` is 0): as for nobody.
 
-It keeps our place with a session, for `expiry`. A member of a group that names no session gets one of ours
-for as long as it lives: under a name that nobody else has, forgotten at the close, and otherwise a minute
-after its connection (`MEMBER_EXPIRY_S`). So the group outlives a lost connection of its last member and a
-restart of the server, and what waits here need not be handled by two.
+The group (`group=`), for `expiry`, with nobody there too. Its members need no session and leave none behind.
+- At QoS 1 dropped here, whoever has it: the server gives it to another member, and to us when we are back.
+- A QoS 2 message is its member's: as for a session with one, else as for nobody.
 
-Otherwise the server forgets us with the connection: what waits here is still handed out, because nobody will
-send it again, its `ack()` gives False, and what becomes due while the connection is down is missed. The same
-goes for what waits here if the server lost the session (`session_present` is 0).
+Nobody. What waits here is still handed out, because nobody will send it again, its `ack()` gives False, and
+what becomes due while the connection is down is missed.
+
+A message of a group with an `ack_timeout` goes to another member when that is over. If it still waits here by
+then it is not handed out: whoever gets it next is the one to do it. The server is told so, because its packet
+id counts against `max_in_flight` until then.
+
+One connection may have several subscriptions (a `Worker` has). Each has its own number then, which comes with
+its messages.
 """
 
 from __future__ import annotations
@@ -34,23 +40,22 @@ import asyncio
 import math
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
-from .delivery import Delivery
+from .delivery import Delivery, refusal
 from .errors import BadArgument, Unreachable
 from .mqtt_adapter import Connection
-from .mqtt_values import NEVER, Ended, Incoming, Target
+from .mqtt_values import NEVER, Ended, Incoming, Said, Target
 from .transport import Retry
-from .wire import When, moment
+from .wire import Span, When, moment, span
 
 DEFAULT_IN_FLIGHT = 64
-MEMBER_EXPIRY_S = 60
-"""How long the server keeps the place of a group's member that names no session, unless `expiry` says it."""
+_OVERDUE = refusal(None, "waited too long in a member's buffer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,10 @@ class Wish:
     replay_from: When | timedelta | None = None
     max_in_flight: int = DEFAULT_IN_FLIGHT
     expiry: timedelta | None = None
+    ack_timeout: Span | None = None
+    max_attempts: int | None = None
+    backoff: Sequence[Span] | None = None
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         """Raises BadArgument for what would silently come to mean something else on the wire, ValueError."""
@@ -82,7 +91,13 @@ class Wish:
             raise BadArgument("max_in_flight", f"must be 1 to 65,535, not {self.max_in_flight}")
         if self.expiry is not None and self.expiry < timedelta():
             raise BadArgument("expiry", "must not be negative")
-        _ = self.replay_text  # says what is wrong with it now, not in the loop
+        if self.max_attempts is not None and self.max_attempts < 0:
+            raise BadArgument("max_attempts", f"must not be negative: {self.max_attempts}")
+        if self.backoff is not None and (isinstance(self.backoff, str) or not self.backoff):
+            raise BadArgument("backoff", f"must be a list of spans, one at least: {self.backoff!r}")
+        if self.rate is not None and not (self.is_member and self.rate >= 0):
+            raise BadArgument("rate", f"is of a group, and not negative: {self.rate}")
+        _ = self.replay_text, self.terms  # says what is wrong with them now, not in the loop
 
     def target(self, host: str, port: int, password: str | None) -> Target:
         """The connection that goes with it."""
@@ -90,7 +105,7 @@ class Wish:
             host=host,
             port=port,
             client_id=self.session or f"fasti-{uuid.uuid4().hex[:16]}",
-            clean=self.session is None and not self.keeps,
+            clean=self.session is None,
             expiry_s=self.expiry_s,
             receive_maximum=self.max_in_flight,
             password=password,
@@ -103,17 +118,23 @@ class Wish:
 
     @property
     def expiry_s(self) -> int:
-        """How long the server keeps our place without a connection, in seconds, rounded up."""
-        if self.session is None and not self.is_member:
+        """How long the server keeps a session of ours without a connection, in seconds, rounded up."""
+        if self.session is None:
             return 0
-        if self.expiry is not None:
-            return min(NEVER, math.ceil(self.expiry.total_seconds()))
-        return MEMBER_EXPIRY_S if self.session is None else NEVER
+        return NEVER if self.expiry is None else min(NEVER, math.ceil(self.expiry.total_seconds()))
 
     @property
-    def keeps(self) -> bool:
-        """Whether it keeps our place at all."""
-        return self.expiry_s > 0
+    def terms(self) -> Said:
+        """What the subscription asks of the server, as user properties of SUBSCRIBE."""
+        backoff = None if self.backoff is None else ",".join(_said("backoff", each) for each in self.backoff)
+        asked = {
+            "ack-timeout": None if self.ack_timeout is None else _said("ack_timeout", self.ack_timeout),
+            "max-attempts": None if self.max_attempts is None else str(self.max_attempts),
+            "backoff": backoff,
+            "rate": None if self.rate is None else f"{self.rate:f}".rstrip("0").rstrip("."),
+            "expiry": _said("expiry", self.expiry) if self.is_member and self.expiry is not None else None,
+        }
+        return tuple((name, value) for name, value in asked.items() if value is not None)
 
     @property
     def replay_text(self) -> str | None:
@@ -123,6 +144,14 @@ class Wish:
     @property
     def wire_filter(self) -> str:
         return self.topic_filter if self.group is None else f"$share/{self.group}/{self.topic_filter}"
+
+
+def _said(argument: str, value: Span) -> str:
+    """A span of time as the server reads it. Raises BadArgument."""
+    try:
+        return span(value)
+    except (TypeError, ValueError):
+        raise BadArgument(argument, f"must be a span of time, not negative: {value!r}") from None
 
 
 def _check_text(argument: str, text: str) -> None:
@@ -164,6 +193,13 @@ class Ledger:
         self._held[incoming.mid] = incoming
         return True
 
+    async def nack(self, incoming: Incoming, refusal: Said) -> bool:
+        """True: it went out, and the packet id is free again."""
+        if self._held.get(incoming.mid) is not incoming:
+            return False
+        del self._held[incoming.mid]
+        return await incoming.connection.ack(incoming, refusal)
+
     async def ack(self, incoming: Incoming) -> bool:
         """True: the ack went out, or is kept and goes out when the message comes again."""
         mid = incoming.mid
@@ -194,22 +230,25 @@ class Subscription:
 
     def __init__(
         self,
-        wish: Wish,
+        wishes: Sequence[Wish],
         find_target: Callable[[Wish], Awaitable[Target]],
         retry: Retry,
         opened: WeakSet[Subscription],
     ) -> None:
+        """`wishes`: what to subscribe to over one connection; the first one says as whom."""
+        self._wishes = wishes
+        wish = wishes[0]
         self._wish = wish
+        self._keeps = wish.expiry_s > 0
         self._find_target = find_target
         self._retry = retry
         self._opened = opened
         self._target: Target | None = None
-        self._replay_from = wish.replay_text
+        self._is_first = True  # of its connections, as far as `replay_from` is concerned
         self._attempts = 0
         self._established = 0
         self._fruitless = 0  # connections in a row that brought no message
-        self._ledger = Ledger(keeps=wish.keeps)
-        self._forgets = wish.session is None and wish.keeps  # nobody could come back to it
+        self._ledger = Ledger(keeps=self._keeps)
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
         self._orphans: deque[Incoming] = deque()  # of an ended connection, nobody sends them again
         self._connecting = asyncio.Lock()
@@ -228,7 +267,7 @@ class Subscription:
         while not self._closed:
             connection = await self._connected()
             if self._orphans:
-                return Delivery(self._orphans.popleft(), self._ack)
+                return Delivery(self._orphans.popleft(), self)
             try:
                 incoming = await connection.receive()
             except Ended as ended:
@@ -238,11 +277,21 @@ class Subscription:
                     raise ended.error from ended
                 continue
             self._fruitless = 0
-            if incoming.qos and self._wish.keeps and not connection.is_open:
-                self._set_aside.append(incoming)
-            elif incoming.qos < 2 or self._ledger.is_new(incoming):
-                return Delivery(incoming, self._ack)
+            if self._is_to_be_handed_out(incoming, connection):
+                return Delivery(incoming, self)
         raise StopAsyncIteration
+
+    def _is_to_be_handed_out(self, incoming: Incoming, connection: Connection) -> bool:
+        is_lost = incoming.qos > 0 and not connection.is_open
+        if is_lost and incoming.qos == 1 and self._wish.is_member:
+            return False
+        if is_lost and self._keeps:
+            self._set_aside.append(incoming)
+            return False
+        if incoming.qos == 1 and incoming.is_overdue(asyncio.get_running_loop().time()):
+            connection.send_ack(incoming, _OVERDUE)
+            return False
+        return incoming.qos < 2 or self._ledger.is_new(incoming)
 
     async def __aenter__(self) -> Self:
         await self._connected()
@@ -266,15 +315,20 @@ class Subscription:
     def __del__(self) -> None:
         connection = getattr(self, "_connection", None)
         if connection is not None:
-            connection.abandon(forget=self._forgets)
+            connection.abandon()
 
-    async def _ack(self, incoming: Incoming) -> bool:
+    async def _answer(self, incoming: Incoming, refusal: Said | None) -> bool:
         match incoming.qos:
             case 0:
-                return True
+                return refusal is None
             case 1:
-                return await incoming.connection.ack(incoming)
+                return await incoming.connection.ack(incoming, refusal)
+        if refusal is not None:
+            return await self._ledger.nack(incoming, refusal)
         return await self._ledger.ack(incoming)
+
+    async def _extend(self, incoming: Incoming, span: str) -> bool:
+        return await incoming.connection.extend(incoming, span)
 
     async def _connected(self) -> Connection:
         """The connection; made if there is none. Raises Refused, and Unreachable if there never was one."""
@@ -309,17 +363,24 @@ class Subscription:
         try:
             await connection.open()
             self._sort_out(connection.session_present)
-            wished = [("replay-from", self._replay_from)] if self._replay_from else []
-            await connection.subscribe(self._wish.wire_filter, self._wish.qos, wished)
+            await self._subscribe(connection)
         except Ended as ended:
             await connection.close()
             raise ended.error or Unreachable(f"mqtt: {ended}") from ended
         except BaseException:
             await connection.close()
             raise
-        self._replay_from = None
+        self._is_first = False
         self._established += 1
         return connection
+
+    async def _subscribe(self, connection: Connection) -> None:
+        is_one = len(self._wishes) == 1
+        for number, wish in enumerate(self._wishes, 1):
+            said = wish.terms
+            if self._is_first and wish.replay_text:
+                said = (("replay-from", wish.replay_text), *said)
+            await connection.subscribe(wish.wire_filter, wish.qos, said, 0 if is_one else number)
 
     def _sort_out(self, session_present: bool) -> None:
         """What becomes of the messages of the connection before this one."""
@@ -332,4 +393,4 @@ class Subscription:
         if self._connection is connection:
             self._connection = None
             self._opened.discard(self)
-        await connection.close(forget=self._forgets and self._closed)
+        await connection.close()

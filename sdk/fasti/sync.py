@@ -27,7 +27,9 @@ from . import timeline as _timeline
 from .blocking import Loop
 from .delivery import Received
 from .options import SubscribeOptions
+from .pull import DEFAULT_LEASE, DEFAULT_WAIT
 from .sync_dead import Dead
+from .sync_groups import Endpoints, Groups, Pull, Pulled
 from .sync_jobs import Jobs, Server
 from .sync_messages import ByKey, Message, Messages
 from .sync_schedules import Schedules
@@ -39,9 +41,13 @@ __all__ = [
     "Client",
     "Dead",
     "Delivery",
+    "Endpoints",
+    "Groups",
     "Jobs",
     "Message",
     "Messages",
+    "Pull",
+    "Pulled",
     "Schedules",
     "Server",
     "Sessions",
@@ -120,13 +126,21 @@ class Delivery(Received):
     __slots__ = ("_inner", "_loop")
 
     def __init__(self, loop: Loop, inner: _delivery.Delivery) -> None:
-        super().__init__(inner._incoming)
+        super().__init__(inner._came)
         self._loop = loop
         self._inner = inner
 
     def ack(self) -> bool:
         """Say that the message is done with; what the answer means: `fasti.Delivery.ack`."""
         return self._loop.run(self._inner.ack())
+
+    def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
+        """Say that it is not done: it comes again after `delay`, or after the subscription's back-off."""
+        return self._loop.run(self._inner.nack(delay, reason))
+
+    def extend(self, span: Span) -> bool:
+        """Hold on to it for `span` from now; False: it is not ours any more."""
+        return self._loop.run(self._inner.extend(span))
 
 
 class Subscription:
@@ -178,6 +192,8 @@ class Client:
         self.messages = Messages(self._loop, self._inner.messages)
         self.schedules = Schedules(self._loop, self._inner.schedules)
         self.sessions = Sessions(self._loop, self._inner.sessions)
+        self.groups = Groups(self._loop, self._inner.groups)
+        self.endpoints = Endpoints(self._loop, self._inner.endpoints)
         self.dead = Dead(self._loop, self._inner.dead)
         self.slices = Slices(self._loop, self._inner.slices)
         self.jobs = Jobs(self._loop, self._inner.jobs)
@@ -215,3 +231,16 @@ class Client:
         """Receive what matches the filter; `options` and errors as of `fasti.Client.subscribe`."""
         inner = self._inner.subscribe(topic_filter, **options)
         return Subscription(self._loop, inner)
+
+    def pull(
+        self,
+        group: str,
+        topic_filter: str | None = None,
+        *,
+        max: int = 100,  # noqa: A002 - as the server calls it
+        wait: timedelta | float = DEFAULT_WAIT,
+        lease: timedelta | float = DEFAULT_LEASE,
+    ) -> Pull:
+        """Take messages of a group over HTTP; arguments and errors as of `fasti.Client.pull`."""
+        inner = self._inner.pull(group, topic_filter, max=max, wait=wait, lease=lease)
+        return Pull(self._loop, inner)

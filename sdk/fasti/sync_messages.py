@@ -144,7 +144,7 @@ class Messages:
 
     def schedule(
         self,
-        topic: str,
+        topic: str = "",
         payload: Any = "",
         *,
         replace: bool = False,

@@ -19,7 +19,7 @@ class Schedules:
         self._inner = inner
 
     def put(
-        self, name: str, *, topic: str, payload: Any = "", **options: Unpack[ScheduleOptions]
+        self, name: str, *, topic: str = "", payload: Any = "", **options: Unpack[ScheduleOptions]
     ) -> Schedule:
         """Make the schedule, or change it in place; its options: `fasti.options.ScheduleOptions`."""
         return self._loop.run(self._inner.put(name, topic=topic, payload=payload, **options))

@@ -24,13 +24,14 @@ for what was missed apply. It never goes back.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -201,6 +202,19 @@ class FastiServer:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the fasti server did not come up:\n{said}")
             time.sleep(_POLL_S)
+
+
+async def until(true: Callable[[], Any], *, within_s: float = 30.0) -> None:
+    """Wait until it is so, in real time: what a worker does, it does beside the test. `true` may be async.
+
+    Raises TimeoutError.
+    """
+    async with asyncio.timeout(within_s):
+        while True:
+            found = true()
+            if await found if inspect.isawaitable(found) else found:
+                return
+            await asyncio.sleep(_POLL_S)
 
 
 def server_command() -> list[str] | None:

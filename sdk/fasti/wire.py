@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from .errors import BadArgument
+
 Json = dict[str, Any]
 When = datetime | str
 """An instant: aware, or text that the server understands (RFC 3339, `2027-03-28T09:00[Europe/Bucharest]`)."""
@@ -58,6 +60,16 @@ def span(delay: Span) -> str:
     if not days and not clock:
         return "PT0S"
     return f"P{days}T{clock}" if clock else f"P{days}"
+
+
+def seconds(argument: str, value: timedelta | float) -> float:
+    """A span that is kept here. Raises BadArgument for one below zero, and for text."""
+    if not isinstance(value, (timedelta, int, float)):
+        raise BadArgument(argument, f"must be a timedelta or a number of seconds: {value!r}")
+    found = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if found < 0:
+        raise BadArgument(argument, f"must not be negative: {value!r}")
+    return found
 
 
 def moment(at: When | timedelta) -> str:
@@ -134,6 +146,7 @@ SENDING: Mapping[str, Spell] = {
     "expires_in": span,
     "spread": span,
     "headers": lambda headers: dict(headers) or None,
+    "deliver_to": as_is,
 }
 """How a message is sent, in the order of its bytes, which the server compares when a key comes again."""
 
@@ -143,9 +156,10 @@ class NewMessage:
     """One message to schedule. `at` or `delay`, or neither for now; `key` makes it idempotent.
 
     `late` says what happens if the time has passed on arrival: "deliver" (the default) or "drop".
+    `deliver_to`: an endpoint's name or a URL, then the topic may be left out.
     """
 
-    topic: str
+    topic: str = ""
     payload: Any = ""
     at: When | None = None
     delay: Span | None = None
@@ -157,16 +171,24 @@ class NewMessage:
     spread: Span | None = None
     headers: Mapping[str, str] | None = None
     content_type: str | None = None
+    deliver_to: str | None = None
 
     def body(self) -> Json:
         """The object of `POST /v1/messages`; the key stands last."""
-        body: Json = {"topic": self.topic}
+        body = where(self.topic, self.deliver_to)
         put_payload(body, self.payload)
         body.update(due(self.at, self.delay))
         body.update(spelled(SENDING, {name: getattr(self, name) for name in SENDING}))
         if self.key:
             body["key"] = self.key
         return body
+
+
+def where(topic: str, deliver_to: str | None) -> Json:
+    """The topic, where there is one. Raises BadArgument if there is neither."""
+    if not topic and deliver_to is None:
+        raise BadArgument("topic", "is needed where there is no deliver_to")
+    return {"topic": topic} if topic else {}
 
 
 def due(at: When | None = None, delay: Span | None = None) -> Json:

@@ -132,7 +132,7 @@ def read_extension(packet: Publish, most_ms: int) -> tuple[int, int]:
         raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/extend: for: {error}") from error
     if not 0 < for_ms <= most_ms:
         detail = f"$control/extend: for must be above 0 and at most {most_ms / 1_000:g} s"
-        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+        raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
     return asked.packet_id, for_ms
 
 

@@ -41,12 +41,14 @@ def test_the_worked_example_works(tmp_path: Path) -> None:
         "shop.py",
         "test_shop.py",
         "test_trouble.py",
+        "mailer.py",
+        "test_mailer.py",
     ]
-    assert "5 passed" in run(tmp_path, FASTI_SERVER=f"{sys.executable} -m server")
+    assert "6 passed" in run(tmp_path, FASTI_SERVER=f"{sys.executable} -m server")
 
 
 def test_without_a_server_it_skips_and_says_so(tmp_path: Path) -> None:
     written(tmp_path)
     said = run(tmp_path, PATH=str(tmp_path))
-    assert "5 skipped" in said
+    assert "6 skipped" in said
     assert "FASTI_SERVER" in said

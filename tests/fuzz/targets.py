@@ -39,6 +39,7 @@ from shards.record import (
     ENCODINGS,
     Record,
     decode,
+    deliver_to_of,
     due_of,
     encode,
     has_zone,
@@ -265,7 +266,7 @@ def cursor(data: bytes) -> None:
 
 
 def record(data: bytes) -> None:
-    for read in (topic_of, names_of, is_moved, has_zone, is_stub, due_of):
+    for read in (topic_of, names_of, is_moved, has_zone, is_stub, due_of, deliver_to_of):
         _typed(read, data)
     found = _typed(decode, data)
     if found is None:
@@ -274,6 +275,7 @@ def record(data: bytes) -> None:
     assert found.encoding < len(ENCODINGS)
     assert topic_of(data) == found.topic
     assert owner_of(data) == found.owner
+    assert deliver_to_of(data) == found.deliver_to
     assert decode(encode(found)) == found
     _typed(schedule_name, found)
 

@@ -1,9 +1,9 @@
 """A stand-in for the server's HTTP side: the shapes of the surface, in memory, with faults on demand.
 
-It knows messages (schedule, batch, get, move, cancel, list), one slice, one session, jobs, backups, info. A
-job is done when it was asked for twice; one of a slice that starts at an odd minute is aborted. `faults` is a
-list that each request takes one from: a (status, headers) to answer with instead, "lost" to do the work and
-then cut the connection, "cut" to cut it at once, None for nothing.
+It knows messages (schedule, batch, get, move, cancel, list), leases, one slice, one session, jobs, backups,
+info. A job is done when it was asked for twice; one of a slice that starts at an odd minute is aborted.
+`faults` is a list that each request takes one from: a (status, headers) to answer with instead, "lost" to do
+the work and then cut the connection, "cut" to cut it at once, None for nothing.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class Fake:
         self.requests: list[tuple[str, str]] = []
         self.headers: list[Json] = []
         self.jobs: dict[str, Json] = {}
+        self.due_work: list[Json] = []
+        self.leased: set[str] = set()
         self.mqtt_port = 1883
         self.now = NOW
 
@@ -103,6 +105,7 @@ class Fake:
                 web.get("/v1/sessions/{id}", self.session),
                 web.delete("/v1/sessions/{id}", self.session),
                 web.post("/v1/sessions/{id}:replay", self.session),
+                web.post("/v1/groups/{name}/messages:{verb}", self.work),
                 web.get("/v1/slices", self.slices),
                 web.get("/v1/slices/{start}", self.slice),
                 web.get("/v1/slices/{start}/shards/{n}", self.shard),
@@ -260,6 +263,23 @@ class Fake:
         if request.method != "DELETE":
             return web.json_response(found)
         return problem(409, "wrong-state") if found is GROUP else web.Response(status=204)
+
+    async def work(self, request: web.Request) -> web.Response:
+        """`:lease` gives `due_work`, `:ack` and the like end leases; who waits is answered with nothing."""
+        if request.match_info["name"] == "nobody":
+            return problem(404, "not-found")
+        body = await request.json()
+        if request.match_info["verb"] == "lease":
+            some, self.due_work = self.due_work[: body["max"]], self.due_work[body["max"] :]
+            self.leased |= {each["lease_id"] for each in some}
+            self.asked = body
+            return web.json_response({"messages": some})
+        self.asked = {"verb": request.match_info["verb"], **body}
+        assert len(body["lease_ids"]) <= 1_000
+        gone = [name for name in body["lease_ids"] if name not in self.leased]
+        if request.match_info["verb"] != "extend":
+            self.leased -= set(body["lease_ids"])
+        return web.json_response({"gone": gone})
 
     async def slices(self, request: web.Request) -> web.Response:
         if "cursor" in request.query:

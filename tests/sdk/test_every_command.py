@@ -18,8 +18,8 @@ from tests.sdk.test_against_server import Server
 from tests.sdk.test_cli import fasti_cli, no_profiles, ok
 
 __all__ = ["no_profiles"]
-ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup"}
-"""Against the stand-in, in test_jobs.py."""
+ELSEWHERE = {"slice split", "slice expire", "job ls", "job show", "server backup", "work", "endpoint test"}
+"""Against the stand-in, in test_jobs.py; in test_worker.py; in test_endpoints.py."""
 STREAMS = {"shard dump", "message export", "subscribe"}
 """One object a line, whatever -o says."""
 
@@ -75,6 +75,23 @@ def script(ids: list[str], start: str, export: Path, dead: str) -> list[tuple[st
         ("dead show", (dead,)),
         ("dead requeue", (dead, "--in", "1h")),
         ("dead drop", ("--topic", "#", "--dry-run")),
+        ("group ls", ()),
+        ("group show", ("workers",)),
+        ("group pause", ("workers",)),
+        ("group resume", ("workers", "--filter", "work/#")),
+        ("group replay", ("workers", "--from", "PT1H")),
+        ("group rm", ("workers", "--filter", "work/#")),
+        (
+            "endpoint put",
+            ("api", "https://example.com/hook", "--rate", "5", "--backoff", "1s,5s", "-H", "a=b"),
+        ),
+        ("endpoint ls", ()),
+        ("endpoint show", ("api",)),
+        ("endpoint pause", ("api",)),
+        ("endpoint resume", ("api",)),
+        ("endpoint replay", ("api", "--from", "PT1H")),
+        ("message schedule", ("--deliver-to", "api", "--in", "1h")),
+        ("endpoint rm", ("api",)),
         ("session ls", ()),
         ("session show", ("audit",)),
         ("session replay", ("audit", "--from", "PT1H")),
@@ -107,6 +124,7 @@ async def test_each_speaks_json(server: Server, tmp_path: Path) -> None:
     async with fasti.Client(server.url) as c:
         ids = [(await c.messages.schedule(f"a/{n}", n, delay=3_600)).id for n in range(3)]
         start = str((await anext(c.slices.list())).raw["start"])
+        await c.groups.put("workers", "work/#", ack_timeout="1m", backoff=["1s"], rate=100)
     export = tmp_path / "messages.ndjson"
     export.write_text('{"topic":"b","payload":1,"deliver_in":60}\n')
     steps = script(ids, start, export, await poison(server.url))
@@ -116,7 +134,8 @@ async def test_each_speaks_json(server: Server, tmp_path: Path) -> None:
         out = await ok(*command.split(), *arguments, "-o", "json", "--url", server.url)
         found = [json.loads(line) for line in out.splitlines()] if command in STREAMS else json.loads(out)
         assert found, command
-    await ok("message", "cancel", "--topic", "#", "--url", server.url)
+    for topics in ("#", "$deliver/#"):
+        await ok("message", "cancel", "--topic", topics, "--url", server.url)
     assert json.loads(await ok("message", "ls", "-o", "json", "--url", server.url)) == []
     assert (await fasti_cli("message", "ls", "--state", "never", "--url", server.url))[0] == 1
 

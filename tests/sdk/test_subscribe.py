@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 
 import fasti
 from fasti.mqtt_adapter import Connection
-from fasti.mqtt_values import Incoming
+from fasti.mqtt_values import Incoming, Said
 from fasti.subscribe import Ledger, Wish
 from tests.sdk.conftest import QUICK, Broker, free_port, until
 from tests.sdk.fake import Fake
@@ -303,10 +303,10 @@ class Wire(Connection):
     def __init__(self, number: int, sent: list[tuple[int, int]], *, up: bool = True) -> None:
         self.number, self.sent, self.up = number, sent, up
 
-    def send_ack(self, incoming: Incoming) -> None:
+    def send_ack(self, incoming: Incoming, refusal: Said | None = None) -> None:
         self.sent.append((self.number, incoming.mid))
 
-    async def ack(self, incoming: Incoming) -> bool:
+    async def ack(self, incoming: Incoming, refusal: Said | None = None) -> bool:
         if self.up:
             self.send_ack(incoming)
         return self.up
@@ -314,7 +314,9 @@ class Wire(Connection):
 
 def came(mid: int, wire: Wire, text: str = "", *, dup: bool = False, name: str = "") -> Incoming:
     said = (("fasti-id", name),) if name else ()
-    return Incoming("t", text.encode(), 2, mid, dup, False, said, None, wire)
+    return Incoming(
+        topic="t", payload=text.encode(), qos=2, mid=mid, dup=dup, properties=said, connection=wire
+    )
 
 
 async def test_ledger() -> None:

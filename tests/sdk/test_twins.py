@@ -14,7 +14,20 @@ import pytest
 
 import fasti
 import fasti.testing
-from fasti import admin, dead, delivery, jobs, messages, schedules, subscribe, sync, timeline
+from fasti import (
+    admin,
+    dead,
+    delivery,
+    endpoints,
+    groups,
+    jobs,
+    messages,
+    pull,
+    schedules,
+    subscribe,
+    sync,
+    timeline,
+)
 
 TWINS: dict[type, type] = {
     fasti.Client: sync.Client,
@@ -28,6 +41,10 @@ TWINS: dict[type, type] = {
     dead.Dead: sync.Dead,
     jobs.Jobs: sync.Jobs,
     timeline.Timeline: sync.Timeline,
+    groups.Groups: sync.Groups,
+    endpoints.Endpoints: sync.Endpoints,
+    pull.Pull: sync.Pull,
+    pull.Pulled: sync.Pulled,
     subscribe.Subscription: sync.Subscription,
     delivery.Delivery: sync.Delivery,
 }

@@ -15,10 +15,13 @@ there.
     transfer.py     `fasti message import`
     schedule.py     `fasti schedule`
     subscribe.py    `fasti subscribe`
+    work.py         `fasti work`: a worker of yours, with logs and a progress line
     timeline.py     `fasti timeline`
     slices.py       `fasti slice`
     shard.py        `fasti shard`
     session.py      `fasti session`
+    group.py        `fasti group`
+    endpoint.py     `fasti endpoint`
     dead.py         `fasti dead`
     job.py          `fasti job`, and following one to its end
     server.py       `fasti server`

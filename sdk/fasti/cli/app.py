@@ -15,6 +15,8 @@ import fasti
 
 from . import (
     dead,
+    endpoint,
+    group,
     job,
     message,
     ranges,
@@ -26,6 +28,7 @@ from . import (
     subscribe,
     timeline,
     transfer,
+    work,
 )
 from .output import Format
 from .profiles import Profile, ProfileError, chosen
@@ -43,10 +46,13 @@ app = typer.Typer(
 app.add_typer(message.app, name="message", help="Schedule, look up, cancel, move, list messages.")
 app.add_typer(schedule.app, name="schedule", help="Messages that come again and again.")
 app.command("subscribe")(subscribe.subscribe)
+app.command("work")(work.work)
 app.add_typer(timeline.app, name="timeline", help="What lies ahead, in numbers.")
 app.add_typer(slices.app, name="slice", help="The spans of time that messages are stored in.")
 app.add_typer(shard.app, name="shard", help="The capped runs of messages inside a slice.")
 app.add_typer(session.app, name="session", help="Subscribers and how far they have read.")
+app.add_typer(group.app, name="group", help="Shared subscriptions and their places.")
+app.add_typer(endpoint.app, name="endpoint", help="Where messages are posted that say so.")
 app.add_typer(dead.app, name="dead", help="What was delivered too often.")
 app.add_typer(job.app, name="job", help="Work on whole slices, done by Spark.")
 app.add_typer(server.app, name="server", help="The server itself.")

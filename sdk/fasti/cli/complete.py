@@ -32,6 +32,16 @@ def session_names(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in found if not name.startswith("$")]
 
 
+def group_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Groups whose name begins so."""
+    return _names(context, incomplete, lambda client: client.groups.list(), "name")
+
+
+def endpoint_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Endpoints whose name begins so."""
+    return _names(context, incomplete, lambda client: client.endpoints.list(), "name")
+
+
 def slice_starts(context: typer.Context, incomplete: str) -> list[str]:
     """First instants of slices that begin so."""
     return _names(context, incomplete, lambda client: client.slices.list(), "start")

@@ -38,7 +38,7 @@ COLUMNS = ("id", "deliver_at", "state", "topic", "payload")
 @takes(MessageOptions)
 def schedule(
     context: typer.Context,
-    topic: str,
+    topic: Annotated[str, typer.Argument(help="May be left out with --deliver-to.")] = "",
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
     file: Annotated[Path | None, typer.Option(help="Take the payload from here, as bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,

@@ -57,6 +57,7 @@ DECLARED: dict[str, Any] = {
     "spread": Annotated[str | None, typer.Option(help="Let the server choose the time within this span.")],
     "headers": Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE, repeatable.")],
     "content_type": Annotated[str | None, typer.Option()],
+    "deliver_to": Annotated[str | None, typer.Option(help="Post it there: an https URL, or an endpoint.")],
     # Selection
     "topic": Annotated[str | None, typer.Option(help="Topic filter.")],
     "due_from": Annotated[

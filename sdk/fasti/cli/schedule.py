@@ -31,7 +31,7 @@ COLUMNS = ("name", "state", "when", "timezone", "topic", "next", "count")
 def put(
     context: typer.Context,
     name: Name,
-    topic: Annotated[str, typer.Argument()],
+    topic: Annotated[str, typer.Argument(help="May be left out with --deliver-to.")] = "",
     payload: Annotated[str, typer.Argument(help="Text, or JSON with --json.")] = "",
     file: Annotated[Path | None, typer.Option(help="Take the payload from here, as bytes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The payload is JSON.")] = False,

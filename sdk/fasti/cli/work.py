@@ -1,0 +1,109 @@
+"""`fasti work MODULE:WORKER`: run a worker of yours, with logs and a line that tells how far it is.
+
+Log lines go to stderr. On a terminal the line is kept below them; elsewhere it is a log line each minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.logging import RichHandler
+from rich.status import Status
+
+import fasti
+
+from .output import Printer
+from .run import run
+
+TOLD_EACH_S = 60.0
+_log = logging.getLogger("fasti.work")
+
+
+def work(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="MODULE:WORKER", help="Where the fasti.Worker is; MODULE: its `worker`.")
+    ],
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", min=1, help="Messages in hand at once.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="A line for each job that is done.")
+    ] = False,
+) -> None:
+    """Run a worker until Ctrl-C or SIGTERM; what runs then has the worker's `grace` to end.
+
+    A worker that was made without a client gets one of the options of this line.
+    """
+    worker = _found(name)
+    if concurrency is not None:
+        worker.concurrency = concurrency
+
+    async def go(client: fasti.Client, out: Printer) -> None:
+        with _logs(out, logging.DEBUG if verbose else logging.INFO):
+            telling = asyncio.create_task(_tell(worker, out))
+            try:
+                await worker.run(client)
+            finally:
+                telling.cancel()
+            _log.info("stopped: %s", _line(worker.figures, None))
+
+    run(context, go)
+
+
+def _found(name: str) -> fasti.Worker:
+    """Import it, also from the current directory. Raises BadParameter."""
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        worker = getattr(importlib.import_module(module), attribute or "worker")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="MODULE:WORKER") from error
+    if not isinstance(worker, fasti.Worker):
+        raise typer.BadParameter(f"{name} is no fasti.Worker", param_hint="MODULE:WORKER")
+    return worker
+
+
+@contextlib.contextmanager
+def _logs(out: Printer, level: int) -> Iterator[None]:
+    """The logs of the SDK on stderr; what a handler logs too, unless its module has set up logging."""
+    handler = RichHandler(console=out.errors, show_path=False, show_level=True, markup=False)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    ours = logging.getLogger("fasti")
+    before = ours.level
+    ours.setLevel(level)
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
+
+
+async def _tell(worker: fasti.Worker, out: Printer) -> None:
+    """How far it is, each second on a terminal."""
+    is_live = out.errors.is_terminal
+    status = Status("", console=out.errors)
+    with status if is_live else contextlib.nullcontext():
+        before, at_s = 0, time.monotonic()
+        while True:
+            await asyncio.sleep(1.0 if is_live else TOLD_EACH_S)
+            tried, now_s = worker.figures.done + worker.figures.failed, time.monotonic()
+            line = _line(worker.figures, (tried - before) / (now_s - at_s))
+            before, at_s = tried, now_s
+            if is_live:
+                status.update(line)
+            else:
+                _log.info(line)
+
+
+def _line(figures: fasti.Figures, rate: float | None) -> str:
+    told = f"done {figures.done:,}  failed {figures.failed:,}  retried {figures.again:,}"
+    return told if rate is None else f"{told}  in hand {figures.in_hand:,}  {rate:,.1f}/s"

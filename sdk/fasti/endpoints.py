@@ -1,0 +1,103 @@
+"""`client.endpoints`: where messages are posted to that say `deliver_to`.
+
+    await c.endpoints.put("billing", "https://billing.example.org/hook", secret="whsec_...", concurrency=4)
+    await c.messages.schedule(payload={"order": 17}, deliver_to="billing", delay=3600)
+
+An endpoint is a group like any other: it has its place, can be paused, is tried again with growing delays,
+and has dead letters under its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Self, Unpack
+
+from .groups import TERMS
+from .options import EndpointOptions, check
+from .transport import Transport, quoted
+from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
+
+_TERMS: Mapping[str, Spell] = {
+    "secret": lambda secret: secret or None,
+    "headers": dict,
+    "concurrency": as_is,
+    "rate": as_is,
+    "timeout": span,
+    "retry": lambda retry: spelled(TERMS, retry),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An endpoint as the server knows it. `state`: active or paused."""
+
+    name: str
+    url: str
+    state: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(name=said["name"], url=said["url"], state=str(said.get("state", "")), raw=said)
+
+
+class Endpoints:
+    """Calls on `/v1/endpoints`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(self) -> AsyncIterator[Endpoint]:
+        """All endpoints in order of their names."""
+        async for found in self._transport.pages("/v1/endpoints", "endpoints"):
+            yield Endpoint.of(found)
+
+    async def get(self, name: str) -> Endpoint:
+        """Raises NotFound."""
+        return Endpoint.of((await self._transport.call("GET", _path(name))).object())
+
+    async def put(self, name: str, url: str, **options: Unpack[EndpointOptions]) -> Endpoint:
+        """Make it, or change it in place. All options are told of in `fasti.options.EndpointOptions`.
+
+        Raises Refused, whose `errors` name the field: say a URL of a private address.
+        """
+        check(EndpointOptions.__optional_keys__, options)
+        body = {"url": url, **spelled(_TERMS, options)}
+        if options.get("secret") == "":
+            body["secret"] = None
+        return Endpoint.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
+
+    async def delete(self, name: str) -> None:
+        """Forget it and its place. Raises NotFound."""
+        await self._transport.call("DELETE", _path(name))
+
+    async def pause(self, name: str) -> Endpoint:
+        """Post nothing; its place stays. Raises NotFound."""
+        return await self._ask(name, "pause")
+
+    async def resume(self, name: str) -> Endpoint:
+        """Go on where it stood. Raises NotFound."""
+        return await self._ask(name, "resume")
+
+    async def replay(self, name: str, since: When | timedelta) -> Endpoint:
+        """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
+        return await self._ask(name, "replay", {"from": moment(since)})
+
+    async def test(self, name: str) -> Json:
+        """Have the server post a message for trial now, beside the queue. Raises NotFound.
+
+        Gives what came of it: `{"ok", "status", "latency_ms", "reason"}`.
+        """
+        answer = await self._transport.call("POST", _path(name) + ":test", repeatable=False, timeout_s=0)
+        return answer.object()
+
+    async def _ask(self, name: str, verb: str, said: Json | None = None) -> Endpoint:
+        body = None if said is None else dumps(said)
+        answer = await self._transport.call("POST", f"{_path(name)}:{verb}", body=body)
+        return Endpoint.of(answer.object())
+
+
+def _path(name: str) -> str:
+    return f"/v1/endpoints/{quoted(name)}"

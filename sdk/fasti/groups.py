@@ -1,0 +1,121 @@
+"""`client.groups`: shared subscriptions, each with a place of its own in the timeline.
+
+    await c.groups.put("workers", "jobs/#", max_attempts=5, backoff=["1s", "30s", "5m"])
+    await c.groups.pause("workers")
+
+A group is there from the first member that subscribes, or from `put`, until its last member unsubscribes,
+until `delete`, or until nobody was there for its expiry. One name may have groups for several filters: what
+is said of the name alone is said of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Self, Unpack
+
+from .options import GroupOptions, check
+from .transport import Transport, quoted
+from .wire import Json, Spell, When, as_is, dumps, moment, span, spelled
+
+TERMS: Mapping[str, Spell] = {
+    "expiry": span,
+    "ack_timeout": span,
+    "max_attempts": as_is,
+    "backoff": lambda spans: [span(each) for each in spans],
+    "rate": as_is,
+}
+"""How a group's options are said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as the server knows it. `state`: active or paused; `members`: its sessions there now."""
+
+    name: str
+    filter: str
+    state: str
+    members: tuple[Mapping[str, Any], ...]
+    in_flight: int
+    lag_messages: int | None
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            name=said["name"],
+            filter=said["filter"],
+            state=str(said["state"]),
+            members=tuple(said.get("members") or ()),
+            in_flight=int(said.get("in_flight") or 0),
+            lag_messages=said.get("lag_messages"),
+            raw=said,
+        )
+
+
+class Groups:
+    """Calls on `/v1/groups`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(self) -> AsyncIterator[Group]:
+        """All groups."""
+        async for found in self._transport.pages("/v1/groups", "groups"):
+            yield Group.of(found)
+
+    async def get(self, name: str) -> tuple[Group, ...]:
+        """Those of one name, one for each filter. Raises NotFound."""
+        return _groups((await self._transport.call("GET", _path(name))).object())
+
+    async def put(self, name: str, topic_filter: str, **options: Unpack[GroupOptions]) -> Group:
+        """Make it ahead of its first member, from now on, or change its terms.
+
+        All options are told of in `fasti.options.GroupOptions`; what is left out is the server's default
+        again. Raises Refused.
+        """
+        check(GroupOptions.__optional_keys__, options)
+        body = {"filter": topic_filter, **spelled(TERMS, options)}
+        return Group.of((await self._transport.call("PUT", _path(name), body=dumps(body))).object())
+
+    async def delete(self, name: str, topic_filter: str | None = None) -> None:
+        """Forget its place; its members get nothing more. Raises NotFound."""
+        await self._transport.call("DELETE", _path(name), params=_chosen(topic_filter))
+
+    async def pause(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
+        """Give out nothing, also after a restart; its place stays. Raises NotFound."""
+        return await self._ask(name, "pause", topic_filter)
+
+    async def resume(self, name: str, topic_filter: str | None = None) -> tuple[Group, ...]:
+        """Go on where it stood. Raises NotFound."""
+        return await self._ask(name, "resume", topic_filter)
+
+    async def replay(
+        self, name: str, since: When | timedelta, topic_filter: str | None = None
+    ) -> tuple[Group, ...]:
+        """Set its place back to an instant, or by a duration. Raises NotFound, Refused."""
+        return await self._ask(name, "replay", topic_filter, {"from": moment(since)})
+
+    async def _ask(
+        self, name: str, verb: str, topic_filter: str | None, body: Json | None = None
+    ) -> tuple[Group, ...]:
+        answer = await self._transport.call(
+            "POST",
+            f"{_path(name)}:{verb}",
+            params=_chosen(topic_filter),
+            body=None if body is None else dumps(body),
+        )
+        return _groups(answer.object())
+
+
+def _groups(said: Json) -> tuple[Group, ...]:
+    return tuple(Group.of(each) for each in said["groups"])
+
+
+def _chosen(topic_filter: str | None) -> dict[str, str]:
+    return {} if topic_filter is None else {"filter": topic_filter}
+
+
+def _path(name: str) -> str:
+    return f"/v1/groups/{quoted(name)}"

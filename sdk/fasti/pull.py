@@ -1,0 +1,282 @@
+"""`client.pull`: messages of a group for who asks for them, over HTTP.
+
+    async for job in c.pull("workers", "jobs/#", max=100):
+        await handle(job.json())
+        await job.ack()
+
+A message is leased: ours for `lease`, or until it is acked or nacked; then the group has it again. The loop
+asks for the next ones when it has none left, and waits at the server for the first (`wait`). So nothing is
+here that the loop has not asked for, and what asks and dies holds its messages for `lease` at most. Members
+that subscribe over MQTT and those that pull share a group's messages.
+
+`ack()` is answered when it is durable, and counts however late it comes: after the lease, when another has
+the message, after a restart of the server. Concurrent calls of one turn of the event loop travel together, at
+most 1,000 in a request.
+
+What waits here for the loop is held: its lease is extended when the loop comes back for the next message and
+half of it is over. So a job may take half a lease, or says `extend` itself, however many wait behind it. Of a
+loop that does not come back in time they are dropped: others are to do them by now. What still waits here
+when the pull is closed is given back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from .coalesce import MAX_ITEMS, Turn
+from .delivery import Received, reason_of
+from .errors import BadArgument, Error, Refused, Unreachable
+from .mqtt_values import Came, Said
+from .transport import Transport, quoted
+from .wire import Json, Span, dumps, get_payload, parse_instant, seconds, span
+
+DEFAULT_LEASE = timedelta(seconds=30)
+DEFAULT_WAIT = timedelta(seconds=20)
+_AT_ONCE_S = 0.1
+_PATIENCE_S = 30.0
+"""How much longer than `wait` an answer may take."""
+
+
+class Leased(Received):
+    """A message and what the server says of its lease."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Json) -> None:
+        super().__init__(_came(raw))
+        self._raw = raw
+
+    @property
+    def raw(self) -> Json:
+        """The server's object for it."""
+        return self._raw
+
+    @property
+    def lease_id(self) -> str:
+        """What its answer names, also in another process."""
+        return str(self._raw["lease_id"])
+
+    @property
+    def lease_until(self) -> datetime:
+        """Until when it is ours, unless it is extended; by the server's clock, UTC."""
+        return parse_instant(self._raw["lease_until"])
+
+
+class Pulled(Leased):
+    """A leased message that waits for its answer: `ack()` or `nack()`."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self, raw: Json, leases: Leases) -> None:
+        super().__init__(raw)
+        self._leases = leases
+
+    async def ack(self) -> bool:
+        """Say that the message is done with. True: it is, on the server's disk; nobody gets it again.
+
+        False: it was finished before, say by another, or by an ack whose answer was lost on the way. Raises
+        Unreachable, Refused.
+        """
+        return await self._leases.settle("ack", self.lease_id)
+
+    async def nack(self, delay: Span | None = None, reason: str | None = None) -> bool:
+        """Say that it is not done: the group gets it again after `delay`, without after its back-off.
+
+        True: it will, or is a dead letter as this was the last try; durable. False: it is not ours any more.
+        Raises Unreachable, Refused, and ValueError for a negative delay.
+        """
+        terms: Json = {} if delay is None else {"delay": span(delay)}
+        if reason:
+            terms["reason"] = reason_of(reason)
+        return await self._leases.settle("nack", self.lease_id, terms)
+
+    async def extend(self, lease: Span) -> bool:
+        """Hold on to it for so long from now. False: it is not ours any more. Raises Unreachable, Refused."""
+        return await self._leases.settle("extend", self.lease_id, {"lease": span(lease)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What is said of one lease. `terms`: what else its request says."""
+
+    verb: str
+    lease_id: str
+    terms: Json = field(default_factory=dict)
+
+
+class Leases:
+    """Answers to what was leased of one group: `:ack`, `:nack`, `:extend`."""
+
+    def __init__(self, transport: Transport, group: str) -> None:
+        self._transport = transport
+        self._path = f"/v1/groups/{quoted(group)}/messages"
+        self._turn: Turn[_Answered, bool] = Turn(_parts, self._send)
+
+    async def lease(self, body: Json, timeout_s: float) -> list[Json]:
+        """Messages, none if none came within `wait`. Raises NotFound, Refused, Unreachable."""
+        answer = await self._transport.call(
+            "POST", self._path + ":lease", body=dumps(body), timeout_s=timeout_s
+        )
+        found: list[Json] = answer.object()["messages"]
+        return found
+
+    async def settle(self, verb: str, lease_id: str, terms: Json | None = None) -> bool:
+        """False: that lease is gone."""
+        return await self._turn.submit(_Answered(verb, lease_id, terms or {}))
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        await self._turn.close()
+
+    async def _send(self, part: list[_Answered]) -> list[bool | Error]:
+        body = {"lease_ids": [each.lease_id for each in part], **part[0].terms}
+        answer = await self._transport.call("POST", f"{self._path}:{part[0].verb}", body=dumps(body))
+        gone = set(answer.object()["gone"])
+        return [each.lease_id not in gone for each in part]
+
+
+def _parts(waiting: list[_Answered]) -> list[list[_Answered]]:
+    """Those that say the same together, at most MAX_ITEMS."""
+    alike: dict[bytes, list[_Answered]] = {}
+    for each in waiting:
+        alike.setdefault(dumps([each.verb, each.terms]), []).append(each)
+    return [same[n : n + MAX_ITEMS] for same in alike.values() for n in range(0, len(same), MAX_ITEMS)]
+
+
+class Pull:
+    """An async iterator of leased messages, and an async context manager that gives back what is left.
+
+    It goes on for ever. A step may be cancelled without harm, and several tasks may iterate at once. Once the
+    server has answered, a server that is away is waited for.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        group: str,
+        topic_filter: str | None = None,
+        *,
+        max: int = 100,  # noqa: A002 - as the server calls it
+        wait: timedelta | float = DEFAULT_WAIT,
+        lease: timedelta | float = DEFAULT_LEASE,
+    ) -> None:
+        """Raises BadArgument."""
+        if not group or any(sign in group for sign in "/+#\0"):
+            raise BadArgument("group", f"must be a name without '/', '+' or '#': {group!r}")
+        if not 1 <= max <= MAX_ITEMS:
+            raise BadArgument("max", f"must be 1 to {MAX_ITEMS}, not {max}")
+        self._transport = transport
+        self._leases = Leases(transport, group)
+        self._wait_s, self._lease_s = seconds("wait", wait), seconds("lease", lease)
+        self._body: Json = {"max": max, "wait": span(wait), "lease": span(lease)}
+        if topic_filter is not None:
+            self._body["filter"] = topic_filter
+        self._here: deque[Pulled] = deque()  # of one answer
+        self._until_s = 0.0  # when these are not ours any more
+        self._asking = asyncio.Lock()
+        self._poll: asyncio.Future[list[Json]] | None = None
+        self._has_answered = False
+        self._closed = asyncio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Pulled:
+        loop = asyncio.get_running_loop()
+        while not self._closed.is_set():
+            async with self._asking:
+                await self._hold(loop)
+                if self._here:
+                    return self._here.popleft()
+                await self._ask(loop)
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the loop; what it has not got is given back at once."""
+        self._closed.set()
+        if self._poll is not None:
+            self._poll.cancel()
+        left, self._here = self._here, deque()
+        with contextlib.suppress(Error):  # then their leases end by themselves
+            await asyncio.gather(*(pulled.nack(0, "not wanted any more") for pulled in left))
+        await self._leases.close()
+
+    async def _hold(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Drop what is not ours any more; extend the leases of what waits here when half of them is over."""
+        now_s = loop.time()
+        if now_s >= self._until_s:
+            self._here.clear()
+        elif self._here and now_s >= self._until_s - self._lease_s / 2:
+            waiting = tuple(self._here)
+            try:
+                are_held = await asyncio.gather(*(each.extend(self._lease_s) for each in waiting))
+            except (Unreachable, Refused):
+                return
+            if not self._closed.is_set():
+                self._here = deque(each for each, is_held in zip(waiting, are_held, strict=True) if is_held)
+                self._until_s = now_s + self._lease_s
+
+    async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until something has come."""
+        fruitless = 0  # answers in a row that came at once and brought nothing
+        while not self._closed.is_set() and not self._here:
+            asked_s = loop.time()
+            self._poll = asyncio.ensure_future(self._leases.lease(self._body, self._wait_s + _PATIENCE_S))
+            try:
+                found = await self._poll
+            except asyncio.CancelledError:
+                if self._closed.is_set():
+                    return
+                raise
+            except (Unreachable, Refused) as error:
+                if not self._has_answered or not _is_passing(error):
+                    raise
+                found = []
+            else:
+                self._has_answered = True
+            self._until_s = loop.time() + self._lease_s
+            self._here.extend(Pulled(raw, self._leases) for raw in found)
+            if not found and loop.time() - asked_s < _AT_ONCE_S:
+                await asyncio.sleep(self._transport.retry.wait_s(fruitless))
+                fruitless += 1
+
+
+def _is_passing(error: Error) -> bool:
+    """Whether it may be otherwise a little later."""
+    return isinstance(error, Unreachable) or error.problem.status in (429, 503)
+
+
+def _came(raw: Json) -> Came:
+    """It as if it had come over MQTT."""
+    payload = get_payload(raw)
+    if isinstance(payload, str):
+        payload = payload.encode()
+    said = {
+        "fasti-id": raw.get("id"),
+        "fasti-due": raw.get("deliver_at"),
+        "fasti-attempt": raw.get("attempt"),
+        "fasti-schedule": raw.get("schedule"),
+    }
+    known = [(name, str(value)) for name, value in said.items() if value is not None]
+    headers: Said = tuple((raw.get("headers") or {}).items())
+    return Came(
+        topic=raw["topic"],
+        payload=payload if isinstance(payload, bytes) else dumps(payload),
+        qos=int(raw.get("qos", 1)),
+        properties=(*headers, *known),
+        content_type=raw.get("content_type"),
+    )

@@ -1,0 +1,368 @@
+"""`fasti.Worker`: the loop that everybody writes round `subscribe`, written once.
+
+    worker = fasti.Worker(group="workers", concurrency=10)
+
+    @worker.on("orders/+/remind", retry={"max_attempts": 5, "backoff": ["10s", "1m", "10m"]}, timeout=30)
+    async def remind(job: fasti.Delivery) -> None:
+        await mail(job.json())
+
+    asyncio.run(worker.run())          # or: fasti work module:worker
+
+A handler that returns has done its job: it is acked. One that raises, or takes longer than `timeout`, has
+not: it is nacked, and comes again to the group after its back-off; after `max_attempts` tries it is a dead
+letter. `raise fasti.RetryIn(delay)` says when instead. An `async def` runs in the loop, a plain function in a
+thread.
+
+The worker is a member of the group with one connection, and takes `concurrency` messages at most, of all its
+handlers together: what it has not taken another worker has. Each is held by a lease, which the worker extends
+for as long as its handler runs. So a job may take hours, and yet what a worker that hangs, or a machine that
+is gone, had in hand is another's after `lease`.
+
+What it cannot do: a job is done at least once. A worker that is killed after the work and before the ack has
+its job done again, so have a handler look whether `job.id`, or a key of yours, is done. A thread cannot be
+stopped: a plain function that is over its time runs on beside its retry, and keeps its thread until it
+returns. `one_per` is kept within one process: with several workers, two of them may have a message of the
+same key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from .client import Client
+from .delivery import Delivery
+from .errors import BadArgument, Refused
+from .options import RetryOptions
+from .subscribe import Subscription, Wish
+from .wire import seconds
+
+Handler = Callable[[Delivery], Awaitable[None] | None]
+Key = Callable[[Delivery], Hashable]
+H = TypeVar("H", bound=Handler)
+
+LEASE = timedelta(seconds=60)
+GRACE_S = 30.0
+_STOPPED = "the worker was stopped"
+_log = logging.getLogger("fasti.worker")
+
+
+class RetryIn(Exception):
+    """Raised by a handler: not now, but after `delay` again (None: the back-off). It counts as a try."""
+
+    def __init__(self, delay: timedelta | float | None, reason: str = "not now") -> None:
+        """Raises BadArgument for a delay that is none."""
+        super().__init__(reason)
+        self.delay = None if delay is None else seconds("delay", delay)
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a worker has done so far.
+
+    `done` and `failed` count tries, `again` those that were not the first; `in_hand`: what it has now.
+    """
+
+    done: int = 0
+    failed: int = 0
+    again: int = 0
+    in_hand: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is to be done with the messages of one filter."""
+
+    handler: Handler
+    timeout_s: float | None
+    one_per: Key | None
+    wish: Wish
+
+    async def do(self, d: Delivery, threads: asyncio.Semaphore) -> None:
+        """Call the handler. Raises what it raises, and TimeoutError when it is over its time.
+
+        A plain function waits for a thread first, which is not counted.
+        """
+        called: Awaitable[object]
+        if inspect.iscoroutinefunction(self.handler):
+            called = self.handler(d)
+        else:
+            called = await _in_thread(self.handler, d, threads)
+        async with _limited(self.timeout_s):
+            result = await called
+            if inspect.isawaitable(result):
+                await result
+
+
+class Worker:
+    """Handlers for the messages of a group, and the loop that calls them."""
+
+    def __init__(
+        self,
+        client: Client | None = None,
+        *,
+        group: str = "workers",
+        concurrency: int = 10,
+        lease: timedelta | float = LEASE,
+        grace: timedelta | float = GRACE_S,
+        expiry: timedelta | None = None,
+        rate: float | None = None,
+    ) -> None:
+        """`client`: None for one of `run`'s own. `lease`: how soon others get what a worker that hangs holds.
+
+        `grace`: how long running handlers have when it is stopped. `expiry` and `rate`: of the group, as
+        for `subscribe`.
+        """
+        if concurrency < 1:
+            raise BadArgument("concurrency", f"must be at least 1, not {concurrency}")
+        self.concurrency = concurrency
+        self.figures = Figures()
+        self._client = client
+        self._group = group
+        self._lease = lease
+        self._grace_s = seconds("grace", grace)
+        self._expiry = expiry
+        self._rate = rate
+        self._jobs: list[_Job] = []
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._running: set[asyncio.Task[None]] = set()
+        self._stop: asyncio.Event | None = None  # while it runs
+
+    def on(
+        self,
+        topic_filter: str,
+        *,
+        retry: RetryOptions | None = None,
+        timeout: timedelta | float | None = None,
+        one_per: Key | None = None,
+    ) -> Callable[[H], H]:
+        """Have the decorated function handle the messages of a filter: its one argument is the `Delivery`.
+
+        `retry`: as in `fasti.options.RetryOptions`. `timeout`: how long a try may take. `one_per`: messages
+        for which it gives the same key are handled one after another, of all handlers of this worker; who
+        waits is in hand and counts as one of `concurrency`. Raises BadArgument.
+        """
+        wish = Wish(
+            topic_filter,
+            group=self._group,
+            expiry=self._expiry,
+            ack_timeout=self._lease,
+            rate=self._rate,
+            **(retry or {}),
+        )
+
+        timeout_s = None if timeout is None else seconds("timeout", timeout)
+
+        def register(handler: H) -> H:
+            self._jobs.append(_Job(handler, timeout_s, one_per, wish))
+            return handler
+
+        return register
+
+    def stop(self) -> None:
+        """Take no more; `run` returns when what runs has ended, at the latest after `grace`.
+
+        Called in the loop in which it runs. If it does not run it does nothing.
+        """
+        if self._stop is not None:
+            self._stop.set()
+
+    async def run(self, client: Client | None = None, *, signals: bool = True) -> None:
+        """Work until `stop()`, SIGTERM or SIGINT. `client`: where the worker was made without one.
+
+        Raises Unreachable if the server is not there at the start (afterwards it is waited for), Refused when
+        it says no, ValueError if there is no handler.
+        """
+        if not self._jobs:
+            raise ValueError("the worker has no handler; decorate one with @worker.on(filter)")
+        stop = self._stop = asyncio.Event()
+        async with contextlib.AsyncExitStack() as stack:
+            client = self._client or client
+            if client is None:
+                client = await stack.enter_async_context(Client())
+            if signals:
+                stack.enter_context(self._on_signals())
+            wishes = [replace(job.wish, max_in_flight=self.concurrency) for job in self._jobs]
+            deliveries = await stack.enter_async_context(client._open(wishes))
+            _log.info("group %s: %s", self._group, ", ".join(job.wish.topic_filter for job in self._jobs))
+            await self._until_stopped(deliveries, stop)
+
+    async def _until_stopped(self, deliveries: Subscription, stop: asyncio.Event) -> None:
+        taking = asyncio.create_task(self._take(deliveries))
+        stopped = asyncio.create_task(stop.wait())
+        grace_s = self._grace_s
+        try:
+            await asyncio.wait({taking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            grace_s = 0
+            raise
+        finally:
+            for task in (taking, stopped):
+                task.cancel()
+            await asyncio.wait({taking, stopped})
+            await self._finish(grace_s)
+        if not taking.cancelled():
+            taking.result()  # raises why it ended by itself
+
+    async def _take(self, deliveries: Subscription) -> None:
+        """A task for each message, until the subscription is closed."""
+        slots, threads = asyncio.Semaphore(self.concurrency), asyncio.Semaphore(self.concurrency)
+        while True:
+            await slots.acquire()
+            d = await anext(deliveries, None)
+            if d is None:
+                return
+            task = asyncio.create_task(self._work(d, threads))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            task.add_done_callback(lambda _: slots.release())
+
+    async def _finish(self, grace_s: float) -> None:
+        """Let what runs come to its end; what does not is given back."""
+        if not self._running:
+            return
+        _log.info("stopping: %d in hand have %g s", len(self._running), grace_s)
+        _, late = await asyncio.wait(self._running, timeout=grace_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _work(self, d: Delivery, threads: asyncio.Semaphore) -> None:
+        self.figures.in_hand += 1
+        self.figures.again += d.attempt > 1
+        holding = asyncio.create_task(_hold(d))
+        try:
+            failure = await self._tried(d, threads)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            is_ours = task is not None and task.cancelling()
+            failure = RetryIn(0, _STOPPED) if is_ours else RetryIn(None, "the handler cancelled itself")
+        finally:
+            holding.cancel()
+        if failure is None:
+            is_told = await d.ack()
+            self.figures.done += 1
+        else:
+            is_told = await d.nack(failure.delay, str(failure))
+            self.figures.failed += 1
+        self.figures.in_hand -= 1
+        if not is_told:
+            _log.warning("%s %s: its connection was lost, it comes again", d.topic, d.id)
+
+    async def _tried(self, d: Delivery, threads: asyncio.Semaphore) -> RetryIn | None:
+        """None: done. Else why not, and when again."""
+        numbers = d._incoming.numbers
+        job = self._jobs[numbers[0] - 1 if numbers else 0]
+        try:
+            async with self._turn(job, d):
+                await job.do(d, threads)
+        except RetryIn as asked:
+            _log.info("%s %s: again in %s: %s", d.topic, d.id, asked.delay, asked)
+            return asked
+        except (Exception, SystemExit) as error:
+            _log.warning("%s %s: attempt %d failed", d.topic, d.id, d.attempt, exc_info=error)
+            return RetryIn(None, f"{type(error).__name__}: {error}")
+        _log.debug("%s %s: done", d.topic, d.id)
+        return None
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, job: _Job, d: Delivery) -> AsyncIterator[None]:
+        """Wait for those of the same key that came before."""
+        if job.one_per is None:
+            yield
+            return
+        lock = self._locks.setdefault(job.one_per(d), asyncio.Lock())
+        async with lock:
+            yield
+
+    @contextlib.contextmanager
+    def _on_signals(self) -> Iterator[None]:
+        """The first signal stops; a second one does what it does without us."""
+        loop = asyncio.get_running_loop()
+        caught: list[signal.Signals] = []
+
+        def let_go() -> None:
+            while caught:
+                loop.remove_signal_handler(caught.pop())
+
+        def stop() -> None:
+            let_go()
+            self.stop()
+
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not there, or a thread
+            for each in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(each, stop)
+                caught.append(each)
+        try:
+            yield
+        finally:
+            let_go()
+
+
+async def _hold(d: Delivery) -> None:
+    """Extend the lease at each third of it."""
+    lease = d.ack_timeout
+    while lease is not None:
+        await asyncio.sleep(lease.total_seconds() / 3)
+        try:
+            is_ours = await d.extend(lease)
+        except Refused as error:
+            _log.warning("%s %s: not extended: %s", d.topic, d.id, error)
+            return
+        if not is_ours:
+            _log.warning("%s %s: not ours any more, another may have it", d.topic, d.id)
+            return
+
+
+@contextlib.asynccontextmanager
+async def _limited(timeout_s: float | None) -> AsyncIterator[None]:
+    """Raises TimeoutError that says of what."""
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"not done within {timeout_s:g} s") from None
+        raise
+
+
+async def _in_thread(handler: Handler, d: Delivery, threads: asyncio.Semaphore) -> Awaitable[object]:
+    """Begin it in a thread of its own; what to wait for. Who gives up waiting leaves the thread running.
+
+    A daemon, so that one that hangs does not keep the process.
+    """
+    await threads.acquire()
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[object] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def ended(_: asyncio.Future[object]) -> None:
+        threads.release()
+        done.exception()  # seen, also if nobody waits any more
+
+    def work() -> None:
+        tell: Callable[[], None]
+        try:
+            result = context.run(handler, d)
+        except BaseException as error:
+            raised = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+            tell = partial(done.set_exception, raised)
+        else:
+            tell = partial(done.set_result, result)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell)
+
+    done.add_done_callback(ended)
+    threading.Thread(target=work, name=f"fasti-{d.topic}", daemon=True).start()
+    return asyncio.shield(done)

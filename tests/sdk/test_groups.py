@@ -1,0 +1,161 @@
+"""Groups on the real server: made ahead, kept with nobody there, paused, set back; nack and extend."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import fasti
+from fasti.testing import FastiServer, until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastiServer]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with FastiServer([sys.executable, "-m", "server"], tmp_path) as made:
+        yield made
+
+
+async def texts(s: fasti.Subscription, count: int) -> list[str]:
+    got: list[str] = []
+    async with asyncio.timeout(30):
+        while len(got) < count:
+            d = await anext(s)
+            got.append(d.text())
+            assert await d.ack()
+    return got
+
+
+async def test_a_group_made_ahead_misses_nothing_and_can_be_stopped_and_set_back(server: FastiServer) -> None:
+    async with server.client() as c:
+        made = await c.groups.put(
+            "workers",
+            "jobs/#",
+            expiry=timedelta(days=2),
+            ack_timeout=30,
+            max_attempts=3,
+            backoff=["1s", timedelta(minutes=1)],
+            rate=1_000,
+        )
+        assert (made.name, made.filter, made.state, made.members) == ("workers", "jobs/#", "active", ())
+        await c.messages.schedule("jobs/1", "1")
+        await server.restart()
+        async with c.subscribe("jobs/#", group="workers") as s:
+            assert await texts(s, 1) == ["1"], "it was there before its first member"
+            (group,) = await c.groups.get("workers")
+            assert len(group.members) == 1
+        assert [g.state for g in await c.groups.pause("workers")] == ["paused"]
+        await c.messages.schedule("jobs/1", "2")
+        async with c.subscribe("jobs/#", group="workers") as s:
+            waiting = asyncio.ensure_future(texts(s, 1))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            (group,) = await c.groups.get("workers")
+            assert (group.state, group.lag_messages) == ("paused", 1)
+            assert [g.state for g in await c.groups.resume("workers", "jobs/#")] == ["active"]
+            assert await waiting == ["2"]
+            await c.groups.replay("workers", timedelta(hours=1))
+            assert await texts(s, 2) == ["1", "2"]
+        await c.groups.delete("workers", "jobs/#")
+        with pytest.raises(fasti.NotFound):
+            await c.groups.get("workers")
+        with pytest.raises(fasti.Refused):
+            await c.groups.put("workers", "jobs/#", ack_timeout="9d")
+        with pytest.raises(TypeError, match="'expire'"):
+            await c.groups.put("workers", "jobs/#", expire=5)  # type: ignore[call-arg]
+
+
+async def test_a_group_s_place_outlives_its_members_and_they_leave_nothing(server: FastiServer) -> None:
+    async with server.client() as c:
+        async with c.subscribe("jobs/#", group="workers", expiry=timedelta(hours=3)) as s:
+            await c.messages.schedule("jobs/1", "1")
+            assert await texts(s, 1) == ["1"]
+        assert [s.client_id async for s in c.sessions.list() if not s.is_group] == []
+        for n in range(3):
+            await c.messages.schedule("jobs/1", f"while away {n}", delay=60)
+        await server.restart(down_for=timedelta(minutes=2))
+        async with c.subscribe("jobs/#", group="workers") as s:
+            assert await texts(s, 3) == [f"while away {n}" for n in range(3)], "all workers were restarted"
+        await server.advance(hours=4)
+
+        async def is_forgotten() -> bool:
+            return not [g async for g in c.groups.list()]
+
+        await until(is_forgotten)
+
+
+async def test_a_nacked_message_comes_again_to_its_group_alone(server: FastiServer) -> None:
+    async with (
+        server.client() as c,
+        c.subscribe("jobs/#", group="workers", max_attempts=2) as s,
+        c.subscribe("jobs/#", session="audit") as audit,
+    ):
+        m = await c.messages.schedule("jobs/1", "x")
+        assert (await anext(audit)).id == m.id
+        d = await anext(s)
+        assert await d.nack(timedelta(minutes=5), "no paper")
+        again = asyncio.ensure_future(anext(s))
+        await server.advance(minutes=4)
+        await asyncio.sleep(0.1)
+        assert not again.done()
+        await server.advance(minutes=1)
+        d = await again
+        assert (d.id, d.attempt) == (m.id, 2)
+        assert await d.nack(reason="no paper at all")
+
+        async def is_dead() -> bool:
+            return bool(await c.dead.get(m.id))
+
+        await until(is_dead)
+        (letter,) = await c.dead.get(m.id)
+        assert (letter.group, letter.attempts, letter.reason) == ("workers", 2, "no paper at all")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await anext(audit)
+
+
+async def test_a_lease_is_extended_or_over(server: FastiServer) -> None:
+    """Leases run on real time; the retry is on the timeline."""
+    async with (
+        server.client() as c,
+        c.subscribe("jobs/#", group="workers", ack_timeout=0.4) as one,
+    ):
+
+        async def has_come_back() -> bool:
+            (told,) = (await m.refresh()).raw["deliveries"]
+            return bool(told["state"] != "in_flight")
+
+        m = await c.messages.schedule("jobs/1", "x")
+        d = await anext(one)
+        assert d.ack_timeout == timedelta(seconds=0.4)
+        assert await d.extend(timedelta(minutes=2))
+        await asyncio.sleep(1)
+        assert not await has_come_back()
+        assert await d.extend(0.1)
+        await until(has_come_back)
+        again = asyncio.ensure_future(anext(one))
+        await server.advance(seconds=2)
+        later = await again
+        assert (later.text(), later.attempt) == ("x", 2)
+        assert not await d.extend(30), "it is not ours any more"
+        assert await d.ack(), "and yet it is done"
+        assert await later.ack()
+        assert [x async for x in c.dead.list()] == []
+        await c.messages.schedule("jobs/1", "y")
+        d = await anext(one)
+        with pytest.raises(fasti.Refused, match="extend"):
+            await d.extend("13h")
+
+
+async def test_terms_beyond_the_bounds_are_refused_by_name(server: FastiServer) -> None:
+    async with server.client() as c:
+        with pytest.raises(fasti.Refused, match="ack-timeout") as refused:
+            await anext(c.subscribe("jobs/#", group="workers", ack_timeout=timedelta(days=9)))
+        assert refused.value.reason_code == 0x83

@@ -1,0 +1,364 @@
+"""`fasti.Worker` on the real server: success, failure, slow jobs, keys, a graceful stop, a killed process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import fasti
+from fasti.testing import FastiServer
+from fasti.testing import until as wait_until
+from tests.sdk.conftest import free_port, until
+from tests.sdk.test_cli import fasti_cli, no_profiles
+
+__all__ = ["no_profiles"]
+ROOT = Path(__file__).parents[2]
+GROUP = "$share/workers/jobs/#"
+
+
+@pytest.fixture
+def settings() -> dict[str, object]:
+    return {}
+
+
+@pytest.fixture
+def server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> Iterator[FastiServer]:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'sdk'}")
+    with FastiServer([sys.executable, "-m", "server"], tmp_path, settings) as made:
+        yield made
+
+
+@asynccontextmanager
+async def working(worker: fasti.Worker, c: fasti.Client) -> AsyncIterator[asyncio.Task[None]]:
+    """It runs, and has its place in the group."""
+    task = asyncio.create_task(worker.run(c, signals=False))
+    async with asyncio.timeout(60):
+        while not task.done() and not [s async for s in c.sessions.list() if s.is_group and s.connected]:
+            await asyncio.sleep(0.01)
+    try:
+        yield task
+    finally:
+        worker.stop()
+        async with asyncio.timeout(60):
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def in_flight(c: fasti.Client) -> int:
+    return int((await c.sessions.get(GROUP)).raw["in_flight"])
+
+
+async def dead(c: fasti.Client) -> list[tuple[str, int, str]]:
+    return [(d.payload, d.attempts, d.reason) async for d in c.dead.list()]
+
+
+async def test_what_returns_is_done_and_what_raises_comes_again(
+    server: FastiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[tuple[str, int]] = []
+    worker = fasti.Worker(group="workers")
+
+    @worker.on("jobs/#", retry={"max_attempts": 3, "backoff": ["10s", "1m"]})
+    async def handle(job: fasti.Delivery) -> None:
+        tries.append((job.text(), job.attempt))
+        if job.text() == "bad":
+            raise LookupError("no such order")
+        if job.text() == "later" and job.attempt == 1:
+            raise fasti.RetryIn(timedelta(hours=1))
+
+    async with server.client() as c, working(worker, c):
+        for text in ("good", "bad", "later"):
+            await c.messages.schedule("jobs/1", text)
+
+        def told() -> int:
+            return worker.figures.done + worker.figures.failed
+
+        await until(lambda: told() == 3)
+        for step_s, count in ((13, 4), (73, 5)):
+            await server.advance(seconds=step_s)
+            await until(lambda count=count: told() == count)  # type: ignore[misc]
+        assert tries[-2:] == [("bad", 2), ("bad", 3)]
+        async with asyncio.timeout(60):
+            while not await dead(c):
+                await asyncio.sleep(0.01)
+        assert await dead(c) == [("bad", 3, "LookupError: no such order")]
+        await server.advance(hours=1)
+        await until(lambda: tries[-1] == ("later", 2))
+        await until(lambda: worker.figures.done == 2)
+        assert await in_flight(c) == 0
+    figures = worker.figures
+    assert (figures.done, figures.failed, figures.again, figures.in_hand) == (2, 4, 3, 0)
+    failures = [r for r in caplog.records if r.name == "fasti.worker" and r.levelno == logging.WARNING]
+    assert len(failures) == 3
+    assert "jobs/1" in failures[0].getMessage()
+
+
+async def test_no_way_to_fail_ends_the_worker(server: FastiServer) -> None:
+    ways: dict[str, BaseException] = {
+        "exit": SystemExit(3),
+        "cancelled": asyncio.CancelledError(),
+        "odd": ValueError("two\nlines, \0 and \x01 " + "é" * 300),
+        "stop": StopIteration(),
+    }
+    worker = fasti.Worker(group="workers")
+    once: fasti.options.RetryOptions = {"max_attempts": 1}
+
+    @worker.on("jobs/async/+", retry=once)
+    async def handle(job: fasti.Delivery) -> None:
+        raise ways[job.text()]
+
+    @worker.on("jobs/thread/+", retry=once)
+    def plain(job: fasti.Delivery) -> None:
+        raise ways[job.text()]
+
+    async with server.client() as c, working(worker, c):
+        for way in ways:
+            await c.messages.schedule(f"jobs/async/{way}", way)
+            await c.messages.schedule(f"jobs/thread/{way}", way)
+        await until(lambda: worker.figures.failed == 8)
+
+        async def are_dead() -> bool:
+            return len(await dead(c)) == 8
+
+        await wait_until(are_dead)
+        assert worker.figures.in_hand == 0
+
+
+async def test_what_takes_too_long_is_given_up_and_comes_again(server: FastiServer) -> None:
+    seen: list[tuple[str, int]] = []
+    running = threading.Event()
+    worker = fasti.Worker(group="workers", concurrency=1)
+
+    @worker.on("jobs/async", timeout=0.05, retry={"max_attempts": 1})
+    async def stuck(job: fasti.Delivery) -> None:
+        await asyncio.sleep(3_600)
+
+    @worker.on("jobs/thread", timeout=0.05, retry={"backoff": ["1s"]})
+    def slow(job: fasti.Delivery) -> None:
+        seen.append((threading.current_thread().name, job.attempt))
+        if job.attempt == 1:
+            running.wait(60)
+
+    async with server.client() as c, working(worker, c):
+        await c.messages.schedule("jobs/async", "x")
+        async with asyncio.timeout(60):
+            while not await dead(c):
+                await asyncio.sleep(0.01)
+        assert await dead(c) == [("x", 1, "TimeoutError: not done within 0.05 s")]
+        await c.messages.schedule("jobs/thread", "y")
+        await until(lambda: worker.figures.failed == 2)
+        await server.advance(seconds=2)
+        await until(lambda: worker.figures.in_hand == 1)
+        await asyncio.sleep(0.1)
+        assert len(seen) == 1, "the only thread is not free yet"
+        running.set()
+        await until(lambda: worker.figures.done == 1)
+        assert seen == [("fasti-jobs/thread", 1), ("fasti-jobs/thread", 2)]
+
+
+async def test_a_job_ten_times_slower_than_its_lease_is_done_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the system's clock: the lease is real."""
+    from tests.sdk.test_against_server import Server
+
+    started: list[int] = []
+    lease = timedelta(seconds=0.3)
+    worker = fasti.Worker(group="workers", lease=lease)
+
+    @worker.on("jobs/#", retry={"max_attempts": 1})
+    async def handle(job: fasti.Delivery) -> None:
+        started.append(job.attempt)
+        await asyncio.sleep(10 * lease.total_seconds())
+
+    made = Server(tmp_path / "data")
+    await asyncio.to_thread(made.start)
+    try:
+        async with fasti.Client(made.url) as c, working(worker, c):
+            await c.messages.schedule("jobs/1", "slow")
+            await until(lambda: worker.figures.done == 1)
+            assert started == [1]
+            assert await dead(c) == []
+            assert await in_flight(c) == 0
+    finally:
+        await asyncio.to_thread(made.stop)
+
+
+async def test_one_message_of_a_key_at_a_time(server: FastiServer) -> None:
+    now: dict[str, int] = {}
+    most: dict[str, int] = {}
+    done: list[str] = []
+    worker = fasti.Worker(group="workers", concurrency=20)
+
+    @worker.on("jobs/+", one_per=lambda job: job.topic)
+    async def handle(job: fasti.Delivery) -> None:
+        for what in (job.topic, "all"):
+            now[what] = now.get(what, 0) + 1
+            most[what] = max(most.get(what, 0), now[what])
+        await asyncio.sleep(0.005)
+        for what in (job.topic, "all"):
+            now[what] -= 1
+        done.append(job.text())
+
+    async with server.client() as c, working(worker, c):
+        await asyncio.gather(*(c.messages.schedule(f"jobs/{n % 2}", str(n)) for n in range(20)))
+        await until(lambda: worker.figures.done == 20)
+    assert most == {"jobs/0": 1, "jobs/1": 1, "all": 2}
+    assert [n for n in done if int(n) % 2] == [str(n) for n in range(1, 20, 2)], "in order"
+    assert len(worker._locks) == 0, "nothing is kept of a key that nobody has"
+
+
+async def test_a_graceful_stop_ends_what_runs_and_gives_back_the_rest(server: FastiServer) -> None:
+    go_on = asyncio.Event()
+    cancelled: list[str] = []
+    worker = fasti.Worker(group="workers", concurrency=2, grace=0.2)
+
+    @worker.on("jobs/#")
+    async def handle(job: fasti.Delivery) -> None:
+        try:
+            await (go_on.wait() if job.text() == "quick" else asyncio.sleep(3_600))
+        except asyncio.CancelledError:
+            cancelled.append(job.text())
+            raise
+
+    async with server.client() as c:
+        async with c.subscribe("jobs/#", group="workers", max_in_flight=1) as other:
+            async with working(worker, c) as task:
+                for text in ("0", "quick", "1", "2", "3"):
+                    await c.messages.schedule("jobs/1", text)
+                await until(lambda: worker.figures.in_hand == 2)
+                worker.stop()
+                go_on.set()
+                async with asyncio.timeout(60):
+                    await task
+            rest: list[str] = []
+            async with asyncio.timeout(60):
+                while len(rest) < 5 - worker.figures.done:
+                    d = await anext(other)
+                    rest.append(d.text())
+                    assert await d.ack()
+        assert len(cancelled) == worker.figures.failed
+        assert worker.figures.done + len(rest) == 5
+        assert sorted(set(rest)) == sorted(rest), "each once, at once"
+        assert set(cancelled) <= set(rest)
+        assert await dead(c) == []
+
+
+async def test_a_worker_without_handlers_or_a_server_says_so() -> None:
+    worker = fasti.Worker()
+    with pytest.raises(ValueError, match="no handler"):
+        await worker.run()
+    with pytest.raises(fasti.BadArgument, match="concurrency"):
+        fasti.Worker(concurrency=0)
+    with pytest.raises(fasti.BadArgument, match="max_attempts"):
+        worker.on("a", retry={"max_attempts": -1})
+    with pytest.raises(fasti.BadArgument, match=r"^delay .*negative"):
+        fasti.RetryIn(-5)
+    with pytest.raises(fasti.BadArgument, match=r"^delay .*timedelta"):
+        fasti.RetryIn("5m")  # type: ignore[arg-type]
+    with pytest.raises(fasti.BadArgument, match=r"^timeout "):
+        worker.on("a", timeout=-1)
+    worker.on("a")(lambda job: None)
+    async with fasti.Client("http://127.0.0.1:9", retry=fasti.Retry(attempts=1)) as c:
+        with pytest.raises(fasti.Unreachable):
+            await worker.run(c)
+
+
+WORKER = """
+import asyncio
+import fasti
+
+worker = fasti.Worker(group="workers", concurrency=4, grace=5)
+
+
+@worker.on("jobs/#", retry={"backoff": ["0.1s"]})
+async def handle(job):
+    await asyncio.sleep(0.01)
+    print("job", job.text(), flush=True)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.py").write_text(WORKER)
+    return tmp_path
+
+
+def start_work(server: FastiServer, folder: Path, out: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "FASTI_URL": server.url, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'sdk'}"}
+    with out.open("wb") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fasti.cli", "work", "tasks:worker", "--concurrency", "3"],
+            cwd=folder,
+            env=environment,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def test_three_processes_of_which_one_is_killed_lose_nothing(server: FastiServer, module: Path) -> None:
+    outs = [module / f"out{n}" for n in range(3)]
+    children = [start_work(server, module, out) for out in outs]
+    try:
+        with server.sync_client() as c:
+            deadline = time.monotonic() + 60
+            while True:
+                groups = [s for s in c.sessions.list() if s.is_group]
+                if groups and len(groups[0].members) == 3:
+                    break
+                assert time.monotonic() < deadline, [out.read_text() for out in outs]
+                time.sleep(0.02)
+            c.messages.schedule_many(fasti.NewMessage(topic="jobs/1", payload=str(n)) for n in range(300))
+            while "job" not in outs[0].read_text():
+                time.sleep(0.005)
+            children[0].kill()
+            children[0].wait()
+            jobs = {str(n) for n in range(300)}
+            while True:
+                server.advance_sync(
+                    seconds=1
+                )  # a lost connection is a try: what it had waits for its back-off
+                done = {
+                    line[4:] for out in outs for line in out.read_text().splitlines() if line[:4] == "job "
+                }
+                if done == jobs:
+                    break
+                assert time.monotonic() < deadline, jobs - done
+                time.sleep(0.05)
+            assert [d.id for d in c.dead.list()] == []
+        for child in children[1:]:
+            child.send_signal(signal.SIGTERM)
+        assert [child.wait(30) for child in children[1:]] == [0, 0]
+        assert "stopped: done" in outs[1].read_text()
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+
+
+async def test_the_command_says_what_is_wrong(
+    module: Path, monkeypatch: pytest.MonkeyPatch, no_profiles: None
+) -> None:
+    monkeypatch.chdir(module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (module / "other_tasks.py").write_text("import fasti\nworker = 5\nidle = fasti.Worker()\n")
+    for name in ("no_such_module:worker", "other_tasks:no_such", "other_tasks", "other_tasks:idle"):
+        code, _, said = await fasti_cli("work", name)
+        assert code == 2, said
+    assert "no handler" in said
+    code, _, said = await fasti_cli("work", "tasks:worker", "--url", f"http://127.0.0.1:{free_port()}")
+    assert code == 3, said
