@@ -27,7 +27,7 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.record import REASON_BYTES_MAX
 from shards.state import DISPATCHED
-from timeline.filters import SHARE_PREFIX, TopicError, parse_share
+from timeline.filters import TopicError, parse_share
 
 from ...config import Config
 from ...delivery.broker import Broker, TooManyGroups, UnknownGroup
@@ -216,13 +216,10 @@ class LeaseRoutes:
         """The groups that are asked, each time another one first. Raises Problem, FieldError."""
         if topic_filter is not None:
             return (await self._opened(name, topic_filter, rights),)
-        prefix = f"{SHARE_PREFIX}{name}/"
         texts = [
             group.text
-            for group in self._broker.groups
-            if group.text.startswith(prefix)
-            and owns(rights, group.owners)
-            and _may_lease(rights, group.text.removeprefix(prefix))
+            for group in self._broker.groups.of_name(name)
+            if owns(rights, group.owners) and _may_lease(rights, parse_share(group.text)[1])
         ]
         if not texts:
             raise Problem("not-found", f"there is no group {name[:128]!r}; `filter` makes one")
