@@ -19,7 +19,7 @@ is. A call whose client has gone, or whose key may not subscribe to the filter a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -34,7 +34,7 @@ from ..delivery.shared import Group
 from ..delivery.subscriber import Rights, Subscriber
 from ..delivery.undone import Nacked
 from ..writer import Busy
-from .call import Answer, Call, Given, Leased, Wish
+from .call import Answer, Call, Leased, Wish
 from .lease_id import LeaseId
 from .seat import Seat
 
@@ -210,7 +210,8 @@ class Pull:
 
     def _took(self, call: Call, size: int) -> None:
         self.held_bytes += size
-        self._begun.setdefault(call, self._clock.mono())
+        if call not in self._begun:
+            self._begun[call] = self._clock.mono()
         if call.is_full:
             for seat in self._waiting[call]:
                 seat.leave(call)
@@ -243,8 +244,9 @@ class Pull:
         if not call.given:
             call.answered(())
             return
-        leased = [self._leased(given, call.wish.lease_ms) for given in call.given]
-        groups = {group for one in leased if (group := self._broker.groups.get(one.given.text)) is not None}
+        found = {given.text: self._broker.groups.get(given.text) for given in call.given}
+        groups = {group for group in found.values() if group is not None}
+        leased = self._leased(call, found)
         is_failed = False
         open_groups = len(groups)
 
@@ -267,18 +269,17 @@ class Pull:
         for group in groups:
             self._broker.store(group, stored)
 
-    def _leased(self, given: Given, lease_ms: int | None) -> Leased:
-        """The lease of it begins."""
-        if lease_ms is None:
-            group = self._broker.groups.get(given.text)
-            lease_ms = (
-                LEASE_MS
-                if group is None or not group.in_force.ack_timeout_ms
-                else group.in_force.ack_timeout_ms
-            )
-        if given.packet_id:
-            self._broker.lease(given.member, given.packet_id, lease_ms)
-        return Leased(given, self._clock.wall_ms() + lease_ms)
+    def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
+        """The leases of what it has been given begin."""
+        now_ms, lease = self._clock.wall_ms(), self._broker.lease
+        terms = {text: call.wish.lease_ms or _term_ms(group) for text, group in groups.items()}
+        leased = []
+        for given in call.given:
+            lease_ms = terms[given.text]
+            if given.packet_id:
+                lease(given.member, given.packet_id, lease_ms)
+            leased.append(Leased(given, now_ms + lease_ms))
+        return leased
 
     def _look(self, now_s: float) -> None:
         """End calls that nobody waits for any more, or that may not; dismiss seats that stay empty."""
@@ -312,6 +313,7 @@ class Pull:
         Raises Busy, before anything is done: too many acks wait that have come late.
         """
         settling, touched = _Settling(done), set()
+        held: dict[Subscriber, list[int]] = {}
         named = [(lease, self._flight(lease)) for lease in leases]
         if sum(found is None for _, found in named) > self._broker.late_room:
             raise Busy("too many acks wait of what is not leased any more")
@@ -320,7 +322,7 @@ class Pull:
             if group is None:
                 settling.settled.gone.append(lease)
             elif found is not None:
-                self._broker.ack(*found)
+                held.setdefault(found[0], []).append(found[1])
                 touched.add(group)
                 settling.settled.done += 1
             elif not lease.packet_id:
@@ -329,6 +331,8 @@ class Pull:
                 settling.left += 1
                 told = partial(settling.finished, lease)
                 self._broker.ack_late(lease.text, lease.position, lease.shard, told)
+        for member, packet_ids in held.items():
+            self._broker.ack_all(member, packet_ids)
         for group in touched:
             settling.left += 1
             self._broker.store(group, settling.stored)
@@ -365,6 +369,11 @@ class Pull:
             if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
                 return seat.member, lease.packet_id
         return None
+
+
+def _term_ms(group: Group | None) -> int:
+    """How long a lease of it lasts for who does not say."""
+    return LEASE_MS if group is None else group.in_force.ack_timeout_ms or LEASE_MS
 
 
 def _whose(name: str, rights: Rights | None) -> tuple[str, ...]:
