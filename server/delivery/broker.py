@@ -58,6 +58,8 @@ HOLD_BYTES = 16 << 20
 """From so much that waits on no publisher is read: what is sent now comes some 30 ms later."""
 
 
+GIVEN_BACK = "given back"
+"""Why something comes again that had no room to wait for the next member."""
 END_MEMBERS = 500
 """Members that a group is taken from in one step when it is ended."""
 
@@ -164,7 +166,8 @@ class Broker:
 
     def restore(self) -> None:
         """At start: members of groups, and the wills of those who were connected when the server died."""
-        self.groups.restore()
+        for group, flight in self.groups.restore():
+            self.undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
         for subscriber in list(self.sessions):
             if subscriber.will is not None:
                 self.wills.publish(subscriber, at_once=False)
@@ -434,7 +437,10 @@ class Broker:
         subscriber.session.fall_behind(self.horizon)
         subscriber.is_entangled = bool(subscriber.groups)
         for group, flight in self.groups.part(subscriber, is_clean=is_clean):
-            self.undone.fail(group, flight, "connection lost")
+            if is_clean:
+                self.undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
+            else:
+                self.undone.fail(group, flight, "connection lost")
 
     # -- subscriptions
 
@@ -758,7 +764,9 @@ class Broker:
         time."""
         flight = member.session.flights.get(packet_id)
         if flight is not None and flight.loan is not None:
-            self.groups.put_back(member, flight)
+            held = self.groups.put_back(member, flight)
+            if held is not None:
+                self.undone.fail(*held, GIVEN_BACK, delay_ms=0)
 
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""

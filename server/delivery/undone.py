@@ -202,6 +202,7 @@ class Undone:
             told(Nacked.GONE)
             return
         flight.fate = FAILED
+        self._groups.returned.failing += holder.is_group
         holder.session.resends.discard(flight.packet_id)
         whose = addressee or holder
         self._waiting.append(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt))
@@ -270,6 +271,7 @@ class Undone:
         self._under_way -= 1
         holder, flight = failure.holder, failure.flight
         if isinstance(answer, Nacked):
+            self._groups.returned.failing -= holder.is_group
             if flight.fate == SETTLED:
                 self._end(failure, answer)
             failure.told(answer)

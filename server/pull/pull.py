@@ -15,7 +15,8 @@ not in flight under its packet id is found by its position (server/delivery/late
 
 Bounds: `limits.waiting_pulls` calls wait in all, of one name and of one key as many as they leave free for
 others; what has been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it
-is. A call whose client has gone, or whose key may not subscribe to the filter any more, waits no longer.
+is. So it does when `limits.leases` are out, or of one key and group as many as that leaves free for others. A
+call whose client has gone, or whose key may not subscribe to the filter any more, waits no longer.
 """
 
 from collections import Counter
@@ -79,6 +80,11 @@ class Pull:
         self._clock = clock
         self._waiting_max = config.limits.waiting_pulls
         self._max_bytes = config.http.buffered_bytes
+        self._most = config.limits.leases
+        self._out = 0
+        """Leases there are at most: those of the last look, and what has been given since."""
+        self._is_missed = False
+        """A seat was given nothing more because of that."""
         self._wake = wake
         self._seats: dict[str, dict[Rights | None, Seat]] = {}
         """By the group's text, one for each key. None is empty."""
@@ -141,7 +147,7 @@ class Pull:
 
     def release(self, call: Call) -> None:
         """The answer is made: it counts as held no more."""
-        was_full = not self._has_room()
+        was_full = self.held_bytes >= self._max_bytes
         self.held_bytes -= call.bytes
         call.bytes = 0
         call.given = []
@@ -205,10 +211,15 @@ class Pull:
             del self._seats[seat.text]
         self._broker.dismiss(seat.member, is_clean=True)
 
-    def _has_room(self) -> bool:
+    def _has_room(self, own: int) -> bool:
+        """Whether a seat that has leased so many may be given one more."""
+        if own + self._out >= self._most:
+            self._is_missed = True
+            return False
         return self.held_bytes < self._max_bytes
 
     def _took(self, call: Call, size: int) -> None:
+        self._out += 1
         self.held_bytes += size
         if call not in self._begun:
             self._begun[call] = self._clock.mono()
@@ -297,6 +308,10 @@ class Pull:
                 seat.idle_s = now_s
             elif now_s - seat.idle_s >= IDLE_S:
                 self._dismiss(seat)
+        self._out = sum(len(seat.member.session.flights) for seat in every)
+        if self._is_missed:
+            self._is_missed = False
+            self._wake_seats()
 
     def _is_open(self, seat: Seat) -> bool:
         """Whether something may come to it."""

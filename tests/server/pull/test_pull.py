@@ -408,3 +408,45 @@ def test_one_that_is_not_stored_is_done_with_when_it_is_given() -> None:
     (one,) = asked.leased
     assert one.given.message.record.payload == b"0"
     assert _in_flight(rig) == 0
+
+
+def test_a_group_has_as_many_leases_as_it_leaves_for_others() -> None:
+    rig, puller = _rig(30, leases=20)
+    assert len(puller.lease(30)) == 10
+    assert puller.lease(30) == []
+    waiting = puller.ask(30, wait_ms=20_000)
+    rig.pass_ms(500)
+    assert waiting.answer is None
+    other = Puller(rig, "$share/other/t")
+    rig.core.broker.submit(
+        lambda commit: rig.core.broker.open_group(commit, other.texts[0]), lambda durable: None
+    )
+    rig.pump()
+    _send(rig, *(str(n) for n in range(30)))
+    assert len(other.lease(30)) == 5
+
+
+def test_who_waits_because_of_leases_is_given_more_when_some_are_acked() -> None:
+    rig, puller = _rig(30, leases=20)
+    leases = puller.lease(30)
+    waiting = puller.ask(30, wait_ms=20_000)
+    puller.ack(leases[:4])
+    rig.pass_ms(1_000)
+    assert waiting.payloads[0] == "10"
+
+
+def test_what_nobody_was_sent_and_has_no_room_to_wait_comes_again_from_disk() -> None:
+    rig, puller = _rig(10, returned=4)
+    rig.is_held = True
+    asked = puller.ask(10)
+    asked.is_gone = True
+    rig.is_held = False
+    rig.pump()
+    assert asked.answer == ()
+    assert rig.core.groups.returned.waiting == 4
+    assert _in_flight(rig) == 4
+    rig.pass_ms(100)
+    again = puller.ask(10, wait_ms=1_000)
+    rig.pass_ms(1_000)
+    assert sorted(again.payloads) == [str(n) for n in range(10)]
+    assert {one.given.attempt for one in again.leased} <= {1}
