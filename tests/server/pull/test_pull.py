@@ -450,3 +450,15 @@ def test_what_nobody_was_sent_and_has_no_room_to_wait_comes_again_from_disk() ->
     rig.pass_ms(1_000)
     assert sorted(again.payloads) == [str(n) for n in range(10)]
     assert {one.given.attempt for one in again.leased} <= {1}
+
+
+def test_leases_of_ever_another_time_end_when_they_are_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many times they lie together, and none ends before its own."""
+    monkeypatch.setattr("server.delivery.leases.QUEUES_MAX", 2)
+    rig, puller = _rig(5)
+    times = [5_000, 3_000, 4_000, 1_000, 3_000]
+    for lease_ms in times:
+        assert len(puller.lease(1, lease_ms=lease_ms)) == 1
+    for passed_ms in range(500, 6_000, 500):
+        rig.pass_ms(500)
+        assert _in_flight(rig) == sum(lease_ms > passed_ms for lease_ms in times), passed_ms
