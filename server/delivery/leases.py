@@ -10,11 +10,13 @@ before that. Whoever asks for ever another time makes no queue for each: beyond 
     others  ends at 9.4 s · 31.0 s · 86.2 s ...    in the order of their ends
 
 Never early: a lease counts monotonic time from when it was given. It may lapse later by as much as
-lies between two looks.
+lies between two looks. When more have lapsed than one look takes, those that ended first are first, whatever
+their length: a group with short ones that lapse on and on keeps nobody else's from coming back.
 """
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from heapq import merge
+from itertools import islice
 
 from sortedcontainers import SortedDict
 
@@ -76,7 +78,8 @@ class Leases:
     def take_lapsed(self, limit: int) -> list[Lease]:
         """Those whose time is over, which are none any more; `limit` at most, the next look finds others."""
         now_s = self._clock.mono()
-        lapsed = list(islice(chain(self._others_lapsed(now_s), self._queued_lapsed(now_s)), limit))
+        queued = (_lapsed(queue, now_s) for queue in self._queues.values() if _is_over(queue, now_s))
+        lapsed = list(islice(merge(self._others_lapsed(now_s), *queued, key=_until_s), limit))
         for _, _, lent in lapsed:
             assert lent.loan is not None, "a lease is a loan"
             self.end(lent.loan)
@@ -88,10 +91,20 @@ class Leases:
                 return
             yield lease
 
-    def _queued_lapsed(self, now_s: float) -> Iterator[Lease]:
-        for queue in self._queues.values():
-            for lease in queue.values():
-                loan = lease[2].loan
-                if loan is not None and loan.until_s > now_s:
-                    break
-                yield lease
+
+def _until_s(lease: Lease) -> float:
+    loan = lease[2].loan
+    assert loan is not None, "a lease is a loan"
+    return loan.until_s
+
+
+def _is_over(queue: dict[int, Lease], now_s: float) -> bool:
+    """Whether the first of a queue has lapsed."""
+    return _until_s(next(iter(queue.values()))) <= now_s
+
+
+def _lapsed(queue: dict[int, Lease], now_s: float) -> Iterator[Lease]:
+    for lease in queue.values():
+        if _until_s(lease) > now_s:
+            return
+        yield lease
