@@ -622,6 +622,16 @@ class Broker:
             self.groups.read_on(subscriber)
         return True
 
+    def ack_all(self, member: Subscriber, packet_ids: Iterable[int]) -> None:
+        """A part of the server has done what it has in flight under these ids: `ack` of each, and then one
+        look for what there is room for now."""
+        flights = member.session.flights
+        for packet_id in packet_ids:
+            flight = flights.get(packet_id)
+            if flight is not None:
+                self._end(member, flight)
+        self.groups.read_on(member)
+
     def nack(
         self,
         subscriber: Subscriber,
@@ -661,6 +671,11 @@ class Broker:
         else:
             self.undone.fail(*held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt)
         return True
+
+    @property
+    def late_room(self) -> int:
+        """How many more late acks may wait: of those beyond, the messages come again."""
+        return self._late.room
 
     def ack_late(self, text: str, place: Position, shard: int, done: Callable[[bool | None], None]) -> None:
         """A group's message is done, of the row that stood there, whoever has it by now.
@@ -755,14 +770,18 @@ class Broker:
 
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""
+        self._end(subscriber, flight)
+        if subscriber.groups or not subscriber.session.tailing:
+            self.groups.read_on(subscriber)
+
+    def _end(self, subscriber: Subscriber, flight: Flight) -> None:
+        """It is in flight no more."""
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
         if flight.loan is not None:
             group = self.groups.over(subscriber, flight, is_acked=True)
             if group is not None:
                 self._late.finish(group, flight.position, flight.shard, _drop)
-        if subscriber.groups or not subscriber.session.tailing:
-            self.groups.read_on(subscriber)
 
     # -- publishes
 

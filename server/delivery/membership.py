@@ -56,6 +56,8 @@ class Membership:
         self.returned = Returned(limits.returned)
         """What no member has."""
         self._by_text = by_text
+        self._by_name: dict[str, dict[str, Group]] = {}
+        """Those that clients can name, by what stands between `$share/` and the filter; none is empty."""
         self._filter_bytes = 0
         """Of all groups."""
         self.refused = 0
@@ -71,6 +73,10 @@ class Membership:
 
     def get(self, text: str) -> Group | None:
         return self._by_text.get(text)
+
+    def of_name(self, name: str) -> list[Group]:
+        """Those that share a name, each with another filter."""
+        return list(self._by_name.get(name, {}).values())
 
     def named(self, name: str) -> Subscriber | None:
         """The session or group whose rows have that name, if there is one."""
@@ -246,6 +252,11 @@ class Membership:
         for member in group.members:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
+        if not group.is_endpoint:
+            named = self._by_name[group.name]
+            del named[group.text]
+            if not named:
+                del self._by_name[group.name]
         self._filter_bytes -= len(group.text.encode())
         self._unroute(group)
         self._owed.forget(group)
@@ -380,6 +391,8 @@ class Membership:
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
         self._by_text[text] = group
+        if not group.is_endpoint:
+            self._by_name.setdefault(group.name, {})[text] = group
         self._filter_bytes += len(text.encode())
         self._sessions.leave(group)
         self._cursors.dirty.add(group)

@@ -213,10 +213,8 @@ class GroupRoutes:
         topic_filter = request.query.get("filter")
         found = [
             group
-            for group in self._broker.groups
-            if parse_share(group.text)[0] == name
-            and topic_filter in (None, parse_share(group.text)[1])
-            and _is_own(group, rights)
+            for group in self._broker.groups.of_name(name)
+            if topic_filter in (None, parse_share(group.text)[1]) and _is_own(group, rights)
         ]
         if not found:
             raise Problem("not-found", f"there is no group {name[:128]!r}")

@@ -57,6 +57,21 @@ def changed_row(rig: Rig, row: bytes) -> None:
     asked(rig, lambda commit: commit.row(Table.SESSIONS, KEY, row))
 
 
+def test_those_of_a_name_are_found_by_it() -> None:
+    rig = Rig()
+    texts = [f"$share/{name}" for name in ("a/x", "a/y/#", "ab/x")]
+    for text in texts:
+        asked(rig, lambda commit, text=text: rig.core.broker.open_group(commit, text))  # type: ignore[misc]
+    groups = rig.core.groups
+    assert [group.text for group in groups.of_name("a")] == texts[:2]
+    asked(rig, lambda commit: rig.core.broker.end_group(commit, groups.of_name("a")[0]))
+    rig.restart()
+    groups = rig.core.groups
+    assert [group.text for group in groups.of_name("a")] == texts[1:2]
+    assert [group.text for group in groups.of_name("ab")] == texts[2:]
+    assert groups.of_name("x") == []
+
+
 @pytest.mark.parametrize("how", ["stays", "restart", "crash"])
 def test_what_falls_due_while_all_workers_are_away_is_the_next_ones(how: str) -> None:
     rig = Rig()
