@@ -403,6 +403,20 @@ async def test_what_is_no_name(server: Running, name: str) -> None:
     assert refused.body["errors"][0]["field"] == "name"
 
 
+async def test_its_group_is_shown_among_sessions_and_is_not_to_be_had_as_a_group(
+    server: Running, receiver: Receiver
+) -> None:
+    await put(server, receiver)
+    group = "%24endpoint%2Fbilling"
+    assert (await server.call("GET", "/v1/groups")).body["groups"] == []
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", ":pause"), ("POST", "/messages:lease")):
+        body = {"max": 1} if "lease" in path else None
+        assert (await server.call(method, f"/v1/groups/{group}{path}", body, status=404)).slug == "not-found"
+    assert (await server.call("GET", f"/v1/sessions/{group}")).body["client_id"] == "$endpoint/billing"
+    refused = await server.call("DELETE", f"/v1/sessions/{group}", status=409)
+    assert "/v1/endpoints" in refused.body["detail"]
+
+
 async def test_there_is_none(server: Running) -> None:
     await server.call("GET", "/v1/endpoints/x", status=404)
     await server.call("DELETE", "/v1/endpoints/x", status=404)
