@@ -3,19 +3,23 @@
 Nothing of the environment counts: no proxy, no cookies, no netrc. Redirects are not followed, answers are not
 unpacked, and of a body 64 KiB are read, so that the connection can be used again, within a second: what has
 been answered is known by the status. The timeout is for all of it, from the look-up of the name on. A name is
-looked up in threads of the sender's own, so that one that takes long keeps no other part of the server.
+looked up in a thread of its own, so that one that takes long keeps neither the server nor another name.
 """
 
 import asyncio
 import os
 import socket
 import ssl
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.connector import Connection
+from yarl import URL
 
 from ..config import ConfigError, Webhook
 from .parcel import Parcel
@@ -26,25 +30,34 @@ ANSWER_BYTES = 64 << 10
 DRAIN_S = 1.0
 IDLE_S = 2.0
 """How long a connection waits for the next message: less than any usual server lets it."""
-LOOKUPS = 16
-"""Names that are looked up at a time."""
 DNS_S = 10
 REASON_CHARS = 160
 
+Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+"""As `getaddrinfo` tells it."""
+
 
 class Lookup(AbstractResolver):
-    """Names to addresses, as the system does it, in threads of its own."""
+    """Names to addresses, as the system does it: each in a thread of its own, up to `most` at a time.
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="names")
+    The system gives up by itself, after half a minute or so, and not before. So who bounds posts counts those
+    too whose name is still being looked up (`under_way`); a thread that is left ends with the process.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._room = asyncio.Semaphore(most)
+        self._under_way: dict[asyncio.Future[Sequence[Address]], str] = {}
+
+    def under_way(self, host: str) -> list[asyncio.Future[Sequence[Address]]]:
+        """Look-ups of that name."""
+        return [one for one, looked_up in self._under_way.items() if looked_up == _bare(host)]
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """Raises OSError."""
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
-        )
+        async with self._room:
+            found = await self._look_up(host, port, family)
         return [
             ResolveResult(
                 hostname=host,
@@ -57,8 +70,41 @@ class Lookup(AbstractResolver):
             for kind, _, protocol, _, where in found
         ]
 
+    async def _look_up(self, host: str, port: int, family: socket.AddressFamily) -> Sequence[Address]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[Address]] = loop.create_future()
+        answer.add_done_callback(self._under_way.pop)
+        self._under_way[answer] = _bare(host)
+
+        def told(found: Sequence[Address], error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(found)
+            else:
+                answer.set_exception(error)
+
+        def look() -> None:
+            found: Sequence[Address] = ()
+            failed: Exception | None = None
+            try:
+                found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+            except Exception as error:
+                failed = error
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(told, found, failed)
+
+        threading.Thread(target=look, name="name", daemon=True).start()
+        return await answer
+
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Nobody waits any more."""
+        for answer in list(self._under_way):
+            answer.cancel()
+
+
+def _bare(host: str) -> str:
+    return host.rstrip(".").lower()
 
 
 def trusted(config: Webhook) -> ssl.SSLContext:
@@ -69,10 +115,21 @@ def trusted(config: Webhook) -> ssl.SSLContext:
         raise ConfigError("webhook.tls_ca", f"cannot be used: {error}") from None
 
 
+class _Answer(aiohttp.ClientResponse):
+    """Of a connection that is used again: what was there before the post was sent answers no post."""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        """Raises ServerDisconnectedError."""
+        if connection.protocol is None or connection.protocol.should_close:
+            connection.close()
+            raise aiohttp.ServerDisconnectedError
+        return await super().start(connection)
+
+
 class Sender:
     """Posts for all endpoints, on connections that they share by origin."""
 
-    def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: AbstractResolver) -> None:
+    def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: Lookup) -> None:
         """On a running loop. `authorities`: what certificates are checked with. `lookup` is closed too."""
         self._lookup = lookup
         connector = aiohttp.TCPConnector(
@@ -85,6 +142,7 @@ class Sender:
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
+            response_class=_Answer,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             auto_decompress=False,
@@ -96,6 +154,10 @@ class Sender:
     async def close(self) -> None:
         await self._session.close()
         await self._lookup.close()
+
+    def lookups(self, url: URL) -> list[asyncio.Future[Sequence[Address]]]:
+        """Those of its name that are not over: nobody may wait for them any more."""
+        return self._lookup.under_way(url.raw_host or "")
 
     async def post(self, parcel: Parcel) -> Reply:
         """What came of it."""
