@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -115,22 +116,64 @@ def trusted(config: Webhook) -> ssl.SSLContext:
         raise ConfigError("webhook.tls_ca", f"cannot be used: {error}") from None
 
 
-class _Answer(aiohttp.ClientResponse):
-    """Of a connection that is used again: what was there before the post was sent answers no post."""
+class Resting:
+    """Connections that wait for the next message, `most` of them or so: a thousand origins, a post each,
+    would leave as many. Counted from above: one that the other side has closed counts until its time is over.
+    """
 
-    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
-        """Raises ServerDisconnectedError."""
-        if connection.protocol is None or connection.protocol.should_close:
-            connection.close()
-            raise aiohttp.ServerDisconnectedError
-        return await super().start(connection)
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._since: deque[float] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """No other may."""
+        now = time.monotonic()
+        while self._since and self._since[0] < now - 2 * IDLE_S:  # aiohttp looks each IDLE_S
+            self._since.popleft()
+        return len(self._since) >= self._most
+
+    def add(self) -> None:
+        """One may have begun to."""
+        if not self.is_full:
+            self._since.append(time.monotonic())
+
+    def trace(self) -> aiohttp.TraceConfig:
+        """By which it is told of those that are used again."""
+
+        async def used(*_: object) -> None:
+            if self._since:
+                self._since.popleft()
+
+        made = aiohttp.TraceConfig()
+        made.on_connection_reuseconn.append(used)
+        return made
+
+    def answers(self) -> type[aiohttp.ClientResponse]:
+        """Answers, after which a connection rests only if there is room."""
+
+        class Answer(aiohttp.ClientResponse):
+            async def start(inner, connection: Connection) -> aiohttp.ClientResponse:  # noqa: N805
+                """Raises ServerDisconnectedError if something was there before the post was sent: that
+                answers no post."""
+                protocol = connection.protocol
+                if protocol is None or protocol.should_close:
+                    connection.close()
+                    raise aiohttp.ServerDisconnectedError
+                if self.is_full:
+                    protocol.force_close()
+                return await super().start(connection)
+
+        return Answer
 
 
 class Sender:
     """Posts for all endpoints, on connections that they share by origin."""
 
-    def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: Lookup) -> None:
-        """On a running loop. `authorities`: what certificates are checked with. `lookup` is closed too."""
+    def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: Lookup, most: int) -> None:
+        """On a running loop. `authorities`: what certificates are checked with. `lookup` is closed too.
+        `most`: connections that wait for the next message."""
+        self._resting = Resting(most)
         self._lookup = lookup
         connector = aiohttp.TCPConnector(
             limit=0,
@@ -142,7 +185,8 @@ class Sender:
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
-            response_class=_Answer,
+            response_class=self._resting.answers(),
+            trace_configs=[self._resting.trace()],
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             auto_decompress=False,
@@ -173,6 +217,7 @@ class Sender:
                 status = response.status
                 retry_after = response.headers.get("Retry-After", "")
                 await _drain(response)
+                self._resting.add()
         except TimeoutError:
             fault = f"timed out after {parcel.timeout_s:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -130,8 +130,8 @@ class Webhooks(Rider):
         self._follow()
 
     def _posts(self, authorities: ssl.SSLContext, most: int) -> Posts:
-        """`most`: posts under way at a time, so of no more names."""
-        return Posts(Sender(self._config, authorities, Lookup(most)), self._real)
+        """`most`: posts under way at a time; so many names are looked up, and so many connections rest."""
+        return Posts(Sender(self._config, authorities, Lookup(most), most), self._real)
 
     async def _mend(self) -> None:
         """An endpoint whose group could not be read begins anew, from now on and by the settings."""

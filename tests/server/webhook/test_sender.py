@@ -65,8 +65,10 @@ class Names(Lookup):
 
 
 @asynccontextmanager
-async def sending(config: Webhook = INNER, names: Lookup | None = None) -> AsyncIterator[Sender]:
-    sender = Sender(config, trusted(config), names or Lookup(8))
+async def sending(
+    config: Webhook = INNER, names: Lookup | None = None, resting: int = 8
+) -> AsyncIterator[Sender]:
+    sender = Sender(config, trusted(config), names or Lookup(8), resting)
     try:
         yield sender
     finally:
@@ -271,6 +273,18 @@ async def test_an_answer_that_came_before_the_post_answers_no_post() -> None:
         unsure = await sender.post(parcel(receiver.url()))
         assert (unsure.status, unsure.fault) == (0, "the connection was closed without an answer")
         assert (await sender.post(parcel(receiver.url()))).status == 500
+
+
+async def test_so_many_connections_wait_for_the_next_message_and_no_more() -> None:
+    async with receiving(host="0.0.0.0") as receiver, sending(resting=3) as sender:
+        for number in range(30):
+            await sender.post(parcel(receiver.url(host=f"127.0.1.{number}")))
+        await asyncio.sleep(0.05)
+        assert receiver.resting <= 4
+        rested = receiver.connections
+        for _ in range(20):
+            assert (await sender.post(parcel(receiver.url(host="127.0.1.1")))).status == 200
+        assert receiver.connections == rested
 
 
 async def test_a_name_that_is_not_found_in_time_holds_up_no_other_and_is_known_to_go_on(
