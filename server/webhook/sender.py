@@ -1,9 +1,10 @@
 """One HTTP POST, with everything that bounds it.
 
 Nothing of the environment counts: no proxy, no cookies, no netrc. Redirects are not followed, answers are not
-unpacked, and of a body 64 KiB are read, so that the connection can be used again, within a second: what has
-been answered is known by the status. The timeout is for all of it, from the look-up of the name on. A name is
-looked up in a thread of its own, so that one that takes long keeps neither the server nor another name.
+unpacked, and of one 64 KiB are read in all, of its body within a second, so that the connection can be used
+again: what has been answered is known by the status. The timeout is for all of it, from the look-up of the
+name on. A name is looked up in a thread of its own, so that one that takes long keeps neither the server nor
+another name.
 """
 
 import asyncio
@@ -116,6 +117,60 @@ def trusted(config: Webhook) -> ssl.SSLContext:
         raise ConfigError("webhook.tls_ca", f"cannot be used: {error}") from None
 
 
+class TooLong(aiohttp.ClientError):
+    """More has come than an answer may have."""
+
+
+class Meter(asyncio.Protocol):
+    """Between a connection and who reads it: of an answer no more than ANSWER_BYTES comes by.
+
+    Interim answers, chunks of a byte and the like without end would else keep the loop for seconds, and lie
+    about in memory: they are read faster than they are looked at.
+    """
+
+    def __init__(self, transport: asyncio.Transport, reader: asyncio.Protocol) -> None:
+        self._transport = transport
+        self._reader = reader
+        self._left = ANSWER_BYTES
+
+    @classmethod
+    def of(cls, transport: asyncio.Transport) -> "Meter":
+        """That of a connection, to whose next post the answer comes now."""
+        reader = transport.get_protocol()
+        if isinstance(reader, cls):
+            reader._left = ANSWER_BYTES
+            return reader
+        assert isinstance(reader, asyncio.Protocol), "aiohttp's are"
+        made = cls(transport, reader)
+        transport.set_protocol(made)
+        return made
+
+    @property
+    def is_over(self) -> bool:
+        """Too much has come: the connection is cut."""
+        return self._left < 0
+
+    def data_received(self, data: bytes) -> None:
+        taken = data[: max(0, self._left)]
+        self._left -= len(data)
+        if taken:
+            self._reader.data_received(taken)
+        if self.is_over:
+            self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        return self._reader.eof_received()
+
+    def pause_writing(self) -> None:
+        self._reader.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._reader.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._reader.connection_lost(error)
+
+
 class Resting:
     """Connections that wait for the next message, `most` of them or so: a thousand origins, a post each,
     would leave as many. Counted from above: one that the other side has closed counts until its time is over.
@@ -154,15 +209,21 @@ class Resting:
 
         class Answer(aiohttp.ClientResponse):
             async def start(inner, connection: Connection) -> aiohttp.ClientResponse:  # noqa: N805
-                """Raises ServerDisconnectedError if something was there before the post was sent: that
-                answers no post."""
-                protocol = connection.protocol
-                if protocol is None or protocol.should_close:
+                """Raises TooLong, and ServerDisconnectedError if something was there before the post was
+                sent: that answers no post."""
+                protocol, transport = connection.protocol, connection.transport
+                if protocol is None or transport is None or protocol.should_close:
                     connection.close()
                     raise aiohttp.ServerDisconnectedError
                 if self.is_full:
                     protocol.force_close()
-                return await super().start(connection)
+                meter = Meter.of(transport)
+                try:
+                    return await super().start(connection)
+                except aiohttp.ClientError:
+                    if meter.is_over:
+                        raise TooLong from None
+                    raise
 
         return Answer
 
@@ -228,14 +289,11 @@ class Sender:
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
     """Read what is left of a short answer; of any other the connection is closed."""
-    left = ANSWER_BYTES
     with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError):
         async with asyncio.timeout(DRAIN_S):
-            while left > 0:
-                piece = await response.content.read(left)
-                if not piece:
-                    return
-                left -= len(piece)
+            while await response.content.readany():
+                pass
+            return
     response.close()
 
 
@@ -255,6 +313,8 @@ def _told(error: Exception) -> str:
             said = f"not connected: {_words(error.os_error)}"
         case aiohttp.ServerDisconnectedError():
             said = "the connection was closed without an answer"
+        case TooLong():
+            said = "the answer is not HTTP that ends"
         case aiohttp.ClientResponseError():
             said = "the answer is not HTTP"
         case aiohttp.InvalidURL():

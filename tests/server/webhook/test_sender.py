@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +273,47 @@ async def test_an_answer_that_came_before_the_post_answers_no_post() -> None:
         unsure = await sender.post(parcel(receiver.url()))
         assert (unsure.status, unsure.fault) == (0, "the connection was closed without an answer")
         assert (await sender.post(parcel(receiver.url()))).status == 500
+
+
+def endless(first: bytes, again: bytes) -> Behave:
+    async def behave(_: Got, writer: asyncio.StreamWriter) -> bool:
+        writer.write(first)
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(again)
+                await writer.drain()
+        return False
+
+    return behave
+
+
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n" * 100
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("behave", "status"),
+    [
+        (endless(b"", INTERIM), 0),
+        (endless(b"", b"HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\n" * 100), 0),
+        (endless(b"", b"\r\n" * 4_000), 0),
+        (endless(CHUNKED, b"1\r\nx\r\n" * 500), 200),
+    ],
+)
+async def test_of_an_answer_that_does_not_end_little_is_read(behave: Behave, status: int) -> None:
+    """Thousands of small parts a second would keep the loop of the server."""
+    reply = await post_to(behave)
+    assert reply.status == status
+    assert reply.fault == ("" if status else "the answer is not HTTP that ends")
+    assert reply.latency_ms < 1_000
+
+
+async def test_each_answer_on_a_connection_may_be_as_long() -> None:
+    async with receiving() as receiver, sending() as sender:
+        receiver.behave = answer(200, body=b"x" * 40_000)
+        for _ in range(4):
+            assert (await sender.post(parcel(receiver.url()))).status == 200
+        assert receiver.connections == 1
 
 
 async def test_so_many_connections_wait_for_the_next_message_and_no_more() -> None:
