@@ -28,7 +28,7 @@ from shards.errors import StoreFailed
 from shards.retries import end_retries
 from shards.retry_index import spots
 from timeline.horizon import Horizon
-from timeline.position import Position
+from timeline.position import Position, at_of
 from timeline.session import SETTLED, Flight
 
 from ..clock import Clock
@@ -92,6 +92,11 @@ class Late:
         """None waits, but for those that could not be written."""
         return not self._waiting or self._clock.mono() < self._not_before
 
+    @property
+    def room(self) -> int:
+        """How many more may wait."""
+        return WAITING_MAX - len(self._waiting)
+
     def step(self) -> None:
         """Hand on what waits."""
         if self._waiting and not self._is_under_way and self._clock.mono() >= self._not_before:
@@ -99,7 +104,7 @@ class Late:
 
     def finish(self, group: Group, place: Position, shard: int, told: Told) -> None:
         """What the group has lent of the row that stood there is done."""
-        if len(self._waiting) >= WAITING_MAX:
+        if self.room <= 0:
             name = shown(group.name)
             log.warning("%s: too many late acks wait, a message comes again", name, extra=by(name))
             told(False)
@@ -143,8 +148,10 @@ class Late:
             flight = flights.get(place)
             if flight is not None and flight.fate != SETTLED:
                 ended += group.session.ack(flight.packet_id) is not None
-        if not ended:  # what a kill has taken from the group's place it would read again
-            ended += group.session.finish_ahead(ack.place, self._horizon.position)
+        horizon = self._horizon.position
+        if not ended and (ack.place <= horizon or at_of(ack.place) <= commit.open_group.wall_ms):
+            # What a kill has taken from the group's place it would read again. Nothing later was ever sent.
+            ended += group.session.finish_ahead(ack.place, horizon)
         self._cursors.store(commit, group)
         return ended > 0
 

@@ -82,12 +82,14 @@ async def test_what_returns_is_done_and_what_raises_comes_again(
     async with server.client() as c, working(worker, c):
         for text in ("good", "bad", "later"):
             await c.messages.schedule("jobs/1", text)
-        await until(lambda: len(tries) == 3)
-        await until(lambda: worker.figures.in_hand == 0)
+
+        def told() -> int:
+            return worker.figures.done + worker.figures.failed
+
+        await until(lambda: told() == 3)
         for step_s, count in ((13, 4), (73, 5)):
             await server.advance(seconds=step_s)
-            await until(lambda count=count: len(tries) == count)  # type: ignore[misc]
-        await until(lambda: worker.figures.in_hand == 0)
+            await until(lambda count=count: told() == count)  # type: ignore[misc]
         assert tries[-2:] == [("bad", 2), ("bad", 3)]
         async with asyncio.timeout(60):
             while not await dead(c):
