@@ -254,6 +254,33 @@ async def test_a_410_pauses_and_nothing_is_lost(server: Running, receiver: Recei
     assert sorted(got.body for got in (await receiver.posts(3))[1:]) == [b"first", b"second"]
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_410_of_a_receiver_that_it_has_no_more_pauses_nothing(
+    server: Running, receiver: Receiver, is_deleted: bool
+) -> None:
+    """The URL was changed, or the endpoint made anew, while a post was under way."""
+    await put(server, receiver)
+    asked = asyncio.Event()
+
+    async def late(got: Any, writer: asyncio.StreamWriter) -> bool:
+        await asked.wait()
+        return await answer(410)(got, writer)
+
+    receiver.script = [late]
+    await server.schedule("a", "first", deliver_to="billing")
+    await receiver.posts(1)
+    if is_deleted:
+        await server.call("DELETE", "/v1/endpoints/billing", status=204)
+        await server.pass_time(1)
+    url = receiver.url() if is_deleted else receiver.url("/moved")
+    await server.call("PUT", "/v1/endpoints/billing", {"url": url}, status=201 if is_deleted else 200)
+    asked.set()
+    await settled(server)
+    await server.schedule("a", "second", deliver_to="billing")
+    await receiver.posts(2)
+    assert (await shown(server))["state"] == "active"
+
+
 @pytest.mark.parametrize("behave", [silent, drop])
 async def test_a_receiver_that_says_nothing_is_tried_again(
     server: Running, receiver: Receiver, behave: Behave
