@@ -46,6 +46,10 @@ from .kinds import (
 )
 
 ENV_PREFIX = "FASTI__"
+POST_MS_MIN, POST_MS_MAX = 1_000, 60_000
+"""How long a post may take, of all endpoints or of one."""
+POSTS_MAX = 100
+"""Posts to an endpoint at a time: so many bodies are signed in one go."""
 GROUP_ATTEMPTS = 20
 """Deliveries to a group after which a message is dead, where `sessions.max_attempts` is "auto"."""
 
@@ -250,8 +254,8 @@ class Webhook:
     allow_private: bool = _key(FLAG, False)
     allow_http: bool = _key(FLAG, False)
     tls_ca: str = _key(TEXT, "")
-    timeout_ms: int = _key(ms(1_000, 60_000), "15s")
-    concurrency: int = _key(count(1, 100), 10)
+    timeout_ms: int = _key(ms(POST_MS_MIN, POST_MS_MAX), "15s")
+    concurrency: int = _key(count(1, POSTS_MAX), 10)
     connections: int = _key(count(1), 1_000)
     url_connections: int = _key(count(1), 100)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from ...config import Config
+from ...config import POST_MS_MAX, POST_MS_MIN, POSTS_MAX, Config
 from ...delivery.terms import TermsError, read_keeping, read_terms
 from ...webhook.parcel import HEADERS_BYTES_MAX, is_header
 from ...webhook.signing import SecretError, secret_of
@@ -19,9 +19,6 @@ from ...webhook.webhooks import Wanted
 from .bodies import FieldError, delay_ms
 from .scalars import Delay
 
-CONCURRENCY_MAX = 100
-"""So many bodies are signed in one go at most."""
-TIMEOUT_MIN_MS, TIMEOUT_MAX_MS = 1_000, 60_000
 HEADERS_MAX = 64
 _URL = msgspec.Meta(max_length=2_048, description="absolute, of https, without user and password")
 _SECRET = msgspec.Meta(description="whsec_ and base64 of 24 to 64 bytes; null: posts are not signed")
@@ -40,7 +37,7 @@ class EndpointRequest(msgspec.Struct, forbid_unknown_fields=True):
     url: Annotated[str, _URL]
     secret: Annotated[str, _SECRET] | msgspec.UnsetType | None = msgspec.UNSET
     headers: dict[str, str] | None = None
-    concurrency: Annotated[int, msgspec.Meta(ge=1, le=CONCURRENCY_MAX)] | None = None
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=POSTS_MAX)] | None = None
     rate: float | None = None
     timeout: Delay | None = None
     retry: RetryRequest | None = None
@@ -95,6 +92,6 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
 
 def _timeout_ms(timeout: str | float) -> int:
     timeout_ms = delay_ms("timeout", timeout)
-    if not TIMEOUT_MIN_MS <= timeout_ms <= TIMEOUT_MAX_MS:
-        raise FieldError("timeout", "must be from 1 to 60 seconds")
+    if not POST_MS_MIN <= timeout_ms <= POST_MS_MAX:
+        raise FieldError("timeout", f"must be from {POST_MS_MIN // 1_000} to {POST_MS_MAX // 1_000} seconds")
     return timeout_ms
