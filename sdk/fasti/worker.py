@@ -10,8 +10,8 @@
 
 A handler that returns has done its job: it is acked. One that raises, or takes longer than `timeout`, has
 not: it is nacked, and comes again to the group after its back-off; after `max_attempts` tries it is a dead
-letter. `raise fasti.RetryIn(delay)` says when instead. An `async def` runs in the loop, a plain function in a
-thread.
+letter. `raise fasti.RetryIn(delay)` says when instead, `raise fasti.Reject(reason)` that it never can be
+done. An `async def` runs in the loop, a plain function in a thread.
 
 The worker is a member of the group with one connection, and takes `concurrency` messages at most, of all its
 handlers together: what it has not taken another worker has. Each is held by a lease, which the worker extends
@@ -65,6 +65,13 @@ class RetryIn(Exception):
         """Raises BadArgument for a delay that is none."""
         super().__init__(reason)
         self.delay = None if delay is None else seconds("delay", delay)
+
+
+class Reject(Exception):
+    """Raised by a handler: not now and not later. It is a dead letter at once, with that reason."""
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason)
 
 
 @dataclass(slots=True)
@@ -242,6 +249,7 @@ class Worker:
         self.figures.in_hand += 1
         self.figures.again += d.attempt > 1
         holding = asyncio.create_task(_hold(d))
+        failure: RetryIn | Reject | None
         try:
             failure = await self._tried(d, threads)
         except asyncio.CancelledError:
@@ -254,13 +262,14 @@ class Worker:
             is_told = await d.ack()
             self.figures.done += 1
         else:
-            is_told = await d.nack(failure.delay, str(failure))
+            why = str(failure)
+            is_told = await (d.reject(why) if isinstance(failure, Reject) else d.nack(failure.delay, why))
             self.figures.failed += 1
         self.figures.in_hand -= 1
         if not is_told:
             _log.warning("%s %s: its connection was lost, it comes again", d.topic, d.id)
 
-    async def _tried(self, d: Delivery, threads: asyncio.Semaphore) -> RetryIn | None:
+    async def _tried(self, d: Delivery, threads: asyncio.Semaphore) -> RetryIn | Reject | None:
         """None: done. Else why not, and when again."""
         numbers = d._incoming.numbers
         job = self._jobs[numbers[0] - 1 if numbers else 0]
@@ -270,6 +279,9 @@ class Worker:
         except RetryIn as asked:
             _log.info("%s %s: again in %s: %s", d.topic, d.id, asked.delay, asked)
             return asked
+        except Reject as never:
+            _log.warning("%s %s: rejected: %s", d.topic, d.id, never)
+            return never
         except (Exception, SystemExit) as error:
             _log.warning("%s %s: attempt %d failed", d.topic, d.id, d.attempt, exc_info=error)
             return RetryIn(None, f"{type(error).__name__}: {error}")

@@ -629,10 +629,10 @@ class Broker:
     ) -> bool:
         """The client cannot do a message now: it is to come again, to the session or to its group.
 
-        `delay_ms`: after which; None: as the back-off says. `is_attempt`: false of one of a group that has
-        not been tried at all, and does not count. The packet id is free. `done` is called when what
-        has become of it is durable, or cannot be for now. False: what is in flight under that id is of
-        another QoS, or too far, and `done` is not called.
+        `delay_ms`: after which; None: as the back-off says; NEVER (undone.py): it is dead. `is_attempt`:
+        false of one of a group that has not been tried at all, and does not count. The packet id is free.
+        `done` is called when what has become of it is durable, or cannot be for now. False: what is in
+        flight under that id is of another QoS, or too far, and `done` is not called.
         """
         flight = subscriber.session.flights.get(packet_id)
         if qos == 2:

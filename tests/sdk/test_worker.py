@@ -106,6 +106,25 @@ async def test_what_returns_is_done_and_what_raises_comes_again(
     assert "jobs/1" in failures[0].getMessage()
 
 
+async def test_what_is_rejected_is_a_dead_letter_at_once(server: FastiServer) -> None:
+    worker = fasti.Worker(group="workers")
+
+    @worker.on("jobs/#")
+    async def handle(job: fasti.Delivery) -> None:
+        raise fasti.Reject("no such order") if job.text() == "bad" else fasti.Reject
+
+    async with server.client() as c, working(worker, c):
+        await c.messages.schedule("jobs/1", "bad")
+        await c.messages.schedule("jobs/1", "worse")
+        await until(lambda: worker.figures.failed == 2)
+
+        async def are_dead() -> bool:
+            return len(await dead(c)) == 2
+
+        await wait_until(are_dead)
+        assert sorted(await dead(c)) == [("bad", 1, "no such order"), ("worse", 1, "rejected")]
+
+
 async def test_no_way_to_fail_ends_the_worker(server: FastiServer) -> None:
     ways: dict[str, BaseException] = {
         "exit": SystemExit(3),

@@ -2,7 +2,7 @@
 
     POST :lease     up to `max` messages of a group, at once or within `wait`, for so long
     POST :ack       they are done with; answered when that is on the disk
-    POST :nack      not done: they come again, at once or in a while, or are dead by now
+    POST :nack      not done: they come again, at once or in a while, or are dead, by now or on demand
     POST :extend    they are needed for longer
 
 Who pulls is a member of the group like those that subscribe over MQTT, and shares with them: server/pull says
@@ -31,9 +31,11 @@ from timeline.filters import SHARE_PREFIX, TopicError, parse_share
 
 from ...config import Config
 from ...delivery.broker import Broker, TooManyGroups, UnknownGroup
+from ...delivery.undone import NEVER
 from ...pull.call import Answer, Leased, Wish
 from ...pull.lease_id import BadLeaseId, LeaseId, lease_text, parse_lease
 from ...pull.pull import Pull, Settled
+from ...times import NEVER_TEXT
 from ...writer import Ask
 from ..access import Rights, owns, rights_of
 from ..answers import RETRY_AFTER, asked, json_answer, refusals
@@ -74,7 +76,7 @@ class AckMessages(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NackMessages(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `:nack`. `delay` null: the back-off of the group."""
+    """The body of `:nack`. `delay` null: the back-off of the group; "never": they are dead at once."""
 
     lease_ids: LeaseIds
     delay: Delay | None = None
@@ -173,7 +175,7 @@ class LeaseRoutes:
     )
     async def nack(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _NACK)
-        wait_ms = None if wish.delay is None else delay_ms("delay", wish.delay)
+        wait_ms = _nack_ms(wish.delay)
         if wait_ms is not None and wait_ms > self._config.limits.max_delay_ms:
             raise FieldError("delay", "is further ahead than limits.max_delay")
         mine, others = self._sorted(request, wish.lease_ids)
@@ -290,6 +292,13 @@ def _view(leased: Leased, topic_filter: str, node: int) -> shapes.LeasedMessage:
         "lease_id": lease_text(lease),
         "lease_until": time_text(leased.until_ms),
     }
+
+
+def _nack_ms(delay: str | float | None) -> int | None:
+    """Raises FieldError."""
+    if delay is None:
+        return None
+    return NEVER if delay == NEVER_TEXT else delay_ms("delay", delay)
 
 
 def _filter_of(text: str, name: str) -> str:
