@@ -55,7 +55,7 @@ _ACK = {1: 0x40, 2: 0x50}
 _USER_PROPERTY = 0x26
 _UNSPECIFIED = 0x80  # the first reason code that is a no
 _NOT_OURS = 0x83  # of an extension: the message is not ours any more
-_EXTEND = "$control/extend"
+_EXTEND, _DONE = "$control/extend", "$control/done"
 
 
 class Connection:
@@ -182,6 +182,13 @@ class Connection:
             return False
         if code.value >= _UNSPECIFIED and code.value != _NOT_OURS:
             raise refused("extend", code, why)
+        return code.value < _UNSPECIFIED
+
+    async def done(self, group: str, message: str) -> bool:
+        """Ack what a group gave us on a connection before. False: nothing is left of it. Raises Ended."""
+        if not self.is_open:
+            raise Ended("closed")
+        code, _ = await self._published(_DONE, dumps({"group": group, "id": message}))
         return code.value < _UNSPECIFIED
 
     async def _published(self, topic: str, payload: bytes) -> tuple[ReasonCode, str]:
