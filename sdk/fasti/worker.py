@@ -54,6 +54,8 @@ H = TypeVar("H", bound=Handler)
 
 LEASE = timedelta(seconds=60)
 GRACE_S = 30.0
+_NOT_FOR_THE_LOOP = (StopIteration, KeyboardInterrupt, GeneratorExit)
+"""A future does not take the first, and the others would mean the loop itself."""
 _STOPPED = "the worker was stopped"
 _log = logging.getLogger("fasti.worker")
 
@@ -158,8 +160,11 @@ class Worker:
 
         `retry`: as in `fasti.options.RetryOptions`. `timeout`: how long a try may take. `one_per`: messages
         for which it gives the same key are handled one after another, of all handlers of this worker; who
-        waits is in hand and counts as one of `concurrency`. Raises BadArgument.
+        waits is in hand and counts as one of `concurrency`. Raises BadArgument, also for a filter that has a
+        handler already.
         """
+        if any(job.wish.topic_filter == topic_filter for job in self._jobs):
+            raise BadArgument("topic_filter", f"has a handler already: {topic_filter!r}")
         wish = Wish(
             topic_filter,
             group=self._group,
@@ -282,7 +287,9 @@ class Worker:
         except Reject as never:
             _log.warning("%s %s: rejected: %s", d.topic, d.id, never)
             return never
-        except (Exception, SystemExit) as error:
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             _log.warning("%s %s: attempt %d failed", d.topic, d.id, d.attempt, exc_info=error)
             return RetryIn(None, f"{type(error).__name__}: {error}")
         _log.debug("%s %s: done", d.topic, d.id)
@@ -368,7 +375,7 @@ async def _in_thread(handler: Handler, d: Delivery, threads: asyncio.Semaphore) 
         try:
             result = context.run(handler, d)
         except BaseException as error:
-            raised = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+            raised = RuntimeError(repr(error)) if isinstance(error, _NOT_FOR_THE_LOOP) else error
             tell = partial(done.set_exception, raised)
         else:
             tell = partial(done.set_result, result)

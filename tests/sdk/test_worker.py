@@ -131,26 +131,30 @@ async def test_no_way_to_fail_ends_the_worker(server: FastiServer) -> None:
         "cancelled": asyncio.CancelledError(),
         "odd": ValueError("two\nlines, \0 and \x01 " + "é" * 300),
         "stop": StopIteration(),
+        "base": type("Base", (BaseException,), {})("x"),
     }
-    worker = fasti.Worker(group="workers")
+    worker = fasti.Worker(group="workers", concurrency=2)
     once: fasti.options.RetryOptions = {"max_attempts": 1}
 
     @worker.on("jobs/async/+", retry=once)
     async def handle(job: fasti.Delivery) -> None:
         raise ways[job.text()]
 
+    in_thread = ways | {"ctrl-c": KeyboardInterrupt(), "closed": GeneratorExit()}
+
     @worker.on("jobs/thread/+", retry=once)
     def plain(job: fasti.Delivery) -> None:
-        raise ways[job.text()]
+        raise in_thread[job.text()]
 
     async with server.client() as c, working(worker, c):
         for way in ways:
             await c.messages.schedule(f"jobs/async/{way}", way)
+        for way in in_thread:
             await c.messages.schedule(f"jobs/thread/{way}", way)
-        await until(lambda: worker.figures.failed == 8)
+        await until(lambda: worker.figures.failed == 12)
 
         async def are_dead() -> bool:
-            return len(await dead(c)) == 8
+            return len(await dead(c)) == 12
 
         await wait_until(are_dead)
         assert worker.figures.in_hand == 0
@@ -274,6 +278,14 @@ async def test_a_graceful_stop_ends_what_runs_and_gives_back_the_rest(server: Fa
         assert sorted(set(rest)) == sorted(rest), "each once, at once"
         assert set(cancelled) <= set(rest)
         assert await dead(c) == []
+
+
+def test_a_filter_has_one_handler() -> None:
+    worker = fasti.Worker(group="workers")
+    worker.on("jobs/#")(print)  # type: ignore[type-var]
+    worker.on("jobs/+")(print)  # type: ignore[type-var]
+    with pytest.raises(fasti.BadArgument, match="topic_filter has a handler already"):
+        worker.on("jobs/#")
 
 
 async def test_a_worker_without_handlers_or_a_server_says_so() -> None:
