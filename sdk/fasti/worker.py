@@ -48,7 +48,8 @@ from .options import RetryOptions
 from .subscribe import Subscription, Wish
 from .wire import seconds
 
-Handler = Callable[[Delivery], Awaitable[None] | None]
+Handler = Callable[[Delivery], object]
+"""What it returns, or what is awaited of it, is nobody's concern."""
 Key = Callable[[Delivery], Hashable]
 H = TypeVar("H", bound=Handler)
 

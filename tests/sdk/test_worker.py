@@ -282,8 +282,8 @@ async def test_a_graceful_stop_ends_what_runs_and_gives_back_the_rest(server: Fa
 
 def test_a_filter_has_one_handler() -> None:
     worker = fasti.Worker(group="workers")
-    worker.on("jobs/#")(print)  # type: ignore[type-var]
-    worker.on("jobs/+")(print)  # type: ignore[type-var]
+    worker.on("jobs/#")(print)
+    worker.on("jobs/+")(print)
     with pytest.raises(fasti.BadArgument, match="topic_filter has a handler already"):
         worker.on("jobs/#")
 
@@ -387,7 +387,14 @@ async def test_the_command_says_what_is_wrong(
     monkeypatch.chdir(module)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (module / "other_tasks.py").write_text("import fasti\nworker = 5\nidle = fasti.Worker()\n")
-    for name in ("no_such_module:worker", "other_tasks:no_such", "other_tasks", "other_tasks:idle"):
+    names = (
+        "../tasks:worker",
+        "no_such_module:worker",
+        "other_tasks:no_such",
+        "other_tasks",
+        "other_tasks:idle",
+    )
+    for name in names:
         code, _, said = await fasti_cli("work", name)
         assert code == 2, said
     assert "no handler" in said
