@@ -29,7 +29,6 @@ from .auth.keyring import REMEMBERED
 from .codec.publish import CONNECT_BYTES
 from .config import Config
 from .delivery.broker import HOLD_BYTES
-from .delivery.membership import GROUP_WINDOW
 from .delivery.owed import PUT_OFF_BYTES
 from .delivery.owners import REMEMBERED_BYTES
 from .delivery.publishing import WISH_BYTES
@@ -72,6 +71,8 @@ SUBSCRIPTION_BYTES = 900
 """Besides its filter, which lies there twice: in the session and, level by level, in the trie."""
 FLIGHT_BYTES = 400
 """A delivery that is not acked, and its place among those to be sent again. Its message is not kept."""
+LENT_BYTES = 760
+"""The same of a member of a group: in flight twice, with a lease."""
 RECEIVED_BYTES = 70
 """A packet id that a client has not released."""
 PULL_BYTES = 4_000
@@ -215,10 +216,11 @@ def _shared(config: Config) -> list[Bound]:
         ),
         Bound(
             "pulled",
-            config.http.buffered_bytes + PULL_BYTES * limits.waiting_pulls,
+            config.http.buffered_bytes + PULL_BYTES * limits.waiting_pulls + LENT_BYTES * limits.leases,
             f"{show_size(config.http.buffered_bytes)} of leased messages that are not sent yet, "
-            f"{limits.waiting_pulls:,} calls that wait x {PULL_BYTES}",
-            ("http.buffered_bytes", "limits.waiting_pulls"),
+            f"{limits.waiting_pulls:,} calls that wait x {PULL_BYTES}, "
+            f"{limits.leases:,} leases x {LENT_BYTES}",
+            ("http.buffered_bytes", "limits.waiting_pulls", "limits.leases"),
         ),
         Bound("in_bytes", limits.in_bytes, show_size(limits.in_bytes), ("limits.in_bytes",)),
         Bound(
@@ -346,16 +348,16 @@ def _of_sessions(config: Config) -> list[Bound]:
         ),
         Bound(
             "groups",
-            (GROUP_BYTES + FLIGHT_BYTES * GROUP_WINDOW) * limits.groups + 2 * limits.subscription_bytes,
-            f"{limits.groups:,} x ({GROUP_BYTES} + {GROUP_WINDOW:,} x {FLIGHT_BYTES}), "
-            f"filters 2 x {show_size(limits.subscription_bytes)}: nobody acks",
-            ("limits.groups", "limits.subscription_bytes"),
+            GROUP_BYTES * limits.groups + 2 * limits.subscription_bytes + 2 * FLIGHT_BYTES * limits.returned,
+            f"{limits.groups:,} x {GROUP_BYTES}, filters 2 x {show_size(limits.subscription_bytes)}, "
+            f"2 x {limits.returned:,} x {FLIGHT_BYTES} that no member has",
+            ("limits.groups", "limits.subscription_bytes", "limits.returned"),
             is_per_client=True,
         ),
         Bound(
             "in flight x sessions",
-            FLIGHT_BYTES * window * sessions,
-            f"{sessions:,} x {window:,} x {FLIGHT_BYTES}: nobody acks",
+            LENT_BYTES * window * sessions,
+            f"{sessions:,} x {window:,} x {LENT_BYTES}: nobody acks what comes by groups",
             ("sessions.max_in_flight", "limits.sessions"),
             is_per_client=True,
         ),

@@ -83,11 +83,32 @@ class Loan:
     """It was not acked in time: the group goes on without it. The member may finish it all the same."""
 
 
+class Returned:
+    """Flights of all groups that no member has: counted, as `most` of them may wait so."""
+
+    __slots__ = ("failing", "is_missed", "most", "waiting")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.waiting = 0
+        """Given back: the next member gets them."""
+        self.failing = 0
+        """Failed, and what becomes of them is not written yet."""
+        self.is_missed = False
+        """Somebody has found it full, and wants to know when it is not."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may wait for the next member."""
+        return self.waiting + self.failing < self.most
+
+
 class Resends:
     """Flights that wait to be sent again: by rank, then packet id. Each operation is O(log n)."""
 
-    def __init__(self, flights: Iterable[Flight] = ()) -> None:
-        """`flights`, in their order."""
+    def __init__(self, flights: Iterable[Flight] = (), returned: Returned | None = None) -> None:
+        """`flights`, in their order. `returned`: where they are counted, those of a group."""
+        self._returned = returned
         self._ranks: dict[int, int] = {}
         self._flights: SortedDict[tuple[int, int], Flight] = SortedDict()
         for rank, flight in enumerate(flights):
@@ -102,7 +123,9 @@ class Resends:
     def add(self, flight: Flight, rank: int) -> None:
         """Put a flight in its place; one that is here already stays where it is."""
         if self._ranks.setdefault(flight.packet_id, rank) == rank:
+            before = len(self._flights)
             self._flights[rank, flight.packet_id] = flight
+            self._count(len(self._flights) - before)
 
     def first(self) -> Flight:
         """The one that is next. There must be one."""
@@ -114,10 +137,16 @@ class Resends:
         rank = self._ranks.pop(packet_id, None)
         if rank is not None:
             del self._flights[rank, packet_id]
+            self._count(-1)
 
     def clear(self) -> None:
+        self._count(-len(self._flights))
         self._ranks.clear()
         self._flights.clear()
+
+    def _count(self, more: int) -> None:
+        if self._returned is not None:
+            self._returned.waiting += more
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +207,16 @@ class Session:
     """
 
     def __init__(
-        self, client_id: str, *, read: Position, expiry_s: int, window: int, max_bytes: int = 0
+        self,
+        client_id: str,
+        *,
+        read: Position,
+        expiry_s: int,
+        window: int,
+        max_bytes: int = 0,
+        returned: Returned | None = None,
     ) -> None:
+        """`returned`: where what it is to send again is counted."""
         self.client_id = client_id
         self.expiry_s = expiry_s
         self.window = window
@@ -194,7 +231,7 @@ class Session:
         """By packet id, in the order in which they were first sent."""
         self.received: dict[int, bool] = {}
         """Packet ids of QoS 2 publishes of the client that it has not released; True: durable."""
-        self.resends = Resends()
+        self.resends = Resends(returned=returned)
         """Of the flights, what was sent on an earlier connection and not yet on this one."""
         self.retired: dict[int, None] = {}
         """Packet ids of QoS 2 messages that were given up before the client had ended the exchange: it may

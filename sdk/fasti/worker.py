@@ -283,7 +283,8 @@ class Worker:
             async with self._turn(job, d):
                 await job.do(d, threads)
         except RetryIn as asked:
-            _log.info("%s %s: again in %s: %s", d.topic, d.id, asked.delay, asked)
+            when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
+            _log.info("%s %s: again %s: %s", d.topic, d.id, when, asked)
             return asked
         except Reject as never:
             _log.warning("%s %s: rejected: %s", d.topic, d.id, never)

@@ -58,6 +58,8 @@ HOLD_BYTES = 16 << 20
 """From so much that waits on no publisher is read: what is sent now comes some 30 ms later."""
 
 
+GIVEN_BACK = "given back"
+"""Why something comes again that had no room to wait for the next member."""
 END_MEMBERS = 500
 """Members that a group is taken from in one step when it is ended."""
 
@@ -164,7 +166,8 @@ class Broker:
 
     def restore(self) -> None:
         """At start: members of groups, and the wills of those who were connected when the server died."""
-        self.groups.restore()
+        for group, flight in self.groups.restore():
+            self.undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
         for subscriber in list(self.sessions):
             if subscriber.will is not None:
                 self.wills.publish(subscriber, at_once=False)
@@ -434,7 +437,10 @@ class Broker:
         subscriber.session.fall_behind(self.horizon)
         subscriber.is_entangled = bool(subscriber.groups)
         for group, flight in self.groups.part(subscriber, is_clean=is_clean):
-            self.undone.fail(group, flight, "connection lost")
+            if is_clean:
+                self.undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
+            else:
+                self.undone.fail(group, flight, "connection lost")
 
     # -- subscriptions
 
@@ -616,6 +622,16 @@ class Broker:
             self.groups.read_on(subscriber)
         return True
 
+    def ack_all(self, member: Subscriber, packet_ids: Iterable[int]) -> None:
+        """A part of the server has done what it has in flight under these ids: `ack` of each, and then one
+        look for what there is room for now."""
+        flights = member.session.flights
+        for packet_id in packet_ids:
+            flight = flights.get(packet_id)
+            if flight is not None:
+                self._end(member, flight)
+        self.groups.read_on(member)
+
     def nack(
         self,
         subscriber: Subscriber,
@@ -655,6 +671,11 @@ class Broker:
         else:
             self.undone.fail(*held, reason, delay_ms=delay_ms, told=done, is_attempt=is_attempt)
         return True
+
+    @property
+    def late_room(self) -> int:
+        """How many more late acks may wait: of those beyond, the messages come again."""
+        return self._late.room
 
     def ack_late(self, text: str, place: Position, shard: int, done: Callable[[bool | None], None]) -> None:
         """A group's message is done, of the row that stood there, whoever has it by now.
@@ -756,18 +777,24 @@ class Broker:
         time."""
         flight = member.session.flights.get(packet_id)
         if flight is not None and flight.loan is not None:
-            self.groups.put_back(member, flight)
+            held = self.groups.put_back(member, flight)
+            if held is not None:
+                self.undone.fail(*held, GIVEN_BACK, delay_ms=0)
 
     def _finish(self, subscriber: Subscriber, flight: Flight) -> None:
         """The client has the message for good, or will never take it."""
+        self._end(subscriber, flight)
+        if subscriber.groups or not subscriber.session.tailing:
+            self.groups.read_on(subscriber)
+
+    def _end(self, subscriber: Subscriber, flight: Flight) -> None:
+        """It is in flight no more."""
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
         if flight.loan is not None:
             group = self.groups.over(subscriber, flight, is_acked=True)
             if group is not None:
                 self._late.finish(group, flight.position, flight.shard, _drop)
-        if subscriber.groups or not subscriber.session.tailing:
-            self.groups.read_on(subscriber)
 
     # -- publishes
 

@@ -102,6 +102,11 @@ class Late:
         """None waits, but for those that could not be written."""
         return not self._waiting or self._clock.mono() < self._not_before
 
+    @property
+    def room(self) -> int:
+        """How many more may wait."""
+        return WAITING_MAX - len(self._waiting)
+
     def step(self) -> None:
         """Hand on what waits."""
         if self._waiting and not self._is_under_way and self._clock.mono() >= self._not_before:
@@ -116,7 +121,7 @@ class Late:
         self._take(LateAck(group, None, -1, told, message, member))
 
     def _take(self, ack: LateAck) -> None:
-        if len(self._waiting) >= WAITING_MAX:
+        if self.room <= 0:
             name = shown(ack.group.name)
             log.warning("%s: too many late acks wait, a message comes again", name, extra=by(name))
             ack.told(False)
@@ -166,8 +171,10 @@ class Late:
             flight = flights.get(place)
             if flight is not None and flight.fate != SETTLED:
                 ended += group.session.ack(flight.packet_id) is not None
-        if not ended:  # what a kill has taken from the group's place it would read again
-            ended += group.session.finish_ahead(place, self._horizon.position)
+        horizon = self._horizon.position
+        if not ended and (place <= horizon or at_of(place) <= commit.open_group.wall_ms):
+            # What a kill has taken from the group's place it would read again. Nothing later was ever sent.
+            ended += group.session.finish_ahead(place, horizon)
         self._cursors.store(commit, group)
         return ended > 0
 

@@ -1,20 +1,22 @@
 """Until when a member of a group may keep what it has in flight: leases, and which of them have lapsed.
 
 A loan becomes a *lease* when its group gives members a time to ack in (`ack_timeout`), or when somebody asks
-for a time of his own (`extend`). The first kind comes with each delivery, so it must cost next to nothing:
-all that last equally long lie in one queue in the order of lending, which is that of their ends, and most are
-acked long before that.
+for a time of his own (`extend`). One comes with each delivery, so it must cost next to nothing: all that last
+equally long lie in one queue in the order of lending, which is that of their ends, and most are acked long
+before that. Whoever asks for ever another time makes no queue for each: beyond QUEUES_MAX they lie together.
 
     30 s    lent at 1.0 s · 1.2 s · 1.9 s ...      the first of each queue is looked at, no more
     5 min   lent at 0.3 s ...
-    asked   ends at 9.4 s · 31.0 s · 86.2 s ...    in the order of their ends
+    others  ends at 9.4 s · 31.0 s · 86.2 s ...    in the order of their ends
 
 Never early: a lease counts monotonic time from when it was given. It may lapse later by as much as
-lies between two looks.
+lies between two looks. When more have lapsed than one look takes, those that ended first are first, whatever
+their length: a group with short ones that lapse on and on keeps nobody else's from coming back.
 """
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from heapq import merge
+from itertools import islice
 
 from sortedcontainers import SortedDict
 
@@ -23,6 +25,7 @@ from timeline.session import Flight, Loan
 from ..clock import Clock
 from .subscriber import Subscriber
 
+QUEUES_MAX = 100
 Lease = tuple[Subscriber, Subscriber, Flight]
 """(group, member, the member's flight)."""
 _NONE: dict[int, Lease] = {}
@@ -36,11 +39,11 @@ class Leases:
         self._given = 0
         self._queues: dict[int, dict[int, Lease]] = {}
         """By how long they last, ms; there is none that is empty."""
-        self._asked: SortedDict[tuple[float, int], Lease] = SortedDict()
-        """By end."""
+        self._others: SortedDict[tuple[float, int], Lease] = SortedDict()
+        """Those that were asked for when there were as many queues as may be: by end."""
 
     def __len__(self) -> int:
-        return len(self._asked) + sum(map(len, self._queues.values()))
+        return len(self._others) + sum(map(len, self._queues.values()))
 
     def give(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, term_ms: int) -> None:
         """The member may keep it for so long, as it may everything that the group lends."""
@@ -54,9 +57,12 @@ class Leases:
     def extend(self, group: Subscriber, member: Subscriber, lent: Flight, loan: Loan, for_ms: int) -> None:
         """The member may keep it for so long from now on, whatever it might before."""
         self.end(loan)
+        if for_ms in self._queues or len(self._queues) < QUEUES_MAX:
+            self.give(group, member, lent, loan, for_ms)
+            return
         self._given = loan.lease = self._given + 1
         loan.until_s, loan.term_ms = self._clock.mono() + for_ms / 1000, for_ms
-        self._asked[loan.until_s, loan.lease] = (group, member, lent)
+        self._others[loan.until_s, loan.lease] = (group, member, lent)
 
     def end(self, loan: Loan) -> None:
         """It has come back, or is the member's own from now on."""
@@ -64,7 +70,7 @@ class Leases:
             return
         queue = self._queues.get(loan.term_ms, _NONE)
         if queue.pop(loan.lease, None) is None:
-            del self._asked[loan.until_s, loan.lease]
+            del self._others[loan.until_s, loan.lease]
         elif not queue:
             del self._queues[loan.term_ms]
         loan.until_s = 0.0
@@ -72,22 +78,33 @@ class Leases:
     def take_lapsed(self, limit: int) -> list[Lease]:
         """Those whose time is over, which are none any more; `limit` at most, the next look finds others."""
         now_s = self._clock.mono()
-        lapsed = list(islice(chain(self._asked_lapsed(now_s), self._queued_lapsed(now_s)), limit))
+        queued = (_lapsed(queue, now_s) for queue in self._queues.values() if _is_over(queue, now_s))
+        lapsed = list(islice(merge(self._others_lapsed(now_s), *queued, key=_until_s), limit))
         for _, _, lent in lapsed:
             assert lent.loan is not None, "a lease is a loan"
             self.end(lent.loan)
         return lapsed
 
-    def _asked_lapsed(self, now_s: float) -> Iterator[Lease]:
-        for (until_s, _), lease in self._asked.items():
+    def _others_lapsed(self, now_s: float) -> Iterator[Lease]:
+        for (until_s, _), lease in self._others.items():
             if until_s > now_s:
                 return
             yield lease
 
-    def _queued_lapsed(self, now_s: float) -> Iterator[Lease]:
-        for queue in self._queues.values():
-            for lease in queue.values():
-                loan = lease[2].loan
-                if loan is not None and loan.until_s > now_s:
-                    break
-                yield lease
+
+def _until_s(lease: Lease) -> float:
+    loan = lease[2].loan
+    assert loan is not None, "a lease is a loan"
+    return loan.until_s
+
+
+def _is_over(queue: dict[int, Lease], now_s: float) -> bool:
+    """Whether the first of a queue has lapsed."""
+    return _until_s(next(iter(queue.values()))) <= now_s
+
+
+def _lapsed(queue: dict[int, Lease], now_s: float) -> Iterator[Lease]:
+    for lease in queue.values():
+        if _until_s(lease) > now_s:
+            return
+        yield lease

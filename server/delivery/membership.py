@@ -6,7 +6,7 @@ from shards.tables import GroupRow
 from timeline.filters import parse_share
 from timeline.horizon import Horizon
 from timeline.position import Position
-from timeline.session import Flight, Session, Subscription, Terms
+from timeline.session import Flight, Returned, Session, Subscription, Terms
 
 from ..config import Limits
 from ..config import Sessions as SessionSettings
@@ -53,7 +53,11 @@ class Membership:
         self._settings = settings
         self._limits = limits
         self._paces = Paces(mono)
+        self.returned = Returned(limits.returned)
+        """What no member has."""
         self._by_text = by_text
+        self._by_name: dict[str, dict[str, Group]] = {}
+        """Those that clients can name, by what stands between `$share/` and the filter; none is empty."""
         self._filter_bytes = 0
         """Of all groups."""
         self.refused = 0
@@ -70,17 +74,21 @@ class Membership:
     def get(self, text: str) -> Group | None:
         return self._by_text.get(text)
 
+    def of_name(self, name: str) -> list[Group]:
+        """Those that share a name, each with another filter."""
+        return list(self._by_name.get(name, {}).values())
+
     def named(self, name: str) -> Subscriber | None:
         """The session or group whose rows have that name, if there is one."""
         if name.startswith(KEY_PREFIX):
             return self._by_text.get(name.removeprefix(KEY_PREFIX))
         return self._sessions.get(name)
 
-    def restore(self) -> None:
+    def restore(self) -> list[tuple[Group, Flight]]:
         """At start: every group that has a row, and every stored session that holds one is a member, away.
 
         A group without a row (an older program had none) begins where its cursor is, else where its
-        first member joined.
+        first member joined. Returned is what has no room to wait for a member.
         """
         for text, row in self._sessions.stored_groups():
             self._restore(text, row)
@@ -105,10 +113,14 @@ class Membership:
                 else:
                     group.note_loan(member, flight)
         for group in list(self._by_text.values()):
-            for flight in group.session.flights.values():
-                group.give_back(flight)
             if not group.session.is_persistent:
                 self.end(group)  # the settings are others now
+        return [
+            (group, flight)
+            for group in self._by_text.values()
+            for flight in group.session.flights.values()
+            if not group.give_back(flight)
+        ]
 
     def _restore(self, text: str, row: GroupRow) -> None:
         """A group as its row has it."""
@@ -116,6 +128,7 @@ class Membership:
         group = self._open(text, stored.since)
         group.session.subscriptions[stored.filter] = stored
         group.agree(stored.terms, Keeping(row.expiry_s, row.rate))
+        group.session.read = self._horizon.position  # from now on, if what it has read cannot be read
         group.is_paused, group.owner, group.client = row.is_paused, row.owner, row.client
         group.rights = self._sessions.rights_of(row.owner, row.client)
         group.left_ms = row.left_ms or group.left_ms
@@ -156,6 +169,7 @@ class Membership:
             group.owner, group.rights = "" if rights is None else rights.name, rights
             self._router.forget()
         group.agree(terms, keeping)
+        self._agreed(group)
         return group
 
     def enlist(
@@ -185,8 +199,14 @@ class Membership:
         is_new = member not in group.members
         self._take_in(group, member, subscription)
         group.hear(subscription.terms, keeping)
-        self._ready.wake(group)
+        self._agreed(group)
         return is_new
+
+    def _agreed(self, group: Group) -> None:
+        """Its terms may be others: it may go on sooner, or is not to be stored any more."""
+        if group.is_stored and not group.session.is_persistent:
+            self._cursors.drop_group(group, group.bequeath(is_last=False))
+        self._ready.wake(group)
 
     def _take_in(self, group: Group, member: Subscriber, subscription: Subscription) -> None:
         group.join(member, subscription)
@@ -223,20 +243,26 @@ class Membership:
             return
         if is_last:
             group.remember(member)
-        if group.is_stored and not group.session.is_persistent:
-            self._cursors.drop_group(group, group.bequeath(is_last=False))
         self._look(group)
         self._pause(group)
+        self._agreed(group)
 
     def end(self, group: Group) -> None:
         """It is there no more; who was a member is none, and keeps what it has in flight."""
         for member in group.members:
             member.groups.pop(group.text, None)
         del self._by_text[group.text]
+        if not group.is_endpoint:
+            named = self._by_name[group.name]
+            del named[group.text]
+            if not named:
+                del self._by_name[group.name]
         self._filter_bytes -= len(group.text.encode())
         self._unroute(group)
         self._owed.forget(group)
         heirs = group.bequeath(is_last=True)
+        group.session.resends.clear()
+        self._paces.forget(group)
         if group.is_stored:
             self._cursors.drop_group(group, heirs)
         else:
@@ -259,7 +285,8 @@ class Membership:
 
     def part(self, member: Subscriber, *, is_clean: bool) -> list[tuple[Group, Flight]]:
         """The member's connection has ended. What it has not acked goes to another at once, if it left in
-        order (`is_clean`); else it has failed, and is returned: each with the group that it is in flight in.
+        order (`is_clean`) and there is room for it to wait so; else it is returned: each with the group that
+        it is in flight in.
         """
         touched = {self._by_text[text] for text in member.groups}
         for group in touched:
@@ -274,9 +301,7 @@ class Membership:
             member.session.ack(lent.packet_id)
             touched.add(lender)
             flight = lender.taken_back(member, lent)
-            if flight is not None and is_clean:
-                lender.give_back(flight)
-            elif flight is not None:
+            if flight is not None and not (is_clean and lender.give_back(flight)):
                 failed.append((lender, flight))
         for group in touched:
             self._pause(group)
@@ -308,14 +333,17 @@ class Membership:
         self._ready.wake(group)
         return group if is_late else None
 
-    def put_back(self, member: Subscriber, lent: Flight) -> None:
-        """Nobody was sent what the member has: it goes to another, and was no attempt."""
+    def put_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
+        """Nobody was sent what the member has: it goes to another, and was no attempt. It is returned if
+        there is no room for it to wait so."""
         held = self.take_back(member, lent)
-        if held is not None:
-            group, flight = held
-            flight.attempts -= 1
-            group.give_back(flight)
-            self._pause(group)
+        if held is None:
+            return None
+        group, flight = held
+        flight.attempts -= 1
+        has_room = group.give_back(flight)
+        self._pause(group)
+        return None if has_room else held
 
     def forget(self, member: Subscriber) -> None:
         """Its session is over, with what it still has in flight."""
@@ -337,6 +365,11 @@ class Membership:
         for group in self._paces.due():
             if self.named(group.session.client_id) is group:
                 self._ready.wake(group)
+        returned = self.returned
+        if returned.is_missed and returned.failing < returned.most:
+            returned.is_missed = False
+            for group in self._by_text.values():
+                self._ready.wake(group)
 
     def wait_s(self) -> float:
         """Seconds until `step` has something to do."""
@@ -350,13 +383,16 @@ class Membership:
 
     def _open(self, text: str, since: Position) -> Group:
         _, topic_filter = parse_share(text)
-        session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW)
+        returned, cursors = self.returned, self._cursors
+        session = Session(KEY_PREFIX + text, read=since, expiry_s=0, window=GROUP_WINDOW, returned=returned)
         group = Group(
-            session, self._cursors.dirty, self._cursors.secure, self._leases, self._settings, self._paces
+            session, cursors.dirty, cursors.secure, self._leases, self._settings, self._paces, returned
         )
         # Who joined later does not move the group's beginning: it wants all that it has not read.
         session.subscribe(Subscription(topic_filter, 2, session.read), session.read)
         self._by_text[text] = group
+        if not group.is_endpoint:
+            self._by_name.setdefault(group.name, {})[text] = group
         self._filter_bytes += len(text.encode())
         self._sessions.leave(group)
         self._cursors.dirty.add(group)

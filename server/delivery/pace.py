@@ -11,8 +11,9 @@ it is full.
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from itertools import count
+
+from sortedcontainers import SortedDict
 
 from .subscriber import Subscriber
 
@@ -60,8 +61,8 @@ class Paces:
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
-        self._heap: list[tuple[float, int, Subscriber]] = []
-        self._waiting: set[Subscriber] = set()
+        self._by_time: SortedDict[tuple[float, int], Subscriber] = SortedDict()
+        self._waiting: dict[Subscriber, tuple[float, int]] = {}
         self._numbers = count()
 
     def of(self, rate: float | None) -> Pace | None:
@@ -71,21 +72,27 @@ class Paces:
     def wait(self, group: Subscriber, pace: Pace) -> None:
         """The group wants to be woken when it may go on."""
         if group not in self._waiting:
-            self._waiting.add(group)
-            heappush(self._heap, (pace.wake_s, next(self._numbers), group))
+            at = self._waiting[group] = pace.wake_s, next(self._numbers)
+            self._by_time[at] = group
+
+    def forget(self, group: Subscriber) -> None:
+        """It waits no more: it is over, or as fast as it is now it may go on sooner."""
+        at = self._waiting.pop(group, None)
+        if at is not None:
+            del self._by_time[at]
 
     def due(self) -> list[Subscriber]:
         """Those who are to be woken now."""
         found: list[Subscriber] = []
-        if not self._heap:
+        if not self._by_time:
             return found
         now_s = self._mono()
-        while self._heap and self._heap[0][0] <= now_s:
-            group = heappop(self._heap)[2]
-            self._waiting.discard(group)
+        while self._by_time and self._by_time.peekitem(0)[0][0] <= now_s:
+            group = self._by_time.popitem(0)[1]
+            del self._waiting[group]
             found.append(group)
         return found
 
     def wait_s(self) -> float:
         """Seconds until somebody is to be woken."""
-        return max(0.001, self._heap[0][0] - self._mono()) if self._heap else NEVER
+        return max(0.001, self._by_time.peekitem(0)[0][0] - self._mono()) if self._by_time else NEVER

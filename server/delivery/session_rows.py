@@ -87,9 +87,10 @@ def _terms_of(row: SubscriptionRow) -> Terms:
 
 
 def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
-    """Written for speed: the usual flight as what of its row differs from the defaults, in 0.13 µs."""
+    """Written for speed: the usual flight as what of its row differs from the defaults, in 0.13 µs; that of a
+    group, in whatever shard, likewise."""
     session, asked = subscriber.session, subscriber.asked
-    rows: list[tuple[int, bytes] | FlightRow] = []
+    rows: list[tuple[int, bytes] | tuple[int, bytes, int, int, int, int] | FlightRow] = []
     for flight in session.flights.values():
         if flight.fate == SETTLED:
             continue
@@ -102,6 +103,8 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
             and not flight.is_retained
         ):
             rows.append((flight.packet_id, place))
+        elif flight.qos == 1 and flight.loan is None and not flight.is_retained:
+            rows.append((flight.packet_id, place, 1, 0, flight.attempts, flight.shard))
         elif not flight.is_of_group:
             rows.append(
                 FlightRow(

@@ -20,8 +20,8 @@ what it may is what its last member might, so that nothing is kept for it that n
 from collections.abc import Iterable
 
 from shards.keys import GROUP_PREFIX
-from timeline.filters import parse_share
-from timeline.session import SETTLED, USUAL, Flight, Loan, Session, Subscription, Terms
+from timeline.filters import SHARE_PREFIX, parse_share
+from timeline.session import SETTLED, USUAL, Flight, Loan, Returned, Session, Subscription, Terms
 
 from ..config import Sessions
 from .leases import Leases
@@ -34,6 +34,8 @@ from .terms import UNSAID, Keeping, in_force
 KEY_PREFIX = GROUP_PREFIX
 ENDPOINT_PREFIX = "$endpoint/"
 """Of the groups of webhook endpoints: nobody can subscribe to such a text, so only doors are members."""
+TEXT_PREFIXES = (SHARE_PREFIX, ENDPOINT_PREFIX)
+"""What the texts of groups begin with; no client may be called so, for groups stand among the sessions."""
 
 
 def endpoint_text(name: str) -> str:
@@ -46,6 +48,7 @@ class Group(Subscriber):
 
     __slots__ = (
         "_leases",
+        "all_returned",
         "client",
         "in_force",
         "is_endpoint",
@@ -70,14 +73,17 @@ class Group(Subscriber):
         leases: Leases,
         settings: Sessions,
         paces: Paces,
+        all_returned: Returned,
         keeping: Keeping = UNSAID,
     ) -> None:
-        """`settings`: what holds where its terms say nothing. `paces`: where it waits if it has been fast."""
+        """`settings`: what holds where its terms say nothing. `paces`: where it waits if it has been fast.
+        `all_returned`: what no member has, of all groups."""
         super().__init__(session, dirty, secure)
         self._leases = leases
         self.paces = paces
         self.pace = paces.of(keeping.rate)
         """None: it is given messages as fast as can be."""
+        self.all_returned = all_returned
         self.settings = settings
         self.keeping = keeping
         """What was said of how long it stays and how fast it is."""
@@ -108,6 +114,7 @@ class Group(Subscriber):
             one.terms = terms
         self.in_force = in_force(terms, self.settings, is_group=True)
         if keeping.rate != self.keeping.rate:
+            self.paces.forget(self)
             self.pace = self.paces.of(keeping.rate)
         self.keeping = keeping
         self.stored_changes = -1
@@ -117,7 +124,9 @@ class Group(Subscriber):
     def hear(self, terms: Terms, keeping: Keeping) -> None:
         """Take over what is said; what is not stays as it is."""
         if terms != USUAL or keeping != UNSAID:
-            self.agree(self.terms.changed_by(terms), self.keeping.changed_by(keeping))
+            agreed = self.terms.changed_by(terms), self.keeping.changed_by(keeping)
+            if agreed != (self.terms, self.keeping):
+                self.agree(*agreed)
 
     @property
     def stays_s(self) -> int:
@@ -129,13 +138,15 @@ class Group(Subscriber):
         """Add a member, or take over its new options."""
         self.members[member] = subscription
         self.rota.meet(member)
-        self._follow()
+        self.session.keep_for(max(self.session.expiry_s, member.session.expiry_s))
 
     def leave(self, member: Subscriber) -> bool:
         """The member gives up the subscription; True if it was the last one."""
         self.members.pop(member, None)
         self.rota.part(member)
-        self._follow()
+        kept_s = self.session.expiry_s
+        if kept_s > self.stays_s and not any(m.session.expiry_s >= kept_s for m in self.members):
+            self._follow()
         return not self.members
 
     def _follow(self) -> None:
@@ -198,6 +209,9 @@ class Group(Subscriber):
         if session.finished and message.position in session.finished:
             return True
         if self.pace is not None and not self._is_in_time(self.pace):
+            return False
+        if self.all_returned.failing >= self.all_returned.most:
+            self.all_returned.is_missed = True
             return False
         member = self.rota.next(message)
         if member is None or not session.has_room:
@@ -303,9 +317,13 @@ class Group(Subscriber):
             return False
         return self.session.flights.get(loan.flight.packet_id) is loan.flight
 
-    def give_back(self, flight: Flight) -> None:
-        """Somebody else gets it, before anything new, in the order of the positions."""
+    def give_back(self, flight: Flight) -> bool:
+        """Somebody else gets it, before anything new, in the order of the positions. False: too many
+        wait so."""
+        if not self.all_returned.has_room:
+            return False
         self.session.resends.add(flight, flight.position)
+        return True
 
     def _lend(
         self,

@@ -24,7 +24,7 @@ from ..kinds import BACKOFF_STEPS_MAX
 from ..times import TimeError, parse_delay
 
 ATTEMPTS_MAX = 1_000_000
-RATE_MAX = 1_000_000.0
+RATE_MIN, RATE_MAX = 1e-6, 1_000_000.0
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _RATE = re.compile(r"\d{1,7}(\.\d{1,6})?", re.ASCII)
 
@@ -150,7 +150,9 @@ def _expiry_s(said: Value, most_ms: int) -> int:
 
 
 def _rate(said: Value) -> float:
-    text = str(said)
-    if not _RATE.fullmatch(text) or float(text) > RATE_MAX:
-        raise TermsError("rate", f"must be a number from 0 to {RATE_MAX:,.0f}, in messages a second")
-    return float(text)
+    is_number = not isinstance(said, list) and (not isinstance(said, str) or _RATE.fullmatch(said))
+    rate = float(said) if is_number and not isinstance(said, list) else -1.0
+    if rate and not RATE_MIN <= rate <= RATE_MAX:
+        least = f"0 or from {RATE_MIN:f}".rstrip("0")
+        raise TermsError("rate", f"must be a number, {least} to {RATE_MAX:,.0f}, in messages a second")
+    return rate

@@ -16,9 +16,9 @@ until that batch is durable; an ack that comes before it is decided wins. Of a m
 then, or would before it comes again, the flight ends and that is all.
 
 A thousand flights may fail at once, with a connection: UNDER_WAY of them are with the writer at a time, some
-5 ms of its work. One that it does not take, or that has no place on the timeline, is tried again a second
-later, when the store can be written: its session goes on meanwhile. What waits so is in flight, and bounded
-with that.
+5 ms of its work, and sessions and groups take turns, so that who has one does not wait for the thousands of
+another. One that it does not take, or that has no place on the timeline, is tried again a second later, when
+the store can be written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
 """
 
 import logging
@@ -154,8 +154,8 @@ class Undone:
         self._clock = clock
         self._chance = chance
         self._node = node
-        self._waiting: deque[Failure] = deque()
-        """To be decided."""
+        self._waiting: dict[Subscriber, deque[Failure]] = {}
+        """To be decided, by in whose session they are in flight; whose turn it is first. None is empty."""
         self._under_way = 0
         self._refused: deque[Failure] = deque()
         """Those that the writer did not take."""
@@ -179,7 +179,8 @@ class Undone:
             self._look_at = now_s + LOOK_S
             self._take_lapsed()
         if self._refused and now_s >= self._retry_at and self._writer.broken is None:
-            self._waiting += self._refused
+            for failure in self._refused:
+                self._enqueue(failure)
             self._refused.clear()
         self._submit()
 
@@ -205,9 +206,10 @@ class Undone:
             told(Nacked.GONE)
             return
         flight.fate = FAILED
+        self._groups.returned.failing += holder.is_group
         holder.session.resends.discard(flight.packet_id)
         whose = addressee or holder
-        self._waiting.append(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt))
+        self._enqueue(Failure(holder, flight, whose, reason, delay_ms, is_ended, told, is_attempt))
         self._submit()
 
     def _take_lapsed(self) -> None:
@@ -223,10 +225,22 @@ class Undone:
 
     # -- to the writer and back
 
+    def _enqueue(self, failure: Failure) -> None:
+        self._waiting.setdefault(failure.holder, deque()).append(failure)
+
+    def _next(self) -> Failure:
+        """Of whoever has waited longest for a turn; there must be one."""
+        holder = next(iter(self._waiting))
+        own = self._waiting.pop(holder)
+        failure = own.popleft()
+        if own:
+            self._waiting[holder] = own
+        return failure
+
     def _submit(self) -> None:
         """As many as may be with the writer at a time."""
         while self._waiting and self._under_way < UNDER_WAY:
-            failure = self._waiting.popleft()
+            failure = self._next()
             try:
                 self._writer.submit(
                     lambda commit, failure=failure: self._decide(commit, failure),  # type: ignore[misc]
@@ -240,7 +254,7 @@ class Undone:
         """In the writer: what becomes of it. Raises Refused, before anything is changed."""
         flight = failure.flight
         holder, addressee = failure.holder, failure.addressee
-        if not (self._is_there(holder) and _is_in_flight(holder, flight)):
+        if not _is_in_flight(holder, flight):
             return Nacked.GONE
         message = self._sent.message(flight)
         if message is None or not self._is_there(addressee) or message.is_expired(commit.open_group.wall_ms):
@@ -273,6 +287,7 @@ class Undone:
         self._under_way -= 1
         holder, flight = failure.holder, failure.flight
         if isinstance(answer, Nacked):
+            self._groups.returned.failing -= holder.is_group
             if flight.fate == SETTLED:
                 self._end(failure, answer)
             failure.told(answer)

@@ -21,6 +21,11 @@ from .values import shapes
 from .values.bodies import FieldError
 from .values.scalars import Since
 
+LOOK_ROWS = 10_000
+"""Looked at for one, ..."""
+LIST_LOOK_ROWS = 1_000
+"""... and for each of a list."""
+
 
 class Rewind(msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from"}):
     """The body of `:replay`: an instant, or a duration back from now."""

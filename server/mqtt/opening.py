@@ -1,13 +1,14 @@
 """CONNECT: what is refused, and what CONNACK grants."""
 
 from shards.record import Record
-from timeline.filters import SHARE_PREFIX, levels_of
+from timeline.filters import levels_of
 
 from ..codec.packets import Connect
 from ..codec.properties import Properties, forwarded
 from ..codec.reasons import Reason
 from ..config import Config
 from ..delivery.message import publisher_of
+from ..delivery.shared import TEXT_PREFIXES
 from ..delivery.subscriber import Will
 from .wishes import expires_ms, is_payload_as_said, may_publish
 
@@ -20,8 +21,7 @@ def connect_fault(packet: Connect, config: Config) -> Reason | None:
             return Reason.CLIENT_IDENTIFIER_NOT_VALID
         if not config.mqtt.allow_zero_length_clientid:
             return Reason.CLIENT_IDENTIFIER_NOT_VALID
-    if packet.client_id.startswith(SHARE_PREFIX):
-        # Shared subscriptions stand among the sessions under such names.
+    if packet.client_id.startswith(TEXT_PREFIXES):
         return Reason.CLIENT_IDENTIFIER_NOT_VALID
     longest = config.mqtt.keep_alive_s
     if longest and packet.level < 5 and not 0 < packet.keep_alive <= longest:

@@ -25,8 +25,7 @@ class Given(NamedTuple):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(NamedTuple):
     """What a call is answered with: it is given for so long."""
 
     given: Given

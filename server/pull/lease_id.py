@@ -1,24 +1,30 @@
 """A lease as text: `lease_id`, opaque to who has it, enough to find what was leased.
 
-    version  1 byte                       packet id  2   of the delivery to the group's seat (seat.py)
+    version  1 byte                       packet id  4   of the delivery to the group's seat (seat.py)
     shard    4   signed, -1: not stored   position  12   of the row that was leased
     text     the rest: `$share/group/filter`
 
-in base64url without padding. While the server runs the packet id finds the delivery at once. After a restart
-it means nothing: then the position finds the message, whatever has become of it.
+in base64url without padding. What is before the text fills whole characters, so that the many leases of a
+call share their end, which is made and read once. While the server runs the packet id finds the delivery at
+once. After a restart it means nothing: then the position finds the message, whatever has become of it.
 
 It is no secret and no proof. Who may lease of the group may ack what is leased of it.
 """
 
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error
+from binascii import Error, a2b_base64
 from typing import NamedTuple
 
 from timeline.position import Position
 
 _VERSION = 1
-_HEAD = struct.Struct(">BHi12s")
+_HEAD = struct.Struct(">BIi12s")
+_HEAD_CHARS = _HEAD.size // 3 * 4
+_STANDARD = bytes.maketrans(b"-_+/", b"+/**")
+"""To the alphabet that `a2b_base64` reads; what is only of that becomes no character of it."""
+Shares = dict[str, str]
+"""The text of the leases of one call, by how they end. Empty at first."""
 
 
 class BadLeaseId(ValueError):
@@ -36,20 +42,38 @@ class LeaseId(NamedTuple):
 
 
 def lease_text(lease: LeaseId) -> str:
-    head = _HEAD.pack(_VERSION, lease.packet_id, lease.shard, lease.position.to_bytes(12, "big"))
-    return urlsafe_b64encode(head + lease.text.encode()).rstrip(b"=").decode()
+    return lease_head(lease.packet_id, lease.position, lease.shard) + lease_tail(lease.text)
 
 
-def parse_lease(text: str) -> LeaseId:
-    """Raises BadLeaseId."""
+def lease_head(packet_id: int, position: Position, shard: int) -> str:
+    """What is its own: with `lease_tail` it is the `lease_text`."""
+    return urlsafe_b64encode(_HEAD.pack(_VERSION, packet_id, shard, position.to_bytes(12, "big"))).decode()
+
+
+def lease_tail(text: str) -> str:
+    """What all leases of a group end with."""
+    return urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+def parse_lease(text: str, shares: Shares) -> LeaseId:
+    """`shares`: of the leases that have been read with it. Raises BadLeaseId."""
     try:
-        raw = text.encode("ascii")
-        data = urlsafe_b64decode(raw + b"=" * (-len(raw) % 4))
-        version, packet_id, shard, place = _HEAD.unpack_from(data)
-        share = data[_HEAD.size :].decode()
+        head = a2b_base64(text[:_HEAD_CHARS].encode("ascii").translate(_STANDARD), strict_mode=True)
+        version, packet_id, shard, place = _HEAD.unpack(head)
+        share = shares.get(text[_HEAD_CHARS:])
+        if share is None:
+            share = shares[text[_HEAD_CHARS:]] = _share_of(text[_HEAD_CHARS:].encode("ascii"))
     except (UnicodeError, Error, struct.error):
         raise BadLeaseId("is not a lease_id") from None
-    # What is no base64 is passed over by the decoder: only what comes back as it was is one.
-    if version != _VERSION or urlsafe_b64encode(data).rstrip(b"=") != raw:
+    if version != _VERSION:
         raise BadLeaseId("is not a lease_id")
     return LeaseId(share, packet_id, Position(int.from_bytes(place, "big")), shard)
+
+
+def _share_of(tail: bytes) -> str:
+    """Raises UnicodeError, binascii.Error."""
+    data = urlsafe_b64decode(tail + b"=" * (-len(tail) % 4))
+    # What is no base64 is passed over by the decoder: only what comes back as it was is one.
+    if urlsafe_b64encode(data).rstrip(b"=") != tail:
+        raise Error
+    return data.decode()

@@ -13,13 +13,14 @@ What is acked is ended at once and answered when the cursors of its groups are d
 batch. An ack counts whoever has the message by then, also when it waits to come again or has died: what is
 not in flight under its packet id is found by its position (server/delivery/late.py).
 
-Bounds: `limits.waiting_pulls` calls wait in all, of one name as many as they leave free for others; what has
-been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it is. A call whose
-client has gone, or whose key may not subscribe to the filter any more, waits no longer.
+Bounds: `limits.waiting_pulls` calls wait in all, of one name and of one key as many as they leave free for
+others; what has been given and is not answered yet is at most `http.buffered_bytes`, then it stays where it
+is. So it does when `limits.leases` are out, or of one key and group as many as that leaves free for others. A
+call whose client has gone, or whose key may not subscribe to the filter any more, waits no longer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -34,7 +35,7 @@ from ..delivery.shared import Group
 from ..delivery.subscriber import Rights, Subscriber
 from ..delivery.undone import Nacked
 from ..writer import Busy
-from .call import Answer, Call, Given, Leased, Wish
+from .call import Answer, Call, Leased, Wish
 from .lease_id import LeaseId
 from .seat import Seat
 
@@ -79,12 +80,17 @@ class Pull:
         self._clock = clock
         self._waiting_max = config.limits.waiting_pulls
         self._max_bytes = config.http.buffered_bytes
+        self._most = config.limits.leases
+        self._out = 0
+        """Leases there are at most: those of the last look, and what has been given since."""
+        self._is_missed = False
+        """A seat was given nothing more because of that."""
         self._wake = wake
         self._seats: dict[str, dict[Rights | None, Seat]] = {}
         """By the group's text, one for each key. None is empty."""
         self._waiting: dict[Call, tuple[Seat, ...]] = {}
-        self._of_name: Counter[str] = Counter()
-        """How many of these ask groups of each name; none is 0."""
+        self._of: Counter[str] = Counter()
+        """How many of these ask groups of each name, and are of each key (`_whose`); none is 0."""
         self._begun: dict[Call, float] = {}
         """Those of them that have been given something, and since when, monotonic."""
         self._ends: list[tuple[float, int, Call]] = []
@@ -116,16 +122,19 @@ class Pull:
 
         What it is answered with counts as held until `release`.
         """
-        waiting = self._of_name[name]
-        if waiting and waiting >= self._waiting_max - len(self._waiting):
-            raise Busy(f"{waiting} calls wait for messages of {name[:64]!r}, as many as are left for others")
+        for whose in _whose(name, rights):
+            waiting = self._of[whose]
+            if waiting and waiting >= self._waiting_max - len(self._waiting):
+                raise Busy(
+                    f"{waiting} calls wait for messages of {whose[:64]}, as many as are left for others"
+                )
         if len(self._waiting) >= self._waiting_max:
             raise Busy(f"{self._waiting_max} calls wait for messages, as many as limits.waiting_pulls")
         wait_s = 0 if self._is_stopping else wish.wait_ms / 1_000
         call = Call(wish, self._clock.mono() + wait_s, is_gone, answered)
         seats = tuple(self._seat(text, rights) for text in texts)
         self._waiting[call] = seats
-        self._of_name[name] += 1
+        self._of.update(_whose(name, rights))
         self._count += 1
         heappush(self._ends, (call.until_s, self._count, call))
         if len(self._ends) > 2 * len(self._waiting) + ANSWERED:
@@ -138,7 +147,7 @@ class Pull:
 
     def release(self, call: Call) -> None:
         """The answer is made: it counts as held no more."""
-        was_full = not self._has_room()
+        was_full = self.held_bytes >= self._max_bytes
         self.held_bytes -= call.bytes
         call.bytes = 0
         call.given = []
@@ -202,12 +211,18 @@ class Pull:
             del self._seats[seat.text]
         self._broker.dismiss(seat.member, is_clean=True)
 
-    def _has_room(self) -> bool:
+    def _has_room(self, own: int) -> bool:
+        """Whether a seat that has leased so many may be given one more."""
+        if own + self._out >= self._most:
+            self._is_missed = True
+            return False
         return self.held_bytes < self._max_bytes
 
     def _took(self, call: Call, size: int) -> None:
+        self._out += 1
         self.held_bytes += size
-        self._begun.setdefault(call, self._clock.mono())
+        if call not in self._begun:
+            self._begun[call] = self._clock.mono()
         if call.is_full:
             for seat in self._waiting[call]:
                 seat.leave(call)
@@ -227,10 +242,10 @@ class Pull:
         """It waits no more."""
         seats = self._waiting.pop(call)
         self._begun.pop(call, None)
-        name = seats[0].name
-        self._of_name[name] -= 1
-        if not self._of_name[name]:
-            del self._of_name[name]
+        for whose in _whose(seats[0].name, seats[0].rights):
+            self._of[whose] -= 1
+            if not self._of[whose]:
+                del self._of[whose]
         for seat in seats:
             seat.leave(call)
 
@@ -240,8 +255,9 @@ class Pull:
         if not call.given:
             call.answered(())
             return
-        leased = [self._leased(given, call.wish.lease_ms) for given in call.given]
-        groups = {group for one in leased if (group := self._broker.groups.get(one.given.text)) is not None}
+        found = {given.text: self._broker.groups.get(given.text) for given in call.given}
+        groups = {group for group in found.values() if group is not None}
+        leased = self._leased(call, found)
         is_failed = False
         open_groups = len(groups)
 
@@ -264,18 +280,17 @@ class Pull:
         for group in groups:
             self._broker.store(group, stored)
 
-    def _leased(self, given: Given, lease_ms: int | None) -> Leased:
-        """The lease of it begins."""
-        if lease_ms is None:
-            group = self._broker.groups.get(given.text)
-            lease_ms = (
-                LEASE_MS
-                if group is None or not group.in_force.ack_timeout_ms
-                else group.in_force.ack_timeout_ms
-            )
-        if given.packet_id:
-            self._broker.lease(given.member, given.packet_id, lease_ms)
-        return Leased(given, self._clock.wall_ms() + lease_ms)
+    def _leased(self, call: Call, groups: Mapping[str, Group | None]) -> list[Leased]:
+        """The leases of what it has been given begin."""
+        now_ms, lease = self._clock.wall_ms(), self._broker.lease
+        terms = {text: call.wish.lease_ms or _term_ms(group) for text, group in groups.items()}
+        leased = []
+        for given in call.given:
+            lease_ms = terms[given.text]
+            if given.packet_id:
+                lease(given.member, given.packet_id, lease_ms)
+            leased.append(Leased(given, now_ms + lease_ms))
+        return leased
 
     def _look(self, now_s: float) -> None:
         """End calls that nobody waits for any more, or that may not; dismiss seats that stay empty."""
@@ -293,6 +308,10 @@ class Pull:
                 seat.idle_s = now_s
             elif now_s - seat.idle_s >= IDLE_S:
                 self._dismiss(seat)
+        self._out = sum(len(seat.member.session.flights) for seat in every)
+        if self._is_missed:
+            self._is_missed = False
+            self._wake_seats()
 
     def _is_open(self, seat: Seat) -> bool:
         """Whether something may come to it."""
@@ -304,14 +323,21 @@ class Pull:
     # -- what becomes of leases
 
     def ack(self, leases: Iterable[LeaseId], done: Done) -> None:
-        """They are done with; `done` when that is durable."""
+        """They are done with; `done` when that is durable.
+
+        Raises Busy, before anything is done: too many acks wait that have come late.
+        """
         settling, touched = _Settling(done), set()
-        for lease in leases:
-            group, found = self._broker.groups.get(lease.text), self._flight(lease)
+        held: dict[Subscriber, list[int]] = {}
+        named = [(lease, self._flight(lease)) for lease in leases]
+        if sum(found is None for _, found in named) > self._broker.late_room:
+            raise Busy("too many acks wait of what is not leased any more")
+        for lease, found in named:
+            group = self._broker.groups.get(lease.text)
             if group is None:
                 settling.settled.gone.append(lease)
             elif found is not None:
-                self._broker.ack(*found)
+                held.setdefault(found[0], []).append(found[1])
                 touched.add(group)
                 settling.settled.done += 1
             elif not lease.packet_id:
@@ -320,6 +346,8 @@ class Pull:
                 settling.left += 1
                 told = partial(settling.finished, lease)
                 self._broker.ack_late(lease.text, lease.position, lease.shard, told)
+        for member, packet_ids in held.items():
+            self._broker.ack_all(member, packet_ids)
         for group in touched:
             settling.left += 1
             self._broker.store(group, settling.stored)
@@ -356,6 +384,16 @@ class Pull:
             if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
                 return seat.member, lease.packet_id
         return None
+
+
+def _term_ms(group: Group | None) -> int:
+    """How long a lease of it lasts for who does not say."""
+    return LEASE_MS if group is None else group.in_force.ack_timeout_ms or LEASE_MS
+
+
+def _whose(name: str, rights: Rights | None) -> tuple[str, ...]:
+    """What a call is counted by: the name that it asks, and the key."""
+    return (f"group {name}",) if rights is None else (f"group {name}", f"key {rights.name}")
 
 
 class _Settling:

@@ -33,11 +33,11 @@ class Seat:
         text: str,
         rights: Rights | None,
         *,
-        has_room: Callable[[], bool],
+        has_room: Callable[[int], bool],
         took: Callable[[Call, int], None],
     ) -> None:
-        """`has_room`: whether the answers under way leave room for one more message. `took`: a call has been
-        given one of so many bytes."""
+        """`has_room`: whether there is room for one more message, of who has leased so many. `took`: a call
+        has been given one of so many bytes."""
         self.text = text
         group, self.filter = parse_share(text)
         self.name = group or text
@@ -77,7 +77,9 @@ class Seat:
 
     @property
     def has_room(self) -> bool:
-        return bool(self.waiting) and not self.is_closed and self._has_room()
+        if not self.waiting or self.is_closed:
+            return False
+        return self._has_room(len(self.member.session.flights))
 
     @property
     def is_limited(self) -> bool:

@@ -3,6 +3,7 @@
     served      the real server: messages, sessions, schedules, retained ones; jobs that split, expire into an
                 archive, are given up; a backup; the stop
     worked      groups of puts, cancels, moves and acks, and dispatch, by hand (steps.py)
+    undone      a group whose members nack, lapse and ack late, by hand (undone.py)
     marked      a disk that takes no groups: the bound of dispatch in a file of its own
     repaired    rotten blocks, rows without a shard, rows that cannot be decoded
     retimed     messages by local time when the rules of their zone have changed
@@ -58,6 +59,7 @@ from tests.support.stores import FailingStore
 from timeline.position import END, START, MessageId, id_text
 from timeline.slices import Home
 
+from . import undone
 from .hand import Hand
 from .past import QUARTER_MS, RETENTION_S, Past, Piece, wrong
 from .steps import SESSION, Child, Doomed
@@ -651,6 +653,7 @@ def _key_in_place(folder: Path, say: Say) -> None:
 
 PLOTS = {
     "worked": Plot(_nothing, _work, _check_work),
+    "undone": Plot(_nothing, undone.play, undone.check),
     "marked": Plot(_nothing, _mark, _check_mark),
     "repaired": Plot(_spoil, _repair, _check_repair),
     "retimed": Plot(_wish_locally, _retime, _check_retime),

@@ -27,7 +27,8 @@ from .passing import AFTER, BEFORE, HALF, Line
 from .places import Place, places, why_free
 from .plots import HAS_SPARK, PLOTS
 
-TRIES = {"worked": 200, "marked": 60, "repaired": 200, "retimed": 40, "keyed": 90, "served": 400}
+TRIES = {"worked": 200, "undone": 120, "marked": 60, "repaired": 200}
+TRIES |= {"retimed": 40, "keyed": 90, "served": 400}
 INSIDE = {"worked": 20, "repaired": 40, "served": 80}
 FEW = 1
 """Tries for each plot, if not in the soak."""

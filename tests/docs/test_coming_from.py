@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -83,14 +83,20 @@ async def test_our_code_on_the_page_does_what_it_says(
         tasks.append(asyncio.create_task(work))
 
     async def working(worker: fasti.Worker) -> None:
-        """It runs, and its groups are there."""
-        before = len([g async for g in client.groups.list() if g.members])
+        """It runs, and is a member of its groups, whoever else is still there."""
+        before = {member async for _, member in members()}
         beside(worker.run(signals=False))
-        count = len({job.wish.topic_filter for job in worker._jobs})
-        await until(lambda: _more(before + count))
+        filters = {job.wish.topic_filter for job in worker._jobs}
+        await until(lambda: has_joined(filters, before))
 
-    async def _more(count: int) -> bool:
-        return len([g async for g in client.groups.list() if g.members]) >= count
+    async def has_joined(filters: set[str], before: set[str]) -> bool:
+        return filters <= {topic_filter async for topic_filter, member in members() if member not in before}
+
+    async def members() -> AsyncIterator[tuple[str, str]]:
+        """(filter, client id)"""
+        async for group in client.groups.list():
+            for member in group.members:
+                yield group.filter, member["client_id"]
 
     receiver = Receiver()
     base = await receiver.start()

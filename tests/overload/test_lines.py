@@ -156,6 +156,39 @@ async def _unacked(running: Bounded, stack: AsyncExitStack) -> None:
             await asyncio.sleep(0.1)
 
 
+async def _lent(running: Bounded, stack: AsyncExitStack) -> None:
+    """Members of groups with an ack timeout: in flight twice, with a lease."""
+    writer = await _peer(running, stack, "writer")
+    for number in range(60):
+        peer = await dial(running.server.mqtt, on_publish=lambda *_: None)
+        stack.callback(peer.drop)
+        await peer.connect(f"mute-{number}")
+        for group in range(125):
+            assert await peer.subscribe(f"$share/{number}-{group}/t", qos=1, user_properties=LONG) == (1,)
+    for _ in range(16):
+        await writer.publish("t", b"x", 1)
+    async with asyncio.timeout(60):
+        while await metric(running.server.url, "fasti_in_flight") < 60 * 2_000:
+            await asyncio.sleep(0.1)
+
+
+async def _given_back(running: Bounded, stack: AsyncExitStack) -> None:
+    """What a member has when it leaves in order: by then its groups have it alone."""
+    writer = await _peer(running, stack, "writer")
+    for number in range(25):
+        peer = await dial(running.server.mqtt, on_publish=lambda *_: None)
+        await peer.connect(f"fickle-{number}")
+        for group in range(125):
+            assert await peer.subscribe(f"$share/{number}-{group}/t/{number}", qos=1) == (1,)
+        for _ in range(16):
+            await writer.publish(f"t/{number}", b"x", 1)
+        await asyncio.sleep(0.2)
+        await peer.close()
+    async with http(running.server.url) as calls:
+        answer = await calls.call("GET", "/v1/groups/24-124")
+        assert answer.body["groups"][0]["in_flight"] == 16
+
+
 async def _in_bytes(running: Bounded, stack: AsyncExitStack) -> None:
     """Packets that never end."""
     for number in range(500):
@@ -178,6 +211,7 @@ async def _caller(running: Bounded, stack: AsyncExitStack) -> tuple[Caller, asyn
     return caller, told
 
 
+LONG = (("ack-timeout", "1h"),)
 HTTP = {"http.connections": 2_000, "http.connections_per_address": 2_000}
 MANY = {"limits.connect_rate": 0, "limits.connections": 4_000, "limits.sessions": 10_000}
 FILLINGS = [
@@ -187,6 +221,23 @@ FILLINGS = [
         ("in flight x sessions", "sessions", "connections"),
         {"limits.connections": 62, "limits.sessions": 62, "sessions.max_in_flight": 2_000},
         _unacked,
+    ),
+    Filling(
+        ("in flight x sessions", "sessions", "subscriptions", "connections", "groups"),
+        {
+            "limits.connections": 62,
+            "limits.sessions": 62,
+            "limits.groups": 7_500,
+            "limits.subscriptions": 7_500,
+            "limits.subscription_bytes": "1MiB",
+            "sessions.max_in_flight": 2_000,
+        },
+        _lent,
+    ),
+    Filling(
+        ("groups", "store"),
+        {"limits.groups": 3_200, "limits.subscription_bytes": "1MiB", "sessions.max_in_flight": 2_000},
+        _given_back,
     ),
     Filling(("wheel", "store"), {"wheel.max_bytes": "32MiB", "wheel.max_entries": 50_000}, _wheel_of_large),
     Filling(("wheel", "store"), {"wheel.max_bytes": "64MiB", "wheel.max_entries": 100_000}, _wheel_of_small),

@@ -87,7 +87,12 @@ async def test_what_returns_is_done_and_what_raises_comes_again(
             return worker.figures.done + worker.figures.failed
 
         await until(lambda: told() == 3)
+
+        async def is_heard() -> bool:
+            return await in_flight(c) == 0
+
         for step_s, count in ((13, 4), (73, 5)):
+            await wait_until(is_heard)  # a nack has no answer, and the clock must not overtake it
             await server.advance(seconds=step_s)
             await until(lambda count=count: told() == count)  # type: ignore[misc]
         assert tries[-2:] == [("bad", 2), ("bad", 3)]

@@ -93,7 +93,7 @@ def test_what_the_page_on_operations_recommends_fits_a_small_machine() -> None:
             for key, value in keys.items()
         },
     )
-    assert len(wishes) == 8
+    assert len(wishes) == 7
     assert f"{sum(one.bytes for one in bounds(config)) / (1 << 30):.1f}" == advice[1]
     first, second = re.findall(
         r"memory: at most ([0-9,]+) MiB if every bound is reached at once, ([0-9,]+)", page

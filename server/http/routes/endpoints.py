@@ -28,7 +28,7 @@ from ...writer import Ask
 from ..access import over_quota
 from ..answers import asked, json_answer, refusals
 from ..calls import ADMIN, WRITES, Gives, described
-from ..lag import REWIND, Rewind, lag_of, position_of
+from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
 from ..problems import Problem
 from ..requests import body_of, limit_of
 from ..timeline import Timeline
@@ -45,8 +45,6 @@ ONE = "/v1/endpoints/{name:[^/]+(?<!:pause)(?<!:resume)(?<!:test)(?<!:replay)}"
 TEST_BYTES = 16
 """Of chance, in the id of a test."""
 TEST_WAIT_S = 1.0
-LOOK_ROWS = 10_000
-LIST_LOOK_ROWS = 1_000
 
 _ENDPOINT = msgspec.json.Decoder(EndpointRequest)
 

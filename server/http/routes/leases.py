@@ -19,7 +19,7 @@ said that its side of the connection is closed, and would take messages with it.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -27,13 +27,21 @@ from aiohttp import web
 from shards.commit import Commit
 from shards.record import REASON_BYTES_MAX
 from shards.state import DISPATCHED
-from timeline.filters import SHARE_PREFIX, TopicError, parse_share
+from timeline.filters import TopicError, parse_share
 
 from ...config import Config
 from ...delivery.broker import Broker, TooManyGroups, UnknownGroup
 from ...delivery.undone import NEVER
-from ...pull.call import Answer, Leased, Wish
-from ...pull.lease_id import BadLeaseId, LeaseId, lease_text, parse_lease
+from ...pull.call import Answer, Given, Leased, Wish
+from ...pull.lease_id import (
+    BadLeaseId,
+    LeaseId,
+    Shares,
+    lease_head,
+    lease_tail,
+    lease_text,
+    parse_lease,
+)
 from ...pull.pull import Pull, Settled
 from ...times import NEVER_TEXT
 from ...writer import Ask
@@ -218,13 +226,10 @@ class LeaseRoutes:
         """The groups that are asked, each time another one first. Raises Problem, FieldError."""
         if topic_filter is not None:
             return (await self._opened(name, topic_filter, rights),)
-        prefix = f"{SHARE_PREFIX}{name}/"
         texts = [
             group.text
-            for group in self._broker.groups
-            if group.text.startswith(prefix)
-            and owns(rights, group.owners)
-            and _may_lease(rights, group.text.removeprefix(prefix))
+            for group in self._broker.groups.of_name(name)
+            if owns(rights, group.owners) and _may_lease(rights, parse_share(group.text)[1])
         ]
         if not texts:
             raise Problem("not-found", f"there is no group {name[:128]!r}; `filter` makes one")
@@ -254,11 +259,12 @@ class LeaseRoutes:
         """Those that are for who asks, once each, and the others. Raises FieldError."""
         name, rights = request.match_info["group"], rights_of(request)
         mine, others = [], []
+        shares: Shares = {}
         may: dict[str, bool] = {}
         """By the group's text."""
         for text in dict.fromkeys(lease_ids):
             try:
-                lease = parse_lease(text)
+                lease = parse_lease(text, shares)
                 if lease.text not in may:
                     may[lease.text] = _may_lease(rights, _filter_of(lease.text, name))
             except BadLeaseId as error:
@@ -271,26 +277,42 @@ class LeaseRoutes:
 
     async def _views(self, leased: Sequence[Leased], turn: Turn) -> list[shapes.LeasedMessage]:
         views: list[shapes.LeasedMessage] = []
-        filters = {text: parse_share(text)[1] for text in {one.given.text for one in leased}}
+        shared: dict[tuple[str, int], _Shared] = {}
         for count, one in enumerate(leased):
             if not count or turn.is_over(count):
                 await turn.begin()
-            views.append(_view(one, filters[one.given.text], self._node))
+            key = (one.given.text, one.until_ms)
+            if key not in shared:
+                shared[key] = _shared_of(one)
+            views.append(_view(one.given, shared[key], self._node))
         return views
 
 
-def _view(leased: Leased, topic_filter: str, node: int) -> shapes.LeasedMessage:
-    given = leased.given
+class _Shared(NamedTuple):
+    """What the leases of a group in one answer have in common."""
+
+    filter: str
+    tail: str
+    """Of their `lease_id`."""
+    until: str
+
+
+def _shared_of(leased: Leased) -> _Shared:
+    text = leased.given.text
+    return _Shared(parse_share(text)[1], lease_tail(text), time_text(leased.until_ms))
+
+
+def _view(given: Given, shared: _Shared, node: int) -> shapes.LeasedMessage:
     message = given.message
-    lease = LeaseId(given.text, given.packet_id, message.position, message.shard)
-    retry = message.record.retry
+    record, place = message.record, message.position
+    retry = record.retry
     return {
-        **message_view(message.id(node), message.position, message.record, DISPATCHED, None),
-        "filter": topic_filter,
+        **message_view(message.id(node), place, record, DISPATCHED, None),
+        "filter": shared.filter,
         "attempt": given.attempt,
         "reason": None if retry is None else retry.reason.decode(errors="replace"),
-        "lease_id": lease_text(lease),
-        "lease_until": time_text(leased.until_ms),
+        "lease_id": lease_head(given.packet_id, place, message.shard) + shared.tail,
+        "lease_until": shared.until,
     }
 
 
@@ -325,9 +347,9 @@ def _may_lease(rights: Rights | None, topic_filter: str) -> bool:
 async def _settled(act: Callable[[Callable[[Settled], None]], None]) -> Settled:
     """What has become of the leases. Raises Problem, with how far it came."""
     found: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-    act(_setter(found))
-    settled = await found
     with refusals():
+        act(_setter(found))
+        settled = await found
         if settled.error is not None:
             raise settled.error
     return settled

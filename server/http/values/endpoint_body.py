@@ -53,11 +53,7 @@ def wanted_of(request: EndpointRequest, config: Config) -> Wanted:
     except TargetError as error:
         raise FieldError("url", str(error)) from None
     retry = request.retry or RetryRequest()
-    said: dict[str, str | float | None] = {
-        "max_attempts": retry.max_attempts,
-        "backoff": None if retry.backoff is None else ",".join(map(str, retry.backoff)),
-        "rate": request.rate,
-    }
+    said = {"max_attempts": retry.max_attempts, "backoff": retry.backoff, "rate": request.rate}
     try:
         terms, keeping = read_terms(said.get, config), read_keeping(said.get, config)
     except TermsError as error:

@@ -44,11 +44,7 @@ def text_of(name: str, topic_filter: str, config: Config) -> str:
 
 def terms_of(wish: GroupRequest, config: Config) -> tuple[Terms, Keeping]:
     """Raises FieldError."""
-
-    def said(name: str) -> str | float | list[str | float] | None:
-        value: str | float | list[str | float] | None = getattr(wish, name)
-        return value
-
+    said = msgspec.structs.asdict(wish).get
     try:
         return read_terms(said, config), read_keeping(said, config)
     except TermsError as error:

@@ -57,6 +57,21 @@ def changed_row(rig: Rig, row: bytes) -> None:
     asked(rig, lambda commit: commit.row(Table.SESSIONS, KEY, row))
 
 
+def test_those_of_a_name_are_found_by_it() -> None:
+    rig = Rig()
+    texts = [f"$share/{name}" for name in ("a/x", "a/y/#", "ab/x")]
+    for text in texts:
+        asked(rig, lambda commit, text=text: rig.core.broker.open_group(commit, text))  # type: ignore[misc]
+    groups = rig.core.groups
+    assert [group.text for group in groups.of_name("a")] == texts[:2]
+    asked(rig, lambda commit: rig.core.broker.end_group(commit, groups.of_name("a")[0]))
+    rig.restart()
+    groups = rig.core.groups
+    assert [group.text for group in groups.of_name("a")] == texts[1:2]
+    assert [group.text for group in groups.of_name("ab")] == texts[2:]
+    assert groups.of_name("x") == []
+
+
 @pytest.mark.parametrize("how", ["stays", "restart", "crash"])
 def test_what_falls_due_while_all_workers_are_away_is_the_next_ones(how: str) -> None:
     rig = Rig()
@@ -351,3 +366,56 @@ def test_a_store_that_gets_its_format_by_a_group_finds_its_retries_by_message() 
     assert rig.store.get(Table.META, META_RETRIES) == b""
     rig.crash()
     assert rig.store.get(Table.META, META_RETRIES) == b""
+
+
+def test_a_group_that_is_not_to_stay_any_more_is_not_there_after_a_kill() -> None:
+    rig = Rig()
+    joined(rig)
+    joined(rig, "other", expiry="0s")
+    rig.crash()
+    assert found(rig) is None
+    joined(rig)
+    asked(rig, lambda commit: rig.core.broker.open_group(commit, TEXT, keeping=Keeping(expiry_s=0)))
+    rig.crash()
+    assert found(rig) is None
+
+
+@pytest.mark.parametrize("cursor", [b"\xff\xff", None])
+def test_a_group_whose_place_cannot_be_read_goes_on_from_now(cursor: bytes | None) -> None:
+    """As a session does: nothing that it has done comes again."""
+    rig = Rig()
+    worker = joined(rig)
+    scheduled(rig, "1", "2", after="0s")
+    assert worker.take_all() == ["1", "2"]
+    worker.disconnect()
+    rig.pass_ms(1_000)
+    asked(rig, lambda commit: commit.row(Table.CURSORS, KEY, cursor))
+    rig.crash()
+    worker = joined(rig)
+    scheduled(rig, "3", after="0s")
+    assert worker.take_all() == ["3"]
+
+
+def test_how_long_a_group_stays_is_not_counted_anew_with_each_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 100,000 of them that would be minutes."""
+    rig = Rig()
+    counted = 0
+    follow = Group._follow
+
+    def noted(group: Group) -> None:
+        nonlocal counted
+        counted += 1
+        follow(group)
+
+    monkeypatch.setattr(Group, "_follow", noted)
+    said = (("expiry", "2h"),)
+    peers = [rig.lasting(f"p{n}", expiry=200_000 if n else 300_000) for n in range(50)]
+    for peer in peers:
+        assert peer.subscribe(TEXT, qos=1, user_properties=said) == (1,)
+    group = found(rig)
+    assert group is not None
+    assert (counted, group.session.expiry_s) == (2, 300_000)
+    for peer, expiry_s in zip(peers[:-1], [200_000] * 49, strict=True):
+        assert peer.unsubscribe(TEXT) == (0,)
+        assert group.session.expiry_s == expiry_s
+    assert counted == 3

@@ -3,6 +3,7 @@
 import pytest
 
 from server.delivery.pace import NEVER, Pace, Paces
+from server.delivery.terms import Keeping
 from shards.commit import Commit
 from tests.support.rig import Peer, Rig
 
@@ -137,3 +138,34 @@ def test_paused_nothing_is_sent_again_either() -> None:
             assert second.inbox == []
             assert group.is_here
     assert len(second.take_all()) == 3
+
+
+@pytest.mark.parametrize("how", ["subscribe", "put"])
+def test_a_group_that_waits_goes_on_when_it_may_be_faster(how: str) -> None:
+    rig = Rig()
+    first = worker(rig, "a", rate="0.000001")
+    sent(rig, 15)
+    assert len(first.take_all()) == 1
+    if how == "subscribe":
+        assert first.subscribe(TEXT, qos=1, user_properties=(("rate", "2"),)) == (1,)
+    else:
+        rig.core.broker.submit(
+            lambda commit: _none(rig.core.broker.open_group(commit, TEXT, keeping=Keeping(rate=2.0))),
+            lambda is_durable: None,
+        )
+    passed(rig, 3)
+    assert 6 <= len(first.take_all()) <= 8
+
+
+def test_a_group_that_has_ended_waits_no_more() -> None:
+    rig = Rig()
+    first = worker(rig, "a", rate="0.000001")
+    sent(rig, 3)
+    assert rig.core.groups.wait_s() < NEVER
+    assert len(first.take_all()) == 1
+    assert first.unsubscribe(TEXT) == (0,)
+    assert rig.core.groups.wait_s() == NEVER
+
+
+def _none(_: object) -> None:
+    """What nobody asks for."""

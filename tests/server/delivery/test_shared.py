@@ -16,7 +16,7 @@ from shards.store import Table
 from tests.support.clock import RigClock
 from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
-from timeline.session import Flight, Session
+from timeline.session import Flight, Returned, Session
 
 
 def _members(rig: Rig, *names: str, qos: int = 2, **options: int) -> list[Peer]:
@@ -561,7 +561,7 @@ def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
 def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() -> None:
     """Counted in comparisons of flights, not in seconds."""
     session = Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535)
-    group = Group(session, set(), _no, Leases(RigClock(0)), Sessions(), Paces(float))
+    group = Group(session, set(), _no, Leases(RigClock(0)), Sessions(), Paces(float), Returned(9_999))
     flights = [Counted(n + 1, Position(n << 48), 0, 1) for n in range(3_000)]
     Counted.compared = 0
     for flight in flights:

@@ -71,10 +71,14 @@ def test_terms_are_read() -> None:
         ("rate", "fast", {}, "a number"),
         ("rate", "1e3", {}, "a number"),
         ("rate", "1000001", {}, "a number"),
+        ("rate", 1e308, {}, "a number"),
+        ("rate", 1e-7, {}, "a number"),
+        ("rate", "0.0000001", {}, "a number"),
+        ("rate", float("nan"), {}, "a number"),
     ],
 )
 def test_what_is_not_understood_or_beyond_a_bound_is_refused_by_name(
-    name: str, value: str, settings: dict[str, int], detail: str
+    name: str, value: str | float, settings: dict[str, int], detail: str
 ) -> None:
     asked = replace(DEFAULTS, sessions=replace(Sessions(), **settings))
     read = read_keeping if name in ("expiry", "rate") else read_terms

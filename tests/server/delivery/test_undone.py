@@ -631,3 +631,50 @@ def test_a_group_that_ends_meanwhile_gets_nothing() -> None:
     rig.pump()
     rig.pass_ms(6_000)
     assert a.inbox == b.inbox == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_member_may_nack_and_be_gone_at_once_with_its_session(qos: int) -> None:
+    """At QoS 2 what is in flight is the member's alone, and ends with its session: the nack counts."""
+    rig = Rig()
+    peer = rig.connected("a")
+    peer.subscribe(GROUP, qos=qos)
+    publish(rig, "job", qos=qos)
+    (first,) = peer.publishes()
+    nack(peer, first, "5s", "no", pump=False)
+    peer.drop()
+    (other,) = members(rig, "b", qos=qos)
+    rig.pass_ms(4_999)
+    assert other.take_all() == []
+    rig.pass_ms(1)
+    assert other.take_all() == ["job"]
+
+
+def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.delivery.undone.UNDER_WAY", 10)
+    rig = Rig()
+    many = rig.lasting("many")
+    many.subscribe("t/#", qos=1)
+    one = rig.lasting("one")
+    one.subscribe("u", qos=1)
+    publish(rig, *(f"m{number}" for number in range(40)))
+    peer = rig.connected("publisher")
+    peer.publish1("u", "job")
+    thousands, (own,) = many.publishes(), one.publishes()
+    assert len(thousands) == 40
+    for packet in thousands:
+        nack(many, packet, "1h", pump=False)
+    nack(one, own, "1h", pump=False)
+    while rig.deliver():
+        """What they say is read."""
+    for _ in range(2):
+        rig.compose()
+        rig.settle()
+    session = rig.core.sessions.get("one")
+    assert session is not None
+    assert not session.session.flights
+    assert rig.core.broker.undone.retried < 40
+    rig.pump()
+    assert rig.core.broker.undone.retried == 40 + 1

@@ -311,3 +311,18 @@ async def test_who_waits_with_a_key_that_is_revoked_is_answered(tmp_path: Path) 
         _take(server)
         assert await waiting == {"messages": []}
         await _as(server, one, "lease", {"max": 1, "filter": "a"}, 401)
+
+
+async def test_acks_that_come_late_are_refused_when_too_many_wait(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _lease(server, filter="jobs/#")
+    await server.schedule("jobs/1", 1, deliver_in=1)
+    await server.pass_time(2_000)
+    leased = await _lease(server, wait=1)
+    await server.call("POST", f"{PATH}:nack", {**_ids(leased), "delay": "1h"}, status=200)
+    monkeypatch.setattr("server.delivery.late.WAITING_MAX", 0)
+    answer = await server.call("POST", f"{PATH}:ack", _ids(leased), status=429)
+    assert answer.slug == "over-quota"
+    monkeypatch.undo()
+    assert (await server.call("POST", f"{PATH}:ack", _ids(leased), status=200)).body["acked"] == 1

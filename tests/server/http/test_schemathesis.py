@@ -39,8 +39,23 @@ async def furnished(server: ServerProcess, calls: Http) -> dict[str, list[str]]:
         await peer.connect(name, session_expiry=3_600)
         await peer.subscribe("a/#")
         await peer.close()
+    for group in ("workers", "a:pause"):
+        await calls.call("PUT", f"/v1/groups/{group}", {"filter": "a/#"}, status=201)
+    for n in range(4):
+        await calls.schedule("a/job", n)
+    wish = {"max": 2, "wait": "1s", "lease": "1h"}
+    leased = (await calls.call("POST", "/v1/groups/workers/messages:lease", wish, status=200)).body[
+        "messages"
+    ]
+    assert leased, "there is something to ack"
+    leases = [one["lease_id"] for one in leased]
     pieces = (await calls.call("GET", "/v1/slices", status=200)).body["slices"]
-    return {"ids": ids, "starts": [piece["start"] for piece in pieces], "sessions": sessions}
+    return {
+        "ids": ids,
+        "starts": [piece["start"] for piece in pieces],
+        "sessions": sessions,
+        "leases": leases,
+    }
 
 
 async def run(server: ServerProcess, folder: Path, values: dict[str, list[str]], *arguments: str) -> None:
@@ -76,5 +91,5 @@ async def test_nothing_is_found(tmp_path: Path) -> None:
 async def test_nothing_is_found_in_the_clock(tmp_path: Path) -> None:
     """By itself, on an empty timeline: a thousand years of a schedule that fires each second take a while."""
     async with serving(tmp_path / "data", "--clock", "simulated") as server:
-        values = {"ids": ["0"], "starts": ["0"], "sessions": ["0"]}
+        values = {"ids": ["0"], "starts": ["0"], "sessions": ["0"], "leases": ["0"]}
         await run(server, tmp_path, values, "--include-path", CLOCK, FIXED, "--max-examples", "10")

@@ -41,7 +41,7 @@ NOT_THERE = "f" * 32
 
 @pytest.fixture
 def schema(tmp_path: Path) -> Iterator[Any]:
-    values = "".join(f'{name}.values = ["0"]\n' for name in ("ids", "starts", "sessions"))
+    values = "".join(f'{name}.values = ["0"]\n' for name in ("ids", "starts", "sessions", "leases"))
     path = tmp_path / "schemathesis.toml"
     path.write_text(CONFIG.read_text(encoding="utf-8") + values, encoding="utf-8")
     with served(tmp_path / "data", "--clock", "simulated", settings={"spark.enabled": "false"}) as server:

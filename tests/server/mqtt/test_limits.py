@@ -62,10 +62,11 @@ def test_a_will_to_a_topic_that_is_too_deep(level: int, reason: int) -> None:
     assert rig.peer(level).connect("b", will=Will(b"a/b/c/d", b"w")).reason == reason
 
 
-def test_client_ids_that_shared_subscriptions_have() -> None:
+@pytest.mark.parametrize("taken", ["$share/g/t", "$endpoint/billing"])
+def test_client_ids_that_groups_have(taken: str) -> None:
     rig = Rig()
-    assert rig.peer(5).connect("$share/g/t").reason == 0x85
-    assert rig.peer(4).connect("$share/g/t").reason == 2
+    assert rig.peer(5).connect(taken).reason == 0x85
+    assert rig.peer(4).connect(taken).reason == 2
     assert rig.peer(5).connect("$shared").reason == 0
 
 

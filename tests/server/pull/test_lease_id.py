@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.pull.lease_id import BadLeaseId, LeaseId, lease_text, parse_lease
+from server.pull.lease_id import BadLeaseId, LeaseId, Shares, lease_text, parse_lease
 from timeline.position import Position
 
 ONE = LeaseId("$share/g/a/#", 7, Position((5 << 48) | 3), 2)
@@ -22,7 +22,7 @@ ONE = LeaseId("$share/g/a/#", 7, Position((5 << 48) | 3), 2)
 def test_there_and_back(packet_id: int, place: int, shard: int, text: str) -> None:
     lease = LeaseId(text, packet_id, Position(place), shard)
     told = lease_text(lease)
-    assert parse_lease(told) == lease
+    assert parse_lease(told, {}) == lease
     assert told.replace("-", "").replace("_", "").isalnum()
 
 
@@ -30,7 +30,7 @@ def test_every_truncation_is_none() -> None:
     told = lease_text(LeaseId("$share/g/a", *ONE[1:]))
     for count in range(len(told)):
         try:
-            lease = parse_lease(told[:count])
+            lease = parse_lease(told[:count], {})
         except BadLeaseId:
             continue
         assert lease_text(lease) == told[:count]
@@ -43,13 +43,20 @@ def test_every_corruption_is_none_or_another() -> None:
         for put in "Aa0-_=+/ é\n\0":
             text = told[:index] + put + told[index + 1 :]
             with suppress(BadLeaseId):
-                assert lease_text(parse_lease(text)) == text
+                assert lease_text(parse_lease(text, {})) == text
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\1", b"\2" + bytes(18) + b"$share/g/a", b"\1" + bytes(18) + b"\xff"],
+    [b"", b"\1", b"\2" + bytes(20) + b"$share/g/a", b"\1" + bytes(20) + b"\xff"],
 )
 def test_what_is_none(data: bytes) -> None:
     with pytest.raises(BadLeaseId):
-        parse_lease(urlsafe_b64encode(data).rstrip(b"=").decode())
+        parse_lease(urlsafe_b64encode(data).rstrip(b"=").decode(), {})
+
+
+def test_leases_of_one_call_share_how_they_end() -> None:
+    leases = [ONE._replace(packet_id=packet_id, text=text) for packet_id in (1, 2) for text in ("a", "b/ü")]
+    shares: Shares = {}
+    assert [parse_lease(lease_text(lease), shares) for lease in leases] == leases
+    assert sorted(shares.values()) == ["a", "b/ü"]

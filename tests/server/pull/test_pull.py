@@ -1,15 +1,18 @@
 """Messages for who asks for them, on a rig: given, waited for, shared, acked, given back, over kills."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from server.auth.rights import Grant, Principal, Rights
 from server.config import Http
 from server.pull.pull import IDLE_S, LEASE_MS
 from server.writer import Busy
 from shards.errors import StoreFailed
 from tests.support.pulling import TEXT, Puller, lease_of
 from tests.support.rig import START_MS, Rig, config
+from timeline.position import Position
 
 
 def _rig(count: int = 0, **settings: object) -> tuple[Rig, Puller]:
@@ -265,6 +268,46 @@ def test_calls_that_wait_are_bounded() -> None:
     assert puller.ask().payloads == []
 
 
+def test_the_calls_of_a_key_leave_room_for_those_of_another() -> None:
+    """However many groups it asks."""
+    rig, _ = _rig(waiting_pulls=8)
+    texts = [f"$share/g{n}/t" for n in range(8)]
+    for text in texts:
+        rig.core.broker.submit(partial(rig.core.broker.open_group, text=text), lambda durable: None)
+    rig.pump()
+    greedy, other = (Rights(Principal(name, Grant(), rig.clock.mono), "") for name in ("greedy", "other"))
+    for text in texts[:4]:
+        Puller(rig, text, rights=greedy).ask(wait_ms=20_000)
+    with pytest.raises(Busy):
+        Puller(rig, texts[4], rights=greedy).ask()
+    assert Puller(rig, texts[5], rights=other).ask(wait_ms=20_000).answer is None
+
+
+def test_late_acks_beyond_the_bound_are_refused_and_not_said_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, puller = _rig(6)
+    leases = puller.lease(lease_ms=1_000)
+    rig.pass_ms(1_500)
+    monkeypatch.setattr("server.delivery.late.WAITING_MAX", 5)
+    with pytest.raises(Busy):
+        puller.ack(leases)
+    assert puller.ack(leases[:5])[0].done == 5
+    assert puller.ack(leases[5:])[0].done == 1
+    rig.pass_ms(60_000)
+    assert puller.ask().payloads == []
+
+
+def test_what_was_never_sent_cannot_be_acked() -> None:
+    """A lease_id that somebody has made up, of a time to come."""
+    rig, puller = _rig(1)
+    (lease,) = puller.lease()
+    ahead = lease._replace(position=Position(lease.position + (1 << 60)))
+    assert puller.ack([ahead])[0].gone == [ahead]
+    assert not next(iter(rig.core.broker.groups)).session.finished
+    assert puller.ack([lease])[0].done == 1
+
+
 def test_a_seat_that_stays_empty_is_dismissed_and_the_group_stays() -> None:
     rig, puller = _rig(1)
     leases = puller.lease(lease_ms=60_000)
@@ -365,3 +408,57 @@ def test_one_that_is_not_stored_is_done_with_when_it_is_given() -> None:
     (one,) = asked.leased
     assert one.given.message.record.payload == b"0"
     assert _in_flight(rig) == 0
+
+
+def test_a_group_has_as_many_leases_as_it_leaves_for_others() -> None:
+    rig, puller = _rig(30, leases=20)
+    assert len(puller.lease(30)) == 10
+    assert puller.lease(30) == []
+    waiting = puller.ask(30, wait_ms=20_000)
+    rig.pass_ms(500)
+    assert waiting.answer is None
+    other = Puller(rig, "$share/other/t")
+    rig.core.broker.submit(
+        lambda commit: rig.core.broker.open_group(commit, other.texts[0]), lambda durable: None
+    )
+    rig.pump()
+    _send(rig, *(str(n) for n in range(30)))
+    assert len(other.lease(30)) == 5
+
+
+def test_who_waits_because_of_leases_is_given_more_when_some_are_acked() -> None:
+    rig, puller = _rig(30, leases=20)
+    leases = puller.lease(30)
+    waiting = puller.ask(30, wait_ms=20_000)
+    puller.ack(leases[:4])
+    rig.pass_ms(1_000)
+    assert waiting.payloads[0] == "10"
+
+
+def test_what_nobody_was_sent_and_has_no_room_to_wait_comes_again_from_disk() -> None:
+    rig, puller = _rig(10, returned=4)
+    rig.is_held = True
+    asked = puller.ask(10)
+    asked.is_gone = True
+    rig.is_held = False
+    rig.pump()
+    assert asked.answer == ()
+    assert rig.core.groups.returned.waiting == 4
+    assert _in_flight(rig) == 4
+    rig.pass_ms(100)
+    again = puller.ask(10, wait_ms=1_000)
+    rig.pass_ms(1_000)
+    assert sorted(again.payloads) == [str(n) for n in range(10)]
+    assert {one.given.attempt for one in again.leased} <= {1}
+
+
+def test_leases_of_ever_another_time_end_when_they_are_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many times they lie together, and none ends before its own."""
+    monkeypatch.setattr("server.delivery.leases.QUEUES_MAX", 2)
+    rig, puller = _rig(5)
+    times = [5_000, 3_000, 4_000, 1_000, 3_000]
+    for lease_ms in times:
+        assert len(puller.lease(1, lease_ms=lease_ms)) == 1
+    for passed_ms in range(500, 6_000, 500):
+        rig.pass_ms(500)
+        assert _in_flight(rig) == sum(lease_ms > passed_ms for lease_ms in times), passed_ms

@@ -1,0 +1,143 @@
+"""A group whose members fail, by hand on a real store, and what a kill has left of its messages.
+
+Each message that is known to be there is in one place: still to be read, in flight, waiting to come again, or
+dead; or somebody has said that it is done, and then in none or (the ack was not on disk) in one. What is
+known to be durably done is in none.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from server.delivery.message import Message
+from server.delivery.shared import KEY_PREFIX
+from server.delivery.undone import Nacked
+from shards.record import addressee_of, decode, is_stub
+from shards.rocks import RocksStore
+from tests.support.clock import HandClock
+from timeline.position import END, MessageId, Position
+from timeline.session import Subscription, Terms
+
+from .hand import Hand
+from .steps import START_MS
+from .verified import verified
+
+SHARE = "$share/pool/a"
+TERMS = Terms(ack_timeout_ms=1_000, max_attempts=3, backoff_ms=(500,))
+JOBS = 8
+LIVES_S = 12
+
+
+class Given:
+    """A delivery: the text, the row that was sent, the packet id."""
+
+    def __init__(self, message: Message, packet_id: int) -> None:
+        self.text = message.record.payload.decode()
+        self.place, self.shard = message.position, message.shard
+        self.packet_id = packet_id
+
+
+def play(folder: Path, say: Callable[..., None]) -> None:
+    """Acks, nacks, leases that lapse, late acks of what waits, is with another or is dead."""
+    hand = Hand(RocksStore(folder / "data"), HandClock(START_MS), reached=lambda point: None)
+    broker = hand.core.broker
+    given: list[Given] = []
+
+    def taken(message: Message, qos: int, packet_id: int, attempt: int) -> None:
+        given.append(Given(message, packet_id))
+
+    member = hand.connect("worker", taken)
+    broker.subscribe(member, Subscription(SHARE, 1, broker.horizon, terms=TERMS), None)
+    broker.store(member, lambda is_durable: say("joined"))
+    hand.rest()
+    texts = [f"m{n}" for n in range(JOBS)]
+    say("put", texts)
+
+    def are_put(ids: list[MessageId]) -> None:
+        say("is put", texts)
+
+    hand.put([("a", text, START_MS) for text in texts], are_put)
+    hand.rest()
+    late: list[Given] = []
+    for second in range(LIVES_S):
+        one: Given
+        for one in given[:]:
+            given.remove(one)
+            kind = int(one.text[1:]) % 4
+            if kind == 0 and second > 3:
+                say("done", one.text)
+                broker.ack(member, one.packet_id)
+            elif kind == 1:
+                broker.nack(member, one.packet_id, delay_ms=300, reason="no", done=_told(say, one))
+            else:
+                late.append(one)
+        for one in late[second % 3 : second % 3 + 1]:
+            late.remove(one)
+            say("done", one.text)
+            broker.ack_late(SHARE, one.place, one.shard, _told_late(say, one))
+        for _ in range(4):
+            hand.clock.now_ms += 250
+            hand.round()
+    hand.rest()
+    hand.store.close()
+
+
+def _told(say: Callable[..., None], one: Given) -> Callable[[Nacked], None]:
+    def told(fate: Nacked) -> None:
+        say("nacked", one.text, fate.name)
+
+    return told
+
+
+def _told_late(say: Callable[..., None], one: Given) -> Callable[[bool | None], None]:
+    def told(was_left: bool | None) -> None:
+        if was_left is not None:
+            say("is done", one.text)
+
+    return told
+
+
+def check(folder: Path, said: list[list[Any]]) -> list[str]:
+    faults: list[str] = []
+    store = RocksStore(folder / "data")
+    hand = Hand(store, HandClock(START_MS + 60_000), reached=lambda point: None)
+    words: dict[str, set[str]] = {}
+    for word, *rest in said:
+        for text in (rest[0] if isinstance(rest[0], list) else rest[:1]) if rest else ():
+            words.setdefault(word, set()).add(text)
+    known = words.get("is put", set()) if ["joined"] in said else set()
+    where = _places(hand)
+    for text in sorted(known | set(where)):
+        found = where.get(text, [])
+        if len(found) > 1:
+            faults.append(f"doubled: {text} {found}")
+        if text in words.get("is done", set()) and found:
+            faults.append(f"again after an ack: {text} {found}")
+        if text in known - words.get("done", set()) and not found:
+            faults.append(f"acked lost: {text} is nowhere")
+    hand.rest()
+    store.close()
+    return faults + verified(folder / "data")
+
+
+def _places(hand: Hand) -> dict[str, list[str]]:
+    """Where each message is for the group."""
+    found: dict[str, list[str]] = {}
+    group = hand.core.broker.groups.get(SHARE)
+    if group is None:
+        return found
+    for flight in group.session.flights.values():
+        value = hand.core.reader.value_at(flight.position, flight.shard)
+        if value is not None:
+            found.setdefault(decode(value).payload.decode(), []).append("in flight")
+    read = group.session.read_at(hand.core.horizon.position)
+    for place, _, value in hand.core.reader.read(Position(read + 1), END):
+        if not is_stub(value) and addressee_of(value) in (b"", (KEY_PREFIX + SHARE).encode()):
+            record = decode(value)
+            if record.topic == b"a" and place not in group.session.finished:
+                found.setdefault(record.payload.decode(), []).append(
+                    "waits" if record.retry else "to be read"
+                )
+    for _, row in hand.core.letters.read():
+        found.setdefault(decode(row.record).payload.decode(), []).append("dead")
+    return found

@@ -1,0 +1,42 @@
+"""Leases: which have lapsed, and who is first when there are more than one look takes."""
+
+from server.delivery.leases import Leases
+from server.delivery.subscriber import Subscriber
+from tests.support.clock import HandClock
+from timeline.position import Position
+from timeline.session import Flight, Loan, Session
+
+
+def _somebody() -> Subscriber:
+    session = Session("a", read=Position(0), expiry_s=0, window=10)
+    return Subscriber(session, set(), lambda *_: None)
+
+
+def _give(leases: Leases, who: Subscriber, term_ms: int, packet_id: int, *, asked_ms: int = 0) -> Flight:
+    loan = Loan("$share/g/t")
+    lent = Flight(packet_id, Position(packet_id), 0, 1, loan=loan)
+    leases.give(who, who, lent, loan, term_ms)
+    if asked_ms:
+        leases.extend(who, who, lent, loan, asked_ms)
+    return lent
+
+
+def test_those_that_ended_first_are_first_whatever_their_length() -> None:
+    """A group whose short ones lapse on and on, more than a look takes, keeps nobody else's from lapsing."""
+    clock = HandClock(1_000)
+    leases, who = Leases(clock), _somebody()
+    for packet_id in range(1, 11):
+        _give(leases, who, 1, packet_id, asked_ms=3 if packet_id % 2 else 0)
+    victim = _give(leases, who, 1_000, 100)
+    looks = 0
+    for _ in range(20):
+        clock.step(250)
+        taken = leases.take_lapsed(5)
+        looks += 1
+        if any(lent is victim for _, _, lent in taken):
+            break
+        for _, _, lent in taken:
+            _give(leases, who, 1, lent.packet_id, asked_ms=3 if lent.packet_id % 2 else 0)
+    assert victim.loan is not None
+    assert victim.loan.until_s == 0
+    assert looks < 20
