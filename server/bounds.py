@@ -267,13 +267,13 @@ def _of_http(config: Config) -> list[Bound]:
     connections = config.http.connections
     each = HTTP_CONNECTION_BYTES + bool(config.http.tls_cert) * TLS_BYTES
     posts = config.webhook.connections + config.webhook.url_connections
-    post = POST_COPIES * config.limits.max_payload + ANSWER_BYTES + HTTP_CONNECTION_BYTES + TLS_BYTES
+    post = POST_COPIES * config.limits.max_payload + ANSWER_BYTES + 2 * (HTTP_CONNECTION_BYTES + TLS_BYTES)
     return [
         Bound(
             "webhook posts",
             post * posts,
-            f"{posts:,} x ({POST_COPIES} x {show_size(config.limits.max_payload)}, an answer, a connection): "
-            "all under way with the largest payload",
+            f"{posts:,} x ({POST_COPIES} x {show_size(config.limits.max_payload)}, an answer, a connection "
+            "and one that rests): all under way with the largest payload",
             ("webhook.connections", "webhook.url_connections"),
             is_per_client=True,
         ),

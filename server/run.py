@@ -50,7 +50,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) ->
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
     log.info("%s", told_short(config))
     posts = config.webhook.connections + config.webhook.url_connections
-    allow_open_files(config.limits.connections + config.http.connections + posts)
+    allow_open_files(config.limits.connections + config.http.connections + 2 * posts)
     store = RocksStore(Path(config.store.dir))
     format_of(store)  # before anything is written
     wall_ms = SystemClock().wall_ms() if start_ms is None else start_ms

@@ -25,6 +25,7 @@ from aiohttp.typedefs import Middleware
 from ..auth.keyring import Keyring, Refusal, Why, split_shown
 from ..auth.rights import Principal, Rights
 from ..delivery.owners import posting_topic
+from ..delivery.subscriber import Subscriber
 from ..networks import network_of
 from .answers import Handler
 from .calls import ADMIN, ANY, OPEN, SCHEDULE, call_of
@@ -38,6 +39,7 @@ __all__ = [
     "charge",
     "check_send",
     "client_of",
+    "is_own",
     "may_send",
     "not_to_send",
     "owns",
@@ -154,6 +156,11 @@ def sees_every_session(rights: Rights | None) -> bool:
 def owns(rights: Rights | None, owners: Iterable[str]) -> bool:
     """Whether a session or group is there for who asks. `owners`: the keys that its clients have shown."""
     return rights is None or rights.principal.has(ADMIN) or all(name == rights.name for name in owners)
+
+
+def is_own(rights: Rights | None, subscriber: Subscriber) -> bool:
+    """The same of a session or group that is there."""
+    return sees_every_session(rights) or owns(rights, subscriber.owners)  # of many members owners cost
 
 
 def check_send(rights: Rights | None, topic: bytes, deliver_to: bytes = b"") -> None:

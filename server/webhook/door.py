@@ -28,7 +28,7 @@ from ..delivery.broker import Broker
 from ..delivery.message import Message
 from ..delivery.subscriber import Closing, Inside
 from ..logs import by
-from .origins import Origins
+from .origins import Origins, Slot
 from .parcel import Parcel, parcel_of
 from .registry import Endpoint
 from .sender import Sender
@@ -41,6 +41,10 @@ PUTTING_OFF = 100
 """Messages that are being put off at a time; with more the door for URLs is full until they are durable."""
 
 Ended = Callable[[Verdict, Reply], None]
+
+
+def _nobody() -> None:
+    """Nobody waits for it."""
 
 
 class Posts:
@@ -69,9 +73,10 @@ class Posts:
         reply = await self._sender.post(parcel)
         return verdict_of(reply, self.now_ms), reply
 
-    def begin(self, parcel: Parcel, ended: Ended) -> None:
-        """Post, then say what came of it."""
-        task = asyncio.get_running_loop().create_task(self._run(parcel, ended))
+    def begin(self, parcel: Parcel, ended: Ended, freed: Callable[[], None] = _nobody) -> None:
+        """Post, then say what came of it. `freed`: told when nothing of it goes on any more, not even the
+        look-up of a name that took too long."""
+        task = asyncio.get_running_loop().create_task(self._run(parcel, ended, freed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -84,7 +89,7 @@ class Posts:
             await asyncio.gather(*late, return_exceptions=True)
         await self._sender.close()
 
-    async def _run(self, parcel: Parcel, ended: Ended) -> None:
+    async def _run(self, parcel: Parcel, ended: Ended, freed: Callable[[], None]) -> None:
         try:
             verdict, reply = await self.post(parcel)
         except Exception:
@@ -92,7 +97,13 @@ class Posts:
             reply = Reply(0, fault="the server could not post it")
             verdict = verdict_of(reply, self.now_ms)
         self.outcomes[verdict.outcome] += 1
+        lookups = self._sender.lookups(parcel.url)
+        if not lookups:
+            freed()
         ended(verdict, reply)
+        if lookups:
+            await asyncio.wait(lookups)
+            freed()
 
 
 class Seat:
@@ -164,9 +175,9 @@ class EndpointDoor:
         posts: Posts,
         *,
         node: int,
-        gone: Callable[[str, str], None],
+        gone: Callable[[Endpoint, str], None],
     ) -> None:
-        """`gone`: told the name, and why, when the endpoint wants nothing any more."""
+        """`gone`: told of the endpoint as it was posted to, and why, when that wants nothing any more."""
         self.endpoint = endpoint
         """As it is by now; what is under way was posted as it was."""
         self.seat = seat
@@ -223,17 +234,17 @@ class EndpointDoor:
                 now_s=now_ms // 1_000,
             )
         except Exception as error:
-            self._ended(packet_id, unreadable(error), Reply(0))
+            self._ended(endpoint, packet_id, unreadable(error), Reply(0))
             return
-        self._posts.begin(parcel, partial(self._ended, packet_id))
+        self._posts.begin(parcel, partial(self._ended, endpoint, packet_id))
 
-    def _ended(self, packet_id: int, verdict: Verdict, _: Reply) -> None:
+    def _ended(self, endpoint: Endpoint, packet_id: int, verdict: Verdict, _: Reply) -> None:
         if verdict.outcome is Outcome.DONE:
             self._open -= 1
             self.seat.done(packet_id)
             return
         if verdict.outcome is Outcome.GONE:
-            self._gone(self.endpoint.name, verdict.reason)
+            self._gone(endpoint, verdict.reason)
         self.seat.again(packet_id, verdict, self._settled)
 
     def _settled(self) -> None:
@@ -294,11 +305,12 @@ class UrlDoor:
         except Exception as error:
             self._put_off(packet_id, unreadable(error), is_attempt=True)
             return
-        origin = origin_of(url)
-        if self._origins.take(origin):
-            self._posts.begin(parcel, partial(self._ended, packet_id, origin))
+        origin, owner, now_ms = origin_of(url), message.record.owner, self._posts.mono_ms
+        slot = self._origins.take(origin, owner, now_ms)
+        if slot is not None:
+            self._posts.begin(parcel, partial(self._ended, packet_id), partial(self._freed, slot, now_ms))
             return
-        wait_ms = self._origins.put_off_ms(origin, self._posts.mono_ms)
+        wait_ms = self._origins.put_off_ms(origin, owner, now_ms)
         self._put_off(packet_id, Verdict(Outcome.AGAIN, wait_ms, "waits for its turn"), is_attempt=False)
 
     def _parcel(self, message: Message, url: URL, attempt: int) -> Parcel:
@@ -313,8 +325,11 @@ class UrlDoor:
             now_s=self._posts.now_ms // 1_000,
         )
 
-    def _ended(self, packet_id: int, origin: str, verdict: Verdict, reply: Reply) -> None:
-        self._origins.give(origin, reply.latency_ms)
+    def _freed(self, slot: Slot, began_ms: float) -> None:
+        now_ms = self._posts.mono_ms
+        self._origins.give(slot, now_ms - began_ms, now_ms)
+
+    def _ended(self, packet_id: int, verdict: Verdict, _: Reply) -> None:
         if verdict.outcome is Outcome.DONE:
             self.seat.done(packet_id)
         else:

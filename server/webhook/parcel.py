@@ -53,13 +53,18 @@ class Parcel(NamedTuple):
 
 def is_header(name: str, value: str) -> bool:
     """Whether HTTP could carry it, and it is nobody else's to say."""
-    lower = name.lower()
+    lower = _as_read(name)
     return (
         _TOKEN.fullmatch(name) is not None
         and _VALUE.fullmatch(value) is not None
         and lower not in _NOT_OURS
         and not lower.startswith(_PREFIXES)
     )
+
+
+def _as_read(name: str) -> str:
+    """A name as receivers compare it: some (CGI, WSGI) take `_` for `-`."""
+    return name.lower().replace("_", "-")
 
 
 def headers_for(
@@ -111,10 +116,12 @@ def parcel_of(
     body = record.payload
     headers = headers_for(message.id_text(node), body, secrets, now_s, content_type, own, more)
     left = HEADERS_BYTES_MAX
+    taken = set(map(_as_read, headers))
     for name, value in theirs:
         left -= len(name) + len(value)
         if left < 0:
             break
-        if is_header(name, value):
-            headers.setdefault(name.lower(), value)
+        if is_header(name, value) and _as_read(name) not in taken:
+            taken.add(_as_read(name))
+            headers[name.lower()] = value
     return Parcel(url, headers, body, timeout_s)

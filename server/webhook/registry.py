@@ -37,6 +37,10 @@ class Endpoint(msgspec.Struct, frozen=True):
         """What signs now."""
         return [one.secret for one in signing(self.row.secrets, now_ms)]
 
+    def is_same_receiver(self, other: "Endpoint") -> bool:
+        """Whether what one has answered holds for the other too: not deleted since, nor elsewhere."""
+        return (self.row.created_ms, self.row.url) == (other.row.created_ms, other.row.url)
+
 
 def signing(secrets: list[SecretRow], now_ms: int) -> list[SecretRow]:
     """Those that still sign, the newest first."""

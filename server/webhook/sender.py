@@ -1,21 +1,27 @@
 """One HTTP POST, with everything that bounds it.
 
 Nothing of the environment counts: no proxy, no cookies, no netrc. Redirects are not followed, answers are not
-unpacked, and of a body 64 KiB are read, so that the connection can be used again, within a second: what has
-been answered is known by the status. The timeout is for all of it, from the look-up of the name on. A name is
-looked up in threads of the sender's own, so that one that takes long keeps no other part of the server.
+unpacked, and of one 64 KiB are read in all, of its body within a second, so that the connection can be used
+again: what has been answered is known by the status. The timeout is for all of it, from the look-up of the
+name on. A name is looked up in a thread of its own, so that one that takes long keeps neither the server nor
+another name.
 """
 
 import asyncio
 import os
 import socket
 import ssl
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.connector import Connection
+from yarl import URL
 
 from ..config import ConfigError, Webhook
 from .parcel import Parcel
@@ -26,25 +32,34 @@ ANSWER_BYTES = 64 << 10
 DRAIN_S = 1.0
 IDLE_S = 2.0
 """How long a connection waits for the next message: less than any usual server lets it."""
-LOOKUPS = 16
-"""Names that are looked up at a time."""
 DNS_S = 10
 REASON_CHARS = 160
 
+Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+"""As `getaddrinfo` tells it."""
+
 
 class Lookup(AbstractResolver):
-    """Names to addresses, as the system does it, in threads of its own."""
+    """Names to addresses, as the system does it: each in a thread of its own, up to `most` at a time.
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="names")
+    The system gives up by itself, after half a minute or so, and not before. So who bounds posts counts those
+    too whose name is still being looked up (`under_way`); a thread that is left ends with the process.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._room = asyncio.Semaphore(most)
+        self._under_way: dict[asyncio.Future[Sequence[Address]], str] = {}
+
+    def under_way(self, host: str) -> list[asyncio.Future[Sequence[Address]]]:
+        """Look-ups of that name."""
+        return [one for one, looked_up in self._under_way.items() if looked_up == _bare(host)]
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """Raises OSError."""
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
-        )
+        async with self._room:
+            found = await self._look_up(host, port, family)
         return [
             ResolveResult(
                 hostname=host,
@@ -57,8 +72,41 @@ class Lookup(AbstractResolver):
             for kind, _, protocol, _, where in found
         ]
 
+    async def _look_up(self, host: str, port: int, family: socket.AddressFamily) -> Sequence[Address]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[Address]] = loop.create_future()
+        answer.add_done_callback(self._under_way.pop)
+        self._under_way[answer] = _bare(host)
+
+        def told(found: Sequence[Address], error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(found)
+            else:
+                answer.set_exception(error)
+
+        def look() -> None:
+            found: Sequence[Address] = ()
+            failed: Exception | None = None
+            try:
+                found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+            except Exception as error:
+                failed = error
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(told, found, failed)
+
+        threading.Thread(target=look, name="name", daemon=True).start()
+        return await answer
+
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Nobody waits any more."""
+        for answer in list(self._under_way):
+            answer.cancel()
+
+
+def _bare(host: str) -> str:
+    return host.rstrip(".").lower()
 
 
 def trusted(config: Webhook) -> ssl.SSLContext:
@@ -69,11 +117,124 @@ def trusted(config: Webhook) -> ssl.SSLContext:
         raise ConfigError("webhook.tls_ca", f"cannot be used: {error}") from None
 
 
+class TooLong(aiohttp.ClientError):
+    """More has come than an answer may have."""
+
+
+class Meter(asyncio.Protocol):
+    """Between a connection and who reads it: of an answer no more than ANSWER_BYTES comes by.
+
+    Interim answers, chunks of a byte and the like without end would else keep the loop for seconds, and lie
+    about in memory: they are read faster than they are looked at.
+    """
+
+    def __init__(self, transport: asyncio.Transport, reader: asyncio.Protocol) -> None:
+        self._transport = transport
+        self._reader = reader
+        self._left = ANSWER_BYTES
+
+    @classmethod
+    def of(cls, transport: asyncio.Transport) -> "Meter":
+        """That of a connection, to whose next post the answer comes now."""
+        reader = transport.get_protocol()
+        if isinstance(reader, cls):
+            reader._left = ANSWER_BYTES
+            return reader
+        assert isinstance(reader, asyncio.Protocol), "aiohttp's are"
+        made = cls(transport, reader)
+        transport.set_protocol(made)
+        return made
+
+    @property
+    def is_over(self) -> bool:
+        """Too much has come: the connection is cut."""
+        return self._left < 0
+
+    def data_received(self, data: bytes) -> None:
+        taken = data[: max(0, self._left)]
+        self._left -= len(data)
+        if taken:
+            self._reader.data_received(taken)
+        if self.is_over:
+            self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        return self._reader.eof_received()
+
+    def pause_writing(self) -> None:
+        self._reader.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._reader.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._reader.connection_lost(error)
+
+
+class Resting:
+    """Connections that wait for the next message, `most` of them or so: a thousand origins, a post each,
+    would leave as many. Counted from above: one that the other side has closed counts until its time is over.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._since: deque[float] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """No other may."""
+        now = time.monotonic()
+        while self._since and self._since[0] < now - 2 * IDLE_S:  # aiohttp looks each IDLE_S
+            self._since.popleft()
+        return len(self._since) >= self._most
+
+    def add(self) -> None:
+        """One may have begun to."""
+        if not self.is_full:
+            self._since.append(time.monotonic())
+
+    def trace(self) -> aiohttp.TraceConfig:
+        """By which it is told of those that are used again."""
+
+        async def used(*_: object) -> None:
+            if self._since:
+                self._since.popleft()
+
+        made = aiohttp.TraceConfig()
+        made.on_connection_reuseconn.append(used)
+        return made
+
+    def answers(self) -> type[aiohttp.ClientResponse]:
+        """Answers, after which a connection rests only if there is room."""
+
+        class Answer(aiohttp.ClientResponse):
+            async def start(inner, connection: Connection) -> aiohttp.ClientResponse:  # noqa: N805
+                """Raises TooLong, and ServerDisconnectedError if something was there before the post was
+                sent: that answers no post."""
+                protocol, transport = connection.protocol, connection.transport
+                if protocol is None or transport is None or protocol.should_close:
+                    connection.close()
+                    raise aiohttp.ServerDisconnectedError
+                if self.is_full:
+                    protocol.force_close()
+                meter = Meter.of(transport)
+                try:
+                    return await super().start(connection)
+                except aiohttp.ClientError:
+                    if meter.is_over:
+                        raise TooLong from None
+                    raise
+
+        return Answer
+
+
 class Sender:
     """Posts for all endpoints, on connections that they share by origin."""
 
-    def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: AbstractResolver) -> None:
-        """On a running loop. `authorities`: what certificates are checked with. `lookup` is closed too."""
+    def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: Lookup, most: int) -> None:
+        """On a running loop. `authorities`: what certificates are checked with. `lookup` is closed too.
+        `most`: connections that wait for the next message."""
+        self._resting = Resting(most)
         self._lookup = lookup
         connector = aiohttp.TCPConnector(
             limit=0,
@@ -85,6 +246,8 @@ class Sender:
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
+            response_class=self._resting.answers(),
+            trace_configs=[self._resting.trace()],
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             auto_decompress=False,
@@ -96,6 +259,10 @@ class Sender:
     async def close(self) -> None:
         await self._session.close()
         await self._lookup.close()
+
+    def lookups(self, url: URL) -> list[asyncio.Future[Sequence[Address]]]:
+        """Those of its name that are not over: nobody may wait for them any more."""
+        return self._lookup.under_way(url.raw_host or "")
 
     async def post(self, parcel: Parcel) -> Reply:
         """What came of it."""
@@ -111,6 +278,7 @@ class Sender:
                 status = response.status
                 retry_after = response.headers.get("Retry-After", "")
                 await _drain(response)
+                self._resting.add()
         except TimeoutError:
             fault = f"timed out after {parcel.timeout_s:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -121,14 +289,11 @@ class Sender:
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
     """Read what is left of a short answer; of any other the connection is closed."""
-    left = ANSWER_BYTES
     with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError):
         async with asyncio.timeout(DRAIN_S):
-            while left > 0:
-                piece = await response.content.read(left)
-                if not piece:
-                    return
-                left -= len(piece)
+            while await response.content.readany():
+                pass
+            return
     response.close()
 
 
@@ -148,6 +313,8 @@ def _told(error: Exception) -> str:
             said = f"not connected: {_words(error.os_error)}"
         case aiohttp.ServerDisconnectedError():
             said = "the connection was closed without an answer"
+        case TooLong():
+            said = "the answer is not HTTP that ends"
         case aiohttp.ClientResponseError():
             said = "the answer is not HTTP"
         case aiohttp.InvalidURL():

@@ -27,7 +27,8 @@ URL_CHARS_MAX = 2_048
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 """Of an endpoint."""
 _NAT64 = IPv6Network("64:ff9b::/96")
-_NEVER_V4 = (IPv4Network("192.88.99.0/24"), IPv4Network("192.0.0.0/24"))
+_NEVER_V4 = (IPv4Network("192.88.99.0/24"), IPv4Network("192.0.0.0/24"), IPv4Network("168.63.129.16/32"))
+"""Relays, protocols' own, and the address where Azure's machines find their host: theirs alone."""
 _NEVER_V6 = (IPv6Network("2001::/23"), IPv6Network("3fff::/20"), IPv6Network("5f00::/16"))
 """Teredo and other protocols' own, documentation, segment routing: older Pythons call some of it global."""
 
@@ -86,11 +87,13 @@ def own_topic(target: str) -> str:
 def check_allowed(url: URL, config: Webhook) -> None:
     """Raise TargetError if the configuration lets nothing be posted there; of a name that shows when it is
     resolved."""
+    host = url.host or ""
+    address = _literal(host)
+    is_inner = host.rstrip(".") == "localhost" if address is None else not is_public(address)
+    if is_inner and not config.allow_private:
+        raise TargetError("must not be a private or reserved address (webhook.allow_private)")
     if url.scheme == "http" and not (config.allow_http or config.allow_private):
         raise TargetError("must be https (webhook.allow_http)")
-    address = _literal(url.host or "")
-    if address is not None and not config.allow_private and not is_public(address):
-        raise TargetError("must not be a private or reserved address (webhook.allow_private)")
 
 
 def origin_of(url: URL) -> str:

@@ -12,6 +12,7 @@ a group of their own, there from the first message on that is delivered to one.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -121,10 +122,16 @@ class Webhooks(Rider):
         """Open the doors."""
         if self._trusted is None:
             return
-        made = [Posts(Sender(self._config, self._trusted, Lookup()), self._real) for _ in Outlets._fields]
-        self._outlets = Outlets(*made)
+        self._outlets = Outlets(
+            self._posts(self._trusted, self._config.connections),
+            self._posts(self._trusted, self._config.url_connections),
+        )
         await self._mend()
         self._follow()
+
+    def _posts(self, authorities: ssl.SSLContext, most: int) -> Posts:
+        """`most`: posts under way at a time; so many names are looked up, and so many connections rest."""
+        return Posts(Sender(self._config, authorities, Lookup(most), most), self._real)
 
     async def _mend(self) -> None:
         """An endpoint whose group could not be read begins anew, from now on and by the settings."""
@@ -298,18 +305,24 @@ class Webhooks(Rider):
         if not is_there:
             raise Unknown(name)
 
-    async def pause(self, name: str, gone: str = "") -> Standing:
-        """Give nothing out until `resume`. `gone`: why, if the server does so by itself. Raises as `drop`."""
-        return await self._switch(name, gone, is_paused=True)
+    async def pause(self, name: str) -> Standing:
+        """Give nothing out until `resume`. Raises as `drop`."""
+        return await self._switch(name, "", is_paused=True)
 
     async def resume(self, name: str) -> Standing:
         """Go on. Raises as `drop`."""
         return await self._switch(name, "", is_paused=False)
 
-    async def _switch(self, name: str, gone: str, *, is_paused: bool) -> Standing:
+    async def _switch(
+        self, name: str, gone: str, *, is_paused: bool, posted: Endpoint | None = None
+    ) -> Standing:
+        """`gone`: why, if the server does so by itself; `posted`: what it must still be then."""
+
         def decide(commit: Commit) -> bool:
             standing = self.standing(name)
             if standing is None or standing.group is None:
+                return False
+            if posted is not None and not standing.endpoint.is_same_receiver(posted):
                 return False
             row = standing.endpoint.row
             if row.gone != gone:
@@ -324,20 +337,23 @@ class Webhooks(Rider):
             raise Unknown(name)
         return standing
 
-    def _gone(self, name: str, reason: str) -> None:
-        """Its receiver wants nothing any more: pause it."""
-        standing = self.standing(name)
+    def _gone(self, posted: Endpoint, reason: str) -> None:
+        """Its receiver wants nothing any more: pause it, unless it has another one by now."""
+        standing = self.standing(posted.name)
         if standing is None or standing.group is None or standing.group.is_paused:
             return
-        task = asyncio.get_running_loop().create_task(self._pause_gone(name, reason))
+        task = asyncio.get_running_loop().create_task(self._pause_gone(posted, reason))
         self._pausing.add(task)
         task.add_done_callback(self._pausing.discard)
 
-    async def _pause_gone(self, name: str, reason: str) -> None:
+    async def _pause_gone(self, posted: Endpoint, reason: str) -> None:
+        name = posted.name
         try:
-            await self.pause(name, reason)
+            await self._switch(name, reason, is_paused=True, posted=posted)
             log.warning("endpoint %s paused: %s", name, reason, extra=by("webhooks"))
-        except (Unknown, Busy, StoreFailed) as error:
+        except Unknown:
+            log.info("endpoint %s has changed since it was posted to: not paused", name)
+        except (Busy, StoreFailed) as error:
             log.warning("endpoint %s is not paused: %s", name, error, extra=by("webhooks"))
 
     # -- tried

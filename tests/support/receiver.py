@@ -134,6 +134,11 @@ class Receiver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def resting(self) -> int:
+        """Connections that are open, and nothing is asked on them."""
+        return len(self._tasks) - self.open
+
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
@@ -167,10 +172,10 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+async def receiving(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Receiver]:
     """A receiver on a port of its own."""
     receiver = Receiver()
-    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(receiver.serve, host, 0, ssl=tls)
     receiver.port = server.sockets[0].getsockname()[1]
     try:
         yield receiver

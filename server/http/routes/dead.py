@@ -52,7 +52,7 @@ from ...delivery.letters import Letters, May
 from ...delivery.shared import KEY_PREFIX
 from ...delivery.subscriber import Subscriber
 from ...writer import Ask
-from ..access import Rights, Sees, changes, owns, rights_of, sees
+from ..access import Rights, Sees, changes, is_own, owns, rights_of, sees
 from ..answers import asked, json_answer, refusal
 from ..bulk import Acted, change_each
 from ..calls import READ, SCHEDULE, WRITES, Gives, described
@@ -419,7 +419,7 @@ def _may(rights: Rights | None, topic_fits: Sees | None) -> May:
     def may(row: DeadRow, subscriber: Subscriber | None) -> bool:
         if not owns(rights, (row.keeper,)):
             return False
-        if subscriber is not None and not owns(rights, subscriber.owners):
+        if subscriber is not None and not is_own(rights, subscriber):
             return False
         return topic_fits is None or topic_fits(topic_of(row.record))
 

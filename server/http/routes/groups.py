@@ -26,7 +26,7 @@ from ...delivery.broker import Broker, TooManyGroups
 from ...delivery.router import Router
 from ...delivery.shared import Group
 from ...writer import Ask
-from ..access import Rights, owns, rights_of, sees_every_session
+from ..access import is_own, rights_of
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
@@ -81,8 +81,10 @@ class GroupRoutes:
 
     @described("Groups, and how far each has read", READ, Gives(200, shapes.GroupPage), query=PAGED)
     async def list(self, request: web.Request) -> web.Response:
+        """Those of endpoints are told of, and changed, as endpoints."""
         rights = rights_of(request)
-        return await self._page(request, (group for group in self._broker.groups if _is_own(group, rights)))
+        shared = (group for group in self._broker.groups if not group.is_endpoint and is_own(rights, group))
+        return await self._page(request, shared)
 
     @described(
         "The groups of a name, one for each filter",
@@ -111,7 +113,7 @@ class GroupRoutes:
 
         def make(commit: Commit) -> tuple[Group | None, bool]:
             known = broker.groups.get(text)
-            if known is not None and not _is_own(known, rights):
+            if known is not None and not is_own(rights, known):
                 return None, False
             if not broker.may_ask(wish.filter, rights, is_lasting=True):
                 return None, False
@@ -198,7 +200,7 @@ class GroupRoutes:
         def step(commit: Commit) -> None:
             for group in left[:STEP_GROUPS]:
                 is_there = self._broker.groups.get(group.text) is group
-                if is_there and _is_own(group, rights) and not change(commit, group):
+                if is_there and is_own(rights, group) and not change(commit, group):
                     return  # it alone is a step's work
                 left.remove(group)
                 changed.append(group)
@@ -214,7 +216,7 @@ class GroupRoutes:
         found = [
             group
             for group in self._broker.groups.of_name(name)
-            if topic_filter in (None, parse_share(group.text)[1]) and _is_own(group, rights)
+            if topic_filter in (None, parse_share(group.text)[1]) and is_own(rights, group)
         ]
         if not found:
             raise Problem("not-found", f"there is no group {name[:128]!r}")
@@ -228,7 +230,7 @@ class GroupRoutes:
         for text in islice(texts, limit):
             await turn.begin()
             group = self._broker.groups.get(text)
-            if group is not None and _is_own(group, rights):
+            if group is not None and is_own(rights, group):
                 views.append(self._view(group, LIST_LOOK_ROWS if len(texts) > 1 else LOOK_ROWS))
         page: shapes.GroupPage = {"groups": views, "next": texts[limit - 1] if len(texts) > limit else None}
         return json_answer(page)
@@ -236,8 +238,3 @@ class GroupRoutes:
     def _view(self, group: Group, look_rows: int) -> shapes.Group:
         lag = lag_of(group, self._timeline, self._router, look_rows)
         return group_view(group, lag, self._timeline.horizon.position)
-
-
-def _is_own(group: Group, rights: Rights | None) -> bool:
-    """Whether the group is there for who asks."""
-    return sees_every_session(rights) or owns(rights, group.owners)  # of many members owners cost

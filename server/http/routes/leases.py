@@ -45,7 +45,7 @@ from ...pull.lease_id import (
 from ...pull.pull import Pull, Settled
 from ...times import NEVER_TEXT
 from ...writer import Ask
-from ..access import Rights, owns, rights_of
+from ..access import Rights, is_own, rights_of
 from ..answers import RETRY_AFTER, asked, json_answer, refusals
 from ..calls import READ, WRITES, Gives, described
 from ..problems import Problem
@@ -229,7 +229,7 @@ class LeaseRoutes:
         texts = [
             group.text
             for group in self._broker.groups.of_name(name)
-            if owns(rights, group.owners) and _may_lease(rights, parse_share(group.text)[1])
+            if is_own(rights, group) and _may_lease(rights, parse_share(group.text)[1])
         ]
         if not texts:
             raise Problem("not-found", f"there is no group {name[:128]!r}; `filter` makes one")

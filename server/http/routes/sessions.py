@@ -23,7 +23,7 @@ from ...delivery.sessions import Sessions
 from ...delivery.shared import Group
 from ...delivery.subscriber import Subscriber
 from ...writer import Ask
-from ..access import Rights, owns, rights_of, sees_every_session
+from ..access import is_own, rights_of, sees_every_session
 from ..answers import asked, json_answer
 from ..calls import READ, WRITES, Gives, described
 from ..lag import LIST_LOOK_ROWS, LOOK_ROWS, REWIND, Rewind, lag_of, position_of
@@ -71,8 +71,8 @@ class SessionRoutes:
     async def list(self, request: web.Request) -> web.Response:
         limit, cursor = limit_of(request), request.query.get("cursor", "")
         rights = rights_of(request)
-        groups = (group.text for group in self._broker.groups if _is_own(group, rights))
-        own = (s.session.client_id for s in self._sessions if _is_own(s, rights))
+        groups = (group.text for group in self._broker.groups if is_own(rights, group))
+        own = (s.session.client_id for s in self._sessions if is_own(rights, s))
         every = chain(own, groups)
         names = sorted(name for name in every if name > cursor)
         views = []
@@ -80,7 +80,7 @@ class SessionRoutes:
         for name in names[:limit]:
             await turn.begin()
             subscriber = self._find(name)
-            if subscriber is not None and _is_own(subscriber, rights):
+            if subscriber is not None and is_own(rights, subscriber):
                 views.append(self._view(subscriber, LIST_LOOK_ROWS))
         page: shapes.SessionPage = {
             "sessions": views,
@@ -104,7 +104,7 @@ class SessionRoutes:
         name = request.match_info["client_id"]
         rights = rights_of(request)
         known = self._find(name)
-        if known is not None and not _is_own(known, rights):
+        if known is not None and not is_own(rights, known):
             raise _unknown(name)
         group = self._broker.groups.get(name)
         if group is not None:
@@ -115,10 +115,10 @@ class SessionRoutes:
 
         def drop(_: Commit) -> bool:
             known = self._find(name)
-            is_own = _is_own(known, rights) if known is not None else sees_every_session(rights)
-            if is_own:
+            may = is_own(rights, known) if known is not None else sees_every_session(rights)
+            if may:
                 self._broker.drop(name)
-            return is_own
+            return may
 
         if not await asked(self._ask, drop):
             raise _unknown(name)
@@ -139,19 +139,19 @@ class SessionRoutes:
         place = position_of(wish.since, self._clock.wall_ms())
 
         def rewind(commit: Commit) -> bool:
-            if self._find(name) is not subscriber or not _is_own(subscriber, rights):
+            if self._find(name) is not subscriber or not is_own(rights, subscriber):
                 return False
             self._broker.rewind(commit, subscriber, place)
             return True
 
-        if not await asked(self._ask, rewind) or not _is_own(subscriber, rights):
+        if not await asked(self._ask, rewind) or not is_own(rights, subscriber):
             raise _unknown(name)
         return json_answer(self._view(subscriber, LOOK_ROWS))
 
     def _subscriber(self, request: web.Request) -> Subscriber:
         name = request.match_info["client_id"]
         subscriber = self._find(name)
-        if subscriber is None or not _is_own(subscriber, rights_of(request)):
+        if subscriber is None or not is_own(rights_of(request), subscriber):
             raise _unknown(name)
         return subscriber
 
@@ -163,11 +163,6 @@ class SessionRoutes:
     def _view(self, subscriber: Subscriber, look_rows: int) -> shapes.Session:
         lag = lag_of(subscriber, self._timeline, self._router, look_rows)
         return session_view(subscriber, lag, self._timeline.horizon.position)
-
-
-def _is_own(subscriber: Subscriber, rights: Rights | None) -> bool:
-    """Whether the session is there for who asks."""
-    return sees_every_session(rights) or owns(rights, subscriber.owners)  # of many members owners cost
 
 
 def _unknown(name: str) -> Problem:

@@ -74,12 +74,21 @@ def test_headers_of_the_endpoint_come_before_those_of_the_message() -> None:
     assert headers["x-tenant"] == "7"
 
 
+def test_receivers_that_take_an_underscore_for_a_hyphen_are_not_deceived() -> None:
+    record = with_headers(("x_api_key", "theirs"), ("X_Tenant", "7"), ("x-tenant", "8"))
+    headers = made(record, **{"x-api-key": "ours"}).headers
+    assert headers["x-api-key"] == "ours"
+    assert "x_api_key" not in headers
+    assert (headers["x_tenant"], "x-tenant" in headers) == ("7", False)
+
+
 @pytest.mark.parametrize(
     "name",
     [
         *("Host", "content-length", "Content-Type", "connection", "Transfer-Encoding", "upgrade", "TE"),
         *("webhook-id", "Webhook-Signature", "fasti-topic", "FASTI-anything", "proxy-authorization"),
         *("", "a b", "a:b", "a\r\nb", "ü", "user-agent", "Expect"),
+        *("webhook_id", "Fasti_Attempt", "content_length", "Transfer_Encoding", "proxy_x"),
     ],
 )
 def test_a_header_that_is_ours_or_none_is_never_replaced(name: str) -> None:

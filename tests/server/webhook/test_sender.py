@@ -3,12 +3,14 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from server.config import ConfigError, Webhook
@@ -18,6 +20,7 @@ from server.webhook.verdicts import Reply
 from tests.support.receiver import (
     OK,
     Behave,
+    Got,
     answer,
     drop,
     endless_headers,
@@ -34,10 +37,11 @@ TLS = Path(__file__).parents[2] / "support" / "tls"
 INNER = Webhook(allow_private=True)
 
 
-class Names(AbstractResolver):
-    """A resolver that says what it is told to, one answer after the other."""
+class Names(Lookup):
+    """Says what it is told to, one answer after the other."""
 
     def __init__(self, *answers: str) -> None:
+        super().__init__(1)
         self.answers = list(answers)
         self.asked: list[str] = []
 
@@ -59,13 +63,12 @@ class Names(AbstractResolver):
             for one in found
         ]
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
 
 @asynccontextmanager
-async def sending(config: Webhook = INNER, names: AbstractResolver | None = None) -> AsyncIterator[Sender]:
-    sender = Sender(config, trusted(config), names or Lookup())
+async def sending(
+    config: Webhook = INNER, names: Lookup | None = None, resting: int = 8
+) -> AsyncIterator[Sender]:
+    sender = Sender(config, trusted(config), names or Lookup(8), resting)
     try:
         yield sender
     finally:
@@ -250,3 +253,101 @@ async def test_cookies_are_not_kept() -> None:
         for _ in range(2):
             await sender.post(parcel(receiver.url()))
         assert "cookie" not in receiver.got[1].headers
+
+
+async def test_an_answer_that_came_before_the_post_answers_no_post() -> None:
+    """What a receiver says on a connection that rests is not taken for what it says of the next message."""
+
+    async def twice(_: Got, writer: asyncio.StreamWriter) -> bool:
+        writer.write(OK)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(OK)
+        return True
+
+    async with receiving() as receiver, sending() as sender:
+        receiver.script = [twice]
+        receiver.behave = answer(500)
+        assert (await sender.post(parcel(receiver.url()))).status == 200
+        await asyncio.sleep(0.2)
+        unsure = await sender.post(parcel(receiver.url()))
+        assert (unsure.status, unsure.fault) == (0, "the connection was closed without an answer")
+        assert (await sender.post(parcel(receiver.url()))).status == 500
+
+
+def endless(first: bytes, again: bytes) -> Behave:
+    async def behave(_: Got, writer: asyncio.StreamWriter) -> bool:
+        writer.write(first)
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(again)
+                await writer.drain()
+        return False
+
+    return behave
+
+
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n" * 100
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("behave", "status"),
+    [
+        (endless(b"", INTERIM), 0),
+        (endless(b"", b"HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\n" * 100), 0),
+        (endless(b"", b"\r\n" * 4_000), 0),
+        (endless(CHUNKED, b"1\r\nx\r\n" * 500), 200),
+    ],
+)
+async def test_of_an_answer_that_does_not_end_little_is_read(behave: Behave, status: int) -> None:
+    """Thousands of small parts a second would keep the loop of the server."""
+    reply = await post_to(behave)
+    assert reply.status == status
+    assert reply.fault == ("" if status else "the answer is not HTTP that ends")
+    assert reply.latency_ms < 1_000
+
+
+async def test_each_answer_on_a_connection_may_be_as_long() -> None:
+    async with receiving() as receiver, sending() as sender:
+        receiver.behave = answer(200, body=b"x" * 40_000)
+        for _ in range(4):
+            assert (await sender.post(parcel(receiver.url()))).status == 200
+        assert receiver.connections == 1
+
+
+async def test_so_many_connections_wait_for_the_next_message_and_no_more() -> None:
+    async with receiving(host="0.0.0.0") as receiver, sending(resting=3) as sender:
+        for number in range(30):
+            await sender.post(parcel(receiver.url(host=f"127.0.1.{number}")))
+        await asyncio.sleep(0.05)
+        assert receiver.resting <= 4
+        rested = receiver.connections
+        for _ in range(20):
+            assert (await sender.post(parcel(receiver.url(host="127.0.1.1")))).status == 200
+        assert receiver.connections == rested
+
+
+async def test_a_name_that_is_not_found_in_time_holds_up_no_other_and_is_known_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look_up, hold = socket.getaddrinfo, threading.Event()
+
+    def hanging(host: str, *more: Any) -> Any:
+        if host.startswith("hangs"):
+            hold.wait(10)
+        return look_up("127.0.0.1", *more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    async with receiving() as receiver, sending(names=Lookup(21)) as sender:
+        urls = [receiver.url(host=f"hangs{number}.example") for number in range(20)]
+        posts = [asyncio.create_task(sender.post(parcel(url, 0.3))) for url in urls]
+        await asyncio.sleep(0.05)
+        assert (await sender.post(parcel(receiver.url(host="quick.example"), 0.2))).status == 200
+        assert {(await post).fault for post in posts} == {"timed out after 0.3 s"}
+        (lookup,) = sender.lookups(URL(receiver.url(host="HANGS3.example")))
+        assert not sender.lookups(URL(receiver.url(host="quick.example")))
+        hold.set()
+        await lookup
+        await asyncio.sleep(0)
+        assert not sender.lookups(URL(urls[3]))

@@ -128,3 +128,15 @@ def test_what_the_configuration_allows(text: str, config: Webhook, is_allowed: b
     else:
         with pytest.raises(TargetError):
             check_allowed(URL(text), config)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8900/", "http://localhost:8900/", "https://LOCALHOST./"])
+def test_who_tries_it_at_home_is_told_the_one_setting_that_helps(url: str) -> None:
+    with pytest.raises(TargetError, match=r"webhook\.allow_private"):
+        check_allowed(checked_url(url), Webhook())
+    check_allowed(checked_url(url), Webhook(allow_private=True))
+
+
+def test_the_host_of_a_cloud_s_machine_is_not_public() -> None:
+    assert not is_public(ip_address("168.63.129.16"))
+    assert is_public(ip_address("168.63.129.17"))

@@ -254,6 +254,33 @@ async def test_a_410_pauses_and_nothing_is_lost(server: Running, receiver: Recei
     assert sorted(got.body for got in (await receiver.posts(3))[1:]) == [b"first", b"second"]
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_410_of_a_receiver_that_it_has_no_more_pauses_nothing(
+    server: Running, receiver: Receiver, is_deleted: bool
+) -> None:
+    """The URL was changed, or the endpoint made anew, while a post was under way."""
+    await put(server, receiver)
+    asked = asyncio.Event()
+
+    async def late(got: Any, writer: asyncio.StreamWriter) -> bool:
+        await asked.wait()
+        return await answer(410)(got, writer)
+
+    receiver.script = [late]
+    await server.schedule("a", "first", deliver_to="billing")
+    await receiver.posts(1)
+    if is_deleted:
+        await server.call("DELETE", "/v1/endpoints/billing", status=204)
+        await server.pass_time(1)
+    url = receiver.url() if is_deleted else receiver.url("/moved")
+    await server.call("PUT", "/v1/endpoints/billing", {"url": url}, status=201 if is_deleted else 200)
+    asked.set()
+    await settled(server)
+    await server.schedule("a", "second", deliver_to="billing")
+    await receiver.posts(2)
+    assert (await shown(server))["state"] == "active"
+
+
 @pytest.mark.parametrize("behave", [silent, drop])
 async def test_a_receiver_that_says_nothing_is_tried_again(
     server: Running, receiver: Receiver, behave: Behave
@@ -401,6 +428,20 @@ async def test_what_is_no_endpoint(server: Running, members: dict[str, object], 
 async def test_what_is_no_name(server: Running, name: str) -> None:
     refused = await server.call("PUT", f"/v1/endpoints/{name}", {"url": "https://x.example/"}, status=422)
     assert refused.body["errors"][0]["field"] == "name"
+
+
+async def test_its_group_is_shown_among_sessions_and_is_not_to_be_had_as_a_group(
+    server: Running, receiver: Receiver
+) -> None:
+    await put(server, receiver)
+    group = "%24endpoint%2Fbilling"
+    assert (await server.call("GET", "/v1/groups")).body["groups"] == []
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", ":pause"), ("POST", "/messages:lease")):
+        body = {"max": 1} if "lease" in path else None
+        assert (await server.call(method, f"/v1/groups/{group}{path}", body, status=404)).slug == "not-found"
+    assert (await server.call("GET", f"/v1/sessions/{group}")).body["client_id"] == "$endpoint/billing"
+    refused = await server.call("DELETE", f"/v1/sessions/{group}", status=409)
+    assert "/v1/endpoints" in refused.body["detail"]
 
 
 async def test_there_is_none(server: Running) -> None:
