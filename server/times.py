@@ -26,6 +26,8 @@ from functools import lru_cache
 from typing import NoReturn
 from zoneinfo import ZoneInfo
 
+NEVER_TEXT = "never"
+"""In the place of a delay, where there may be none: what failed does not come again."""
 INSTANT_MS_MAX = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the last instant that RFC 3339 can write."""
 

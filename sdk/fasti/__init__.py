@@ -67,7 +67,7 @@ from .subscribe import Subscription
 from .timeline import Density
 from .transport import Retry
 from .wire import NewMessage, instant_of_id
-from .worker import Figures, RetryIn, Worker
+from .worker import Figures, Reject, RetryIn, Worker
 
 __version__ = "0.1.0"
 
@@ -95,6 +95,7 @@ __all__ = [
     "Pull",
     "Pulled",
     "Refused",
+    "Reject",
     "Retry",
     "RetryIn",
     "Schedule",

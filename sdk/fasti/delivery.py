@@ -13,6 +13,8 @@ from .wire import span as _span
 
 REASON_BYTES_MAX = 255
 """Of a nack's reason, which is cut there."""
+NEVER_AGAIN = "never"
+"""As the server calls it: a dead letter at once."""
 _OURS = frozenset({"fasti-id", "fasti-due", "fasti-late-ms", "fasti-attempt", "fasti-schedule", ACK_TIMEOUT})
 
 
@@ -99,15 +101,15 @@ class Received:
 
 
 class Delivery(Received):
-    """A received message that waits for one answer: `ack()` or `nack()`. The first one counts."""
+    """A received message that waits for one answer: `ack()`, `nack()` or `reject()`. The first one counts."""
 
-    __slots__ = ("_given_by", "_incoming", "_is_done", "_told")
+    __slots__ = ("_answer", "_given_by", "_incoming", "_told")
 
     def __init__(self, incoming: Incoming, given_by: Giver) -> None:
         super().__init__(incoming)
         self._incoming = incoming
         self._given_by = given_by
-        self._is_done: bool | None = None  # which answer; None: neither yet
+        self._answer: str | None = None  # the verb; None: none yet
         self._told: bool | None = None
 
     async def ack(self) -> bool:
@@ -129,7 +131,7 @@ class Delivery(Received):
         The server makes an ack durable a little later (QoS 1): if it is killed meanwhile, the message can
         come again after a True.
         """
-        return await self._tell(True, None)
+        return await self._tell("ack", None)
 
     async def nack(self, delay: timedelta | float | None = None, reason: str | None = None) -> bool:
         """Say that it is not done: this session or group gets it again after `delay`, nobody else does.
@@ -141,7 +143,14 @@ class Delivery(Received):
         True: it has been written to the connection that the message came on. False: it was not, for the
         causes that `ack` has, or because there is nothing to try again (QoS 0).
         """
-        return await self._tell(False, refusal(delay, reason))
+        return await self._tell("nack", refusal(delay, reason))
+
+    async def reject(self, reason: str | None = None) -> bool:
+        """Say that it cannot be done, now or later: it is a dead letter at once, with `reason`.
+
+        True and False as for `nack`.
+        """
+        return await self._tell("reject", refusal(None, reason, retry=NEVER_AGAIN))
 
     async def extend(self, span: Span) -> bool:
         """Hold on to it: the server gives it to nobody else before `span` from now has passed.
@@ -151,12 +160,12 @@ class Delivery(Received):
         server grants (`sessions.ack_timeout_max`), ValueError for less than nothing.
         """
         held = _span(span)
-        return self._is_done is None and await self._given_by._extend(self._incoming, held)
+        return self._answer is None and await self._given_by._extend(self._incoming, held)
 
-    async def _tell(self, is_done: bool, said: Said | None) -> bool:
-        if self._is_done is None:
-            self._is_done = is_done
-        if self._is_done is not is_done:
+    async def _tell(self, answer: str, said: Said | None) -> bool:
+        if self._answer is None:
+            self._answer = answer
+        if self._answer != answer:
             return False
         if self._told is None:
             self._told = await self._given_by._answer(self._incoming, said)
@@ -171,10 +180,13 @@ class Giver(Protocol):
     async def _extend(self, incoming: Incoming, span: str) -> bool: ...
 
 
-def refusal(delay: timedelta | float | None, reason: str | None) -> Said:
-    """What a nack says. Raises BadArgument: the server would end the connection of who says nonsense."""
-    retry = ("retry-in", "auto" if delay is None else _span(seconds("delay", delay)))
-    return (retry,) if not reason else (retry, ("reason", reason_of(reason)))
+def refusal(delay: timedelta | float | None, reason: str | None, *, retry: str = "auto") -> Said:
+    """What a nack says; `retry`: where there is no delay.
+
+    Raises BadArgument: the server would end the connection of who says nonsense.
+    """
+    again = ("retry-in", retry if delay is None else _span(seconds("delay", delay)))
+    return (again,) if not reason else (again, ("reason", reason_of(reason)))
 
 
 def reason_of(text: str) -> str:

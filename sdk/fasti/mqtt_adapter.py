@@ -19,6 +19,7 @@ Why private access is needed at all:
   it, so that `ack()` can say whether it went out.
 - An ack has no reason code and no properties in paho, so a refusal is put together here. The reason codes and
   strings of what the server answers to SUBSCRIBE and PUBLISH are thrown away by aiomqtt.
+- aiomqtt waits 10 s for the answer to CONNECT and to SUBSCRIBE, also when the connection has long been lost.
 - Speed: aiomqtt reads one packet per turn of the loop, and paho makes a wake-up and two changes of the
   selector of every ack. Here a turn reads what has come, and an ack is one write.
 
@@ -45,6 +46,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from .errors import Unreachable
 from .mqtt_values import STAY_AWAY, Ended, Incoming, OutPacket, Said, Target, refused, refused_connect
 from .wire import dumps
 
@@ -55,7 +57,7 @@ _ACK = {1: 0x40, 2: 0x50}
 _USER_PROPERTY = 0x26
 _UNSPECIFIED = 0x80  # the first reason code that is a no
 _NOT_OURS = 0x83  # of an extension: the message is not ours any more
-_EXTEND = "$control/extend"
+_EXTEND, _DONE = "$control/extend", "$control/done"
 
 
 class Connection:
@@ -114,9 +116,12 @@ class Connection:
             self._drop_socket()
             raise
         self._is_entered = True
+        connected = self._paho.socket()
+        if connected is None:  # since CONNACK, of which aiomqtt says nothing
+            raise Unreachable("mqtt: the connection was lost at once")
         if hasattr(select, "poll"):
             self._poll = select.poll()
-            self._poll.register(cast("socket.socket", self._paho.socket()), _HUNG_UP)
+            self._poll.register(cast("socket.socket", connected), _HUNG_UP)
         self._mqtt._disconnected.add_done_callback(self._on_end)
 
     async def subscribe(self, topic_filter: str, qos: int, said: Said, number: int = 0) -> None:
@@ -182,6 +187,13 @@ class Connection:
             return False
         if code.value >= _UNSPECIFIED and code.value != _NOT_OURS:
             raise refused("extend", code, why)
+        return code.value < _UNSPECIFIED
+
+    async def done(self, group: str, message: str) -> bool:
+        """Ack what a group gave us on a connection before. False: nothing is left of it. Raises Ended."""
+        if not self.is_open:
+            raise Ended("closed")
+        code, _ = await self._published(_DONE, dumps({"group": group, "id": message}))
         return code.value < _UNSPECIFIED
 
     async def _published(self, topic: str, payload: bytes) -> tuple[ReasonCode, str]:
@@ -306,6 +318,7 @@ class Connection:
         paho.manual_ack_set(True)
         paho.loop_read = loop_read  # type: ignore[assignment, method-assign]
         paho.on_connect = on_connect
+        paho.on_disconnect = self._on_disconnect
         paho.on_message = self._on_message
         paho.on_subscribe = on_subscribe
         paho.on_publish = on_publish
@@ -314,6 +327,19 @@ class Connection:
         paho._handle_publish = on_publish_packet  # type: ignore[method-assign]
         paho._handle_pubrel = on_pubrel_packet  # type: ignore[method-assign]
         paho._handle_pingresp = on_pingresp_packet  # type: ignore[method-assign]
+
+    def _on_disconnect(
+        self, client: Paho, userdata: Any, flags: Any, code: ReasonCode, more: Properties | None
+    ) -> None:
+        mqtt = self._mqtt
+        mqtt._on_disconnect(client, userdata, flags, code, more)
+        waited_for: list[asyncio.Future[Any]] = [mqtt._connected, *mqtt._pending_subscribes.values()]
+        for future in waited_for:
+            if not future.done():
+                future.set_exception(aiomqtt.MqttError("the connection was lost"))
+        for future in (*waited_for, mqtt._disconnected):
+            if future.done() and not future.cancelled():
+                future.exception()  # seen, also if nobody waits any more
 
     def _on_message(self, _client: Paho, _userdata: Any, message: MQTTMessage) -> None:
         properties = message.properties

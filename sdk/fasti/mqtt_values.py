@@ -14,6 +14,7 @@ NEVER = 0xFFFF_FFFF
 """Session expiry interval that means: keep it as long as the server allows."""
 ACK_TIMEOUT = "fasti-ack-timeout"
 """User property of a delivery: for how many ms it is ours before it goes to another."""
+MESSAGE_ID = "fasti-id"
 
 # A CONNACK with one of these may be different next time; all other refusals are final.
 _TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
@@ -95,6 +96,11 @@ class Incoming(Came):
     arrived_s: float = 0.0
     numbers: tuple[int, ...] = ()
 
+    @property
+    def id(self) -> str | None:
+        """The message's, the same at every delivery; None: it has none, or the server is not ours."""
+        return next((value for name, value in self.properties if name == MESSAGE_ID), None)
+
     def adopt(self, connection: Origin) -> None:
         """It came again: what was said of it on an earlier connection is void."""
         self.connection, self.ack = connection, None
@@ -105,7 +111,7 @@ class Incoming(Came):
         The same packet id alone does not say so: another process may have had the session in between. Equal
         content of a plain message does neither ("tick"): there DUP has to say it.
         """
-        ids = _message_id(self), _message_id(earlier)
+        ids = self.id, earlier.id
         alike = (self.topic, self.payload) == (earlier.topic, earlier.payload) and ids[0] == ids[1]
         return alike and (self.dup or ids[0] is not None)
 
@@ -113,10 +119,6 @@ class Incoming(Came):
         """Whether it has waited here for longer than the server held it for us (`fasti-ack-timeout`, ms)."""
         held_ms = next((value for name, value in self.properties if name == ACK_TIMEOUT), None)
         return held_ms is not None and (now_s - self.arrived_s) * 1_000 >= int(held_ms)
-
-
-def _message_id(incoming: Incoming) -> str | None:
-    return dict(incoming.properties).get("fasti-id")
 
 
 class Ended(Exception):

@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Self
 
 from .coalesce import MAX_ITEMS, Turn
-from .delivery import Received, reason_of
+from .delivery import NEVER_AGAIN, Received, reason_of
 from .errors import BadArgument, Error, Refused, Unreachable
 from .mqtt_values import Came, Said
 from .transport import Transport, quoted
@@ -69,7 +69,7 @@ class Leased(Received):
 
 
 class Pulled(Leased):
-    """A leased message that waits for its answer: `ack()` or `nack()`."""
+    """A leased message that waits for its answer: `ack()`, `nack()` or `reject()`."""
 
     __slots__ = ("_leases",)
 
@@ -92,6 +92,16 @@ class Pulled(Leased):
         Raises Unreachable, Refused, and ValueError for a negative delay.
         """
         terms: Json = {} if delay is None else {"delay": span(delay)}
+        if reason:
+            terms["reason"] = reason_of(reason)
+        return await self._leases.settle("nack", self.lease_id, terms)
+
+    async def reject(self, reason: str | None = None) -> bool:
+        """Say that it cannot be done, now or later: it is a dead letter at once, with `reason`.
+
+        True and False, and what it raises, as for `nack`.
+        """
+        terms: Json = {"delay": NEVER_AGAIN}
         if reason:
             terms["reason"] = reason_of(reason)
         return await self._leases.settle("nack", self.lease_id, terms)

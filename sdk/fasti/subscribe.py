@@ -20,7 +20,10 @@ A session (`session=`), for `expiry`.
 - If the server has lost the session (`session_present` is 0): as for nobody.
 
 The group (`group=`), for `expiry`, with nobody there too. Its members need no session and leave none behind.
-- At QoS 1 dropped here, whoever has it: the server gives it to another member, and to us when we are back.
+- At QoS 1, waiting here: dropped; the server gives it to another member, or to us when we are back.
+- In the loop's hands at QoS 1: `ack()` finishes it over the next connection, by the message's id, wherever
+  it is by then (`$control/done`). Did it come again meanwhile and waits here, it is not handed out. Without
+  an id (a plain publish), or if there is no connection within `LATE_S`: False, and it goes to another.
 - A QoS 2 message is its member's: as for a session with one, else as for nobody.
 
 Nobody. What waits here is still handed out, because nobody will send it again, its `ack()` gives False, and
@@ -37,6 +40,7 @@ its messages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import uuid
 from collections import deque
@@ -48,13 +52,15 @@ from typing import Self
 from weakref import WeakSet
 
 from .delivery import Delivery, refusal
-from .errors import BadArgument, Unreachable
+from .errors import BadArgument, Error, Unreachable
 from .mqtt_adapter import Connection
 from .mqtt_values import NEVER, Ended, Incoming, Said, Target
 from .transport import Retry
 from .wire import Span, When, moment, span
 
 DEFAULT_IN_FLIGHT = 64
+LATE_S = 30.0
+"""How long an ack waits for the next connection."""
 _OVERDUE = refusal(None, "waited too long in a member's buffer")
 
 
@@ -219,6 +225,10 @@ class Ledger:
         self._acked.clear()
 
 
+class _Closed(Exception):
+    """The subscription was closed while it was to be connected."""
+
+
 class Subscription:
     """An async iterator of deliveries, and an async context manager that closes it at the end.
 
@@ -251,6 +261,7 @@ class Subscription:
         self._ledger = Ledger(keeps=self._keeps)
         self._set_aside: list[Incoming] = []  # of an ended connection, the server sends them again
         self._orphans: deque[Incoming] = deque()  # of an ended connection, nobody sends them again
+        self._finished: dict[str, float] = {}  # when, of messages that were acked on a later connection
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
         self._closed = False
@@ -265,7 +276,10 @@ class Subscription:
 
     async def __anext__(self) -> Delivery:
         while not self._closed:
-            connection = await self._connected()
+            try:
+                connection = await self._connected()
+            except _Closed:
+                break
             if self._orphans:
                 return Delivery(self._orphans.popleft(), self)
             try:
@@ -288,13 +302,19 @@ class Subscription:
         if is_lost and self._keeps:
             self._set_aside.append(incoming)
             return False
+        if incoming.qos == 1 and incoming.arrived_s <= self._finished.get(incoming.id or "", -1.0):
+            connection.send_ack(incoming)
+            return False
         if incoming.qos == 1 and incoming.is_overdue(asyncio.get_running_loop().time()):
             connection.send_ack(incoming, _OVERDUE)
             return False
         return incoming.qos < 2 or self._ledger.is_new(incoming)
 
     async def __aenter__(self) -> Self:
-        await self._connected()
+        try:
+            await self._connected()
+        except _Closed:
+            raise Unreachable("the subscription is closed") from None
         return self
 
     async def __aexit__(
@@ -322,26 +342,59 @@ class Subscription:
             case 0:
                 return refusal is None
             case 1:
-                return await incoming.connection.ack(incoming, refusal)
+                is_told = await incoming.connection.ack(incoming, refusal)
+                return is_told or (refusal is None and await self._finish(incoming))
         if refusal is not None:
             return await self._ledger.nack(incoming, refusal)
         return await self._ledger.ack(incoming)
+
+    async def _finish(self, incoming: Incoming) -> bool:
+        """Ack what a group gave us over the connection that there is by now, if there is one in time."""
+        wish = self._wishes[incoming.numbers[0] - 1 if incoming.numbers else 0]
+        if incoming.id is None or not wish.is_member:
+            return False
+        with contextlib.suppress(TimeoutError, Error, _Closed):
+            async with asyncio.timeout(LATE_S):
+                return await self._finish_somewhere(wish.wire_filter, incoming.id)
+        return False
+
+    async def _finish_somewhere(self, group: str, message: str) -> bool:
+        while not self._closed:
+            connection = await self._connected()
+            try:
+                is_done = await connection.done(group, message)
+            except Ended:
+                await self._end(connection)
+                continue
+            if is_done:
+                self._finished[message] = asyncio.get_running_loop().time()
+                if len(self._finished) > self._wish.max_in_flight:
+                    del self._finished[next(iter(self._finished))]
+            return is_done
+        return False
 
     async def _extend(self, incoming: Incoming, span: str) -> bool:
         return await incoming.connection.extend(incoming, span)
 
     async def _connected(self) -> Connection:
-        """The connection; made if there is none. Raises Refused, and Unreachable if there never was one."""
+        """The connection; made if there is none.
+
+        Raises Refused, Unreachable if there never was one, and _Closed if it has been closed meanwhile.
+        """
         async with self._connecting:
             if self._connection is None:
-                self._connection = await self._connect()
+                connection = await self._connect()
+                if self._closed:
+                    await connection.close()
+                    raise _Closed
+                self._connection = connection
                 self._opened.add(self)
             return self._connection
 
     async def _connect(self) -> Connection:
         """In as many attempts as a request gets; once there was a connection, for as long as it takes."""
         failures = 0
-        while True:
+        while not self._closed:
             if self._established:
                 await asyncio.sleep(self._retry.wait_s(self._fruitless))
                 self._fruitless += 1
@@ -349,10 +402,11 @@ class Subscription:
                 return await self._attempt()
             except Unreachable:
                 failures += 1
-                if self._closed or (not self._established and failures >= self._retry.attempts):
+                if not self._established and failures >= self._retry.attempts:
                     raise
             if not self._established:
                 await asyncio.sleep(self._retry.wait_s(failures - 1))
+        raise _Closed
 
     async def _attempt(self) -> Connection:
         """Connect and subscribe once. Raises Refused, Unreachable."""

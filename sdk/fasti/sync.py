@@ -138,6 +138,10 @@ class Delivery(Received):
         """Say that it is not done: it comes again after `delay`, or after the subscription's back-off."""
         return self._loop.run(self._inner.nack(delay, reason))
 
+    def reject(self, reason: str | None = None) -> bool:
+        """Say that it never can be done: it is a dead letter at once, with `reason`."""
+        return self._loop.run(self._inner.reject(reason))
+
     def extend(self, span: Span) -> bool:
         """Hold on to it for `span` from now; False: it is not ours any more."""
         return self._loop.run(self._inner.extend(span))

@@ -113,6 +113,10 @@ class Pulled(_pull.Leased):
         """Say that it is not done: it comes again after `delay`, or after the group's back-off."""
         return self._loop.run(self._inner.nack(delay, reason))
 
+    def reject(self, reason: str | None = None) -> bool:
+        """Say that it never can be done: it is a dead letter at once, with `reason`."""
+        return self._loop.run(self._inner.reject(reason))
+
     def extend(self, lease: Span) -> bool:
         """Hold on to it for so long from now."""
         return self._loop.run(self._inner.extend(lease))

@@ -10,8 +10,8 @@
 
 A handler that returns has done its job: it is acked. One that raises, or takes longer than `timeout`, has
 not: it is nacked, and comes again to the group after its back-off; after `max_attempts` tries it is a dead
-letter. `raise fasti.RetryIn(delay)` says when instead. An `async def` runs in the loop, a plain function in a
-thread.
+letter. `raise fasti.RetryIn(delay)` says when instead, `raise fasti.Reject(reason)` that it never can be
+done. An `async def` runs in the loop, a plain function in a thread.
 
 The worker is a member of the group with one connection, and takes `concurrency` messages at most, of all its
 handlers together: what it has not taken another worker has. Each is held by a lease, which the worker extends
@@ -48,12 +48,15 @@ from .options import RetryOptions
 from .subscribe import Subscription, Wish
 from .wire import seconds
 
-Handler = Callable[[Delivery], Awaitable[None] | None]
+Handler = Callable[[Delivery], object]
+"""What it returns, or what is awaited of it, is nobody's concern."""
 Key = Callable[[Delivery], Hashable]
 H = TypeVar("H", bound=Handler)
 
 LEASE = timedelta(seconds=60)
 GRACE_S = 30.0
+_NOT_FOR_THE_LOOP = (StopIteration, KeyboardInterrupt, GeneratorExit)
+"""A future does not take the first, and the others would mean the loop itself."""
 _STOPPED = "the worker was stopped"
 _log = logging.getLogger("fasti.worker")
 
@@ -65,6 +68,13 @@ class RetryIn(Exception):
         """Raises BadArgument for a delay that is none."""
         super().__init__(reason)
         self.delay = None if delay is None else seconds("delay", delay)
+
+
+class Reject(Exception):
+    """Raised by a handler: not now and not later. It is a dead letter at once, with that reason."""
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason)
 
 
 @dataclass(slots=True)
@@ -151,8 +161,11 @@ class Worker:
 
         `retry`: as in `fasti.options.RetryOptions`. `timeout`: how long a try may take. `one_per`: messages
         for which it gives the same key are handled one after another, of all handlers of this worker; who
-        waits is in hand and counts as one of `concurrency`. Raises BadArgument.
+        waits is in hand and counts as one of `concurrency`. Raises BadArgument, also for a filter that has a
+        handler already.
         """
+        if any(job.wish.topic_filter == topic_filter for job in self._jobs):
+            raise BadArgument("topic_filter", f"has a handler already: {topic_filter!r}")
         wish = Wish(
             topic_filter,
             group=self._group,
@@ -242,6 +255,7 @@ class Worker:
         self.figures.in_hand += 1
         self.figures.again += d.attempt > 1
         holding = asyncio.create_task(_hold(d))
+        failure: RetryIn | Reject | None
         try:
             failure = await self._tried(d, threads)
         except asyncio.CancelledError:
@@ -254,13 +268,14 @@ class Worker:
             is_told = await d.ack()
             self.figures.done += 1
         else:
-            is_told = await d.nack(failure.delay, str(failure))
+            why = str(failure)
+            is_told = await (d.reject(why) if isinstance(failure, Reject) else d.nack(failure.delay, why))
             self.figures.failed += 1
         self.figures.in_hand -= 1
         if not is_told:
             _log.warning("%s %s: its connection was lost, it comes again", d.topic, d.id)
 
-    async def _tried(self, d: Delivery, threads: asyncio.Semaphore) -> RetryIn | None:
+    async def _tried(self, d: Delivery, threads: asyncio.Semaphore) -> RetryIn | Reject | None:
         """None: done. Else why not, and when again."""
         numbers = d._incoming.numbers
         job = self._jobs[numbers[0] - 1 if numbers else 0]
@@ -271,7 +286,12 @@ class Worker:
             when = "after its back-off" if asked.delay is None else f"in {asked.delay:g} s"
             _log.info("%s %s: again %s: %s", d.topic, d.id, when, asked)
             return asked
-        except (Exception, SystemExit) as error:
+        except Reject as never:
+            _log.warning("%s %s: rejected: %s", d.topic, d.id, never)
+            return never
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             _log.warning("%s %s: attempt %d failed", d.topic, d.id, d.attempt, exc_info=error)
             return RetryIn(None, f"{type(error).__name__}: {error}")
         _log.debug("%s %s: done", d.topic, d.id)
@@ -357,7 +377,7 @@ async def _in_thread(handler: Handler, d: Delivery, threads: asyncio.Semaphore) 
         try:
             result = context.run(handler, d)
         except BaseException as error:
-            raised = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+            raised = RuntimeError(repr(error)) if isinstance(error, _NOT_FOR_THE_LOOP) else error
             tell = partial(done.set_exception, raised)
         else:
             tell = partial(done.set_result, result)

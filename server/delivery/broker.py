@@ -9,7 +9,7 @@
     publish, after_publishes
     ack, received, complete, pass_over      what the client says of a message that it was sent
     nack, extend, lease     it cannot do it now; it wants more time; it has so much
-    ack_late                who once had it has done it
+    ack_late, ack_named     who once had it has done it
 
 Messages come back through a `Link` (subscriber.py: `offer` gives it to `send`), whatever its protocol. One
 object for all connections. It keeps next to nothing of its own; it knows who does what.
@@ -27,7 +27,7 @@ from shards.record import Record
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX, covers, parse_share
 from timeline.horizon import Horizon
-from timeline.position import Position, position
+from timeline.position import MessageId, Position, position
 from timeline.session import USUAL, Flight, Subscription, Terms
 
 from ..clock import Clock
@@ -645,10 +645,10 @@ class Broker:
     ) -> bool:
         """The client cannot do a message now: it is to come again, to the session or to its group.
 
-        `delay_ms`: after which; None: as the back-off says. `is_attempt`: false of one of a group that has
-        not been tried at all, and does not count. The packet id is free. `done` is called when what
-        has become of it is durable, or cannot be for now. False: what is in flight under that id is of
-        another QoS, or too far, and `done` is not called.
+        `delay_ms`: after which; None: as the back-off says; NEVER (undone.py): it is dead. `is_attempt`:
+        false of one of a group that has not been tried at all, and does not count. The packet id is free.
+        `done` is called when what has become of it is durable, or cannot be for now. False: what is in
+        flight under that id is of another QoS, or too far, and `done` is not called.
         """
         flight = subscriber.session.flights.get(packet_id)
         if qos == 2:
@@ -688,6 +688,19 @@ class Broker:
             done(False)
         else:
             self._late.finish(group, place, shard, done)
+
+    def ack_named(
+        self, member: Subscriber, text: str, message: MessageId, done: Callable[[bool | None], None]
+    ) -> None:
+        """A message of a group that it is a member of is done, which it was sent on a connection before.
+
+        `done`: as for `ack_late`. Of another's group there is nothing left.
+        """
+        group = self.groups.get(text)
+        if group is None or text not in member.groups:
+            done(False)
+        else:
+            self._late.finish_named(group, member, message, done)
 
     def extend(self, subscriber: Subscriber, packet_id: int, for_ms: int) -> bool:
         """The client wants to keep a message for so long from now on; False: it is not its own any more.

@@ -9,6 +9,10 @@ wherever it is:
     a dead letter             it goes. That it was dead has been told at `$dead` already
     done                      nothing is left to do
 
+Who has lost the connection that it came on names it by its id, on the next one, as a member of that group:
+the packet id means nothing there. Then it is looked at whether the message is one of the group's, and the
+member may have it.
+
 It is found by its id, which its row has, and decided in the writer: a retry that is placed in the very batch
 is seen. So is one whose batch is not durable yet. What ends is written in one batch with the group's cursor.
 
@@ -24,11 +28,13 @@ from dataclasses import dataclass
 
 from shards.commit import Commit
 from shards.dead import remove_of
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
+from shards.record import decode, is_stub
 from shards.retries import end_retries
 from shards.retry_index import spots
+from timeline.filters import matches, parse_share
 from timeline.horizon import Horizon
-from timeline.position import Position, at_of
+from timeline.position import MessageId, Position, at_of
 from timeline.session import SETTLED, Flight
 
 from ..clock import Clock
@@ -38,6 +44,7 @@ from .cursors import Cursors
 from .membership import Membership
 from .sent import Sent
 from .shared import Group
+from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +60,15 @@ is tried again each second."""
 
 @dataclass(slots=True, eq=False)
 class LateAck:
-    """Of what a group has lent: where the row stood that was sent."""
+    """Of what a group has lent: where the row stood that was sent, or what the message is called."""
 
     group: Group
-    place: Position
+    place: Position | None
     shard: int
     told: Told
+    message: MessageId | None = None
+    member: Subscriber | None = None
+    """Who says so of a message by its id."""
 
 
 class Late:
@@ -104,12 +114,19 @@ class Late:
 
     def finish(self, group: Group, place: Position, shard: int, told: Told) -> None:
         """What the group has lent of the row that stood there is done."""
+        self._take(LateAck(group, place, shard, told))
+
+    def finish_named(self, group: Group, member: Subscriber, message: MessageId, told: Told) -> None:
+        """What the group has lent of a message is done, says one of its members."""
+        self._take(LateAck(group, None, -1, told, message, member))
+
+    def _take(self, ack: LateAck) -> None:
         if self.room <= 0:
-            name = shown(group.name)
+            name = shown(ack.group.name)
             log.warning("%s: too many late acks wait, a message comes again", name, extra=by(name))
-            told(False)
+            ack.told(False)
             return
-        self._waiting.append(LateAck(group, place, shard, told))
+        self._waiting.append(ack)
         self.step()
 
     def _submit(self) -> None:
@@ -136,9 +153,15 @@ class Late:
         group = ack.group
         if self._groups.get(group.text) is not group:
             return False
-        places = {ack.place}
+        place, message = ack.place, ack.message
+        if place is not None:
+            message = self._sent.name_at(place, ack.shard, self._node)
+        elif message is not None and ack.member is not None:
+            place = self._place_of(commit, message, group, ack.member)
+        if place is None:
+            return False
+        places = {place}
         ended = 0
-        message = self._sent.name_at(ack.place, ack.shard, self._node)
         if message is not None:
             addressee = group.session.client_id
             places.update(place for place, _ in spots(commit.open_group, message, addressee.encode()))
@@ -149,11 +172,29 @@ class Late:
             if flight is not None and flight.fate != SETTLED:
                 ended += group.session.ack(flight.packet_id) is not None
         horizon = self._horizon.position
-        if not ended and (ack.place <= horizon or at_of(ack.place) <= commit.open_group.wall_ms):
+        if not ended and (place <= horizon or at_of(place) <= commit.open_group.wall_ms):
             # What a kill has taken from the group's place it would read again. Nothing later was ever sent.
-            ended += group.session.finish_ahead(ack.place, horizon)
+            ended += group.session.finish_ahead(place, horizon)
         self._cursors.store(commit, group)
         return ended > 0
+
+    def _place_of(
+        self, commit: Commit, message: MessageId, group: Group, member: Subscriber
+    ) -> Position | None:
+        """Where a message stands that is due, and that the group may have given the member; else None."""
+        if group not in member.groups.values():
+            return None
+        try:
+            found = commit.find(message)
+            if found is None or found.shard is None or is_stub(found.value):
+                return None
+            topic = decode(found.value).topic
+        except Corrupt as error:
+            log.error("a message that is done cannot be read: %s", error)
+            return None
+        is_due = at_of(found.position) <= commit.open_group.wall_ms
+        is_theirs = matches(parse_share(group.text)[1], topic.decode()) and member.may_receive(topic)
+        return found.position if is_due and is_theirs else None
 
     def _decided(self, acks: list[LateAck], answer: object) -> None:
         """It is durable, or could not be written."""

@@ -3,8 +3,8 @@
 A client says that it cannot do it now (nack), a member of a group does not ack in time (its lease lapses) or
 loses its connection, or something has been sent too often: one thing, with one answer. A *retry* of the
 message is placed on the timeline for that session or group alone (shards/retries.py), as late as was asked
-for or as the back-off of its subscription says; or, after `max_attempts` deliveries, it is *buried*: a dead
-letter (letters.py), of which `$dead/...` is told by a copy.
+for or as the back-off of its subscription says; or, after `max_attempts` deliveries or when its client says
+that it never can, it is *buried*: a dead letter (letters.py), of which `$dead/...` is told by a copy.
 
     in flight ──> FAILED: to be decided ──> SETTLED: decided in the writer ──> a retry, or a dead letter
                      ^                            |
@@ -66,6 +66,8 @@ LOOK_S = 0.25
 """How often leases are looked at, ..."""
 LAPSED = 1_000
 """... and how many of those that have lapsed are taken in one look: some 2 ms."""
+NEVER = -1
+"""In the place of a delay: it does not come again, and is dead at once."""
 JITTER = 0.2
 """A delay that nobody asked for is longer or shorter by up to this part: what failed together comes apart."""
 
@@ -101,7 +103,7 @@ class Failure:
     """Who is to get it again."""
     reason: str
     delay_ms: int | None
-    """None: as the back-off says."""
+    """None: as the back-off says. NEVER: it does not."""
     is_ended: bool
     """Its client has said that this exchange is over: the packet id is free when the flight is."""
     told: Told
@@ -196,8 +198,9 @@ class Undone:
     ) -> None:
         """A delivery came to nothing; `told` once what becomes of the message is durable, or cannot be now.
 
-        `delay_ms`: after which it is to come again; None: as the back-off says. `addressee`: who is to get
-        it, if not the holder. `is_ended`: its client has ended the exchange. `is_attempt`: it was tried.
+        `delay_ms`: after which it is to come again; None: as the back-off says; NEVER: it is dead.
+        `addressee`: who is to get it, if not the holder. `is_ended`: its client has ended the exchange.
+        `is_attempt`: it was tried.
         """
         if flight.fate:
             told(Nacked.GONE)
@@ -261,7 +264,7 @@ class Undone:
         terms = self.terms(addressee, message)
         counted = message.counted_before + failure.attempts
         is_spent = failure.is_attempt and 0 < terms.max_attempts <= counted
-        if is_spent or len(_key(addressee)) > ADDRESSEE_BYTES_MAX:
+        if failure.delay_ms == NEVER or is_spent or len(_key(addressee)) > ADDRESSEE_BYTES_MAX:
             self._bury(commit, failure, message)
             return self._settle(commit, failure, Nacked.DEAD)
         due_ms = commit.open_group.wall_ms + self._delay_ms(failure, terms, counted)

@@ -5,7 +5,7 @@
 
 With a reason code >= 0x80 the client says that it does not want the message, and it is done with. With the
 user property `retry-in` besides it says that it could not do it now: the message comes again after that time,
-or after that of the back-off if none is given.
+or after that of the back-off if none is given; or, with `never`, it is a dead letter at once.
 
 An ack of a packet id that is not in flight is passed over (the message was given to another member, or the
 session began anew); one of the wrong kind is a protocol error.
@@ -20,8 +20,8 @@ from ..codec.properties import Properties
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker, Receipt
 from ..delivery.subscriber import Closing, Subscriber
-from ..delivery.undone import Nacked
-from ..times import TimeError, parse_delay
+from ..delivery.undone import NEVER, Nacked
+from ..times import NEVER_TEXT, TimeError, parse_delay
 
 WRONG_KIND = "an ack of the wrong kind"
 RETRY_IN = "retry-in"
@@ -79,7 +79,7 @@ class Acks:
     def _on_nack(self, packet: Ack, properties: Properties, wait: str, subscriber: Subscriber) -> None:
         """PUBACK or PUBREC: again, later."""
         try:
-            delay_ms = None if wait in AUTO else parse_delay(wait)
+            delay_ms = None if wait in AUTO else NEVER if wait == NEVER_TEXT else parse_delay(wait)
         except TimeError as error:
             self._sink.refuse(Reason.IMPLEMENTATION_SPECIFIC_ERROR, f"{RETRY_IN}: {error}")
             return

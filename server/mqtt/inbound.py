@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from shards import keys
+from timeline.position import id_text
 from timeline.session import PACKET_ID_MAX, Session
 
 from ..auth.rights import Rights
@@ -24,10 +25,12 @@ from ..delivery.publishing import Answer, Verdict, Wish
 from ..delivery.subscriber import Subscriber
 from .peer import Peer
 from .wishes import (
+    DONE,
     EXTEND,
     PublishRefused,
     is_payload_as_said,
     raised,
+    read_done,
     read_extension,
     read_plain,
     read_publish,
@@ -179,7 +182,7 @@ class Inbound:
         try:
             if pending is not None:
                 self._claim(pending, session)
-            wish = self._read(packet, subscriber)
+            wish = self._read(packet, subscriber, pending)
         except PublishRefused as error:
             self._broker.traffic.refused += 1
             if pending is not None:
@@ -188,7 +191,6 @@ class Inbound:
             log.info("publish refused: %s, %s", self._peer, error, extra=self._peer.cause)
             return
         if wish is None:
-            self._answer(pending, 0, 0, session)
             return
         answer = None
         if pending is not None:
@@ -222,8 +224,8 @@ class Inbound:
         """PUBREL has come: it counts no more."""
         self._unreleased.discard(packet_id)
 
-    def _read(self, packet: Publish, subscriber: Subscriber) -> Wish | None:
-        """None: it was for the server, and is done. Raises PublishRefused.
+    def _read(self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None) -> Wish | None:
+        """None: it was for the server, which answers it. Raises PublishRefused.
 
         The usual publish asks for nothing: neither the time nor its properties are looked at.
         """
@@ -232,6 +234,10 @@ class Inbound:
             wish = read_plain(packet, self._publisher, limits.topic_levels, self._owner)
         elif packet.topic == EXTEND:
             self._extend(packet, subscriber)
+            self._answer(pending, 0, 0, subscriber.session)
+            return None
+        elif packet.topic == DONE:
+            self._finish(packet, subscriber, pending)
             return None
         else:
             now_ms = self._broker.clock.wall_ms()
@@ -255,6 +261,20 @@ class Inbound:
         if not self._broker.extend(subscriber, packet_id, for_ms):
             detail = f"$control/extend: packet id {packet_id} is not yours any more"
             raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, detail)
+
+    def _finish(self, packet: Publish, subscriber: Subscriber, pending: PendingAck | None) -> None:
+        """A message of a group is done, that came on a connection before. Raises PublishRefused."""
+        text, message = read_done(packet)
+
+        def told(was_open: bool | None) -> None:
+            reason = Reason.SUCCESS if was_open else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+            if pending is not None and was_open is None:
+                pending.detail, reason = "it cannot be written now", Reason.QUOTA_EXCEEDED
+            elif pending is not None and not was_open:
+                pending.detail = f"$control/done: there is nothing left of {id_text(message)}"
+            self._answer(pending, reason, 0, subscriber.session)
+
+        self._broker.ack_named(subscriber, text, message, told)
 
     def _claim(self, pending: PendingAck, session: Session) -> None:
         """Take the packet id. Raises PublishRefused if it is in use, which only level 5 can say, or if at

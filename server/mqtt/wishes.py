@@ -5,7 +5,8 @@ reads it), or at level 5 the user properties `deliver-at` or `deliver-in` on any
 makes a publish that is sent again the same message; `idempotency-replace` and `idempotency-key-only`, `true`
 or `false`, are the parameters `replace` and `key_only` of a POST.
 
-A publish to `$control/extend` is none: it asks for more time for a delivery.
+A publish to `$control/extend` is none: it asks for more time for a delivery. One to `$control/done` acks a
+message of a group that came on a connection before.
 
 Reserved topics are the server's, but for one that bridges of mosquitto want: there they say whether they are
 connected, with a retained message and a will.
@@ -20,6 +21,7 @@ from shards.dedupe import AS_EVER, Terms, key_of
 from shards.fate import AT_ONCE_MS
 from shards.record import Record
 from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
+from timeline.position import BadId, MessageId, parse_id
 
 from ..codec.packets import Publish
 from ..codec.properties import Properties, forwarded
@@ -29,6 +31,7 @@ from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
 EXTEND = b"$control/extend"
+DONE = b"$control/done"
 BRIDGE_STATE = "$SYS/broker/connection/+/state"
 EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
@@ -116,7 +119,15 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     for_: str | float
 
 
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `$control/done` says: a message of a group is done, which it was given on another connection."""
+
+    group: str
+    id: str
+
+
 _extension = msgspec.json.Decoder(Extension)
+_done = msgspec.json.Decoder(Done)
 
 
 def read_extension(packet: Publish, most_ms: int) -> tuple[int, int]:
@@ -134,6 +145,17 @@ def read_extension(packet: Publish, most_ms: int) -> tuple[int, int]:
         detail = f"$control/extend: for must be above 0 and at most {most_ms / 1_000:g} s"
         raise PublishRefused(Reason.QUOTA_EXCEEDED, detail)
     return asked.packet_id, for_ms
+
+
+def read_done(packet: Publish) -> tuple[str, MessageId]:
+    """(the group, as it is subscribed to; the message). Raises PublishRefused."""
+    if packet.qos == 2:
+        raise PublishRefused(Reason.IMPLEMENTATION_SPECIFIC_ERROR, "$control/done is said at QoS 1")
+    try:
+        said = _done.decode(packet.payload)
+        return said.group, parse_id(said.id)
+    except (msgspec.DecodeError, UnicodeDecodeError, BadId) as error:
+        raise PublishRefused(Reason.PAYLOAD_FORMAT_INVALID, f"$control/done: {error}") from error
 
 
 def raised(wish: Wish, qos: int) -> Wish:

@@ -476,3 +476,26 @@ async def test_what_waited_here_is_not_handled_twice(session_present: bool) -> N
 async def _first(deliveries: fasti.Subscription, count: int) -> AsyncIterator[fasti.Delivery]:
     for _ in range(count):
         yield await anext(deliveries)
+
+
+@pytest.mark.parametrize("answered", [b"", b"\x20\x03", b"\x20\x03\x00\x00\x00", None])
+async def test_a_connection_that_is_cut_while_it_comes_up_is_seen_at_once(answered: bytes | None) -> None:
+    """Before, in the middle of, and right behind CONNACK; behind SUBSCRIBE. It is then made again."""
+    acts = []
+
+    async def cut(peer: Peer) -> None:
+        acts.append(peer)
+        if len(acts) > 3:
+            await peer.welcome()
+            await peer.subscribed()
+            await rest(peer)
+        elif answered is None:
+            await peer.welcome()
+            await peer.read()
+        else:
+            await peer.read()
+            peer._writer.write(answered)
+
+    async with Script(cut) as script, client(script) as c, asyncio.timeout(5), c.subscribe("t") as s:
+        assert s.connections == 1
+    assert len(acts) == 4

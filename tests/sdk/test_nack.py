@@ -67,6 +67,21 @@ async def test_a_nack_says_when_again_and_why(qos: int, kind: int) -> None:
     ]
 
 
+async def test_a_rejection_says_never() -> None:
+    heard: Heard = []
+    plain = [(PUBLISH | 1 << 1, b"\x00\x01t" + mid.to_bytes(2, "big") + b"\x00x") for mid in (1, 2)]
+    script = Script(playing(heard, *plain))
+    async with script, client(script) as c, c.subscribe("t", session="s") as s:
+        one, two = [await anext(s) for _ in range(2)]
+        assert await one.reject("no such order")
+        assert not await one.nack(), "the first answer counts"
+        assert await two.nack()
+        assert not await two.reject()
+        await until(lambda: len(heard) == 2)
+    said = user_property("retry-in", "never") + user_property("reason", "no such order")
+    assert heard[0] == (PUBACK, b"\x00\x01\x80" + bytes((len(said),)) + said)
+
+
 async def test_at_qos_2_a_packet_id_is_free_after_a_nack() -> None:
     heard: Heard = []
 

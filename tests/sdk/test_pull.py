@@ -212,4 +212,6 @@ def test_without_an_event_loop(server: FastiServer) -> None:
             one, two, three = next(jobs), next(jobs), next(jobs)
             assert (one.ack(), two.nack(5), three.extend(60)) == (True, True, True)
             assert three.lease_id != one.lease_id
+            assert three.reject("no such order")
+            assert [letter.reason for letter in c.dead.list()] == ["no such order"]
         assert [g.name for g in c.groups.list()] == ["workers"]

@@ -87,7 +87,12 @@ async def test_what_returns_is_done_and_what_raises_comes_again(
             return worker.figures.done + worker.figures.failed
 
         await until(lambda: told() == 3)
+
+        async def is_heard() -> bool:
+            return await in_flight(c) == 0
+
         for step_s, count in ((13, 4), (73, 5)):
+            await wait_until(is_heard)  # a nack has no answer, and the clock must not overtake it
             await server.advance(seconds=step_s)
             await until(lambda count=count: told() == count)  # type: ignore[misc]
         assert tries[-2:] == [("bad", 2), ("bad", 3)]
@@ -106,32 +111,55 @@ async def test_what_returns_is_done_and_what_raises_comes_again(
     assert "jobs/1" in failures[0].getMessage()
 
 
+async def test_what_is_rejected_is_a_dead_letter_at_once(server: FastiServer) -> None:
+    worker = fasti.Worker(group="workers")
+
+    @worker.on("jobs/#")
+    async def handle(job: fasti.Delivery) -> None:
+        raise fasti.Reject("no such order") if job.text() == "bad" else fasti.Reject
+
+    async with server.client() as c, working(worker, c):
+        await c.messages.schedule("jobs/1", "bad")
+        await c.messages.schedule("jobs/1", "worse")
+        await until(lambda: worker.figures.failed == 2)
+
+        async def are_dead() -> bool:
+            return len(await dead(c)) == 2
+
+        await wait_until(are_dead)
+        assert sorted(await dead(c)) == [("bad", 1, "no such order"), ("worse", 1, "rejected")]
+
+
 async def test_no_way_to_fail_ends_the_worker(server: FastiServer) -> None:
     ways: dict[str, BaseException] = {
         "exit": SystemExit(3),
         "cancelled": asyncio.CancelledError(),
         "odd": ValueError("two\nlines, \0 and \x01 " + "é" * 300),
         "stop": StopIteration(),
+        "base": type("Base", (BaseException,), {})("x"),
     }
-    worker = fasti.Worker(group="workers")
+    worker = fasti.Worker(group="workers", concurrency=2)
     once: fasti.options.RetryOptions = {"max_attempts": 1}
 
     @worker.on("jobs/async/+", retry=once)
     async def handle(job: fasti.Delivery) -> None:
         raise ways[job.text()]
 
+    in_thread = ways | {"ctrl-c": KeyboardInterrupt(), "closed": GeneratorExit()}
+
     @worker.on("jobs/thread/+", retry=once)
     def plain(job: fasti.Delivery) -> None:
-        raise ways[job.text()]
+        raise in_thread[job.text()]
 
     async with server.client() as c, working(worker, c):
         for way in ways:
             await c.messages.schedule(f"jobs/async/{way}", way)
+        for way in in_thread:
             await c.messages.schedule(f"jobs/thread/{way}", way)
-        await until(lambda: worker.figures.failed == 8)
+        await until(lambda: worker.figures.failed == 12)
 
         async def are_dead() -> bool:
-            return len(await dead(c)) == 8
+            return len(await dead(c)) == 12
 
         await wait_until(are_dead)
         assert worker.figures.in_hand == 0
@@ -257,6 +285,14 @@ async def test_a_graceful_stop_ends_what_runs_and_gives_back_the_rest(server: Fa
         assert await dead(c) == []
 
 
+def test_a_filter_has_one_handler() -> None:
+    worker = fasti.Worker(group="workers")
+    worker.on("jobs/#")(print)
+    worker.on("jobs/+")(print)
+    with pytest.raises(fasti.BadArgument, match="topic_filter has a handler already"):
+        worker.on("jobs/#")
+
+
 async def test_a_worker_without_handlers_or_a_server_says_so() -> None:
     worker = fasti.Worker()
     with pytest.raises(ValueError, match="no handler"):
@@ -356,7 +392,14 @@ async def test_the_command_says_what_is_wrong(
     monkeypatch.chdir(module)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (module / "other_tasks.py").write_text("import fasti\nworker = 5\nidle = fasti.Worker()\n")
-    for name in ("no_such_module:worker", "other_tasks:no_such", "other_tasks", "other_tasks:idle"):
+    names = (
+        "../tasks:worker",
+        "no_such_module:worker",
+        "other_tasks:no_such",
+        "other_tasks",
+        "other_tasks:idle",
+    )
+    for name in names:
         code, _, said = await fasti_cli("work", name)
         assert code == 2, said
     assert "no handler" in said

@@ -63,6 +63,8 @@ def work(
 def _found(name: str) -> fasti.Worker:
     """Import it, also from the current directory. Raises BadParameter."""
     module, _, attribute = name.partition(":")
+    if module.startswith("."):
+        raise typer.BadParameter(f"{module} is no name of a module", param_hint="MODULE:WORKER")
     sys.path.insert(0, str(Path.cwd()))
     try:
         worker = getattr(importlib.import_module(module), attribute or "worker")

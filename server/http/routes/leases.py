@@ -2,7 +2,7 @@
 
     POST :lease     up to `max` messages of a group, at once or within `wait`, for so long
     POST :ack       they are done with; answered when that is on the disk
-    POST :nack      not done: they come again, at once or in a while, or are dead by now
+    POST :nack      not done: they come again, at once or in a while, or are dead, by now or on demand
     POST :extend    they are needed for longer
 
 Who pulls is a member of the group like those that subscribe over MQTT, and shares with them: server/pull says
@@ -31,6 +31,7 @@ from timeline.filters import TopicError, parse_share
 
 from ...config import Config
 from ...delivery.broker import Broker, TooManyGroups, UnknownGroup
+from ...delivery.undone import NEVER
 from ...pull.call import Answer, Given, Leased, Wish
 from ...pull.lease_id import (
     BadLeaseId,
@@ -42,6 +43,7 @@ from ...pull.lease_id import (
     parse_lease,
 )
 from ...pull.pull import Pull, Settled
+from ...times import NEVER_TEXT
 from ...writer import Ask
 from ..access import Rights, is_own, rights_of
 from ..answers import RETRY_AFTER, asked, json_answer, refusals
@@ -82,7 +84,7 @@ class AckMessages(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NackMessages(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `:nack`. `delay` null: the back-off of the group."""
+    """The body of `:nack`. `delay` null: the back-off of the group; "never": they are dead at once."""
 
     lease_ids: LeaseIds
     delay: Delay | None = None
@@ -181,7 +183,7 @@ class LeaseRoutes:
     )
     async def nack(self, request: web.Request) -> web.Response:
         wish = await body_of(request, _NACK)
-        wait_ms = None if wish.delay is None else delay_ms("delay", wish.delay)
+        wait_ms = _nack_ms(wish.delay)
         if wait_ms is not None and wait_ms > self._config.limits.max_delay_ms:
             raise FieldError("delay", "is further ahead than limits.max_delay")
         mine, others = self._sorted(request, wish.lease_ids)
@@ -312,6 +314,13 @@ def _view(given: Given, shared: _Shared, node: int) -> shapes.LeasedMessage:
         "lease_id": lease_head(given.packet_id, place, message.shard) + shared.tail,
         "lease_until": shared.until,
     }
+
+
+def _nack_ms(delay: str | float | None) -> int | None:
+    """Raises FieldError."""
+    if delay is None:
+        return None
+    return NEVER if delay == NEVER_TEXT else delay_ms("delay", delay)
 
 
 def _filter_of(text: str, name: str) -> str:

@@ -1,13 +1,17 @@
 """Who once had a message may finish it, wherever it is by then."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from server.codec import wire
 from server.codec.packets import Publish
+from server.codec.reasons import Reason
+from server.core import NODE
 from server.delivery import late
 from server.writer import Busy
+from shards.record import decode
 from tests.server.delivery.test_undone import (
     GROUP,
     extend,
@@ -16,10 +20,34 @@ from tests.server.delivery.test_undone import (
     members,
     nack,
     publish,
+    said,
     waiting,
 )
 from tests.support.rig import Peer, Rig, config
-from timeline.position import Position
+from timeline.position import END, Position, id_text, message_id
+
+
+def done(peer: Peer, packet_or_id: Publish | str, group: str = GROUP, qos: int = 1) -> int:
+    """What `$control/done` is answered."""
+    id_ = packet_or_id if isinstance(packet_or_id, str) else said(packet_or_id, "fasti-id")
+    number = peer.publish("$control/done", json.dumps({"group": group, "id": id_}), qos)
+    return peer.take_ack(wire.PUBACK, number).reason
+
+
+NOTHING_LEFT = Reason.IMPLEMENTATION_SPECIFIC_ERROR
+
+
+def scheduled(rig: Rig, payload: str = "job") -> None:
+    """One that has an id to be called by."""
+    rig.connected("publisher").publish1("$delayed/0/t/x", payload)
+    rig.pass_ms(1)
+
+
+def back(rig: Rig, name: str = "a", group: str = GROUP) -> Peer:
+    """A member that comes without a session, as ever."""
+    peer = rig.connected(name, receive_maximum=4)
+    peer.subscribe(group, qos=1)
+    return peer
 
 
 def overdue(rig: Rig, *names: str, window: int = 4) -> tuple[Peer, Publish, list[Peer]]:
@@ -261,3 +289,92 @@ def test_many_are_one_request_and_too_many_come_again(monkeypatch: pytest.Monkey
     rig.pump()
     assert rig.core.late.finished == 11
     assert len(waiting(rig)) == 5
+
+
+# -- on another connection
+
+
+@pytest.mark.parametrize("how", ["lost", "taken over", "given back", "killed"])
+def test_on_the_next_connection_by_its_id(how: str) -> None:
+    """Whatever has become of it by then: nobody gets it again."""
+    rig = Rig()
+    peer = back(rig)
+    scheduled(rig)
+    (packet,) = peer.publishes()
+    if how == "lost":
+        peer.drop()
+    elif how == "given back":
+        peer.disconnect()
+    elif how == "killed":
+        rig.crash()
+    peer = back(rig)
+    again = peer.publishes()
+    assert len(again) == (how in ("given back", "killed")), "it comes at once, and is done all the same"
+    assert done(peer, packet) == 0
+    assert done(peer, packet) == NOTHING_LEFT
+    assert waiting(rig) == []
+    for each in again:
+        peer.ack(wire.PUBACK, each.packet_id)
+    rig.pass_ms(60_000)
+    assert peer.inbox == []
+    assert in_flight(rig, GROUP) == 0
+    rig.restart()
+    peer = back(rig)
+    rig.pass_ms(60_000)
+    assert peer.inbox == []
+
+
+def test_by_its_id_when_it_is_the_retry_that_was_done_or_is_dead() -> None:
+    rig = Rig(config(max_attempts=2))
+    peer = back(rig)
+    scheduled(rig)
+    (packet,) = peer.publishes()
+    nack(peer, packet, "1s")
+    rig.pass_ms(1_000)
+    (again,) = peer.publishes()
+    peer.drop()
+    peer = back(rig)
+    assert [text for _, text, _, _ in letters(rig)] == ["job"]
+    assert done(peer, again) == 0
+    assert letters(rig) == waiting(rig) == []
+    rig.pass_ms(60_000)
+    assert peer.inbox == []
+
+
+def test_by_its_id_when_another_has_it() -> None:
+    rig = Rig()
+    peer = back(rig)
+    scheduled(rig)
+    (packet,) = peer.publishes()
+    peer.drop()
+    other = back(rig, "b")
+    rig.pass_ms(2_000)
+    (again,) = other.publishes()
+    peer = back(rig)
+    assert done(peer, packet) == 0
+    other.ack(wire.PUBACK, again.packet_id)
+    rig.pass_ms(60_000)
+    assert (peer.inbox, other.inbox) == ([], [])
+
+
+def test_what_is_not_ones_own_to_finish() -> None:
+    """A group that one is no member of; what has not come yet; what the group does not get."""
+    rig = Rig()
+    a, stranger = back(rig), back(rig, "s", "$share/h/else")
+    scheduled(rig)
+    (packet,) = a.publishes()
+    publisher = rig.connected("p")
+    publisher.publish1("$delayed/60/t/x", "later")
+    rig.pass_ms(1)
+    (row,) = [value for _, _, value in rig.core.reader.read(rig.core.horizon.position, END)]
+    assert decode(row).payload == b"later"
+    (place,) = [place for place, _, _ in rig.core.reader.read(rig.core.horizon.position, END)]
+    later = id_text(message_id(place, 0, NODE))
+    assert done(stranger, packet) == NOTHING_LEFT
+    assert done(stranger, packet, "$share/h/else") == NOTHING_LEFT
+    assert done(a, later) == NOTHING_LEFT
+    assert done(a, "0" * 32) == NOTHING_LEFT
+    assert done(a, "nonsense") == Reason.PAYLOAD_FORMAT_INVALID
+    a.ack(wire.PUBACK, packet.packet_id)
+    rig.pass_ms(60_000)
+    assert a.take_all() == ["later"]

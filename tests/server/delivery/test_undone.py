@@ -211,6 +211,26 @@ def test_a_time_that_is_none_ends_the_connection_and_the_message_stays(wait: str
     assert rig.lasting("a").payloads() == ["job"]
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+@KINDS
+def test_what_never_can_be_done_is_dead_at_once(begin: Kind, qos: int) -> None:
+    """Also where nothing is ever given up."""
+    rig = Rig(config(max_attempts=0))
+    if begin is session:
+        peer, name = session(rig), "a"
+    else:
+        (peer,), name = members(rig, "a", qos=qos), "g"
+    publish(rig, "bad", qos=qos)
+    (packet,) = peer.publishes()
+    nack(peer, packet, "never", "no such order")
+    assert letters(rig) == [(name, "bad", 1, "no such order")]
+    assert waiting(rig) == []
+    assert in_flight(rig) == 0
+    rig.restart()
+    assert rig.lasting("a").inbox == []
+    assert letters(rig) == [(name, "bad", 1, "no such order")]
+
+
 def test_a_nack_of_the_wrong_kind_or_of_nothing() -> None:
     rig = Rig()
     peer = session(rig)

@@ -81,6 +81,16 @@ async def test_a_nack_comes_again_with_attempt_and_reason(server: Running) -> No
     assert message["deliver_at"] == "2026-11-21T08:00:05.000Z"
 
 
+async def test_a_nack_for_good_is_a_dead_letter_at_once(server: Running) -> None:
+    await _lease(server, filter="jobs")
+    id_ = await server.schedule("jobs")
+    first = await _lease(server, wait=20)
+    body = _ids(first) | {"delay": "never", "reason": "no such order"}
+    assert (await server.call("POST", f"{PATH}:nack", body)).body == {"nacked": 0, "dead": 1, "gone": []}
+    (letter,) = (await server.call("GET", "/v1/dead")).body["messages"]
+    assert (letter["id"], letter["attempts"], letter["reason"]) == (id_, 1, "no such order")
+
+
 async def test_a_call_waits_for_the_first_message(server: Running) -> None:
     waiting = asyncio.create_task(_lease(server, filter="jobs", wait="60s"))
     await _waiting(server)
