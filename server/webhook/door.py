@@ -1,4 +1,4 @@
-"""The doors by which messages leave: links of members of groups, that post what they are sent.
+"""The doors by which messages leave: members of groups, that post what they are given.
 
 Delivery gives a message to the group of its endpoint, the group to its member here, and that one's link
 posts it. An answer that means "done" is the ack; any other a nack, by which the message stands on the
@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from yarl import URL
 
@@ -106,6 +107,60 @@ class Posts:
             freed()
 
 
+class Door(Protocol):
+    """What posts the messages of one group."""
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def post(self, message: Message, packet_id: int, attempt: int) -> None:
+        """Begin to post what the group has given; `attempt` as `Link.send` has it."""
+
+
+class Entrance:
+    """The link through which a group gives its messages to a door: they are of any size, and of QoS 1."""
+
+    is_limited = False
+
+    def __init__(self, seat: "Seat", door: Door) -> None:
+        self._seat = seat
+        self._door = door
+
+    @property
+    def has_room(self) -> bool:
+        return self._door.has_room
+
+    def takes(
+        self,
+        message: Message,  # noqa: ARG002
+        qos: int,  # noqa: ARG002
+        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
+        attempt: int,  # noqa: ARG002
+    ) -> bool:
+        return True
+
+    def close(self, why: Closing) -> None:
+        """Its place in the group is given up, for whatever reason."""
+        if why is not Closing.DROPPED:
+            log.error("%s: its door is closed: %s", self._seat.text, why.name.lower())
+        self._seat.leave()
+
+    def release(self, packet_id: int) -> None:
+        raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
+
+    def send(
+        self,
+        message: Message,
+        qos: int,  # noqa: ARG002
+        packet_id: int,
+        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
+        attempt: int,
+        is_retained: bool = False,  # noqa: ARG002
+        is_first: bool = False,  # noqa: ARG002
+    ) -> None:
+        self._door.post(message, packet_id, attempt)
+
+
 class Seat:
     """The place of a door in its group, and what it says there of messages."""
 
@@ -118,9 +173,9 @@ class Seat:
     def is_in(self) -> bool:
         return self._inside is not None
 
-    def enter(self, link: "EndpointDoor | UrlDoor") -> None:
-        """Become a member. Raises UnknownGroup."""
-        self._inside = self._broker.enlist(link, self.text, name=self.text)
+    def enter(self, door: Door) -> None:
+        """Become a member, for whom this door posts. Raises UnknownGroup."""
+        self._inside = self._broker.enlist(Entrance(self, door), self.text, name=self.text)
 
     def leave(self) -> None:
         """Be none any more: what is under way comes again."""
@@ -164,9 +219,7 @@ class Seat:
 
 
 class EndpointDoor:
-    """The link of one endpoint."""
-
-    is_limited = False
+    """What posts to one endpoint."""
 
     def __init__(
         self,
@@ -192,34 +245,7 @@ class EndpointDoor:
     def has_room(self) -> bool:
         return self._open < self.endpoint.concurrency and not self.is_closing
 
-    def takes(
-        self,
-        message: Message,  # noqa: ARG002
-        qos: int,  # noqa: ARG002
-        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
-        attempt: int,  # noqa: ARG002
-    ) -> bool:
-        return True
-
-    def close(self, why: Closing) -> None:
-        """Its place in the group is given up, for whatever reason."""
-        if why is not Closing.DROPPED:
-            log.error("endpoint %s: its door is closed: %s", self.endpoint.name, why.name.lower())
-        self.seat.leave()
-
-    def release(self, packet_id: int) -> None:
-        raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
-
-    def send(
-        self,
-        message: Message,
-        qos: int,  # noqa: ARG002
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
-        attempt: int,
-        is_retained: bool = False,  # noqa: ARG002
-        is_first: bool = False,  # noqa: ARG002
-    ) -> None:
+    def post(self, message: Message, packet_id: int, attempt: int) -> None:
         endpoint, now_ms = self.endpoint, self._posts.now_ms
         self._open += 1
         try:
@@ -252,9 +278,7 @@ class EndpointDoor:
 
 
 class UrlDoor:
-    """The link of all full URLs."""
-
-    is_limited = False
+    """What posts to all full URLs."""
 
     def __init__(self, config: Webhook, seat: Seat, posts: Posts, *, node: int) -> None:
         self._config = config
@@ -270,34 +294,7 @@ class UrlDoor:
     def has_room(self) -> bool:
         return self._putting_off < PUTTING_OFF and not self.is_closing
 
-    def takes(
-        self,
-        message: Message,  # noqa: ARG002
-        qos: int,  # noqa: ARG002
-        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
-        attempt: int,  # noqa: ARG002
-    ) -> bool:
-        return True
-
-    def close(self, why: Closing) -> None:
-        """Its place in the group is given up, for whatever reason."""
-        if why is not Closing.DROPPED:
-            log.error("the door for URLs is closed: %s", why.name.lower())
-        self.seat.leave()
-
-    def release(self, packet_id: int) -> None:
-        raise AssertionError(f"packet id {packet_id} is released, nothing here is QoS 2")
-
-    def send(
-        self,
-        message: Message,
-        qos: int,  # noqa: ARG002
-        packet_id: int,
-        subscriptions: tuple[Subscription, ...],  # noqa: ARG002
-        attempt: int,
-        is_retained: bool = False,  # noqa: ARG002
-        is_first: bool = False,  # noqa: ARG002
-    ) -> None:
+    def post(self, message: Message, packet_id: int, attempt: int) -> None:
         try:
             url = checked_url(message.record.deliver_to.decode())
             check_allowed(url, self._config)
