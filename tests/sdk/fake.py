@@ -46,7 +46,7 @@ SESSION = {
     "client_id": "audit/1",
     "connected": False,
     "subscriptions": [{"filter": "a/#", "qos": 1, "since": "2030-01-01T00:00:00.000Z"}],
-    "read_position": "2030-01-01T00:00:00.000Z",
+    "read_position": {"at": "2030-01-01T00:00:00.000Z", "seq": 0},
     "lag_messages": 7,
     "lag_seconds": 1.5,
     "in_flight": 0,

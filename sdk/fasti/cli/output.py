@@ -102,6 +102,11 @@ def progress(out: Printer, doing: str, total: int | None) -> Iterator[Told]:
         yield told
 
 
+def time_of(position: Any) -> Any:
+    """What a table shows of a position: its time."""
+    return position.get("at") if isinstance(position, dict) else position
+
+
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import fasti
 
 from .complete import slice_starts
-from .output import Format, Printer, Row, progress
+from .output import Format, Printer, Row, progress, time_of
 from .run import run
 
 app = typer.Typer(no_args_is_help=True)
@@ -66,11 +66,7 @@ def rows(piece: fasti.Slice, out: Printer) -> list[Row]:
     raw = [s.raw for s in piece.shards]
     if out.format is not Format.table:
         return list(raw)
-    return [{**r, **{name: _time(r.get(name)) for name in ("first", "last")}} for r in raw]
-
-
-def _time(position: Any) -> Any:
-    return position.get("at") if isinstance(position, dict) else position
+    return [{**r, **{name: time_of(r.get(name)) for name in ("first", "last")}} for r in raw]
 
 
 async def _shard_of(client: fasti.Client, message: fasti.Message) -> int | None:
