@@ -182,7 +182,7 @@ class Late:
         self, commit: Commit, message: MessageId, group: Group, member: Subscriber
     ) -> Position | None:
         """Where a message stands that is due, and that the group may have given the member; else None."""
-        if group not in member.groups.values():
+        if member.groups.get(group.text) is not group:
             return None
         try:
             found = commit.find(message)

@@ -65,6 +65,11 @@ class Message:
         """Of a retry: deliveries to its receiver before this row was written."""
         return 0 if self.record.retry is None else self.record.retry.attempts
 
+    def try_number(self, attempt: int) -> int:
+        """Which delivery to its receiver one is, from 1 on. `attempt`: since this row was written; 0: not
+        known."""
+        return self.attempts_before + max(1, attempt)
+
     @property
     def counted_before(self) -> int:
         """Those of them that count toward `sessions.max_attempts`."""

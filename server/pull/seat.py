@@ -106,7 +106,7 @@ class Seat:
         call = next(iter(self.waiting))
         self.waiting[call] -= 1
         self._room -= 1
-        attempt = message.attempts_before + max(1, attempt)
+        attempt = message.try_number(attempt)
         size = call.take(Given(self.text, self.member, packet_id, message, attempt))
         self._took(call, size)
 

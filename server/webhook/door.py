@@ -255,7 +255,7 @@ class EndpointDoor:
                 endpoint.timeout_s,
                 endpoint.secrets(now_ms),
                 endpoint.row.headers,
-                attempt=attempt_of(message, attempt),
+                attempt=message.try_number(attempt),
                 node=self._node,
                 now_s=now_ms // 1_000,
             )
@@ -317,7 +317,7 @@ class UrlDoor:
             self._config.timeout_ms / 1_000,
             (),
             {},
-            attempt=attempt_of(message, attempt),
+            attempt=message.try_number(attempt),
             node=self._node,
             now_s=self._posts.now_ms // 1_000,
         )
@@ -338,11 +338,6 @@ class UrlDoor:
 
     def _settled(self) -> None:
         self._putting_off -= 1
-
-
-def attempt_of(message: Message, attempt: int) -> int:
-    """Which try it is, from 1 on. `attempt`: since the message stands where it does; 0: not known."""
-    return message.attempts_before + max(1, attempt)
 
 
 def unreadable(error: Exception) -> Verdict:
