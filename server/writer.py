@@ -44,6 +44,7 @@ from timeline.position import Position
 from timeline.wheel import Wheel
 
 from .clock import Clock
+from .rider import Done, Rider
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +61,6 @@ ENTRY_OVERHEAD = 250
 Entry = tuple[int, bytes | None]
 """(shard number, stored value or None: read it when due)."""
 Decide = Callable[[Commit], Any]
-Done = Callable[[Any], None]
-"""Called with the answer, or with the exception that `decide` raised or StoreFailed."""
 Answers = list[tuple[int, Done, Any]]
 """(bytes of the request, its callback, its answer)."""
 
@@ -75,22 +74,6 @@ class Ask(Protocol):
 
 class Busy(Exception):
     """The writer's queue is full, or the bytes that it holds are as many as may be."""
-
-
-class Rider:
-    """Who writes along with each group, or keeps in RAM what was decided in one. Each takes what it needs."""
-
-    def write(self, commit: Commit) -> Done | None:
-        """Called with each group before it is sealed. What it returns is called when that group is durable,
-        or has failed."""
-
-    def retract(self, first_seq: int, last_seq: int) -> None:
-        """What was placed with a seq above the first and up to the last has been answered with an error, and
-        is not to be sent."""
-
-    def recover(self) -> None:
-        """Something that was decided has not been written, and the store can be read: what RAM keeps of rows,
-        noted when it was decided, has to be read or written again. Raises StoreFailed, Corrupt."""
 
 
 def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
@@ -333,8 +316,8 @@ class Writer:
             mark = self._open_group.mark
             try:
                 answer = decide(commit)
-            except Refused as error:
-                answer = error
+            except Refused as refused:
+                answer = refused
             except Exception as error:
                 answer, is_whole = error, isinstance(error, Corrupt) and self._open_group.mark == mark
                 if not isinstance(error, Corrupt):

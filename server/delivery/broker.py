@@ -23,7 +23,7 @@ from itertools import islice
 from shards import keys
 from shards.commit import Commit
 from shards.errors import StoreFailed
-from shards.record import Record
+from shards.fields import Record
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX, covers, parse_share
 from timeline.horizon import Horizon
@@ -40,16 +40,17 @@ from .late import Late
 from .leases import Leases
 from .membership import Membership
 from .message import Message
-from .publishing import Answer, Publishing, Wish
+from .publishing import Answer, Publishing
 from .ready import Ready
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions, TooManySessions
 from .shared import Group
-from .subscriber import Closing, Inside, Link, Rights, Subscriber, Will
+from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 from .undone import Nacked, Undone
 from .wills import Wills
+from .wish import Will, Wish
 
 log = logging.getLogger(__name__)
 

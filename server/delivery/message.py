@@ -6,7 +6,8 @@ subscription's identifiers), so the parts that are the same are made once and ke
 """
 
 from shards.fate import is_over
-from shards.record import Record, id_at
+from shards.fields import Record
+from shards.record import id_at
 from timeline.position import MessageId, Position, id_text
 
 OVERHEAD_BYTES = 600

@@ -19,12 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
-import msgspec
-
 from shards.commit import Commit, Draft, Known, Refused
-from shards.dedupe import AS_EVER, Terms
 from shards.errors import Corrupt, StoreFailed
-from shards.record import Record, encode, is_stub
+from shards.fields import Record
+from shards.record import encode, is_stub
 from shards.store import Table
 from timeline.filters import matches
 from timeline.position import MessageId, at_of, position
@@ -37,6 +35,7 @@ from .message import Message
 from .owed import Owed
 from .router import Router
 from .subscriber import Subscriber
+from .wish import Wish
 
 log = logging.getLogger(__name__)
 
@@ -60,19 +59,6 @@ class Verdict(IntEnum):
 
 Answer = Callable[[Verdict, int], None]
 """Called with the verdict and, if the message is stored, its id."""
-
-
-class Wish(msgspec.Struct, frozen=True):
-    """A publish, read: the record to store or hand on, and what was asked for."""
-
-    record: Record
-    is_scheduled: bool = False
-    key: bytes = b""
-    fingerprint: bytes = b""
-    terms: Terms = AS_EVER
-    """Of its key."""
-    received: bytes = b""
-    """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
 
 
 LIVE_MAX = 100_000
