@@ -35,21 +35,24 @@ class Platform(Distribution):
 
 
 class Compile(build_ext):
-    """Called as `build_ext`. Nothing is compiled before it runs: pip asks for the metadata twice before."""
+    """Called as `build_ext`."""
 
-    def run(self) -> None:
+    def finalize_options(self) -> None:
         from mypyc.build import mypycify  # only where something is compiled
 
+        self._note = note_of()  # of what is read now: an edit meanwhile is found at the start
         self.distribution.ext_modules = mypycify(
             ["--config-file", "pyproject.toml", *(f"{name.replace('.', '/')}.py" for name in MODULES)],
             opt_level="3",
             debug_level="0",
-            target_dir=str(Path(self.build_temp) / "c"),
+            target_dir=str(ROOT / "build" / "fast.c"),
             group_name=GROUP,
         )
-        self.finalize_options()
+        super().finalize_options()
+
+    def run(self) -> None:
         super().run()
-        (Path(self.build_lib) / FOLDER / NOTE).write_text(note_of(), encoding="utf-8")
+        (Path(self.build_lib) / FOLDER / NOTE).write_text(self._note, encoding="utf-8")
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(FOLDER / super().get_ext_filename(fullname))

@@ -351,7 +351,7 @@ class Broker:
         self, subscriber: Subscriber, texts: Iterable[str], done: Callable[[bool], None]
     ) -> None:
         """Make durable what a session that ends with its connection has joined or left; `done` likewise."""
-        found = (self.groups.get(text) for text in texts)
+        found = [self.groups.get(text) for text in texts]
         waiting: set[Subscriber] = {group for group in found if group is not None}
         waiting.add(subscriber)  # nothing of it is stored, but with a batch goes what has ended
         failed = 0

@@ -138,7 +138,7 @@ class Replay:
         """The session has a connection again: what was in flight goes first, in order."""
         session = subscriber.session
         session.fall_behind(self._horizon.position)
-        session.resends = Resends(flight for flight in session.flights.values() if not flight.fate)
+        session.resends = Resends([flight for flight in session.flights.values() if not flight.fate])
         if session.resends or subscriber.asked or not session.join(self._horizon.position):
             self._ready.wake(subscriber)
 

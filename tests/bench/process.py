@@ -191,8 +191,10 @@ def answering(process: Process, at: Address) -> Iterator[None]:
 
 
 def environment(settings: Mapping[str, object], root: Path = ROOT) -> dict[str, str]:
-    """Ours without any FASTI variable of the caller, and with these settings."""
+    """Ours without any FASTI variable of the caller, but for the compiled modules of ROOT; these settings."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI")}
+    if root == ROOT and "FASTI_FAST" in os.environ:
+        own["FASTI_FAST"] = os.environ["FASTI_FAST"]
     own["PYTHONPATH"] = str(root)
     return own | {f"FASTI__{key.upper()}": str(value) for key, value in settings.items()}
 
