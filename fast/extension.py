@@ -54,8 +54,9 @@ class Compile(build_ext):
         super().run()
         (Path(self.build_lib) / FOLDER / NOTE).write_text(self._note, encoding="utf-8")
 
-    def get_ext_filename(self, fullname: str) -> str:
-        return str(FOLDER / super().get_ext_filename(fullname))
+    def get_ext_fullpath(self, ext_name: str) -> str:
+        place = Path(self.build_lib)
+        return str(place / FOLDER / Path(super().get_ext_fullpath(ext_name)).relative_to(place))
 
     def get_source_files(self) -> list[str]:
         return []
