@@ -9,7 +9,7 @@ from shards.draft import AS_EVER, Terms
 from shards.fields import Record
 
 
-class Wish(msgspec.Struct, frozen=True):
+class Wish(msgspec.Struct, frozen=True, gc=False):
     """A publish, read: the record to store or hand on, and what was asked for."""
 
     record: Record
@@ -20,6 +20,8 @@ class Wish(msgspec.Struct, frozen=True):
     """Of its key."""
     received: bytes = b""
     """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
+    is_plain: bool = False
+    """Nothing was asked for, and its record has a topic, a payload, a QoS and a publisher only."""
 
 
 class Will(msgspec.Struct, frozen=True):

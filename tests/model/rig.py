@@ -17,8 +17,8 @@ from server.codec.packets import Ack
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
 from server.delivery.message import Message
-from server.delivery.publishing import Verdict
 from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.verdict import Verdict
 from server.delivery.wish import Wish
 from server.mqtt.acks import Acks
 from server.writer import Busy
