@@ -10,11 +10,12 @@ gathers. So concurrent requests share one fsync, and a lone one waits for nobody
                             +----------------- the next group, if any ----------------+
 
 Two groups at most are being synced at a time, and the second one is not composed for the sake of a few: as
-long as a group is being synced requests gather until they are `gather` messages' worth, or much is under way
-in bytes. They would wait for the same disk anyhow, and each group costs a sync and a batch: with 64 clients
-that wait for their own answers there are a third fewer groups, and requests cost 0.85 to 0.9 of the processor
-time, with 16 clients 0.67, and are answered sooner. Requests that usually write nothing (plain publishes that nobody can
-replay) are let through even then, and a group in which nothing was written is settled at once.
+long as a group is being synced requests gather until they are `gather` messages' worth, or much is under
+way in bytes. They would wait for the same disk anyhow, and each group costs a sync and a batch: with 64
+clients that wait for their own answers there are a third fewer groups, and requests cost 0.85 to 0.9 of the
+processor time, with 16 clients 0.67, and are answered sooner. Requests that usually write nothing (plain
+publishes that nobody can replay) are let through even then, and a group in which nothing was written is
+settled at once.
 
 When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
 wheel is loaded again from the horizon. While it can only be read, on a full disk, every request that writes
