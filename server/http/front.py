@@ -11,7 +11,7 @@ goes for what is refused before it reaches the writer: refusals are told in one 
 
 A batch is answered here if it is as callers send it who wait for their own messages together: NDJSON of up to
 BATCH_ITEMS usual items (values/usual.py) in BATCH_MAX bytes, with `each=true` or without. Through aiohttp 32
-messages cost 25 µs each, here XX. In a turn of the loop BATCH_TURN items are read so; who comes after that
+messages cost 27 µs each, here 14. In a turn of the loop BATCH_TURN items are read so; who comes after that
 waits for the next turn.
 
 The socket stays with the front. It reads every head, strictly (server/http/heads.py), measures every body and
