@@ -10,8 +10,8 @@ from tests.bench.growth import BASE, FIGURES, Case, plot, rows, told
 def test_a_stage_is_that_of_the_innermost_function_of_ours() -> None:
     stack = ["serve (server/run.py:10)", "post (server/http/routes/batch.py:4)", "loads (/x/json/a.py:3)"]
     assert stage_of(stack, IN) == "answer"
-    assert stage_of([*stack, "RocksStore.write (/root/a/shards/rocks.py:90)"], IN) == "write"
-    assert stage_of([*stack, "RocksStore.scan (/root/a/shards/rocks.py:95)"], IN) == "put"
+    assert stage_of([*stack, "RocksStore.write (/srv/a/shards/rocks.py:90)"], IN) == "write"
+    assert stage_of([*stack, "RocksStore.scan (/srv/a/shards/rocks.py:95)"], IN) == "put"
     assert stage_of([*stack, "now (server/clock.py:95)"], IN) == "server/clock.py"
     assert stage_of(["_worker (concurrent/futures/thread.py:1)"], IN) == "other threads and the interpreter"
 
