@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_dropped
+from shards.fields import Retry
 from shards.read import Reader
-from shards.record import Retry
 from timeline.horizon import Horizon
 from timeline.position import Position, seq_of
 from timeline.session import Subscription
@@ -43,7 +43,8 @@ from timeline.tail import Tail
 from timeline.wheel import Wheel
 
 from ..clock import Clock
-from ..writer import Entry, Rider, Writer, entry
+from ..rider import Rider
+from ..writer import Entry, Writer, entry
 from .membership import Membership
 from .message import Message
 from .owed import Owed, is_owed

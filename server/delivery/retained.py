@@ -33,7 +33,8 @@ from timeline.filters import matcher
 from timeline.position import Position
 
 from ..logs import by
-from ..writer import Busy, Done, Rider, Writer
+from ..rider import Done, Rider
+from ..writer import Busy, Writer
 from .message import Message
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Retained(Rider):
         """Not durable yet; an empty payload: cleared."""
         self._unwritten: dict[bytes, Message] = {}
         """Of these, what no batch has yet, or one that was lost: it goes with the next one."""
-        self._volatile: dict[bytes, Message] = {}
+        self._unstored: dict[bytes, Message] = {}
         self.count = 0
         """Topics that have one. Noted when it is decided, so counted again when a batch was lost."""
         self.refused = 0
@@ -131,7 +132,7 @@ class Retained(Rider):
 
     def note_volatile(self, message: Message) -> None:
         """Kept in RAM only (`$SYS`)."""
-        self._volatile[message.record.topic] = message
+        self._unstored[message.record.topic] = message
 
     def walk(
         self, topic_filter: str, last: bytes, upto: Position
@@ -192,10 +193,10 @@ class Retained(Rider):
 
     def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Kept]]:
         """Topics in order, each once, with what is kept of it: in RAM before what is stored."""
-        volatile = sorted(topic for topic in self._volatile if start <= topic < end)
+        volatile = sorted(topic for topic in self._unstored if start <= topic < end)
         laid: list[Iterator[tuple[bytes, int, Kept]]] = [
             ((topic, 0, self._fresh[topic]) for topic in self._fresh.irange(start, end, (True, False))),
-            ((topic, 1, self._volatile[topic]) for topic in volatile),
+            ((topic, 1, self._unstored[topic]) for topic in volatile),
             ((topic, 2, value) for topic, value in self._store.scan(Table.RETAINED, start, end)),
         ]
         before = None

@@ -15,8 +15,8 @@ from timeline.session import Subscription
 
 from ..codec import wire
 from ..codec.encode import encode
+from ..codec.fields import Properties
 from ..codec.packets import Ack, Connack, Disconnect, Packet, Suback
-from ..codec.properties import Properties
 from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
