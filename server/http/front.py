@@ -38,7 +38,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 
-from shards.dedupe import Known
+from shards.draft import Known
 from shards.errors import Corrupt, StoreFailed
 
 from ..accepting import Opening, read_on
@@ -205,8 +205,8 @@ class Desk:
         def done(placed: Any) -> None:
             try:
                 said = self._answer(placed, draft.due_ms, now_ms)
-            except Exception as error:  # who waits is answered, whatever becomes of the look-up
-                said = self._answer(error, draft.due_ms, now_ms)
+            except Exception as fault:  # who waits is answered, whatever becomes of the look-up
+                said = self._answer(fault, draft.due_ms, now_ms)
             answer(said)
 
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
@@ -519,8 +519,8 @@ class Front(Opening):
             pages.check(head.host, head.origin, head.fetch_site, self._transport, changes=changes)
         except ForeignHost as error:
             raise Problem("foreign-host", str(error)) from None
-        except ForeignOrigin as error:
-            raise Problem("foreign-origin", str(error)) from None
+        except ForeignOrigin as foreign:
+            raise Problem("foreign-origin", str(foreign)) from None
 
     def _feed(self, data: bytes, at: int = 0) -> None:
         """Hand on what belongs to the request: `data[:at]`, and behind it the body as far as it has come."""

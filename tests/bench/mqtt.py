@@ -13,8 +13,8 @@ from typing import cast
 
 from server.codec import wire
 from server.codec.encode import encode
+from server.codec.fields import Properties
 from server.codec.packets import Connack, Connect, Packet, Pingresp, Suback, Subscribe, SubscribeOptions
-from server.codec.properties import Properties
 from server.codec.publish import Decoder, ack, publish_parts
 
 from .process import Address

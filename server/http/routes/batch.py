@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from shards.dedupe import Draft, Known, Refused, Terms
+from shards.dedupe import Refused
+from shards.draft import Draft, Known, Terms
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING
