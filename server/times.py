@@ -190,14 +190,14 @@ def _parse_delay_text(text: str) -> int:
     found = _SHORT.fullmatch(text)
     if found:
         return _sum_ms(
-            zip(found.groups(), (_UNIT_MS[unit] for unit in ("w", "d", "h", "m", "s", "ms")), strict=True)
+            zip(found.groups(), [_UNIT_MS[unit] for unit in ("w", "d", "h", "m", "s", "ms")], strict=True)
         )
     found = _PERIOD.fullmatch(text)
     if found and any(found.groups()):
         years, months, *rest = found.groups()
         if years or months:
             raise TimeError("a year or a month has no fixed length: give weeks or days, or deliver_at")
-        return _sum_ms(zip(rest, (_UNIT_MS[unit] for unit in "wdhms"), strict=True))
+        return _sum_ms(zip(rest, [_UNIT_MS[unit] for unit in "wdhms"], strict=True))
     if text.startswith("-") and len(text) > 1:
         raise TimeError("a delay must not be negative")
     raise TimeError("not a delay such as PT15M, P1DT2H, 15m, 1h30m, 250ms or a number of seconds")

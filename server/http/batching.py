@@ -6,7 +6,8 @@ Without keys every answer is a new id: the ids of a batch are told by one join.
 import logging
 from collections.abc import Iterator, Sequence
 
-from shards.dedupe import Draft, Known, Refused
+from shards.dedupe import Refused
+from shards.draft import Draft, Known
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING

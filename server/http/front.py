@@ -45,7 +45,8 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from shards.dedupe import Draft, Known, Refused
+from shards.dedupe import Refused
+from shards.draft import Draft, Known
 from shards.errors import Corrupt, StoreFailed
 
 from ..accepting import Opening, read_on
@@ -261,8 +262,8 @@ class Desk:
         def done(placed: Any) -> None:
             try:
                 said = self._answer(placed, draft.due_ms, now_ms)
-            except Exception as error:  # who waits is answered, whatever becomes of the look-up
-                said = self._answer(error, draft.due_ms, now_ms)
+            except Exception as fault:  # who waits is answered, whatever becomes of the look-up
+                said = self._answer(fault, draft.due_ms, now_ms)
             answer(said)
 
         decide = partial(place, drafts=[draft], late=late_ones([message], now_ms))
@@ -314,8 +315,8 @@ class Desk:
         def done(placed: Any) -> None:
             try:
                 told = self._answer_batch(kind, placed, drafts, body)
-            except Exception as error:  # who waits is answered, whatever becomes of the look-up
-                told = self._answer_batch(kind, error, drafts, body)
+            except Exception as fault:  # who waits is answered, whatever becomes of the look-up
+                told = self._answer_batch(kind, fault, drafts, body)
             answer(told)
 
         decide = partial(place_each if kind is Kind.EACH else place, drafts=drafts)
@@ -664,8 +665,8 @@ class Front(Opening):
             pages.check(head.host, head.origin, head.fetch_site, self._transport, changes=changes)
         except ForeignHost as error:
             raise Problem("foreign-host", str(error)) from None
-        except ForeignOrigin as error:
-            raise Problem("foreign-origin", str(error)) from None
+        except ForeignOrigin as foreign:
+            raise Problem("foreign-origin", str(foreign)) from None
 
     def _feed(self, data: bytes, at: int = 0) -> None:
         """Hand on what belongs to the request: `data[:at]`, and behind it the body as far as it has come."""

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from shards.dedupe import AS_EVER, Draft, Refused, Terms
+from shards.dedupe import Refused
+from shards.draft import AS_EVER, Draft, Terms
 
 from ...clock import Clock
 from ...config import Limits

@@ -11,9 +11,11 @@ the usual message (0.7 µs, where `encode(Record(...))` took 1.2 in the same run
 from collections.abc import Sequence
 from functools import lru_cache
 
-from shards.dedupe import Draft, key_of
+from shards.dedupe import key_of
+from shards.draft import Draft
+from shards.fields import Record
 from shards.properties import properties_of
-from shards.record import ENCODINGS, Record, encode, encode_fresh
+from shards.record import ENCODINGS, encode, encode_fresh
 from timeline.position import MessageId
 
 from .message_body import ParsedMessage

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shards.dedupe import Draft
+from shards.draft import Draft
 from shards.record import encode_fresh
 
 from ...config import Limits

@@ -14,7 +14,7 @@ from server.http.values.bodies import RequestError
 from server.http.values.drafts import draft_of
 from server.http.values.message_body import ParsedMessage
 from server.http.values.usual import usual_batch
-from shards.dedupe import Draft
+from shards.draft import Draft
 
 NOW = 1_795_248_000_000
 LIMITS = replace(Limits(), max_payload=64, topic_levels=4)
