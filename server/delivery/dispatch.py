@@ -165,6 +165,8 @@ class Dispatch(Rider):
         end = horizon.limit(self._wheel.loaded)
         self.counts.turns += 1
         passed = spent = 0
+        if self._retained.is_full:
+            return False  # the batch that empties it plans a round
         while True:
             to, count, cost = self._pass_run(end, min(self._run, limit), TURN_COST - spent, wall_ms)
             horizon.advance(to)
