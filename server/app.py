@@ -46,6 +46,8 @@ REPLAY_S = 0.01
 """How long the sessions behind may read on in one round."""
 RETRY_S = 1.0
 STOP_S = 10.0
+GATHER = 250
+"""Messages that have to wait for a group to be written while another one is being synced."""
 
 
 class App:
@@ -66,7 +68,15 @@ class App:
         self._is_planned = False
         self._clock = clock
         self._store = store
-        self.core = Core(config, clock, store, wake=self.plan, auth=self.keyring, chance=random.random)
+        self.core = Core(
+            config,
+            clock,
+            store,
+            wake=self.plan,
+            auth=self.keyring,
+            chance=random.random,
+            gather=GATHER,
+        )
         self.metrics = Metrics()
         self.is_ready = False
         self._fatal = fatal

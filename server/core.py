@@ -58,8 +58,10 @@ class Core:
         wake: Callable[[], None],
         auth: Auth = OPEN,
         chance: Callable[[], float],
+        gather: int = 1,
     ) -> None:
         """`wake`: there is something to do. `auth`: who may do what. `chance`: from 0 up to 1, each time.
+        `gather`: of the writer.
 
         Raises WrongFormat, Corrupt, StoreFailed.
         """
@@ -79,6 +81,7 @@ class Core:
             max_queued=config.limits.queued,
             max_bytes=config.limits.queued_bytes,
             wake=wake,
+            gather=gather,
         )
         self.schedules = Schedules(
             store, self.horizon, self.writer, clock, max_schedules=config.limits.schedules

@@ -9,8 +9,12 @@ gathers. So concurrent requests share one fsync, and a lone one waits for nobody
                             ^                                                          |
                             +----------------- the next group, if any ----------------+
 
-Two groups at most are being synced at a time. Requests that usually write nothing (plain publishes that
-nobody can replay) are let through even then, and a group in which nothing was written is settled at once.
+Two groups at most are being synced at a time, and the second one is not composed for the sake of a few: as
+long as a group is being synced requests gather until they are `gather` messages' worth, or much is under way
+in bytes. They would wait for the same disk anyhow, and each group costs a sync and a batch: with 64 clients
+that wait for their own answers there are a third fewer groups, and requests cost 0.85 to 0.9 of the processor
+time, with 16 clients 0.67, and are answered sooner. Requests that usually write nothing (plain publishes that nobody can
+replay) are let through even then, and a group in which nothing was written is settled at once.
 
 When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
 wheel is loaded again from the horizon. While it can only be read, on a full disk, every request that writes
@@ -51,6 +55,8 @@ GROUP_MESSAGES = 1_000
 GROUP_BYTES = 4 << 20
 """The engine holds the interpreter while it takes a batch: about 1 ms a MiB."""
 OPEN_GROUPS = 2
+GATHER_BYTES = 1 << 20
+"""With so much under way the disk has to be kept busy while the next group is composed."""
 TURNS_MAX = 10_000
 """Dispatch turns that may wait to be written to the journal."""
 ENTRY_PAYLOAD_BYTES = 4_096
@@ -112,8 +118,10 @@ class Writer:
         max_queued: int,
         max_bytes: int,
         wake: Callable[[], None],
+        gather: int = 1,
     ) -> None:
-        """`wake`: something waits for `compose`, or something new may be due."""
+        """`wake`: something waits for `compose`, or something new may be due. `gather`: how many messages
+        have to wait for a group to be composed while another one is being synced."""
         self._opened = opened
         self._open_group = opened.open_group
         self._wheel = wheel
@@ -122,6 +130,7 @@ class Writer:
         self._max_queued = max_queued
         self._max_bytes = max_bytes
         self._wake = wake
+        self._gather = gather
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._bytes = 0
@@ -150,7 +159,15 @@ class Writer:
         """Whether `compose` would find something to do."""
         if not self._queue or (self.broken is not None and not self._is_reading):
             return False
-        return len(self._open) < OPEN_GROUPS or not self._queue[0][2]
+        return self._takes_writes or not self._queue[0][2]
+
+    @property
+    def _takes_writes(self) -> bool:
+        """Whether requests that write go into a group now."""
+        if not self._open:
+            return True
+        is_worth = self._queued >= self._gather or self._bytes >= GATHER_BYTES
+        return is_worth and len(self._open) < OPEN_GROUPS
 
     @property
     def running_ms(self) -> int:
@@ -320,7 +337,7 @@ class Writer:
         """Decide what is queued: the answers, whether they wanted to write, whether all of it is whole."""
         answers: Answers = []
         messages, filled, writes, is_whole = 0, 0, False, True
-        syncing = len(self._open) >= OPEN_GROUPS
+        syncing = not self._takes_writes
         while self._queue and messages < GROUP_MESSAGES and filled < GROUP_BYTES and is_whole:
             cost, size, needs_write, decide, done = self._queue[0]
             if needs_write and syncing:

@@ -79,6 +79,14 @@ _PLAIN: Final = frozenset(
 )
 """Flags of a value without optional fields, as there can be."""
 
+_USUAL: Final = frozenset(
+    qos | encoding << ENCODING_SHIFT | more
+    for qos in (0, 1, 2)
+    for encoding in range(len(ENCODINGS))
+    for more in (0, HAS_KEY, PUBLISHER, HAS_KEY | PUBLISHER)
+)
+"""Flags of what `usual` knows."""
+
 ADDRESSEE_BYTES_MAX: Final = 60_000
 """A longer name cannot be an addressee: an extension has 65,535 bytes at most."""
 REASON_BYTES_MAX: Final = 255
@@ -259,6 +267,30 @@ def decode(value: bytes) -> Record:
         bool(flags & DROP_LATE),
         encoding=(flags & ENCODING_MASK) >> ENCODING_SHIFT,
     )
+
+
+def usual(value: bytes) -> tuple[int, int, int, int] | None:
+    """(QoS, due ms, where the topic begins, where the payload begins) of a message that has nothing besides
+    these but how its payload came in and perhaps a key and a publisher; None for any other value, whole or
+    not.
+
+    Most are so. Who hands them out needs no Record: this takes half as long as `decode`, and after it
+    nobody has to look whether there is something besides.
+    """
+    if len(value) < _SIZE:
+        return None
+    version, flags, topic_length, due_ms = _HEAD.unpack_from(value)
+    if version != VERSION or flags not in _USUAL:
+        return None
+    at = _SIZE
+    if flags & HAS_KEY:
+        at += 16
+    if flags & PUBLISHER:
+        if at >= len(value):
+            return None
+        at += 1 + value[at]
+    end = at + topic_length
+    return (flags & QOS_MASK, due_ms, at, end) if end <= len(value) else None
 
 
 def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, due_ms: int) -> Record:

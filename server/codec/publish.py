@@ -348,6 +348,11 @@ def publish_parts(
         tail = wire.varint(len(properties)) + properties + payload
     else:
         tail = b"\0" + payload
+    return joined(topic, tail, qos, retain, dup)
+
+
+def joined(topic: bytes, tail: bytes, qos: int, retain: bool, dup: bool = False) -> tuple[bytes, bytes]:
+    """`publish_parts` of a tail that is made: at level 5 properties with their length, then the payload."""
     topic_bytes = len(topic)
     if topic_bytes > 65_535:
         raise ValueError(f"a topic of {topic_bytes} bytes does not fit: 65,535 at most")

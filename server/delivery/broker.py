@@ -40,7 +40,7 @@ from .late import Late
 from .leases import Leases
 from .membership import Membership
 from .message import Message
-from .publishing import Answer, Publishing, Wish
+from .publishing import Publishing, Wish
 from .ready import Ready
 from .replay import Replay
 from .router import Router
@@ -49,6 +49,7 @@ from .shared import Group
 from .subscriber import Closing, Inside, Link, Rights, Subscriber, Will
 from .terms import UNSAID, Keeping
 from .undone import Nacked, Undone
+from .verdict import Answer
 from .wills import Wills
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from sortedcontainers import SortedDict
 from shards import keys
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
-from shards.record import decode, encode
+from shards.record import encode
 from shards.store import Store, Table
 from shards.tables import META_RETAINED
 from shards.unreadable import readable
@@ -217,7 +217,7 @@ class Retained(Rider):
 
     def _stored(self, value: bytes) -> Message:
         place, shard = keys.place_of(value[:12]), int.from_bytes(value[12:14], "big")
-        return Message(place, shard, decode(value[14:]), self._wall_ms())
+        return Message(place, shard, None, self._wall_ms(), value[14:])
 
     def _position(self, topic: bytes) -> Position | None:
         """Where the retained message of a topic stands; None if there is none."""

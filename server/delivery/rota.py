@@ -170,7 +170,7 @@ class Rota:
         if best is not None:
             return best[2]
         if unable and message is not None and not self._is_another_s(message, attempt):
-            topic = message.record.topic
+            topic = message.topic
             return next((place[2] for place in unable if place[2].may_receive(topic)), unable[0][2])
         return None
 
@@ -204,8 +204,8 @@ class Rota:
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
         """Whether a member's client may have a message, and takes one of this size."""
         own = self._members[member]
-        link, qos = member.link, min(message.record.qos, own.qos)
-        if link is None or not member.may_receive(message.record.topic):
+        link, qos = member.link, min(message.qos, own.qos)
+        if link is None or not member.may_receive(message.topic):
             return False
         return not link.is_limited or link.takes(message, qos, (own,), attempt)
 

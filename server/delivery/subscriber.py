@@ -271,7 +271,7 @@ class Subscriber:
         if link is None or not link.has_room:
             return False
         first = subscriptions[0]
-        qos = message.record.qos
+        qos = message.qos
         if first.qos < qos:
             qos = first.qos
         if qos == 2 or self.gate or first.no_local or len(subscriptions) > 1 or self.doubt:
@@ -284,7 +284,7 @@ class Subscriber:
             if not session.max_bytes:
                 packet_id = session.take(message.position, message.shard, 1)
             elif session.flight_bytes < session.max_bytes:
-                packet_id = session.take(message.position, message.shard, 1, message.record.size)
+                packet_id = session.take(message.position, message.shard, 1, message.body_bytes)
             else:
                 return False
         self.delivered += 1
@@ -337,7 +337,7 @@ class Subscriber:
 
     def _send(self, message: Message, subscriptions: tuple[Subscription, ...], *, is_retained: bool) -> bool:
         session = self.session
-        qos = message.record.qos
+        qos = message.qos
         best = max(s.qos for s in subscriptions) if len(subscriptions) > 1 else subscriptions[0].qos
         qos = min(qos, best)
         packet_id = 0
@@ -364,7 +364,7 @@ class Subscriber:
         session = self.session
         flight = session.launch(message.position, message.shard, qos)
         if session.max_bytes:
-            session.weigh(flight, message.record.size)
+            session.weigh(flight, message.body_bytes)
         flight.loan = loan
         self.dirty.add(self)
         if qos == 2:
@@ -394,7 +394,7 @@ class Subscriber:
 
     def _weight(self, message: Message) -> int:
         """What a message counts for in flight; 0 where bytes are not bounded."""
-        return message.record.size if self.session.max_bytes else 0
+        return message.body_bytes if self.session.max_bytes else 0
 
     def _attempt(self, message: Message, qos: int) -> int:
         """Of something that is not known to have been sent before: 1 or PERHAPS."""
@@ -429,7 +429,7 @@ class Subscriber:
     ) -> None:
         """Put a delivery at the gate."""
         self.gate.append((message, qos, packet_id, subscriptions, is_retained))
-        self.gate_bytes += message.record.size
+        self.gate_bytes += message.body_bytes
         self._plan_gate()
 
     def shut_gate(self) -> None:
@@ -455,7 +455,7 @@ class Subscriber:
                 return
             for _ in range(min(waiting, len(self.gate))):
                 message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()
-                self.gate_bytes -= message.record.size
+                self.gate_bytes -= message.body_bytes
                 attempt = 1 if is_retained else self._attempt(message, qos)
                 link.send(message, qos, packet_id, subscriptions, attempt, is_retained)
             if self.gate:

@@ -7,6 +7,7 @@ that only explain are left out.
 
 import logging
 from collections.abc import Callable
+from struct import Struct
 
 import msgspec
 
@@ -26,6 +27,7 @@ from .peer import Peer
 
 log = logging.getLogger(__name__)
 
+_PUBACK = Struct(">BBH").pack
 _REASONS = {
     Closing.TAKEN_OVER: Reason.SESSION_TAKEN_OVER,
     Closing.DROPPED: Reason.ADMINISTRATIVE_ACTION,
@@ -63,6 +65,8 @@ class Outbox:
         self._tells_more = True
         """Reason strings and user properties may go with acks."""
         self.level = 0
+        self._form = 0
+        """Of the deliveries of most messages, as `forms.parts` has it, but for QoS and retain."""
         self.is_open = False
         """The session is there and the end has not come: CONNACK first, then whatever there is."""
         self.is_closed = False
@@ -72,6 +76,7 @@ class Outbox:
     def speak(self, level: int) -> None:
         """CONNECT has come, in this level of the protocol."""
         self.level = level
+        self._form = level << 3
 
     def learn(self, asked: Properties) -> None:
         """What CONNECT says of what the client takes."""
@@ -104,7 +109,7 @@ class Outbox:
     def takes(
         self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
     ) -> bool:
-        retain = message.record.retain and any(s.retain_as_published for s in subscriptions)
+        retain = message.retain and any(s.retain_as_published for s in subscriptions)
         return self._shape.fitting(message, qos, retain, subscriptions, attempt, attempt > 1) is not None
 
     def send(
@@ -120,10 +125,15 @@ class Outbox:
         """Queue a delivery. One that is larger than the client takes is dropped and counted."""
         if self.is_closed:
             return
-        retain = is_retained or (message.record.retain and any(s.retain_as_published for s in subscriptions))
         if attempt == 1 and self._is_plain and len(subscriptions) == 1 and subscriptions[0].is_plain:
-            head, tail = parts(message, self.level, qos, retain, self._node)
+            retain = is_retained
+            if not message.is_usual and not retain:
+                retain = message.retain and subscriptions[0].retain_as_published
+            wire = message.wire
+            known = None if wire is None else wire.get(self._form | qos << 1 | retain)
+            head, tail = known or parts(message, self.level, qos, retain, self._node)
         else:
+            retain = is_retained or (message.retain and any(s.retain_as_published for s in subscriptions))
             is_dup = attempt != 1 and not is_first
             found = self._shape.parts(message, qos, retain, subscriptions, attempt, is_dup)
             if found is None:
@@ -180,6 +190,14 @@ class Outbox:
         if self._max_packet and len(data) > self._max_packet:
             data = ack(self.level, kind, packet_id, reason)
         self.write(data)
+
+    def put_puback(self, packet_id: int) -> None:
+        """`put_ack` of a QoS 1 publish of which there is nothing to say, the usual one."""
+        if not self.is_closed:
+            if not self._out:
+                self._wake()
+            self._out.append(_PUBACK(0x40, 2, packet_id))
+            self._out_bytes += 4
 
     def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""

@@ -58,7 +58,8 @@ def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX, 
     topic = packet.topic
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
-    return Wish(Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher, owner=owner))
+    record = Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher, owner=owner)
+    return Wish(record, is_plain=not (packet.retain or owner))
 
 
 def read_publish(

@@ -17,8 +17,9 @@ from server.codec.packets import Ack
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
 from server.delivery.message import Message
-from server.delivery.publishing import Verdict, Wish
+from server.delivery.publishing import Wish
 from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.verdict import Verdict
 from server.mqtt.acks import Acks
 from server.writer import Busy
 from shards import keys

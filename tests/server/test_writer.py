@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.config import Config, Limits
-from server.writer import Busy
+from server.writer import Busy, Writer
 from shards import keys
 from shards.commit import Commit, Draft
 from shards.errors import Corrupt, StoreFailed
@@ -239,3 +239,64 @@ class TestOneRequest:
 
 def raised(error: Exception) -> None:
     raise error
+
+
+class TestGathering:
+    """While a group is being synced a few requests wait for one another, not each for a sync of its own."""
+
+    @staticmethod
+    def rig(gather: int) -> Rig:
+        rig = Rig()
+        core = rig.core
+        rig.writer = Writer(
+            core.opened,
+            core.wheel,
+            core.clock,
+            max_queued=100,
+            max_bytes=4 << 20,
+            wake=lambda: None,
+            gather=gather,
+        )
+        return rig
+
+    def test_a_few_wait_for_the_sync(self) -> None:
+        rig = self.rig(3)
+        rig.put("a")
+        assert rig.writer.compose() is not None
+        for name in "bc":
+            rig.put(name)
+            assert not rig.writer.can_compose
+            assert rig.writer.compose() is None
+        rig.writer.settle()
+        assert rig.writer.can_compose
+        assert rig.writer.compose() is not None
+        assert not rig.writer.queued
+        rig.writer.settle()
+        assert [name for name, _ in rig.answers] == ["a", "b", "c"]
+
+    def test_enough_of_them_do_not(self) -> None:
+        rig = self.rig(3)
+        rig.put("a")
+        assert rig.writer.compose() is not None
+        for name in "bcd":
+            rig.put(name)
+        assert rig.writer.compose() is not None
+        for name in "efg":
+            rig.put(name)
+        assert rig.writer.compose() is None  # two are being synced
+
+    def test_nor_does_what_is_large(self) -> None:
+        rig = self.rig(100)
+        rig.put("a", 1 << 20)
+        assert rig.writer.compose() is not None
+        rig.put("b", 1)
+        assert rig.writer.compose() is not None
+
+    def test_what_writes_nothing_is_let_through(self) -> None:
+        rig = self.rig(3)
+        rig.put("a")
+        assert rig.writer.compose() is not None
+        rig.submit("b", lambda commit: None, writes=False)
+        assert rig.writer.can_compose
+        assert rig.writer.compose() is None
+        assert [name for name, _ in rig.answers] == ["b"]
