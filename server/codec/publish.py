@@ -25,9 +25,10 @@ from typing import Final, Literal
 
 from . import wire
 from .errors import MalformedPacket, MqttError, PacketTooLarge
+from .fields import Properties
 from .packets import Ack, AckRun, Connect, Packet, Publish
 from .parse import check_first, parse
-from .properties import Properties, read_users
+from .properties import read_users
 from .wire import Reader
 
 # First byte -> (qos, retain, dup) of a PUBLISH with sound flags, else None.

@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_dropped
+from shards.fields import Retry
 from shards.read import Reader
-from shards.record import Retry
 from timeline.horizon import Horizon
 from timeline.position import Position, seq_of
 from timeline.session import Subscription
@@ -43,7 +43,8 @@ from timeline.tail import Tail
 from timeline.wheel import Wheel
 
 from ..clock import Clock
-from ..writer import Entry, Rider, Writer, entry
+from ..rider import Rider
+from ..writer import Entry, Writer, entry
 from .membership import Membership
 from .message import Message
 from .owed import Owed, is_owed
@@ -164,6 +165,8 @@ class Dispatch(Rider):
         end = horizon.limit(self._wheel.loaded)
         self.counts.turns += 1
         passed = spent = 0
+        if self._retained.is_full:
+            return False  # the batch that empties it plans a round
         while True:
             to, count, cost = self._pass_run(end, min(self._run, limit), TURN_COST - spent, wall_ms)
             horizon.advance(to)

@@ -11,7 +11,8 @@ perhaps a due. So the replay of a backlog takes three quarters of the time.
 """
 
 from shards.fate import is_over
-from shards.record import Record, decode, id_at, usual
+from shards.fields import Record
+from shards.record import decode, id_at, usual
 from timeline.position import MessageId, Position, id_text
 
 OVERHEAD_BYTES = 600

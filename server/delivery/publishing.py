@@ -18,12 +18,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import msgspec
-
 from shards.commit import Commit, Draft, Known, Refused
-from shards.dedupe import AS_EVER, Terms
 from shards.errors import Corrupt, StoreFailed
-from shards.record import Record, encode, is_stub
+from shards.fields import Record
+from shards.record import encode, is_stub
 from shards.store import Table
 from timeline.filters import matches
 from timeline.position import MessageId, position
@@ -37,23 +35,9 @@ from .owed import Owed
 from .router import Router
 from .subscriber import Subscriber
 from .verdict import Answer, Verdict
+from .wish import Wish
 
 log = logging.getLogger(__name__)
-
-
-class Wish(msgspec.Struct, frozen=True, gc=False):
-    """A publish, read: the record to store or hand on, and what was asked for."""
-
-    record: Record
-    is_scheduled: bool = False
-    key: bytes = b""
-    fingerprint: bytes = b""
-    terms: Terms = AS_EVER
-    """Of its key."""
-    received: bytes = b""
-    """Row to write with it: the packet id of a QoS 2 publish of a session that outlives its connection."""
-    is_plain: bool = False
-    """Nothing was asked for, and its record has a topic, a payload, a QoS and a publisher only."""
 
 
 Judged = dict[bytes, bool]

@@ -14,7 +14,7 @@ What cannot be read is passed over; a session that cannot be read on for loses i
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from heapq import merge
 from itertools import islice
@@ -22,8 +22,9 @@ from operator import itemgetter
 
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
+from shards.fields import Retry
 from shards.read import Reader, Row
-from shards.record import Retry, addressee_of, deliver_to_of, encode, is_stub, topic_of, usual
+from shards.record import addressee_of, deliver_to_of, encode, is_stub, topic_of, usual
 from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Resends, Subscription
@@ -137,7 +138,7 @@ class Replay:
         """The session has a connection again: what was in flight goes first, in order."""
         session = subscriber.session
         session.fall_behind(self._horizon.position)
-        session.resends = Resends(flight for flight in session.flights.values() if not flight.fate)
+        session.resends = Resends([flight for flight in session.flights.values() if not flight.fate])
         if session.resends or subscriber.asked or not session.join(self._horizon.position):
             self._ready.wake(subscriber)
 
@@ -325,8 +326,7 @@ class Replay:
         owed = self._owed.of(subscriber)
         if not owed:
             return rows
-        unstored = ((message.position, message.shard, encode(message.record)) for message in owed)
-        return merge(rows, unstored, key=itemgetter(0))
+        return merge(rows, _encoded(owed), key=itemgetter(0))
 
     def _wanted(
         self, subscriber: Subscriber, place: Position, topic: bytes, deliver_to: bytes
@@ -383,3 +383,9 @@ def _is_addressed(subscriber: Subscriber, addressee: bytes) -> bool:
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:
     """QoS 0 that was not stored is for those who were there, however long it stays in the tail."""
     return not message.is_stored and not message.qos and message.due_ms < subscriber.connected_ms
+
+
+def _encoded(owed: Sequence[Message]) -> Iterator[Row]:
+    """As rows, one after another as they are asked for."""
+    for message in owed:
+        yield message.position, message.shard, encode(message.record)

@@ -11,23 +11,14 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Protocol
 
-import msgspec
-
-from shards.record import Record
 from timeline.asked import Asked
 from timeline.position import Position, at_of, seq_of
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message, publisher_of
+from .wish import Will
 
 log = logging.getLogger(__name__)
-
-
-class Will(msgspec.Struct, frozen=True):
-    """A record to publish, and how many seconds after the connection has ended."""
-
-    record: Record
-    delay_s: int
 
 
 class Rights(Protocol):

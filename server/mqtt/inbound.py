@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from shards import keys
-from shards.record import Record
+from shards.fields import Record
 from timeline.position import id_text
 from timeline.session import PACKET_ID_MAX, Session
 
@@ -23,10 +23,11 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
-from ..delivery.publishing import Wish
 from ..delivery.subscriber import Subscriber
 from ..delivery.verdict import Answer, Verdict
+from ..delivery.wish import Wish
 from .peer import Peer
+from .pending_ack import PendingAck
 from .wishes import (
     DONE,
     EXTEND,
@@ -54,21 +55,6 @@ _REASONS: tuple[int, ...] = (
 """By `Verdict`."""
 RECEIVED_FACTOR = 4
 """Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
-
-
-class PendingAck(msgspec.Struct, gc=False):
-    """A publish that has not been answered yet: by PUBACK at QoS 1, by PUBREC at QoS 2."""
-
-    packet_id: int
-    qos: int
-    is_ready: bool = False
-    reason: int = 0
-    detail: str = ""
-    """Why it was refused."""
-    message: int = 0
-    """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
-    is_cancelled: bool = False
-    """The answer says so too: it was there under its key, and nobody gets it."""
 
 
 class Inbound:

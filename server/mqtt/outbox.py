@@ -15,8 +15,8 @@ from timeline.session import Subscription
 
 from ..codec import wire
 from ..codec.encode import encode
+from ..codec.fields import Properties
 from ..codec.packets import Ack, Connack, Disconnect, Packet, Suback
-from ..codec.properties import Properties
 from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
@@ -70,8 +70,9 @@ class Outbox:
         self.is_open = False
         """The session is there and the end has not come: CONNACK first, then whatever there is."""
         self.is_closed = False
-        self.is_blocked = False
-        """The socket takes no more data; set by the link."""
+        self._is_blocked = False
+        self.has_room = False
+        """Kept up to date, as it is looked at before each delivery."""
 
     def speak(self, level: int) -> None:
         """CONNECT has come, in this level of the protocol."""
@@ -89,18 +90,29 @@ class Outbox:
     def open(self) -> None:
         """The session is durable: CONNACK may leave, and deliveries behind it."""
         self.is_open = True
+        self._look()
+
+    @property
+    def is_blocked(self) -> bool:
+        """The socket takes no more data; set by the link."""
+        return self._is_blocked
+
+    @is_blocked.setter
+    def is_blocked(self, is_blocked: bool) -> None:
+        self._is_blocked = is_blocked
+        self._look()
+
+    def _look(self) -> None:
+        self.has_room = self._out_bytes < self._out_max and self.is_open and not self._is_blocked
 
     def take_output(self) -> list[bytes]:
         """What is to be sent now, in order."""
         out, self._out = self._out, []
         self._out_bytes = 0
+        self._look()
         return out
 
     # -- Link
-
-    @property
-    def has_room(self) -> bool:
-        return self._out_bytes < self._out_max and self.is_open and not self.is_blocked
 
     @property
     def is_limited(self) -> bool:
@@ -148,7 +160,9 @@ class Outbox:
         if qos:
             out.append(packet_id.to_bytes(2, "big"))
         out.append(tail)
-        self._out_bytes += len(head) + len(tail)
+        size = self._out_bytes = self._out_bytes + len(head) + len(tail)
+        if size >= self._out_max:
+            self.has_room = False
         self._traffic.sent += 1
 
     def release(self, packet_id: int) -> None:
@@ -198,6 +212,8 @@ class Outbox:
                 self._wake()
             self._out.append(_PUBACK(0x40, 2, packet_id))
             self._out_bytes += 4
+            if self._out_bytes >= self._out_max:
+                self.has_room = False
 
     def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""
@@ -213,6 +229,8 @@ class Outbox:
             self._wake()
         self._out.append(data)
         self._out_bytes += len(data)
+        if self._out_bytes >= self._out_max:
+            self.has_room = False
 
     def end(self) -> None:
         """Close when what has been put has been sent."""
@@ -222,4 +240,4 @@ class Outbox:
     def shut(self) -> None:
         """The connection is gone: nobody reads what is sent from now on."""
         self.is_closed = True
-        self.is_open = False
+        self.is_open = self.has_room = False

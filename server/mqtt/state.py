@@ -26,6 +26,7 @@ from ..auth.rights import Rights
 from ..codec import wire
 from ..codec.encode import encode
 from ..codec.errors import MqttError, UnsupportedLevel
+from ..codec.fields import Properties
 from ..codec.packets import (
     Ack,
     AckRun,
@@ -40,7 +41,7 @@ from ..codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from ..codec.properties import Properties, reason_string
+from ..codec.properties import reason_string
 from ..codec.publish import Decoder
 from ..codec.reasons import CONNACK_REASONS, Reason
 from ..delivery.broker import Broker
@@ -50,7 +51,7 @@ from .acks import Acks
 from .backlog import Backlog
 from .door import Door
 from .forms import CANCELLED, fasti_id
-from .inbound import Inbound, PendingAck
+from .inbound import Inbound
 from .opening import (
     connack_properties,
     connect_fault,
@@ -61,6 +62,7 @@ from .opening import (
 )
 from .outbox import Outbox
 from .peer import Peer
+from .pending_ack import PendingAck
 from .subscribing import Subscribing, bridged
 from .wishes import PublishRefused
 
@@ -231,7 +233,9 @@ class Connection:
         held = backlog.packets
         stops = outbox.level < 5 and self._broker.is_congested
         if held or stops:
-            held.extend(packet for packet in packets if not self._goes_ahead(packet))
+            for packet in packets:
+                if not self._goes_ahead(packet):
+                    held.append(packet)
         else:
             for packet in packets:
                 if outbox.is_closed:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.bench.recorded import FILE, fallen, form, record
+from tests.bench.recorded import fallen, form, record
 from tests.bench.results import Result
 
 FORM = "quick pure"

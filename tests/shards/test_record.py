@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.errors import Corrupt
+from shards.fields import Record, Retry
 from shards.record import (
     CANCELLED,
     MOVED,
-    Record,
-    Retry,
     addressee_of,
     decode,
     deliver_to_of,

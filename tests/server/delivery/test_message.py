@@ -6,7 +6,8 @@ from server.codec.publish import publish_parts
 from server.delivery.message import Message
 from server.mqtt.forms import common_properties, parts
 from shards.errors import Corrupt
-from shards.record import CANCELLED, Record, Retry, encode, stub
+from shards.fields import Record, Retry
+from shards.record import CANCELLED, encode, stub
 from timeline.position import position
 
 AT_MS = 1_795_248_000_000
