@@ -16,8 +16,10 @@ from pathlib import Path
 import uvloop
 
 from . import recorded
+from .budget import budget
 from .catching_up import replay, structures
 from .due import drain, lateness
+from .growth import growth, plot
 from .idle import idle
 from .plain import plain
 from .pulling import pulling
@@ -43,15 +45,21 @@ BENCHMARKS: dict[str, Benchmark] = {
     "structures": structures,
     "spark": spark,
     "splitting": splitting,
+    "budget": budget,
+    "growth": growth,
 }
 ROWS = ("batch", "single", "lateness", "drain", "plain", "replay", "ram", "pull", "webhook")
 """What `--quick` measures: what is recorded, and has a peer or a floor."""
 
 
+ALONE = {"budget", "growth"}
+"""What is measured only if it is asked for."""
+
+
 def main(arguments: list[str]) -> int:
     wanted = _read(arguments)
     sizes = QUICK if wanted.quick else FULL
-    names = wanted.names or (ROWS if wanted.quick else BENCHMARKS)
+    names = wanted.names or (ROWS if wanted.quick else [name for name in BENCHMARKS if name not in ALONE])
     seen = Seen()
     measure = partial(_told, sizes=sizes, parent=wanted.dir, before=wanted.before, seen=seen)
     results = {name: measure(name) for name in names}
@@ -66,7 +74,9 @@ def main(arguments: list[str]) -> int:
     if seen.missing:
         print(f"not installed, so no ratio: {', '.join(sorted(seen.missing))}")
     if wanted.record:
-        recorded.record(every, form)
+        recorded.record([one for name in names if name not in ALONE for one in results[name]], form)
+    if wanted.record and "growth" in results:
+        plot(results["growth"], sizes.pending)
     for fall in falls:
         print(f"FELL by more than {recorded.FALL:.0%}, twice: {fall}")
     return 1 if falls else 0

@@ -43,7 +43,7 @@ class Client(asyncio.Protocol):
         self.last = 0.0
         self.progress: Callable[[], None] = lambda: None
         """Called when either count has grown."""
-        self._look = look
+        self.look = look
         self._held = b""
         self._decoder = Decoder(PACKET_MAX, LEVEL, "client")
         self._answers: asyncio.Queue[Packet] = asyncio.Queue()
@@ -78,7 +78,7 @@ class Client(asyncio.Protocol):
     def _walk(self, data: bytes, answers: dict[int, list[int]]) -> int:
         """Count the packets of `data` and gather their acks; return where an incomplete one starts."""
         ids: list[int] = []
-        at, end, count, look = 0, len(data), 0, self._look
+        at, end, count, look = 0, len(data), 0, self.look
         while end - at >= 2:
             first, length, body = data[at], data[at + 1], at + 2
             if length > 127 and end - at < 3:

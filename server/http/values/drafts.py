@@ -24,7 +24,7 @@ HTTP, MQTT = "http", "mqtt"
 """The doors that idempotency keys come by. Keys of one are not those of the other."""
 CONTENT_TYPES = 256
 
-_NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
+NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
 
 
 def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
@@ -38,7 +38,7 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
     if headers:
         properties = properties_of(headers, content_type)
     elif content_type:
-        properties = _content_type(content_type)
+        properties = content_type_property(content_type)
     if message.retain or message.drop_late or message.expires_ms or message.zone or message.deliver_to:
         value = encode(
             Record(
@@ -51,14 +51,14 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
                 message.expires_ms,
                 key=key,
                 properties=properties,
-                encoding=_NUMBER[message.encoding],
+                encoding=NUMBER[message.encoding],
                 zone=message.zone,
                 owner=owner,
                 deliver_to=message.deliver_to,
             )
         )
     else:
-        encoding = _NUMBER[message.encoding]
+        encoding = NUMBER[message.encoding]
         value = encode_fresh(topic, payload, due_ms, message.qos, encoding, key, properties, owner)
     return Draft(due_ms, topic, value, key, message.fingerprint)
 
@@ -86,6 +86,6 @@ def names_of(messages: Sequence[ParsedMessage]) -> list[MessageId]:
 
 
 @lru_cache(maxsize=CONTENT_TYPES)
-def _content_type(text: str) -> bytes:
-    """A pure function, so the memory of it is no state."""
+def content_type_property(text: str) -> bytes:
+    """A content type as MQTT 5 properties. A pure function, so the memory of it is no state."""
     return properties_of((), text)
