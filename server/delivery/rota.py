@@ -7,8 +7,8 @@ its window, keeps that much and no more from the others. Among equals it is the 
 Four things decide, in this order: whether a member has *room*, its *share* of what it has shown, whether its
 client takes a message of this *size*, and whose *turn* it is. Members that may have room stand in two lines,
 each a heap by share and turn: those whose clients take everything, and those who may have to be passed over.
-So the next one is the first of its line, in 1.1 us with four members and with a thousand: a look at each of
-them would be half of what a delivery costs.
+So the next one is the first of its line, in 0.9 us with four members and 1.8 with a thousand; a look at
+eight of them for each message took 2.5.
 
     lent 3 of 16     share 0.19, turn 41     is next
     lent 3 of 16     share 0.19, turn 43
