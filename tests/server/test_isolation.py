@@ -11,6 +11,7 @@ from shards.commit import Commit, Refused
 from shards.errors import Corrupt
 from shards.store import Table
 from tests.server.conftest import Running
+from tests.support.build import OPENED
 from tests.support.link import FakeLink
 
 MINUTE_MS = 60_000
@@ -96,6 +97,7 @@ async def test_a_schedule_that_cannot_go_on(server: Running, monkeypatch: pytest
     assert [m.record.payload for m in link.sent].count(b"bad") == 2
 
 
+@OPENED
 @pytest.mark.parametrize("error", [Corrupt("a row"), Refused("over-quota", "no slice")])
 async def test_a_held_message_that_cannot_be_released(
     server: Running, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -123,7 +125,7 @@ async def test_a_held_message_that_cannot_be_released(
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("part", ["round", "settle"])
+@pytest.mark.parametrize("part", ["round", pytest.param("settle", marks=OPENED)])
 async def test_the_core_stops_the_server(server: Running, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """After an exception there nobody knows what has been dispatched: a start does."""
     stopped = asyncio.Event()

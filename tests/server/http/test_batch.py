@@ -10,6 +10,7 @@ import pytest
 from server.config import Config, Http, Limits
 from server.http.routes import batch
 from shards.errors import Corrupt
+from tests.support.build import OPENED
 from timeline.position import MessageId
 
 from ..conftest import MINUTE_MS, NDJSON, Running
@@ -156,6 +157,7 @@ class TestBounds:
         assert results[2]["problem"]["status"] == 429
 
 
+@OPENED
 async def test_a_known_message_that_cannot_be_read_is_a_problem_of_its_item(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from shards.dedupe import Refused
 from shards.draft import Draft
 from shards.errors import Corrupt
 from shards.store import Table
+from tests.support.build import OPENED
 from timeline.position import MessageId, id_position
 
 from ..conftest import HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
@@ -200,6 +201,7 @@ async def test_one_that_cannot_be_read_stops_no_other(
     assert server.app.core.writer.given_up == 0
 
 
+@OPENED
 async def test_a_refusal_half_way_says_how_far_it_came(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from server.config import Config, Shards
 from server.http import density
 from shards.read import Reader
+from tests.support.build import OPENED
 
 from ..conftest import DAY_MS, HOUR_MS, MINUTE_MS, NDJSON, START_MS, Running
 
@@ -96,6 +97,7 @@ class TestStructures:
     def config(self) -> Config:
         return replace(Config(), shards=replace(Shards(), structure_above=100))
 
+    @OPENED
     async def test_only_shards_that_can_match_are_read(
         self, server: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from server.config import Config, Limits
 from server.http.front import AHEAD_MAX, WHOLE_MAX, Desk, Front, read_request
 from shards.errors import Corrupt
+from tests.support.build import OPENED
 from timeline.position import MessageId
 
 from ..conftest import Fronted, Running
@@ -284,6 +285,7 @@ async def test_closing_lets_what_is_decided_be_answered(server: Running, dial: D
     assert await idle.reader.read() == b""
 
 
+@OPENED
 async def test_what_cannot_be_answered_is_said(
     server: Running, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from shards.rocks import RocksStore
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.server.conftest import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Running, running
+from tests.support.build import OPENED
 from tests.support.mover import moved, path_of
 from timeline.position import parse_id
 
@@ -492,6 +493,7 @@ async def test_what_is_put_in_the_place_of_a_file_after_the_check_is_not_taken(
     assert await work.listed() == EVERYTHING
 
 
+@OPENED
 async def test_what_a_refused_commit_took_in_goes_before_the_next(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from server.http.values.bodies import FieldError
 from server.times import format_ms
 from server.writer import Busy
 from shards.errors import StoreFailed
+from tests.support.build import OPENED
 from tests.support.keys import KeysFile, with_keys
 from timeline.position import END, START, Position, at_of
 from timeline.session import Subscription
@@ -337,6 +338,7 @@ async def test_idempotency_keys_are_each_key_s_own(keyed: Keyed) -> None:
     assert made["a2"] != made["b2"]
 
 
+@OPENED
 @pytest.mark.parametrize(("error", "status"), [(Busy("full"), 429), (StoreFailed("broken"), 503)])
 async def test_what_the_writer_refuses_is_charged_once(
     keyed: Keyed, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
@@ -604,6 +606,7 @@ async def test_a_key_sees_its_own_sessions(keyed: Keyed) -> None:
     await keyed.call("ops", "DELETE", "/v1/sessions/b1", status=204)
 
 
+@OPENED
 async def test_a_session_that_changes_hands_meanwhile_is_set_back_by_nobody_else(
     keyed: Keyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

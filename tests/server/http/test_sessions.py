@@ -11,6 +11,7 @@ from server.http.routes import sessions
 from server.rider import Done
 from server.writer import Decide
 from shards.store import Table
+from tests.support.build import OPENED
 from timeline.position import before
 
 from ..conftest import HOUR_MS, MINUTE_MS, START, START_MS, Running, running
@@ -209,6 +210,7 @@ async def test_who_is_not_there_is_not_found(server: Running) -> None:
         assert (await server.call(method, f"{SESSIONS}/{path}", body, status=404)).slug == "not-found"
 
 
+@OPENED
 async def test_one_that_goes_while_it_is_set_back_is_not_found(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
 from tests.server.mqtt.test_links import REQUEST, masked
+from tests.support.build import OPENED
 from tests.support.rig import Rig, config
 
 LONGEST_S = 0.06
@@ -227,6 +228,7 @@ async def test_what_is_left_of_who_broke_the_protocol_is_dropped() -> None:
 # -- faults of the server's own
 
 
+@OPENED
 async def test_one_that_cannot_go_on_does_not_stop_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served()
     made = [await served.link(f"c{number}") for number in range(4)]
@@ -246,6 +248,7 @@ async def test_one_that_cannot_go_on_does_not_stop_the_queue(monkeypatch: pytest
     assert served.rig.core.broker.sessions.get("c0") is None
 
 
+@OPENED
 async def test_a_subscribe_that_cannot_take_effect_ends_its_connection_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -313,6 +316,7 @@ async def test_frames_that_wait_count_as_kept() -> None:
 # -- congestion
 
 
+@OPENED
 async def test_only_who_has_published_waits_while_the_server_is_congested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
