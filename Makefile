@@ -1,8 +1,8 @@
-# Few words: install run demo spark test style types soak bench lock audit
+# Few words: install run demo fast run-fast spark test test-fast style types soak bench lock audit
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo spark test style types soak bench lock audit clean
+.PHONY: install run demo fast run-fast spark test test-fast style types soak bench lock audit clean
 
 install: .venv/installed
 
@@ -27,6 +27,13 @@ spark: .venv/spark
 run: install
 	$(BIN)/python -m server --config config.toml --data data
 
+# The hot modules compiled, in build/fast (docs/operations.md); wants a C compiler. Nothing else here runs them.
+fast: .venv/tested
+	FASTI_PURE=1 $(BIN)/python -m fast
+
+run-fast: fast
+	FASTI_FAST=build/fast $(BIN)/python -m server --config config.toml --data data
+
 demo: install
 	$(BIN)/python docs/demo.py
 
@@ -40,6 +47,10 @@ types: .venv/tested .venv/spark
 test: style types
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
+# The same tests of the compiled modules.
+test-fast: fast .venv/spark
+	FASTI_FAST=$(CURDIR)/build/fast $(BIN)/python -m pytest -q -n auto --maxprocesses 4
+
 # What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of each reader of bytes;
 # small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45, or "all").
 # atheris guides the readers' inputs where it installs, else our own fuzzer does.
@@ -51,9 +62,14 @@ soak: .venv/tested
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
 	nice -n 10 $(BIN)/python -m tests.mutation
 
+# Beside the peers that are installed; QUICK=1: the main rows in under three minutes, exit code 1 if one has fallen.
 bench: .venv/tested .venv/spark
+ifdef QUICK
+	$(BIN)/python -m tests.bench --quick
+else
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.hostile
+endif
 
 # What the server runs with, each version exact and by hash. What is locked stays; LOCK=--upgrade for what is new.
 lock:

@@ -14,7 +14,9 @@
     unsent.py        what TLS has not sent, counted
     browsers.py      which pages in a browser may speak to this server
     version.py       which version of the server this is
+    build.py         which form of the hot modules runs: as source, or compiled
 
+    rider.py         who writes along with each group commit
     writer.py        requests in, one group commit after another, answers out after the sync
     loader.py        keeps the wheel filled from the slices on disk
     mending.py       what the store cannot read any more: noted, and dispatched late when it comes back
@@ -47,3 +49,10 @@
 
 What stands lower here imports what stands higher, never the other way.
 """
+
+import os
+from pathlib import Path
+
+from .build import choose
+
+choose(os.environ, Path(__file__).parents[1])

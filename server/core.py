@@ -235,7 +235,7 @@ class Core:
 
     def can_advance(self) -> bool:
         horizon = self.horizon
-        return horizon.limit(self.wheel.loaded) > horizon.position
+        return horizon.limit(self.wheel.loaded) > horizon.position and not self.retained.is_full
 
     def is_settled(self) -> bool:
         horizon = self.horizon

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shards.record import Record
+from shards.fields import Record
 
 from .core import Core
 from .jobs.expiring import Expiries

@@ -56,8 +56,8 @@ class Held:
                 except Corrupt as error:
                     log.error("a held message is passed over: %s", error)
                     self._stuck.add(place)
-                except Refused as error:
-                    refused = error
+                except Refused as fault:
+                    refused = fault
             return refused
 
         def released(answer: object) -> None:

@@ -52,7 +52,7 @@ class Loader:
         end = min(wheel.reach, before(self._horizon.clock_ms + AHEAD_MS))
         if room <= 0 or end <= wheel.loaded:
             return 0
-        last, count = wheel.loaded, 0
+        last, count, left = wheel.loaded, 0, wheel.max_bytes - wheel.bytes
         unreadable = self._reader.unreadable
         for place, shard, value in islice(self._reader.read(Position(last + 1), Position(end + 1)), room):
             if place >= unreadable.barrier:
@@ -62,7 +62,8 @@ class Loader:
             if not is_stub(value):
                 item, size = entry(shard, value)
                 wheel.load(place, item, size)
-            if wheel.is_full:
+                left -= size
+            if left <= 0:
                 break
         is_complete = count < room and not wheel.is_full
         wheel.loaded_to(min(end, Position(unreadable.barrier - 1)) if is_complete else last)

@@ -31,7 +31,8 @@ from timeline.position import Position, at_of
 from timeline.wheel import Wheel
 
 from .clock import Clock
-from .writer import Busy, Decide, Done, Entry, Writer
+from .rider import Done
+from .writer import Busy, Decide, Entry, Writer
 
 log = logging.getLogger(__name__)
 

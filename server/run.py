@@ -17,6 +17,7 @@ from .accepting import Acceptor
 from .app import App
 from .auth.last_use import NOTE_S, LastUse
 from .bounds import told_short
+from .build import form
 from .clock import Clock, SimulatedClock, SystemClock
 from .config import Config
 from .core import timeline_of
@@ -29,6 +30,7 @@ from .mqtt.listeners import Listeners
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
 from .tls import Certificates, http_certificates, mqtt_certificates
+from .version import server_version
 from .watch import Watch
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) ->
     `start_ms`: where a simulated clock begins, unless it stood later; None: at the machine's time.
     """
     http_tls, mqtt_tls = http_certificates(config), mqtt_certificates(config)
+    log.info("version %s, build: %s", server_version(), form())
     log.info("%s", told_short(config))
     posts = config.webhook.connections + config.webhook.url_connections
     allow_open_files(config.limits.connections + config.http.connections + 2 * posts)

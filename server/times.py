@@ -33,6 +33,7 @@ INSTANT_MS_MAX = 253_402_300_799_999
 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 _SECONDS_END = 10**15
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
@@ -75,10 +76,9 @@ def parse_deliver_at(text: str) -> int:
     tail = text[23:] if marks == "--T::." else text[19:] if marks[:5] == "--T::" else ""
     if tail == "Z" or (len(tail) == 6 and tail[0] in "+-" and tail[3] == ":" and tail[4] < "6"):
         try:
-            since = datetime.fromisoformat(text) - _EPOCH_UTC
+            at_ms = (datetime.fromisoformat(text) - _EPOCH_UTC) // _MS
         except ValueError:
             return _parse_slowly(text)
-        at_ms = since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
         return at_ms if 0 < at_ms <= INSTANT_MS_MAX else _refuse_year()
     return _parse_slowly(text)
 
@@ -190,14 +190,14 @@ def _parse_delay_text(text: str) -> int:
     found = _SHORT.fullmatch(text)
     if found:
         return _sum_ms(
-            zip(found.groups(), (_UNIT_MS[unit] for unit in ("w", "d", "h", "m", "s", "ms")), strict=True)
+            zip(found.groups(), [_UNIT_MS[unit] for unit in ("w", "d", "h", "m", "s", "ms")], strict=True)
         )
     found = _PERIOD.fullmatch(text)
     if found and any(found.groups()):
         years, months, *rest = found.groups()
         if years or months:
             raise TimeError("a year or a month has no fixed length: give weeks or days, or deliver_at")
-        return _sum_ms(zip(rest, (_UNIT_MS[unit] for unit in "wdhms"), strict=True))
+        return _sum_ms(zip(rest, [_UNIT_MS[unit] for unit in "wdhms"], strict=True))
     if text.startswith("-") and len(text) > 1:
         raise TimeError("a delay must not be negative")
     raise TimeError("not a delay such as PT15M, P1DT2H, 15m, 1h30m, 250ms or a number of seconds")

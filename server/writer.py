@@ -13,8 +13,9 @@ Two groups at most are being synced at a time, and the second one is not compose
 long as a group is being synced requests gather until they are `gather` messages' worth, or much is under way
 in bytes. They would wait for the same disk anyhow, and each group costs a sync and a batch: with 64 clients
 that wait for their own answers there are a third fewer groups, and requests cost 0.85 to 0.9 of the processor
-time, with 16 clients 0.67, and are answered sooner. Requests that usually write nothing (plain publishes that nobody can
-replay) are let through even then, and a group in which nothing was written is settled at once.
+time, with 16 clients 0.67, and are answered sooner. Requests that usually write nothing (plain publishes
+that nobody can replay) are let through even then, and a group in which nothing was written is settled at
+once.
 
 When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
 wheel is loaded again from the horizon. While it can only be read, on a full disk, every request that writes
@@ -48,6 +49,7 @@ from timeline.position import Position
 from timeline.wheel import Wheel
 
 from .clock import Clock
+from .rider import Done, Rider
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +68,6 @@ ENTRY_OVERHEAD = 250
 Entry = tuple[int, bytes | None]
 """(shard number, stored value or None: read it when due)."""
 Decide = Callable[[Commit], Any]
-Done = Callable[[Any], None]
-"""Called with the answer, or with the exception that `decide` raised or StoreFailed."""
 Answers = list[tuple[int, Done, Any]]
 """(bytes of the request, its callback, its answer)."""
 
@@ -81,22 +81,6 @@ class Ask(Protocol):
 
 class Busy(Exception):
     """The writer's queue is full, or the bytes that it holds are as many as may be."""
-
-
-class Rider:
-    """Who writes along with each group, or keeps in RAM what was decided in one. Each takes what it needs."""
-
-    def write(self, commit: Commit) -> Done | None:
-        """Called with each group before it is sealed. What it returns is called when that group is durable,
-        or has failed."""
-
-    def retract(self, first_seq: int, last_seq: int) -> None:
-        """What was placed with a seq above the first and up to the last has been answered with an error, and
-        is not to be sent."""
-
-    def recover(self) -> None:
-        """Something that was decided has not been written, and the store can be read: what RAM keeps of rows,
-        noted when it was decided, has to be read or written again. Raises StoreFailed, Corrupt."""
 
 
 def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
@@ -350,8 +334,8 @@ class Writer:
             mark = self._open_group.mark
             try:
                 answer = decide(commit)
-            except Refused as error:
-                answer = error
+            except Refused as refused:
+                answer = refused
             except Exception as error:
                 answer, is_whole = error, isinstance(error, Corrupt) and self._open_group.mark == mark
                 if not isinstance(error, Corrupt):

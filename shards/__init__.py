@@ -12,6 +12,7 @@ The store
 
 What rows say
     keys.py          the one place that knows key bytes
+    fields.py        a stored message as values
     record.py        a stored message as bytes; stubs, what a cancel or move leaves
     properties.py    the MQTT properties of a stored message, read and written
     tables.py        the values of the small tables: directory, cursor, dedupe, sessions
@@ -24,8 +25,10 @@ What rows say
 Writing: requests are decided against the open group, which becomes one batch
     commit.py        the requests: put, cancel, move, revive, release
     open_group.py    the group that is being composed, and where messages go in it
-    group_commit.py  what was written; how a cancel or move ended; caps
-    dedupe.py        drafts, and which of them were accepted before
+    outcome.py       how a cancel or move ended
+    group_commit.py  what was written; caps
+    draft.py         what asks for a place, and on which terms
+    dedupe.py        which drafts were accepted before
     adopt.py         messages that bring their own ids
     retries.py       a message once more, later, for one session or group alone
     retry_index.py   where retries stand, by position and by message

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from timeline.position import SEQ_BITS, MessageId, id_position, seq_of
 
 from .commit import Commit
-from .dedupe import AS_EVER, Draft, Known, Refused, Terms
+from .dedupe import Refused
+from .draft import AS_EVER, Draft, Known, Terms
 from .record import owner_of, with_id
 from .store import Table
 from .tables import DedupeRow, dedupe_value

@@ -23,10 +23,12 @@ from timeline.slices import Slice
 
 from . import keys, retry_index
 from .cuts import Notes
-from .dedupe import AS_EVER, Draft, Known, Refused, Terms, known_keys, woven
+from .dedupe import Refused, known_keys, woven
+from .draft import AS_EVER, Draft, Known, Terms
 from .errors import Corrupt
-from .group_commit import Caps, Control, GroupCommit, Outcome
+from .group_commit import Caps, GroupCommit
 from .open_group import OpenGroup
+from .outcome import Control, Outcome
 from .owned import Owned, QuotaOf
 from .read import Found, row_at
 from .record import (

@@ -12,10 +12,9 @@ request to replace that is sent again finds what it has placed itself, and place
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
-import msgspec
-
 from timeline.position import MessageId
 
+from .draft import Draft, Known
 from .errors import ShardsError
 from .tables import DedupeRow
 
@@ -23,35 +22,6 @@ from .tables import DedupeRow
 def key_of(user: str, key: bytes) -> bytes:
     """What the idempotency key of a user is stored under: 16 bytes."""
     return blake2b(key, digest_size=16, person=user.encode()[:16]).digest()
-
-
-class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A message that wants a place. `value` is the encoded record; due 0: as soon as possible."""
-
-    due_ms: int
-    topic: bytes
-    value: bytes
-    key: bytes = b""
-    fingerprint: bytes = b""
-
-
-class Known(msgspec.Struct, frozen=True):
-    """The idempotency key was used before, by the same request: the first answer again."""
-
-    id: MessageId
-    due_ms: int
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """What a request has to say of its keys."""
-
-    key_only: bool = False
-    """Whatever was asked for under the key was this request."""
-    replace: bool = False
-    """A key whose message was cancelled is free."""
-
-
-AS_EVER = Terms()
 
 
 class Refused(ShardsError):

@@ -7,7 +7,7 @@ For those who get it later than that (a session that was away, a new subscriptio
 retained) the clock decides as well: `is_over`. There, at once means at once.
 """
 
-from .record import Record
+from .fields import Record
 
 LATE_MS = 1_000
 """What `late: drop` counts as late: a dispatch more than this after the due."""

@@ -1,31 +1,10 @@
-"""The values of a group commit: what it wrote, how each cancel or move ended, its bounds."""
+"""The values of a group commit: what it wrote, and its bounds."""
 
 from dataclasses import dataclass, field
-from enum import Enum
 
-import msgspec
+from timeline.position import Position
 
-from timeline.position import MessageId, Position
-
-from .read import Found, Row
-
-
-class Outcome(Enum):
-    """How a cancel or move ended."""
-
-    DONE = "done"
-    NOT_FOUND = "not-found"
-    ALREADY_DISPATCHED = "already-dispatched"
-    CANCELLED = "cancelled"
-    CHANGED = "precondition-failed"
-
-
-class Control(msgspec.Struct, frozen=True):
-    """The answer to a cancel or move: how it ended and where the message stood, or stands now."""
-
-    outcome: Outcome
-    found: Found | None = None
-    row: MessageId = MessageId(0)
+from .read import Row
 
 
 @dataclass(slots=True)

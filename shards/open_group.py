@@ -28,7 +28,8 @@ from timeline.slices import NARROWEST_MS, SHARDS_MAX, Directory, Shard, Slice, S
 from timeline.structures import ANYTHING, Structures
 
 from . import keys
-from .dedupe import Draft, Refused
+from .dedupe import Refused
+from .draft import Draft
 from .group_commit import Caps, GroupCommit
 from .owned import Owned
 from .read import Found, Row, find

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from heapq import merge
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from timeline.position import (
     END,
@@ -41,6 +41,8 @@ Row = tuple[Position, int, bytes]
 Getter = Callable[[Table, bytes], bytes | None]
 
 _first = itemgetter(0)
+_place_of = cast("Callable[[bytes], Position]", int.from_bytes)
+"""The position at the end of a key. One call a row: with `Position(...)` round it there were two."""
 
 
 class Found(NamedTuple):
@@ -144,7 +146,7 @@ class Reader:
             key = b""
             try:
                 for key, value in self._store.scan(Table.MESSAGES, start_key, top):
-                    yield Position(int.from_bytes(key[10:], "big")), number, value
+                    yield _place_of(key[10:]), number, value
             except Corrupt as error:
                 at = key + b"\0" if key else start_key
                 start_key = self.unreadable.meet(self._store, Table.MESSAGES, at, top, prefix, error)
@@ -152,7 +154,7 @@ class Reader:
             else:
                 return
         for key, value in self.unreadable.scan(self._store, Table.MESSAGES, start_key, top, prefix):
-            yield Position(int.from_bytes(key[10:], "big")), number, value
+            yield _place_of(key[10:]), number, value
         self.seal(piece)
 
     def seal(self, piece: Slice) -> None:

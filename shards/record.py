@@ -41,6 +41,7 @@ import msgspec
 from timeline.position import MessageId, Position, at_of, message_id
 
 from .errors import Corrupt
+from .fields import Record, Retry
 
 VERSION: Final = 1
 EXTENDED: Final = 2
@@ -79,6 +80,14 @@ _PLAIN: Final = frozenset(
 )
 """Flags of a value without optional fields, as there can be."""
 
+_USUAL: Final = frozenset(
+    qos | encoding << ENCODING_SHIFT | more
+    for qos in (0, 1, 2)
+    for encoding in range(len(ENCODINGS))
+    for more in (0, HAS_KEY, PUBLISHER, HAS_KEY | PUBLISHER)
+)
+"""Flags of what `usual` knows."""
+
 ADDRESSEE_BYTES_MAX: Final = 60_000
 """A longer name cannot be an addressee: an extension has 65,535 bytes at most."""
 REASON_BYTES_MAX: Final = 255
@@ -97,51 +106,6 @@ _EXTENDED_BYTE = bytes((EXTENDED,))
 _MORE_AT = _SIZE + 3
 """Where a value of version 2 has the flags of its extension, as far as there are any."""
 _FIELDS_AT = _SIZE + _EXTENSION.size
-
-
-class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Of a row that is a message once more: who alone gets it, and what came before."""
-
-    addressee: bytes
-    """The session or group, by the name that its rows have, UTF-8."""
-    attempts: int = 0
-    """Deliveries of the message to it before this row."""
-    counted: int = 0
-    """Those of them that count toward `sessions.max_attempts`."""
-    reason: bytes = b""
-    """Why the last of them came to nothing, UTF-8."""
-
-
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """A message as stored. Times in ms; bytes as they go over the wire."""
-
-    topic: bytes
-    payload: bytes
-    due_ms: int = 0
-    qos: int = 1
-    retain: bool = False
-    drop_late: bool = False
-    expires_ms: int = 0
-    id: int = 0
-    key: bytes = b""
-    publisher: bytes = b""
-    properties: bytes = b""
-    encoding: int = 0
-    zone: bytes = b""
-    stub: int = 0
-    when_ms: int = 0
-    schedule: bytes = b""
-    owner: bytes = b""
-    """Name of the key that sent it, UTF-8; empty: none was shown."""
-    retry: Retry | None = None
-    """None: it is for everybody who subscribes."""
-    deliver_to: bytes = b""
-    """The endpoint, by its name, or the URL that it is posted to besides, UTF-8; empty: none."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that go to a subscriber, about."""
-        return len(self.topic) + len(self.properties) + len(self.payload)
 
 
 def encode(record: Record) -> bytes:
@@ -259,6 +223,30 @@ def decode(value: bytes) -> Record:
         bool(flags & DROP_LATE),
         encoding=(flags & ENCODING_MASK) >> ENCODING_SHIFT,
     )
+
+
+def usual(value: bytes) -> tuple[int, int, int, int] | None:
+    """(QoS, due ms, where the topic begins, where the payload begins) of a message that has nothing besides
+    these but how its payload came in and perhaps a key and a publisher; None for any other value, whole or
+    not.
+
+    Most are so. Who hands them out needs no Record: this takes half as long as `decode`, and after it
+    nobody has to look whether there is something besides.
+    """
+    if len(value) < _SIZE:
+        return None
+    version, flags, topic_length, due_ms = _HEAD.unpack_from(value)
+    if version != VERSION or flags not in _USUAL:
+        return None
+    at = _SIZE
+    if flags & HAS_KEY:
+        at += 16
+    if flags & PUBLISHER:
+        if at >= len(value):
+            return None
+        at += 1 + value[at]
+    end = at + topic_length
+    return (flags & QOS_MASK, due_ms, at, end) if end <= len(value) else None
 
 
 def _decode_extended(value: bytes, version: int, flags: int, topic_length: int, due_ms: int) -> Record:

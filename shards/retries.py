@@ -32,8 +32,9 @@ from timeline.position import MessageId, Position, id_position
 
 from .commit import Commit, Draft
 from .errors import Corrupt
+from .fields import Record, Retry
 from .read import Reader
-from .record import Record, Retry, addressee_of, decode, encode, is_stub
+from .record import addressee_of, decode, encode, is_stub
 from .retry_index import does_wait, spots
 from .tables import FORMAT_OF_RETRIES, Spot
 

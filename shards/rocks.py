@@ -576,7 +576,7 @@ def _options(cache: Cache, base: Options | None = None) -> Options:
     options.set_level_zero_file_num_compaction_trigger(RUNS)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
-    options.set_bottommost_compression_options(_WINDOW_BITS, ZSTD_LEVEL, 0, 0, True)  # noqa: FBT003
+    options.set_bottommost_compression_options(_WINDOW_BITS, ZSTD_LEVEL, 0, 0, True)
     options.set_keep_log_file_num(4)
     options.set_block_based_table_factory(blocks)
     return options

@@ -22,7 +22,7 @@ from timeline.position import MessageId, Position, at_of, id_position, is_held
 
 from . import keys
 from .commit import Commit
-from .dedupe import Draft
+from .draft import Draft
 from .errors import Corrupt
 from .read import Found
 from .record import decode, due_of, encode, is_stub

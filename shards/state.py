@@ -29,7 +29,8 @@ from timeline.position import Position, at_of
 
 from . import keys
 from .fate import is_dropped
-from .record import Record, due_at
+from .fields import Record
+from .record import due_at
 from .store import Store, Table
 from .tables import wall_from
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from shards.fields import Record
 from shards.properties import headers_of
 from shards.read import Row
-from shards.record import ENCODINGS, Record, decode, due_at, id_at
+from shards.record import ENCODINGS, decode, due_at, id_at
 from shards.state import Journal, State, state_of
 from timeline.position import HELD_SHARD, Position, at_of, id_text
 

@@ -3,6 +3,8 @@
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+import server  # noqa: F401 - before anything that may be compiled
+
 GROUPS = {
     "tests/spark/test_cluster.py": "programs",
     "tests/spark/test_program.py": "programs",

@@ -23,11 +23,13 @@ fired and forgotten in runs.
 An entry is (position, item); items are opaque. `cancel` forgets the item and leaves its position in the
 slot, where it is passed over later; when more of these lie about than entries may, the slots are filled
 anew. Not here: threads, clocks, callbacks.
+
+Written for speed: an entry passes through here twice. Entries come in order mostly, and a slot that they come
+to in order is not sorted; the bits are touched when a slot begins and ceases to hold something.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import islice
 from typing import Generic, TypeVar
 
 from .position import SEQ_BITS, Position, at_of, before
@@ -57,9 +59,9 @@ class Wheel(Generic[Item]):
         self._stale = 0
         """Positions in slots whose entry was cancelled."""
         self._now_ms = at_of(start)
-        self._items: dict[int, tuple[Item, int]] = {}
-        self._fine: list[list[int]] = [[] for _ in range(SLOTS)]
-        self._coarse: list[list[int]] = [[] for _ in range(SLOTS)]
+        self._items: dict[Position, tuple[Item, int]] = {}
+        self._fine: list[list[Position]] = [[] for _ in range(SLOTS)]
+        self._coarse: list[list[Position]] = [[] for _ in range(SLOTS)]
         self._fine_bits = 0
         self._coarse_bits = 0
         self._is_sorted = False
@@ -129,11 +131,11 @@ class Wheel(Generic[Item]):
         places = sorted(self._items)
         keep = len(places) // 2
         for place in places[keep:]:
-            self.cancel(Position(place))
-        self.loaded = Position(places[keep - 1] if keep else places[0] - 1)
+            self.cancel(place)
+        self.loaded = places[keep - 1] if keep else Position(places[0] - 1)
         self.given_back += 1
 
-    def items(self) -> Iterable[tuple[int, tuple[Item, int]]]:
+    def items(self) -> Iterable[tuple[Position, tuple[Item, int]]]:
         """(position, (item, size)) of every entry, in no order."""
         return self._items.items()
 
@@ -169,24 +171,31 @@ class Wheel(Generic[Item]):
         self._fine_bits = self._coarse_bits = self._stale = self.bytes = 0
         self._is_sorted = False
         for place, (item, size) in items.items():
-            self._insert(Position(place), item, size)
+            self._insert(place, item, size)
 
     def _insert(self, place: Position, item: Item, size: int) -> None:
-        if place in self._items:
+        items, now_ms = self._items, self._now_ms
+        if place in items:
             return
-        self._items[place] = (item, size)
+        items[place] = (item, size)
         self.bytes += size
-        at_ms = max(place >> SEQ_BITS, self._now_ms)
+        at_ms = place >> SEQ_BITS
+        if at_ms < now_ms:
+            at_ms = now_ms
         block = at_ms >> BITS
-        if block == self._now_ms >> BITS:
-            self._fine[at_ms & MASK].append(place)
-            self._fine_bits |= 1 << (at_ms & MASK)
-            if at_ms == self._now_ms:
+        if block == now_ms >> BITS:
+            slot = self._fine[at_ms & MASK]
+            if not slot:
+                self._fine_bits |= 1 << (at_ms & MASK)
+            elif at_ms == now_ms and place < slot[-1]:
                 self._is_sorted = False
+            slot.append(place)
         else:
-            assert block - (self._now_ms >> BITS) < SLOTS, "beyond the wheel's reach"
-            self._coarse[block & MASK].append(place)
-            self._coarse_bits |= 1 << (block & MASK)
+            assert block - (now_ms >> BITS) < SLOTS, "beyond the wheel's reach"
+            slot = self._coarse[block & MASK]
+            if not slot:
+                self._coarse_bits |= 1 << (block & MASK)
+            slot.append(place)
 
     def _drain(self, to: Position, limit: int, due: list[tuple[Position, Item]]) -> None:
         """Move what is due in the slot of `now` to `due`, as far as `limit` lets it."""
@@ -197,17 +206,19 @@ class Wheel(Generic[Item]):
             slot.sort()
             self._is_sorted = True
         ready = bisect_right(slot, to)
-        taken = 0
-        for place in islice(slot, ready):
-            if len(due) >= limit:
-                break
-            taken += 1
-            found = self._items.pop(place, None)
-            if found is None:
-                self._stale -= 1
-                continue
-            due.append((Position(place), found[0]))
-            self.bytes -= found[1]
+        taken = size = 0
+        pop = self._items.pop
+        while taken < ready and (room := limit - len(due)) > 0:
+            run = slot[taken : min(ready, taken + room)]
+            taken += len(run)
+            for place in run:
+                found = pop(place, None)
+                if found is None:
+                    self._stale -= 1
+                else:
+                    due.append((place, found[0]))
+                    size += found[1]
+        self.bytes -= size
         del slot[:taken]
         if not slot:
             self._fine_bits &= ~(1 << (self._now_ms & MASK))
@@ -237,10 +248,13 @@ class Wheel(Generic[Item]):
         places = self._coarse[block & MASK]
         self._coarse[block & MASK] = []
         self._coarse_bits &= ~(1 << (block & MASK))
+        fine = self._fine
         for place in places:
-            at = max(place >> SEQ_BITS, at_ms)
-            self._fine[at & MASK].append(place)
-            self._fine_bits |= 1 << (at & MASK)
+            at = max(at_ms, place >> SEQ_BITS) & MASK
+            slot = fine[at]
+            if not slot:
+                self._fine_bits |= 1 << at
+            slot.append(place)
 
     def _next_block(self) -> int:
         """The number of the next block whose slot in level 1 holds something."""

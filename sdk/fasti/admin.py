@@ -17,7 +17,10 @@ from .wire import Json, When, dumps, instant, moment, parse_instant
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port"}`."""
+    """`GET /v1/info`. `mqtt` lists the listeners: `{"transport", "host", "port"}`.
+
+    `build`: "compiled" where the server runs compiled modules, else "pure".
+    """
 
     version: str
     node: int
@@ -25,6 +28,7 @@ class Info:
     now: datetime
     mqtt: tuple[Mapping[str, Any], ...]
     raw: Mapping[str, Any] = field(repr=False)
+    build: str = "pure"
 
     @classmethod
     def of(cls, said: Json) -> Self:
@@ -35,6 +39,7 @@ class Info:
             now=parse_instant(said["now"]),
             mqtt=tuple(said.get("mqtt") or ()),
             raw=said,
+            build=str(said.get("build", "pure")),
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from .coalesce import MAX_BYTES, MAX_ITEMS
 from .errors import Error, Problem, error_of
 from .transport import NDJSON, Transport
-from .wire import Json, NewMessage, due, dumps, instant, new_key, put_payload, span
+from .wire import Json, NewMessage, due, dumps, instant, message_line, new_key, put_payload, span
 
 _OURS = ("at", "delay", "payload")
 Item = NewMessage | Mapping[str, Any]
@@ -32,7 +32,7 @@ def line_of(item: Item) -> bytes:
     body = item.body() if isinstance(item, NewMessage) else _body_of(item)
     if not body.get("key"):
         body["key"] = new_key()
-    return dumps(body)
+    return message_line(body) if isinstance(item, NewMessage) else dumps(body)
 
 
 def _body_of(item: Mapping[str, Any]) -> Json:

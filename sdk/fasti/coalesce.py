@@ -1,8 +1,19 @@
 """Many concurrent calls, one request.
 
-A call puts what it has to say in a list and waits for a future; the first one also asks the loop to flush the
-list at the end of the turn. No timer is involved: a call that is alone in its turn waits for nobody. What is
-flushed is cut into requests, and each answer goes to the call that waits for it.
+A call adds what it has to say to the request that is being put together and waits for a future: nothing else
+is made of it, no task and no copy. What was put together goes at the end of the turn of the event loop if one
+of `IN_FLIGHT` places is free, else as soon as one is, with what has joined it meanwhile. No timer holds
+anything back: a call that is alone waits for nobody. The requests grow with the load, as calls that waited
+for one answer ask again together.
+
+Two places, because a request costs the server as much as some forty messages do, and the client as thirty:
+many small ones at once are slower for all. A request that takes longer than `SLOW_S` (it is tried again, the
+server is busy) gives its place up, so that it does not hold up the others; `UNDER_WAY` bounds them all.
+
+Bounds: a request has at most `MAX_ITEMS` calls and `MAX_BYTES` (or one call that is larger); at most
+`WAITING` requests wait to be sent, and beyond that calls wait before they are put anywhere. A call that is
+cancelled before its request goes is left out of it. Later the server does what it was asked to, and nobody
+hears of it.
 
 Messages (`schedule()`): one travels as `POST /v1/messages`, several as one `POST
 /v1/messages:batch?each=true`, in which each succeeds or fails on its own. Example: `gather` over 2,500 calls
@@ -18,8 +29,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from .errors import Error, error_of, problem_of
@@ -28,127 +40,168 @@ from .wire import Json
 
 MAX_ITEMS = 1_000
 MAX_BYTES = 8 << 20
+IN_FLIGHT = 2
+SLOW_S = 1.0
+UNDER_WAY = 16
+WAITING = 8
 
+Kind = TypeVar("Kind", bound=Hashable)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class Turn(Generic[Item, Answer]):
-    """Collects the items of one turn of the event loop.
+class _Request(Generic[Kind, Item, Answer]):
+    """Calls of one kind and who waits for them, index by index. `size`: bytes."""
 
-    `cut`: into the parts that travel together. `send`: one part; an answer, or an error, for each item.
+    __slots__ = ("futures", "items", "kind", "size")
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.items: list[Item] = []
+        self.futures: list[asyncio.Future[Answer]] = []
+        self.size = 0
+
+    def leave_out_cancelled(self) -> None:
+        if any(future.cancelled() for future in self.futures):
+            left = [pair for pair in zip(self.items, self.futures, strict=True) if not pair[1].cancelled()]
+            self.items, self.futures = [item for item, _ in left], [future for _, future in left]
+
+
+class Outbox(Generic[Kind, Item, Answer]):
+    """Puts calls together and sends them. Calls of one `Kind` can travel together.
+
+    `send`: the items of one request; an answer, or an error, for each.
     """
 
-    def __init__(
-        self,
-        cut: Callable[[list[Item]], list[list[Item]]],
-        send: Callable[[list[Item]], Awaitable[list[Answer | Error]]],
-    ) -> None:
-        self._cut = cut
+    def __init__(self, send: Callable[[Kind, list[Item]], Awaitable[list[Answer | Error]]]) -> None:
         self._send = send
-        self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
-        self._sending: set[asyncio.Task[None]] = set()
+        self._open: dict[Kind, _Request[Kind, Item, Answer]] = {}  # of those that wait, what a call joins
+        self._waiting: deque[_Request[Kind, Item, Answer]] = deque()
+        self._quick: set[_Request[Kind, Item, Answer]] = set()  # those with a place
+        self._sending: dict[asyncio.Task[None], _Request[Kind, Item, Answer]] = {}
+        self._outside: deque[asyncio.Future[None]] = deque()  # calls that wait for room
+        self._will_flush = False
 
-    def submit(self, item: Item) -> asyncio.Future[Answer]:
-        """Queue it; the future gives its answer."""
+    @property
+    def is_full(self) -> bool:
+        """Whether a call has to wait for `room()` before it submits anything."""
+        return len(self._waiting) >= WAITING or bool(self._outside)
+
+    async def room(self) -> None:
+        """Wait until there is room for one item, first come first served."""
+        is_full = self.is_full
+        while is_full:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._outside.append(turn)
+            await turn
+            is_full = len(self._waiting) >= WAITING
+
+    def submit(self, kind: Kind, item: Item, size: int) -> asyncio.Future[Answer]:
+        """Queue it, of so many bytes; the future gives its answer."""
         loop = asyncio.get_running_loop()
+        request = self._open.get(kind)
+        if request is None or len(request.items) >= MAX_ITEMS or request.size + size > MAX_BYTES:
+            request = self._open[kind] = _Request(kind)
+            self._waiting.append(request)
+            self._flush_soon(loop)
         answer: asyncio.Future[Answer] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._flush)
-        self._waiting.append((item, answer))
+        request.items.append(item)
+        request.futures.append(answer)
+        request.size += size
         return answer
 
     async def close(self) -> None:
-        """Wait for the requests under way."""
-        while self._waiting or self._sending:
+        """Wait for all that was submitted, and for who waits to."""
+        while self._outside or self._waiting or self._sending:
             await asyncio.sleep(0)
             await asyncio.gather(*self._sending, return_exceptions=True)
 
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        answers = {id(item): answer for item, answer in waiting}
-        for part in self._cut([item for item, _ in waiting]):
-            task = asyncio.create_task(self._sent(part, [answers[id(item)] for item in part]))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+    def _flush_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._will_flush:
+            self._will_flush = True
+            loop.call_soon(self._flush)
 
-    async def _sent(self, part: list[Item], futures: list[asyncio.Future[Answer]]) -> None:
-        try:
-            answers = await self._send(part)
-        except asyncio.CancelledError:
-            for future in futures:
+    def _flush(self) -> None:
+        self._will_flush = False
+        while self._waiting and len(self._quick) < IN_FLIGHT and len(self._sending) < UNDER_WAY:
+            request = self._waiting.popleft()
+            if self._open.get(request.kind) is request:
+                del self._open[request.kind]
+            request.leave_out_cancelled()
+            if request.items:
+                task = asyncio.create_task(self._sent(request))
+                self._quick.add(request)
+                self._sending[task] = request
+                task.add_done_callback(self._ended)
+        if self._outside and len(self._waiting) < WAITING:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """As many as a request has room for, and again next turn: of those let in some may not come."""
+        for _ in range(min(MAX_ITEMS, len(self._outside))):
+            turn = self._outside.popleft()
+            if not turn.done():  # cancelled
+                turn.set_result(None)
+        self._flush_soon(asyncio.get_running_loop())
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        request = self._sending.pop(task)
+        self._quick.discard(request)
+        if task.cancelled():
+            for future in request.futures:
                 future.cancel()
-            raise
+        self._flush()
+
+    def _give_up_place(self, request: _Request[Kind, Item, Answer]) -> None:
+        self._quick.discard(request)
+        self._flush()
+
+    async def _sent(self, request: _Request[Kind, Item, Answer]) -> None:
+        slow = asyncio.get_running_loop().call_later(SLOW_S, self._give_up_place, request)
+        try:
+            answers = await self._send(request.kind, request.items)
         except Exception as error:
-            for future in futures:  # each caller gets an exception of its own to raise
+            for future in request.futures:  # each caller gets an exception of its own to raise
                 _settle(future, copy.copy(error))
         else:
-            for future, answer in zip(futures, answers, strict=True):
+            for future, answer in zip(request.futures, answers, strict=True):
                 _settle(future, answer)
+        finally:
+            slow.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class _Scheduled:
-    body: bytes
-    key: str
-    params: Mapping[str, str]
+Terms = tuple[tuple[str, str], ...]
+"""Parameters of a request, in order."""
+Line = tuple[bytes, str]
+"""A message as JSON with its key in it, and the key."""
 
 
-class Coalescer:
-    """The messages of one turn."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._turn: Turn[_Scheduled, Json] = Turn(_parts, self._send)
-
-    def submit(self, body: bytes, key: str, params: Mapping[str, str]) -> asyncio.Future[Json]:
-        """Queue one message (JSON with the same `key` in it); the future gives the server's object for it.
-
-        `params`: of the request that it goes with.
-        """
-        return self._turn.submit(_Scheduled(body, key, params))
-
-    async def close(self) -> None:
-        """Wait for the requests under way."""
-        await self._turn.close()
-
-    async def _send(self, part: list[_Scheduled]) -> list[Json | Error]:
-        return await (self._send_one(part[0]) if len(part) == 1 else self._send_batch(part))
-
-    async def _send_one(self, item: _Scheduled) -> list[Json | Error]:
-        headers = {"Idempotency-Key": item.key} if item.key.isascii() else {}
-        answer = await self._transport.call(
-            "POST", "/v1/messages", params=item.params, body=item.body, headers=headers
-        )
-        was_known = answer.headers.get("Idempotent-Replayed") == "true"
-        return [{**answer.object(), "replayed": was_known}]
-
-    async def _send_batch(self, part: list[_Scheduled]) -> list[Json | Error]:
-        answer = await self._transport.call(
-            "POST",
-            "/v1/messages:batch",
-            params={"each": "true", **part[0].params},
-            body=b"\n".join(item.body for item in part) + b"\n",
-            content_type=NDJSON,
-        )
-        results: list[Any] = answer.object().get("results", [])
-        if len(results) != len(part):
-            raise Error(f"{len(part)} messages sent, {len(results)} results came back")
-        return [_result(r) for r in results]
+def message_outbox(transport: Transport) -> Outbox[Terms, Line, Json]:
+    """For messages; the answer is the server's object for each."""
+    return Outbox(partial(_send, transport))
 
 
-def _parts(waiting: list[_Scheduled]) -> list[list[_Scheduled]]:
-    """Cut at MAX_ITEMS and at MAX_BYTES, whichever comes first, and where the parameters change."""
-    parts: list[list[_Scheduled]] = []
-    size = 0
-    for item in waiting:
-        is_full = not parts or len(parts[-1]) >= MAX_ITEMS or size + len(item.body) > MAX_BYTES
-        if is_full or parts[-1][0].params != item.params:
-            parts.append([])
-            size = 0
-        parts[-1].append(item)
-        size += len(item.body)
-    return parts
+async def _send(transport: Transport, terms: Terms, lines: list[Line]) -> list[Json | Error]:
+    if len(lines) == 1:
+        return [await _send_one(transport, terms, *lines[0])]
+    answer = await transport.call(
+        "POST",
+        "/v1/messages:batch",
+        params={"each": "true", **dict(terms)},
+        body=b"\n".join([body for body, _ in lines]) + b"\n",
+        content_type=NDJSON,
+    )
+    results: list[Any] = answer.object().get("results", [])
+    if len(results) != len(lines):
+        raise Error(f"{len(lines)} messages sent, {len(results)} results came back")
+    return [_result(r) for r in results]
+
+
+async def _send_one(transport: Transport, terms: Terms, body: bytes, key: str) -> Json:
+    headers = {"Idempotency-Key": key} if key.isascii() else {}
+    answer = await transport.call("POST", "/v1/messages", params=dict(terms), body=body, headers=headers)
+    was_known = answer.headers.get("Idempotent-Replayed") == "true"
+    return {**answer.object(), "replayed": was_known}
 
 
 def _result(result: Json) -> Json | Error:

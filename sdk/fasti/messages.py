@@ -13,14 +13,13 @@ from datetime import datetime
 from typing import Any, Self, Unpack
 
 from .bulk import Items, send_all
-from .coalesce import MAX_ITEMS, Coalescer
+from .coalesce import MAX_ITEMS, message_outbox
 from .errors import AlreadyDispatched, BadArgument, NotFound
-from .options import Door, Due, Listed, MessageOptions, Selection
+from .options import Door, Due, Listed, MessageOptions, Selection, check
 from .ranges import BulkResult, Progress, export, selection, signed_span, sweep
 from .transport import Transport, quoted
 from .wire import (
     Json,
-    NewMessage,
     Span,
     due,
     dumps,
@@ -28,11 +27,14 @@ from .wire import (
     get_payload,
     instant_of_id,
     key_terms,
+    message_body,
+    message_line,
     new_key,
     parse_instant,
 )
 
 PAGE_MAX = 1_000
+_OPTIONS = MessageOptions.__optional_keys__
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class Messages:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._coalescer = Coalescer(transport)
+        self._outbox = message_outbox(transport)
 
     async def schedule(
         self,
@@ -182,14 +184,20 @@ class Messages:
         With `replace` a key whose message was cancelled is free for this one; one whose message is pending or
         was dispatched is not. With `key_only` whatever was scheduled under the key was this message, also if
         it was another, or for another time.
-        Concurrent calls of one event-loop turn share a request.
+        Concurrent calls share requests.
         """
-        if (replace or key_only) and not options.get("key"):
-            raise BadArgument("key", "is needed with replace and key_only")
-        options["key"] = options.get("key") or new_key()
-        body = NewMessage(topic=topic, payload=payload, **options).body()
-        params = key_terms(replace=replace, key_only=key_only)
-        answer = await self._coalescer.submit(dumps(body), body["key"], params)
+        check(_OPTIONS, options)
+        key = options.get("key")
+        if not key:
+            if replace or key_only:
+                raise BadArgument("key", "is needed with replace and key_only")
+            key = options["key"] = new_key()
+        terms = tuple(key_terms(replace=replace, key_only=key_only).items()) if replace or key_only else ()
+        body = message_body(topic, payload, options)
+        if self._outbox.is_full:
+            await self._outbox.room()
+        line = message_line(body)
+        answer = await self._outbox.submit(terms, (line, key), len(line))
         if answer.get("replayed") is True and "state" not in answer:
             answer = await self._looked_up(answer)
         return self._handle({**body, **answer})
@@ -298,7 +306,7 @@ class Messages:
 
     async def close(self) -> None:
         """Wait for what is still being sent."""
-        await self._coalescer.close()
+        await self._outbox.close()
 
     async def _get(self, path: str) -> Message:
         answer = await self._transport.call("GET", path)

@@ -24,12 +24,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
-from .coalesce import MAX_ITEMS, Turn
+from .coalesce import MAX_ITEMS, Outbox, Terms
 from .delivery import NEVER_AGAIN, Received, reason_of
 from .errors import BadArgument, Error, Refused, Unreachable
 from .mqtt_values import Came, Said
@@ -38,6 +38,7 @@ from .wire import Json, Span, dumps, get_payload, parse_instant, seconds, span
 
 DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_WAIT = timedelta(seconds=20)
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _AT_ONCE_S = 0.1
 _PATIENCE_S = 30.0
 """How much longer than `wait` an answer may take."""
@@ -91,7 +92,7 @@ class Pulled(Leased):
         True: it will, or is a dead letter as this was the last try; durable. False: it is not ours any more.
         Raises Unreachable, Refused, and ValueError for a negative delay.
         """
-        terms: Json = {} if delay is None else {"delay": span(delay)}
+        terms = {} if delay is None else {"delay": span(delay)}
         if reason:
             terms["reason"] = reason_of(reason)
         return await self._leases.settle("nack", self.lease_id, terms)
@@ -101,7 +102,7 @@ class Pulled(Leased):
 
         True and False, and what it raises, as for `nack`.
         """
-        terms: Json = {"delay": NEVER_AGAIN}
+        terms = {"delay": NEVER_AGAIN}
         if reason:
             terms["reason"] = reason_of(reason)
         return await self._leases.settle("nack", self.lease_id, terms)
@@ -111,13 +112,8 @@ class Pulled(Leased):
         return await self._leases.settle("extend", self.lease_id, {"lease": span(lease)})
 
 
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """What is said of one lease. `terms`: what else its request says."""
-
-    verb: str
-    lease_id: str
-    terms: Json = field(default_factory=dict)
+_Verb = tuple[str, Terms]
+"""What is said of a lease, and what else its request says."""
 
 
 class Leases:
@@ -126,7 +122,7 @@ class Leases:
     def __init__(self, transport: Transport, group: str) -> None:
         self._transport = transport
         self._path = f"/v1/groups/{quoted(group)}/messages"
-        self._turn: Turn[_Answered, bool] = Turn(_parts, self._send)
+        self._outbox: Outbox[_Verb, str, bool] = Outbox(self._send)
 
     async def lease(self, body: Json, timeout_s: float) -> list[Json]:
         """Messages, none if none came within `wait`. Raises NotFound, Refused, Unreachable."""
@@ -136,27 +132,22 @@ class Leases:
         found: list[Json] = answer.object()["messages"]
         return found
 
-    async def settle(self, verb: str, lease_id: str, terms: Json | None = None) -> bool:
+    async def settle(self, verb: str, lease_id: str, terms: Mapping[str, str] = _NOTHING) -> bool:
         """False: that lease is gone."""
-        return await self._turn.submit(_Answered(verb, lease_id, terms or {}))
+        if self._outbox.is_full:
+            await self._outbox.room()
+        return await self._outbox.submit((verb, tuple(terms.items())), lease_id, len(lease_id))
 
     async def close(self) -> None:
         """Wait for what is under way."""
-        await self._turn.close()
+        await self._outbox.close()
 
-    async def _send(self, part: list[_Answered]) -> list[bool | Error]:
-        body = {"lease_ids": [each.lease_id for each in part], **part[0].terms}
-        answer = await self._transport.call("POST", f"{self._path}:{part[0].verb}", body=dumps(body))
+    async def _send(self, verb: _Verb, lease_ids: list[str]) -> list[bool | Error]:
+        name, terms = verb
+        body = dumps({"lease_ids": lease_ids, **dict(terms)})
+        answer = await self._transport.call("POST", f"{self._path}:{name}", body=body)
         gone = set(answer.object()["gone"])
-        return [each.lease_id not in gone for each in part]
-
-
-def _parts(waiting: list[_Answered]) -> list[list[_Answered]]:
-    """Those that say the same together, at most MAX_ITEMS."""
-    alike: dict[bytes, list[_Answered]] = {}
-    for each in waiting:
-        alike.setdefault(dumps([each.verb, each.terms]), []).append(each)
-    return [same[n : n + MAX_ITEMS] for same in alike.values() for n in range(0, len(same), MAX_ITEMS)]
+        return [lease_id not in gone for lease_id in lease_ids]
 
 
 class Pull:

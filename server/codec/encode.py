@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from . import wire
+from .fields import Properties
 from .packets import (
     Ack,
     Auth,
@@ -29,7 +30,7 @@ from .packets import (
     Unsubscribe,
     Will,
 )
-from .properties import Properties, encode_properties
+from .properties import encode_properties
 from .publish import ack, publish_parts
 from .reasons import connect_return
 

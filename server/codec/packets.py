@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .properties import Properties
+from .fields import Properties
 
 
 class Will(msgspec.Struct, frozen=True, gc=False):

@@ -16,6 +16,7 @@ from typing import Final
 
 from . import reasons, wire
 from .errors import UnsupportedLevel
+from .fields import Properties
 from .packets import (
     Ack,
     Auth,
@@ -33,7 +34,7 @@ from .packets import (
     Unsubscribe,
     Will,
 )
-from .properties import Properties, read_properties
+from .properties import read_properties
 from .wire import Reader
 
 _LEVELS: Final = {("MQIsdp", 3), ("MQTT", 4), ("MQTT", 5), ("MQIsdp", 0x83), ("MQTT", 0x84)}

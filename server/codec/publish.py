@@ -23,9 +23,10 @@ from typing import Final, Literal
 
 from . import wire
 from .errors import MalformedPacket, MqttError, PacketTooLarge
+from .fields import Properties
 from .packets import Ack, Connect, Packet, Publish
 from .parse import check_first, parse
-from .properties import Properties, read_users
+from .properties import read_users
 from .wire import Reader
 
 # First byte -> (qos, retain, dup) of a PUBLISH with sound flags, else None.
@@ -322,6 +323,11 @@ def publish_parts(
         tail = wire.varint(len(properties)) + properties + payload
     else:
         tail = b"\0" + payload
+    return joined(topic, tail, qos, retain, dup)
+
+
+def joined(topic: bytes, tail: bytes, qos: int, retain: bool, dup: bool = False) -> tuple[bytes, bytes]:
+    """`publish_parts` of a tail that is made: at level 5 properties with their length, then the payload."""
     topic_bytes = len(topic)
     if topic_bytes > 65_535:
         raise ValueError(f"a topic of {topic_bytes} bytes does not fit: 65,535 at most")

@@ -23,7 +23,7 @@ from itertools import islice
 from shards import keys
 from shards.commit import Commit
 from shards.errors import StoreFailed
-from shards.record import Record
+from shards.fields import Record
 from shards.store import Table
 from timeline.filters import SHARE_PREFIX, covers, parse_share
 from timeline.horizon import Horizon
@@ -40,16 +40,18 @@ from .late import Late
 from .leases import Leases
 from .membership import Membership
 from .message import Message
-from .publishing import Answer, Publishing, Wish
+from .publishing import Publishing
 from .ready import Ready
 from .replay import Replay
 from .router import Router
 from .sessions import Sessions, TooManySessions
 from .shared import Group
-from .subscriber import Closing, Inside, Link, Rights, Subscriber, Will
+from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 from .undone import Nacked, Undone
+from .verdict import Answer
 from .wills import Wills
+from .wish import Will, Wish
 
 log = logging.getLogger(__name__)
 
@@ -350,7 +352,7 @@ class Broker:
         self, subscriber: Subscriber, texts: Iterable[str], done: Callable[[bool], None]
     ) -> None:
         """Make durable what a session that ends with its connection has joined or left; `done` likewise."""
-        found = (self.groups.get(text) for text in texts)
+        found = [self.groups.get(text) for text in texts]
         waiting: set[Subscriber] = {group for group in found if group is not None}
         waiting.add(subscriber)  # nothing of it is stored, but with a batch goes what has ended
         failed = 0

@@ -33,7 +33,8 @@ from shards.tables import FORMAT_OF_GROUPS
 from timeline.horizon import Horizon
 
 from ..clock import Clock
-from ..writer import Busy, Done, Rider, Writer
+from ..rider import Done, Rider
+from ..writer import Busy, Writer
 from .session_rows import cursor_row, group_row, session_row
 from .shared import Group
 from .subscriber import Secured, Subscriber

@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_dropped
+from shards.fields import Retry
 from shards.read import Reader
-from shards.record import Retry, decode
 from timeline.horizon import Horizon
 from timeline.position import Position, seq_of
 from timeline.session import Subscription
@@ -43,7 +43,8 @@ from timeline.tail import Tail
 from timeline.wheel import Wheel
 
 from ..clock import Clock
-from ..writer import Entry, Rider, Writer, entry
+from ..rider import Rider
+from ..writer import Entry, Writer, entry
 from .membership import Membership
 from .message import Message
 from .owed import Owed, is_owed
@@ -52,6 +53,7 @@ from .ready import Ready
 from .retained import Retained
 from .router import Router, Targets
 from .subscriber import Subscriber
+from .verdict import Answer, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +64,6 @@ COST_BITS = 12
 """So many bytes of a message in RAM, 4 KiB, cost as much as a delivery."""
 RUN_MIN = 16
 """Messages that are taken from the wheel in one go at least; those for which the turn has no time go back."""
-
-Handed = Callable[[int], None]
-"""Called when a plain publish has been handed on, with the number of sessions that match it."""
 
 
 @dataclass(slots=True)
@@ -123,7 +122,7 @@ class Dispatch(Rider):
         self._clock = clock
         self._dispatched = dispatched
         self._passed = passed
-        self._live: deque[tuple[Message, Handed | None, int]] = deque()
+        self._live: deque[tuple[Message, Answer | None, int]] = deque()
         self.live_bytes = 0
         """RAM of the plain publishes that wait for the horizon."""
         self._run = TURN_MESSAGES
@@ -137,10 +136,10 @@ class Dispatch(Rider):
         """How many plain publishes wait for the horizon."""
         return len(self._live)
 
-    def add_live(self, message: Message, handed: Handed | None) -> None:
-        """A message that is not stored; positions come in rising order."""
+    def add_live(self, message: Message, answer: Answer | None) -> None:
+        """A message that is not stored; positions come in rising order. `answer`: once it is handed on."""
         size = message.size()
-        self._live.append((message, handed, size))
+        self._live.append((message, answer, size))
         self.live_bytes += size
 
     def retract(self, first_seq: int, last_seq: int) -> None:
@@ -166,6 +165,8 @@ class Dispatch(Rider):
         end = horizon.limit(self._wheel.loaded)
         self.counts.turns += 1
         passed = spent = 0
+        if self._retained.is_full:
+            return False  # the batch that empties it plans a round
         while True:
             to, count, cost = self._pass_run(end, min(self._run, limit), TURN_COST - spent, wall_ms)
             horizon.advance(to)
@@ -220,7 +221,7 @@ class Dispatch(Rider):
                 if value is None:
                     value = self._reader.value_at(place, shard)
                     assert value is not None, "a row in the wheel is on disk"
-                message = Message(place, shard, decode(value), wall_ms)
+                message = Message(place, shard, None, wall_ms, value)
             except Corrupt as error:
                 given += 1
                 count += 1
@@ -238,9 +239,8 @@ class Dispatch(Rider):
             late_ms.append(message.late_ms)
             size = message.size()
             cost += size >> COST_BITS
-            owner = message.record.owner
-            if owner:
-                self._passed(owner)
+            if not message.is_usual and message.record.owner:
+                self._passed(message.record.owner)
                 may_have = self._owners.allow(message.record)
                 if self._owners.cost:
                     cost += self._owners.take_cost()
@@ -256,30 +256,31 @@ class Dispatch(Rider):
 
     def _hand_live(self) -> int:
         """Give out the next plain publish; what it cost."""
-        message, handed, size = self._live.popleft()
+        message, answer, size = self._live.popleft()
         self.live_bytes -= size
         matched = self._give(message, message.due_ms, size)
-        if handed is not None:
+        if answer is not None:
             try:
-                handed(matched)
+                answer(Verdict.TAKEN if matched else Verdict.UNWANTED, 0)
             except Exception:
                 log.exception("a publish could not be answered")
         return matched + (size >> COST_BITS)
 
     def _give(self, message: Message, wall_ms: int, size: int) -> int:
         """Offer a message to every tailing session that it matches; how many match at all."""
-        record = message.record
-        targets = self._router.route(record.topic)
-        if record.deliver_to:
-            targets = targets | self._router.posted(record.deliver_to)
+        targets = self._router.route(message.topic)
         self._tail.append(message.position, message, size)
-        if is_dropped(record, message.due_ms, wall_ms):
-            self.counts.expired += 1
-            return len(targets)
-        if record.retry is not None:
-            targets = self._addressed(targets, record.retry)
-        elif record.retain:
-            self._retain(message)
+        if not message.is_usual:
+            record = message.record
+            if record.deliver_to:
+                targets = targets | self._router.posted(record.deliver_to)
+            if is_dropped(record, message.due_ms, wall_ms):
+                self.counts.expired += 1
+                return len(targets)
+            if record.retry is not None:
+                targets = self._addressed(targets, record.retry)
+            elif record.retain:
+                self._retain(message)
         is_unstored = message.shard < 0
         most = TURN_COST
         for subscriber, subscriptions in targets.items():

@@ -78,7 +78,7 @@ class Leases:
     def take_lapsed(self, limit: int) -> list[Lease]:
         """Those whose time is over, which are none any more; `limit` at most, the next look finds others."""
         now_s = self._clock.mono()
-        queued = (_lapsed(queue, now_s) for queue in self._queues.values() if _is_over(queue, now_s))
+        queued = [_lapsed(queue, now_s) for queue in self._queues.values() if _is_over(queue, now_s)]
         lapsed = list(islice(merge(self._others_lapsed(now_s), *queued, key=_until_s), limit))
         for _, _, lent in lapsed:
             assert lent.loan is not None, "a lease is a loan"

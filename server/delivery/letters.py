@@ -32,9 +32,10 @@ from shards.dead import (
     stored_totals,
 )
 from shards.errors import StoreFailed
+from shards.fields import Retry
 from shards.keys import message as id_key
 from shards.keys import message_of
-from shards.record import ADDRESSEE_BYTES_MAX, REASON_BYTES_MAX, Retry, decode, encode
+from shards.record import ADDRESSEE_BYTES_MAX, REASON_BYTES_MAX, decode, encode
 from shards.retries import put_retry, retry_of
 from shards.store import Store
 from shards.tables import DeadRow, DeadTotals

@@ -3,10 +3,16 @@
 Deliveries of one message to a thousand subscribers differ in a few bytes (packet id, DUP, the
 subscription's identifiers), so the parts that are the same are made once and kept in `wire`:
 (protocol level, QoS, retain) -> (head, tail), joined with the packet id between them.
+
+Written for speed: there is one for each message that is dispatched or replayed. A stored one is kept as the
+bytes that were read, and of these only what routing asks for is taken out; its `Record` is made when somebody
+wants to know more. Of the usual message (`is_usual`) nobody does: it has a topic, a payload, a QoS and
+perhaps a due. So the replay of a backlog takes three quarters of the time.
 """
 
 from shards.fate import is_over
-from shards.record import Record, id_at
+from shards.fields import Record
+from shards.record import decode, id_at, usual
 from timeline.position import MessageId, Position, id_text
 
 OVERHEAD_BYTES = 600
@@ -23,15 +29,85 @@ def publisher_of(client_id: str) -> bytes:
 class Message:
     """A dispatched message. `shard` < 0: not stored, nobody can replay it."""
 
-    __slots__ = ("due_ms", "late_ms", "position", "record", "shard", "wire")
+    __slots__ = (
+        "_body_at",
+        "_record",
+        "_value",
+        "asked_ms",
+        "due_ms",
+        "is_usual",
+        "late_ms",
+        "position",
+        "qos",
+        "shard",
+        "topic",
+        "wire",
+    )
 
-    def __init__(self, position: Position, shard: int, record: Record, late_from_ms: int) -> None:
+    def __init__(
+        self,
+        position: Position,
+        shard: int,
+        record: Record | None,
+        late_from_ms: int,
+        value: bytes = b"",
+        layout: tuple[int, int, int, int] | None = None,
+        *,
+        is_usual: bool = False,
+    ) -> None:
+        """`record`; or, None, the stored `value` that it is read from, which raises Corrupt.
+
+        `layout`: what `shards.record.usual` says of the value, if it has been asked. `is_usual`: of a record
+        that has no more than that knows.
+        """
         self.position = position
         self.shard = shard
-        self.record = record
-        self.due_ms = record.due_ms or position >> 48  # `due_at`, which would cost a call a message
-        self.late_ms = max(0, late_from_ms - self.due_ms)
-        self.wire: dict[int, tuple[bytes, bytes]] = {}
+        if record is None:
+            layout = layout or usual(value)
+            if layout is None:
+                record = decode(value)
+            else:
+                is_usual = True
+                self.qos, self.asked_ms, topic_at, end = layout
+                self.topic = value[topic_at:end]
+                self._body_at = end
+        if record is not None:
+            self.qos = record.qos
+            self.asked_ms = record.due_ms
+            self.topic = record.topic
+            self._body_at = 0
+        self._record = record
+        self._value = value if is_usual else b""
+        self.is_usual = is_usual
+        """It has a topic, a payload, a QoS, perhaps a due; nothing of it expires or asks for more."""
+        self.due_ms = due_ms = self.asked_ms or position >> 48  # `due_at`, which would cost a call a message
+        """When it was due; of a plain publish, when it came. `asked_ms`: 0 for that."""
+        self.late_ms = late_from_ms - due_ms if late_from_ms > due_ms else 0
+        self.wire: dict[int, tuple[bytes, bytes]] | None = None
+        """None: not encoded yet."""
+
+    @property
+    def record(self) -> Record:
+        """All that is known of it."""
+        record = self._record
+        if record is None:
+            record = self._record = decode(self._value)
+        return record
+
+    @property
+    def payload(self) -> bytes:
+        record = self._record
+        return self._value[self._body_at :] if record is None else record.payload
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes that go to a subscriber, about."""
+        record = self._record
+        return len(self.topic) + len(self._value) - self._body_at if record is None else record.size
+
+    @property
+    def retain(self) -> bool:
+        return not self.is_usual and self.record.retain
 
     @property
     def is_stored(self) -> bool:
@@ -39,22 +115,25 @@ class Message:
 
     def is_expired(self, wall_ms: int) -> bool:
         """Whether its expiry, counted from due, has come."""
-        return is_over(self.due_ms, self.record.expires_ms, wall_ms)
+        return not self.is_usual and is_over(self.due_ms, self.record.expires_ms, wall_ms)
 
     def as_of(self, wall_ms: int) -> "Message":
         """The message as it goes out now: how late it is and what is left of its expiry have changed."""
         if wall_ms - self.due_ms - self.late_ms < SHARED_MS:
             return self
-        return Message(self.position, self.shard, self.record, wall_ms)
+        return Message(self.position, self.shard, self._record, wall_ms, self._value, is_usual=self.is_usual)
 
     def size(self) -> int:
-        """Bytes of RAM, about."""
+        """Bytes of RAM, about: what it is kept as, and once more as a Record and as a PUBLISH."""
+        if self._value:
+            return OVERHEAD_BYTES + 3 * len(self._value)
         record = self.record
         return OVERHEAD_BYTES + 2 * len(record.payload) + record.size
 
     def id(self, node: int) -> MessageId:
         """What users call it."""
-        return id_at(self.position, max(self.shard, 0), node, self.record.id)
+        stored = 0 if self.is_usual else self.record.id
+        return id_at(self.position, max(self.shard, 0), node, stored)
 
     def id_text(self, node: int) -> str:
         """The message id as users know it."""
@@ -63,7 +142,8 @@ class Message:
     @property
     def attempts_before(self) -> int:
         """Of a retry: deliveries to its receiver before this row was written."""
-        return 0 if self.record.retry is None else self.record.retry.attempts
+        retry = None if self.is_usual else self.record.retry
+        return 0 if retry is None else retry.attempts
 
     def try_number(self, attempt: int) -> int:
         """Which delivery to its receiver one is, from 1 on. `attempt`: since this row was written; 0: not
@@ -73,4 +153,5 @@ class Message:
     @property
     def counted_before(self) -> int:
         """Those of them that count toward `sessions.max_attempts`."""
-        return 0 if self.record.retry is None else self.record.retry.counted
+        retry = None if self.is_usual else self.record.retry
+        return 0 if retry is None else retry.counted

@@ -106,7 +106,7 @@ class Owed:
 
 def is_owed(message: Message, subscriptions: Sequence[Subscription]) -> bool:
     """Whether a message that is not stored goes to these at QoS 1 or 2."""
-    if message.record.qos:
+    if message.qos:
         for subscription in subscriptions:
             if subscription.qos:
                 return True

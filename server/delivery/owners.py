@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from shards.record import Record
+from shards.fields import Record
 
 from ..logs import by, shown
 from .router import URLS

@@ -14,7 +14,7 @@ What cannot be read is passed over; a session that cannot be read on for loses i
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from heapq import merge
 from itertools import islice
@@ -22,8 +22,9 @@ from operator import itemgetter
 
 from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_too_late
+from shards.fields import Retry
 from shards.read import Reader, Row
-from shards.record import Retry, addressee_of, decode, deliver_to_of, encode, is_stub, topic_of
+from shards.record import addressee_of, deliver_to_of, encode, is_stub, topic_of, usual
 from timeline.horizon import Horizon
 from timeline.position import Position
 from timeline.session import Flight, Resends, Subscription
@@ -137,7 +138,7 @@ class Replay:
         """The session has a connection again: what was in flight goes first, in order."""
         session = subscriber.session
         session.fall_behind(self._horizon.position)
-        session.resends = Resends(flight for flight in session.flights.values() if not flight.fate)
+        session.resends = Resends([flight for flight in session.flights.values() if not flight.fate])
         if session.resends or subscriber.asked or not session.join(self._horizon.position):
             self._ready.wake(subscriber)
 
@@ -166,7 +167,7 @@ class Replay:
         message = self._sent.message(flight)
         may_have = (
             message is not None
-            and subscriber.may_receive(message.record.topic)
+            and subscriber.may_receive(message.topic)
             and self._owners.allow(message.record)
         )
         if message is None or not may_have or self._is_over(message, flight):
@@ -197,7 +198,7 @@ class Replay:
         if flight.loan is not None:
             own = subscriber.session.subscriptions.get(flight.loan.share)
             return () if own is None else (own,)
-        return self._router.route(message.record.topic).get(subscriber, ())
+        return self._router.route(message.topic).get(subscriber, ())
 
     def _send_retained(self, subscriber: Subscriber) -> Progress:
         """What was retained for those who asked.
@@ -263,17 +264,18 @@ class Replay:
         session = subscriber.session
         count, left = 0, TURN_SENT if self._ready else TURN_ROWS
         self._owners.take_cost()  # what others have spent
-        for place, message in self._stretch(subscriber, session.read, horizon):
+        owners = self._owners
+        for place, message, found in self._stretch(subscriber, session.read, horizon):
             count += 1
             if message is not None:
-                if not subscriber.offer(*message):
+                if not subscriber.offer(message, found):
                     session.read = Position(place - 1)
                     return False
                 left -= 1
-                if message[0].shard < 0 and not is_owed(*message):
+                if message.shard < 0 and not is_owed(message, found):
                     self._owed.caught(place)
             session.read = place
-            if not left or self._owners.cost >= TURN_OWNERS:
+            if not left or owners.cost >= TURN_OWNERS:
                 return True
         if count < TURN_ROWS:
             session.read = horizon
@@ -281,38 +283,41 @@ class Replay:
 
     def _stretch(
         self, subscriber: Subscriber, read: Position, horizon: Position
-    ) -> Iterator[tuple[Position, tuple[Message, tuple[Subscription, ...]] | None]]:
-        """The next positions behind `read`, each with the message if the subscriber is to get it."""
+    ) -> Iterator[tuple[Position, Message | None, tuple[Subscription, ...]]]:
+        """The next positions behind `read`, each with the message if the subscriber is to get it, and the
+        subscriptions that it comes by."""
         wall_ms = self._wall_ms()
         if self._tail.covers(read):
             for place, message in self._tail.after(read, TURN_ROWS):
-                record = message.record
-                found = self._wanted(subscriber, place, record.topic, record.deliver_to)
+                deliver_to = b"" if message.is_usual else message.record.deliver_to
+                found = self._wanted(subscriber, place, message.topic, deliver_to)
                 is_wanted = (
                     found
-                    and _is_for(subscriber, record.retry)
-                    and not self._is_dropped(message, wall_ms)
                     and not _is_missed(subscriber, message)
-                    and not self._is_ended(message)
-                    and self._owners.allow(record)
+                    and (message.is_usual or self._is_wanted(subscriber, message, wall_ms))
                 )
-                yield place, (message.as_of(wall_ms), found) if is_wanted else None
+                yield place, message.as_of(wall_ms) if is_wanted else None, found
             return
         for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
+            layout = usual(value)
+            if layout is not None:
+                found = self._wanted(subscriber, place, value[layout[2] : layout[3]], b"")
+                yield place, Message(place, shard, None, wall_ms, value, layout) if found else None, found
+                continue
             try:
                 is_theirs = not is_stub(value) and _is_addressed(subscriber, addressee_of(value))
                 found = ()
                 if is_theirs:
                     deliver_to = deliver_to_of(value) if subscriber.is_endpoint else b""
                     found = self._wanted(subscriber, place, topic_of(value), deliver_to)
-                whole = Message(place, shard, decode(value), wall_ms) if found else None
+                whole = Message(place, shard, None, wall_ms, value) if found else None
             except Corrupt as error:
                 log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
                 whole = None
             if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole.record):
-                yield place, None
+                yield place, None, ()
             else:
-                yield place, (whole, found)
+                yield place, whole, found
 
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""
@@ -321,8 +326,7 @@ class Replay:
         owed = self._owed.of(subscriber)
         if not owed:
             return rows
-        unstored = ((message.position, message.shard, encode(message.record)) for message in owed)
-        return merge(rows, unstored, key=itemgetter(0))
+        return merge(rows, _encoded(owed), key=itemgetter(0))
 
     def _wanted(
         self, subscriber: Subscriber, place: Position, topic: bytes, deliver_to: bytes
@@ -335,6 +339,15 @@ class Replay:
         if not found or (len(found) == 1 and found[0].since < place):
             return found
         return tuple(s for s in found if s.since < place)
+
+    def _is_wanted(self, subscriber: Subscriber, message: Message, wall_ms: int) -> bool:
+        """Of a message of the tail that is not usual: whether the subscriber is to get it, as it is now."""
+        return (
+            _is_for(subscriber, message.record.retry)
+            and not self._is_dropped(message, wall_ms)
+            and not self._is_ended(message)
+            and self._owners.allow(message.record)
+        )
 
     def _is_dropped(self, message: Message, wall_ms: int) -> bool:
         """Expired by now, or dispatched so late that it was to be dropped."""
@@ -369,4 +382,10 @@ def _is_addressed(subscriber: Subscriber, addressee: bytes) -> bool:
 
 def _is_missed(subscriber: Subscriber, message: Message) -> bool:
     """QoS 0 that was not stored is for those who were there, however long it stays in the tail."""
-    return not message.is_stored and not message.record.qos and message.due_ms < subscriber.connected_ms
+    return not message.is_stored and not message.qos and message.due_ms < subscriber.connected_ms
+
+
+def _encoded(owed: Sequence[Message]) -> Iterator[Row]:
+    """As rows, one after another as they are asked for."""
+    for message in owed:
+        yield message.position, message.shard, encode(message.record)

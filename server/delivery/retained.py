@@ -11,7 +11,10 @@ second row of the table says which topic's it is. A store of before is given the
 Who subscribes walks the table (`walk`), a stretch at a time: rows are looked at one by one and loaded only
 when there is room for them (server/delivery/replay).
 
-Bound: `max_topics`; beyond it a new topic's message is delivered but not retained, counted and logged.
+Bounds: `max_topics`; beyond it a new topic's message is delivered but not retained, counted and logged. Of
+what is not durable yet FRESH_BYTES: beyond these dispatch waits for the batch that is under way
+(`is_full`), but for what its turn has begun; while no batch can be written it goes on, and what comes then is
+not retained either.
 """
 
 import logging
@@ -25,7 +28,7 @@ from sortedcontainers import SortedDict
 from shards import keys
 from shards.commit import Commit
 from shards.errors import Corrupt, StoreFailed
-from shards.record import decode, encode
+from shards.record import encode
 from shards.store import Store, Table
 from shards.tables import META_RETAINED
 from shards.unreadable import readable
@@ -33,12 +36,15 @@ from timeline.filters import matcher
 from timeline.position import Position
 
 from ..logs import by
-from ..writer import Busy, Done, Rider, Writer
+from ..rider import Done, Rider
+from ..writer import Busy, Writer
 from .message import Message
 
 log = logging.getLogger(__name__)
 
 STEP_BYTES = 16 << 20
+FRESH_BYTES = 32 << 20
+"""Bytes of RAM of messages that are not durable yet; a disk that takes its time syncs as much in a second."""
 INDEX_ROWS = 1_000
 TOPIC_END = b"\xff"
 """Behind every topic, which is UTF-8, and before the rows by position."""
@@ -58,7 +64,8 @@ class Retained(Rider):
         """Not durable yet; an empty payload: cleared."""
         self._unwritten: dict[bytes, Message] = {}
         """Of these, what no batch has yet, or one that was lost: it goes with the next one."""
-        self._volatile: dict[bytes, Message] = {}
+        self.fresh_bytes = 0
+        self._unstored: dict[bytes, Message] = {}
         self.count = 0
         """Topics that have one. Noted when it is decided, so counted again when a batch was lost."""
         self.refused = 0
@@ -67,6 +74,11 @@ class Retained(Rider):
                 self._index()
         self.recount()
         writer.carry(self)
+
+    @property
+    def is_full(self) -> bool:
+        """No more may become retained before a batch is durable, and that one is under way."""
+        return self.fresh_bytes >= FRESH_BYTES and self._writer.broken is None
 
     def recover(self) -> None:
         """What was decided last may not have been written: all that is not durable is written again."""
@@ -86,6 +98,13 @@ class Retained(Rider):
         last = self._position(topic)
         if last is not None and last >= message.position:
             return
+        before = self._fresh.get(topic)
+        more = message.size() - (0 if before is None else before.size())
+        if more > 0 and self.fresh_bytes >= FRESH_BYTES and self._writer.broken is not None:
+            self.refused += 1
+            text = "not retained: %d bytes wait for the store, which takes nothing"
+            log.warning(text, self.fresh_bytes, extra=by("clients"))
+            return
         if message.record.payload and last is None:
             if self.count >= self._max_topics:
                 self.refused += 1
@@ -95,6 +114,7 @@ class Retained(Rider):
             self.count += 1
         elif not message.record.payload and last is not None:
             self.count -= 1
+        self.fresh_bytes += more
         self._fresh[topic] = message
         self._unwritten[topic] = message
         try:
@@ -123,15 +143,17 @@ class Retained(Rider):
             if isinstance(answer, Exception):
                 return  # `recover` comes
             for topic, message in unwritten.items():
-                for kept in (self._fresh, self._unwritten):
-                    if kept.get(topic) is message:
-                        del kept[topic]
+                if self._fresh.get(topic) is message:
+                    del self._fresh[topic]
+                    self.fresh_bytes -= message.size()
+                if self._unwritten.get(topic) is message:
+                    del self._unwritten[topic]
 
         return done
 
     def note_volatile(self, message: Message) -> None:
         """Kept in RAM only (`$SYS`)."""
-        self._volatile[message.record.topic] = message
+        self._unstored[message.record.topic] = message
 
     def walk(
         self, topic_filter: str, last: bytes, upto: Position
@@ -192,10 +214,10 @@ class Retained(Rider):
 
     def _merged(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Kept]]:
         """Topics in order, each once, with what is kept of it: in RAM before what is stored."""
-        volatile = sorted(topic for topic in self._volatile if start <= topic < end)
+        volatile = sorted(topic for topic in self._unstored if start <= topic < end)
         laid: list[Iterator[tuple[bytes, int, Kept]]] = [
             ((topic, 0, self._fresh[topic]) for topic in self._fresh.irange(start, end, (True, False))),
-            ((topic, 1, self._volatile[topic]) for topic in volatile),
+            ((topic, 1, self._unstored[topic]) for topic in volatile),
             ((topic, 2, value) for topic, value in self._store.scan(Table.RETAINED, start, end)),
         ]
         before = None
@@ -217,7 +239,7 @@ class Retained(Rider):
 
     def _stored(self, value: bytes) -> Message:
         place, shard = keys.place_of(value[:12]), int.from_bytes(value[12:14], "big")
-        return Message(place, shard, decode(value[14:]), self._wall_ms())
+        return Message(place, shard, None, self._wall_ms(), value[14:])
 
     def _position(self, topic: bytes) -> Position | None:
         """Where the retained message of a topic stands; None if there is none."""

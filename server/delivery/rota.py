@@ -108,7 +108,7 @@ class Rota:
             # Among equals the one that waited longest is next.
             self._ready.move_to_end(best)
         elif unable and message is not None and not self._is_another_s(message, attempt):
-            topic = message.record.topic
+            topic = message.topic
             best = next((member for member in unable if member.may_receive(topic)), unable[0])
         for member in unable:
             self._ready.move_to_end(member)
@@ -117,8 +117,8 @@ class Rota:
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
         """Whether a member's client may have a message, and takes one of this size."""
         own = self._members[member]
-        link, qos = member.link, min(message.record.qos, own.qos)
-        if link is None or not member.may_receive(message.record.topic):
+        link, qos = member.link, min(message.qos, own.qos)
+        if link is None or not member.may_receive(message.topic):
             return False
         return not link.is_limited or link.takes(message, qos, (own,), attempt)
 

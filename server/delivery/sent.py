@@ -40,7 +40,7 @@ class Sent:
                 return self._retained.find(flight.position)
             if is_stub(value):
                 return None
-            return Message(flight.position, flight.shard, decode(value), self._clock.wall_ms())
+            return Message(flight.position, flight.shard, None, self._clock.wall_ms(), value)
         except Corrupt as error:
             log.error("what was in flight is not sent again: %s", error)
             self.lost += 1

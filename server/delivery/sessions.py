@@ -29,7 +29,8 @@ from .quota import Quota
 from .router import Router
 from .session_rows import resume, subscription_of
 from .shared import Group
-from .subscriber import Rights, Subscriber, Will
+from .subscriber import Rights, Subscriber
+from .wish import Will
 
 log = logging.getLogger(__name__)
 

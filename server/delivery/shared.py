@@ -216,7 +216,7 @@ class Group(Subscriber):
         member = self.rota.next(message)
         if member is None or not session.has_room:
             return False
-        if not member.may_receive(message.record.topic):
+        if not member.may_receive(message.topic):
             return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = _qos(message, member, own)
@@ -235,7 +235,7 @@ class Group(Subscriber):
         member = self.rota.next(message, flight.attempts + 1)
         if member is None:
             return False
-        if not member.may_receive(message.record.topic):
+        if not member.may_receive(message.topic):
             self.session.ack(flight.packet_id)
             return True
         flight.attempts += 1
@@ -359,5 +359,5 @@ class Group(Subscriber):
 
 def _qos(message: Message, member: Subscriber, own: Subscription) -> int:
     """At which a member is sent a message."""
-    qos = min(message.record.qos, own.qos)
+    qos = min(message.qos, own.qos)
     return 1 if member.is_inside and not qos and message.is_stored else qos

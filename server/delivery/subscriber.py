@@ -11,23 +11,14 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Protocol
 
-import msgspec
-
-from shards.record import Record
 from timeline.asked import Asked
 from timeline.position import Position, at_of, seq_of
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message, publisher_of
+from .wish import Will
 
 log = logging.getLogger(__name__)
-
-
-class Will(msgspec.Struct, frozen=True):
-    """A record to publish, and how many seconds after the connection has ended."""
-
-    record: Record
-    delay_s: int
 
 
 class Rights(Protocol):
@@ -271,7 +262,7 @@ class Subscriber:
         if link is None or not link.has_room:
             return False
         first = subscriptions[0]
-        qos = message.record.qos
+        qos = message.qos
         if first.qos < qos:
             qos = first.qos
         if qos == 2 or self.gate or first.no_local or len(subscriptions) > 1 or self.doubt:
@@ -284,7 +275,7 @@ class Subscriber:
             if not session.max_bytes:
                 packet_id = session.take(message.position, message.shard, 1)
             elif session.flight_bytes < session.max_bytes:
-                packet_id = session.take(message.position, message.shard, 1, message.record.size)
+                packet_id = session.take(message.position, message.shard, 1, message.body_bytes)
             else:
                 return False
         self.delivered += 1
@@ -337,7 +328,7 @@ class Subscriber:
 
     def _send(self, message: Message, subscriptions: tuple[Subscription, ...], *, is_retained: bool) -> bool:
         session = self.session
-        qos = message.record.qos
+        qos = message.qos
         best = max(s.qos for s in subscriptions) if len(subscriptions) > 1 else subscriptions[0].qos
         qos = min(qos, best)
         packet_id = 0
@@ -390,7 +381,7 @@ class Subscriber:
 
     def _weight(self, message: Message) -> int:
         """What a message counts for in flight; 0 where bytes are not bounded."""
-        return message.record.size if self.session.max_bytes else 0
+        return message.body_bytes if self.session.max_bytes else 0
 
     def _attempt(self, message: Message, qos: int) -> int:
         """Of something that is not known to have been sent before: 1 or PERHAPS."""
@@ -425,7 +416,7 @@ class Subscriber:
     ) -> None:
         """Put a delivery at the gate."""
         self.gate.append((message, qos, packet_id, subscriptions, is_retained))
-        self.gate_bytes += message.record.size
+        self.gate_bytes += message.body_bytes
         self._plan_gate()
 
     def shut_gate(self) -> None:
@@ -451,7 +442,7 @@ class Subscriber:
                 return
             for _ in range(min(waiting, len(self.gate))):
                 message, qos, packet_id, subscriptions, is_retained = self.gate.popleft()
-                self.gate_bytes -= message.record.size
+                self.gate_bytes -= message.body_bytes
                 attempt = 1 if is_retained else self._attempt(message, qos)
                 link.send(message, qos, packet_id, subscriptions, attempt, is_retained)
             if self.gate:

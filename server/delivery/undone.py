@@ -32,8 +32,9 @@ import msgspec
 from shards.commit import Commit, Refused
 from shards.errors import StoreFailed
 from shards.fate import is_over
+from shards.fields import Record, Retry
 from shards.properties import user_property
-from shards.record import ADDRESSEE_BYTES_MAX, REASON_BYTES_MAX, Record, Retry
+from shards.record import ADDRESSEE_BYTES_MAX, REASON_BYTES_MAX
 from shards.retries import put_retry, retry_of
 from timeline.filters import TOPIC_BYTES_MAX
 from timeline.session import FAILED, SETTLED, USUAL, Flight
@@ -48,12 +49,13 @@ from .letters import Letters
 from .membership import Membership
 from .message import Message
 from .owners import Owners
-from .publishing import Publishing, Wish
+from .publishing import Publishing
 from .router import Router
 from .sent import Sent
 from .shared import Group
 from .subscriber import Inside, Subscriber
 from .terms import InForce, in_force
+from .wish import Wish
 
 log = logging.getLogger(__name__)
 

@@ -32,11 +32,13 @@ from timeline.position import MessageId
 from ..clock import Clock
 from ..config import Limits
 from ..logs import by, shown
-from ..writer import Busy, Decide, Done, Writer
+from ..rider import Done
+from ..writer import Busy, Decide, Writer
 from .cursors import Cursors
-from .publishing import Publishing, Wish
+from .publishing import Publishing
 from .sessions import Sessions
-from .subscriber import Subscriber, Will
+from .subscriber import Subscriber
+from .wish import Will, Wish
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ What calls share
     turns.py       long calls take turns, step by step
     bulk.py        changes of many in one go of the writer
     posting.py     drafts placed in the writer, and the answer to a single one
+    batching.py    what a batch is answered with
 
 The calls
     routes/        one resource a file
@@ -33,7 +34,7 @@ Connections
     heads.py        the head of a request, read strictly
     framing.py      where the body of a request ends
     protocol.py     what aiohttp has of a connection: one request after the other
-    front.py        a connection; `POST /v1/messages` is answered here, the rest handed on
+    front.py        a connection; `POST /v1/messages` and small batches are answered here, the rest handed on
 
 Each imports only what stands above it. A call knows the parts that it uses and never the app: server/site.py,
 on the ground floor, hands them out.

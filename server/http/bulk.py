@@ -30,8 +30,8 @@ def change_each(items: Iterable[Item], change: Callable[[Item], bool], name: Cal
             changed += change(item)
         except Corrupt as error:
             log.error("%s is not changed: %s", name(item), error)
-        except Refused as error:
-            if error.why != "unreadable":
-                return Acted(changed, error)
-            log.error("%s is not changed: %s", name(item), error)
+        except Refused as refused:
+            if refused.why != "unreadable":
+                return Acted(changed, refused)
+            log.error("%s is not changed: %s", name(item), refused)
     return Acted(changed)

@@ -33,6 +33,9 @@ ONCE = frozenset(
 )
 """Headers that decide how a request is read, or by whom it is."""
 
+CODINGS = frozenset((b"identity", *ENCODINGS))
+"""What a body may come in."""
+
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
@@ -75,7 +78,7 @@ def read_head(head: bytes) -> Head:
         raise Problem("not-readable", "Host is another one than that of the URL")
     length = _length_of(headers, version)
     encoding = headers.get(b"content-encoding", b"identity").lower()
-    if length != 0 and encoding not in (b"identity", *ENCODINGS):
+    if length != 0 and encoding not in CODINGS:
         accepted = {"Accept-Encoding": b", ".join(ENCODINGS).decode()}
         text = "a body may come as it is, or in gzip or deflate"
         raise Problem("unsupported-media-type", text, headers=accepted)

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from shards.adopt import adopt
 from shards.commit import Commit
-from shards.dedupe import AS_EVER, Draft, Known, Refused, Terms
+from shards.dedupe import Refused
+from shards.draft import AS_EVER, Draft, Known, Terms
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING, State
@@ -91,8 +92,8 @@ def place_each(
             answers += place(commit, [draft], is_late, names[index : index + 1], terms, why)
         except Refused as error:
             answers.append(error)
-        except Corrupt as error:  # before anything of it was written
-            answers.append(Refused("unreadable", str(error)))
+        except Corrupt as fault:  # before anything of it was written
+            answers.append(Refused("unreadable", str(fault)))
     return answers
 
 

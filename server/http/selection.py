@@ -26,8 +26,9 @@ from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
 
+from shards.fields import Record
 from shards.read import Found, Row
-from shards.record import MOVED, Record, decode, is_message, is_retry, is_stub, topic_of
+from shards.record import MOVED, decode, is_message, is_retry, is_stub, topic_of
 from shards.state import CANCELLED, PENDING, State, state_of
 from timeline.filters import TopicError, check_filter, matches
 from timeline.position import END, HELD_SHARD, START, MessageId, Position, before

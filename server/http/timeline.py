@@ -6,8 +6,9 @@ commit that it gets there; nothing here changes anything, and the store itself i
 
 from collections.abc import Callable, Iterable
 
+from shards.fields import Record
 from shards.read import Found
-from shards.record import Record, id_at
+from shards.record import id_at
 from shards.recover import Opened
 from shards.state import Journal, State, state_of
 from shards.store import Table

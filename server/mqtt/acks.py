@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..codec import wire
+from ..codec.fields import Properties
 from ..codec.packets import Ack, Packet
-from ..codec.properties import Properties
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker, Receipt
 from ..delivery.subscriber import Closing, Subscriber

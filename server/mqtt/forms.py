@@ -6,14 +6,17 @@ second delivery on. A plain publish goes out as it came in. Where a group waits 
 longer, its deliveries say how long: `fasti-ack-timeout`.
 """
 
+from binascii import hexlify
 from functools import lru_cache
 
 from shards.fate import AT_ONCE_MS
 from shards.properties import user_property
+from timeline.position import SEQ_MAX
 from timeline.session import Subscription
 
 from ..codec.properties import message_expiry, subscription_id, topic_alias
-from ..codec.publish import publish_parts, with_dup
+from ..codec.publish import joined, publish_parts, with_dup
+from ..codec.wire import varint
 from ..delivery.message import Message
 from ..times import format_ms
 
@@ -111,22 +114,58 @@ class Shape:
 
 _ID = b"\x26\x00\x08fasti-id\x00\x20"
 """User property `fasti-id`, up to its value of 32 digits."""
+_ID_BYTES = len(_ID) + 32
+_SEQ_BYTES = 6
 
 
 def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
     """(head, tail) for a first delivery without subscription identifiers; kept in `message.wire`."""
     form = lease_ms << 8 | level << 3 | qos << 1 | retain
-    found = message.wire.get(form)
+    wire = message.wire
+    if wire is None:
+        wire = message.wire = {}
+    found = wire.get(form)
     if found is None:
-        record = message.record
-        properties = common_properties(message, node) if level == 5 else b""
-        if record.retry is not None and level == 5:
-            properties += user_property("fasti-attempt", str(message.attempts_before + 1))
-        if lease_ms and qos == 1 and level == 5:
-            properties += _lease_property(lease_ms)
-        found = publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
-        message.wire[form] = found
+        if message.is_usual and not lease_ms:
+            tail = message.payload
+            if level == 5:
+                tail = _told(message, node, tail) if message.asked_ms else b"\0" + tail
+            found = joined(message.topic, tail, qos, retain)
+        else:
+            found = _unusual_parts(message, level, qos, retain, node, lease_ms)
+        wire[form] = found
     return found
+
+
+def _unusual_parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int) -> Parts:
+    record = message.record
+    properties = common_properties(message, node) if level == 5 else b""
+    if record.retry is not None and level == 5:
+        properties += user_property("fasti-attempt", str(message.attempts_before + 1))
+    if lease_ms and qos == 1 and level == 5:
+        properties += _lease_property(lease_ms)
+    return publish_parts(level, record.topic, record.payload, qos, retain, False, properties)
+
+
+def _told(message: Message, node: int, payload: bytes) -> bytes:
+    """The properties of a message that is usual and has a due, with their length, and the payload.
+
+    What `common_properties` gives, in one go, which takes half as long. But for the seq the messages of one
+    millisecond have the same.
+    """
+    place = message.position
+    opening, closing = _of_millisecond(
+        place >> 48, max(0, message.shard), node, message.asked_ms, message.late_ms
+    )
+    return opening + hexlify((place & SEQ_MAX).to_bytes(_SEQ_BYTES, "big")) + closing + payload
+
+
+@lru_cache(1024)
+def _of_millisecond(at_ms: int, shard: int, node: int, due_ms: int, late_ms: int) -> tuple[bytes, bytes]:
+    """What stands before the seq, and behind it."""
+    closing = _due_property(due_ms) + _late_property(late_ms)
+    opening = varint(_ID_BYTES + len(closing)) + _ID + b"%012x%04x%04x" % (at_ms, shard, node)
+    return opening, closing
 
 
 def common_properties(message: Message, node: int) -> bytes:

@@ -8,10 +8,12 @@ complete is sent from the front.
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from shards import keys
+from shards.fields import Record
 from timeline.position import id_text
 from timeline.session import PACKET_ID_MAX, Session
 
@@ -21,9 +23,11 @@ from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.message import publisher_of
 from ..delivery.owners import owner_of
-from ..delivery.publishing import Answer, Verdict, Wish
 from ..delivery.subscriber import Subscriber
+from ..delivery.verdict import Answer, Verdict
+from ..delivery.wish import Wish
 from .peer import Peer
+from .pending_ack import PendingAck
 from .wishes import (
     DONE,
     EXTEND,
@@ -53,21 +57,6 @@ RECEIVED_FACTOR = 4
 """Times `mqtt.receive_maximum` that a session may hold packet ids of QoS 2 that are not released."""
 
 
-class PendingAck(msgspec.Struct, gc=False):
-    """A publish that has not been answered yet: by PUBACK at QoS 1, by PUBREC at QoS 2."""
-
-    packet_id: int
-    qos: int
-    is_ready: bool = False
-    reason: int = 0
-    detail: str = ""
-    """Why it was refused."""
-    message: int = 0
-    """The id that the answer tells, of what was delayed or has a key; any other answer is bare."""
-    is_cancelled: bool = False
-    """The answer says so too: it was there under its key, and nobody gets it."""
-
-
 class Inbound:
     """Publishes in, answers out through `acknowledge`, in order."""
 
@@ -78,6 +67,8 @@ class Inbound:
         self._mqtt = broker.config.mqtt
         self._limits = broker.config.limits
         self._level = 0
+        self._is_usual = False
+        """Nothing but the time and the properties of a publish decides what is made of it."""
         self._publisher = self._owner = b""
         self._rights: Rights | None = None
         self._unanswered: deque[PendingAck] = deque()
@@ -102,6 +93,8 @@ class Inbound:
         self._rights = rights
         self._publisher = publisher_of(client_id)
         self._owner = owner_of(rights)
+        mqtt = self._mqtt
+        self._is_usual = rights is None and not mqtt.qos_floor and mqtt.maximum_qos > 0
 
     def begin_turn(self) -> None:
         """What is handed over from now on counts as published in this turn."""
@@ -170,6 +163,12 @@ class Inbound:
 
         Raises PublishRefused for what ends the connection.
         """
+        if not (
+            self._is_usual and packet.properties is None and self._take_usual(packet, subscriber.session)
+        ):
+            self._take_any(packet, subscriber)
+
+    def _take_any(self, packet: Publish, subscriber: Subscriber) -> None:
         session, properties = subscriber.session, packet.properties
         if properties is not None and properties.topic_alias is not None:
             packet = self._resolved(packet, properties.topic_alias)
@@ -211,6 +210,52 @@ class Inbound:
                     self._answer(pending, _REASONS[verdict], 0, session)
 
         self._wishes.append((wish, answer))
+
+    def _take_usual(self, packet: Publish, session: Session) -> bool:
+        """`take` of a publish without properties that nothing is wrong with; False, and nothing done, of
+        another.
+
+        It is what runs for most messages that come: with what answers them a tenth of a publish at QoS 1.
+        """
+        topic, payload, qos, packet_id = packet.topic, packet.payload, packet.qos, packet.packet_id
+        limits, unanswered = self._limits, self._unanswered
+        if (
+            qos == 2
+            or packet.retain
+            or topic.startswith(b"$")
+            or topic.count(b"/") >= limits.topic_levels
+            or len(payload) > limits.max_payload
+        ):
+            return False
+        answer = None
+        if qos:
+            waiting = self._waiting
+            if (
+                packet_id in waiting
+                or packet_id in self._unreleased
+                or packet_id in self._asked
+                or len(unanswered) + len(self._unreleased) >= self._mqtt.receive_maximum
+            ):
+                return False
+            pending = PendingAck(packet_id, 1)
+            unanswered.append(pending)
+            waiting[packet_id] = pending
+            answer = partial(self._answer_usual, pending, session)
+        record = Record(topic, payload, 0, qos, publisher=self._publisher)
+        self._wishes.append((Wish(record, is_plain=True), answer))
+        return True
+
+    def _answer_usual(
+        self,
+        pending: PendingAck,
+        session: Session,
+        verdict: Verdict,
+        message: int,  # noqa: ARG002 - a plain publish has no name
+    ) -> None:
+        """`_answer` of a plain publish at QoS 1, which has no name."""
+        if not pending.is_ready:
+            pending.is_ready, pending.reason = True, _REASONS[verdict]
+            self._send_ready(session)
 
     def flush(self) -> None:
         """Hand what has been gathered to the broker, as one request."""
@@ -314,13 +359,18 @@ class Inbound:
             elif pending.packet_id in session.received:
                 session.received[pending.packet_id] = True
         pending.is_ready, pending.reason, pending.message = True, reason, message
+        self._send_ready(session)
+
+    def _send_ready(self, session: Session) -> None:
+        """Acknowledge from the front what has its answer."""
         unanswered, waiting = self._unanswered, self._waiting
         while unanswered and unanswered[0].is_ready:
             ready = unanswered.popleft()
-            if waiting.get(ready.packet_id) is ready:
-                del waiting[ready.packet_id]
-            if ready.qos == 2 and session.received.get(ready.packet_id):
-                self._unreleased.add(ready.packet_id)
+            packet_id = ready.packet_id
+            if waiting.get(packet_id) is ready:
+                del waiting[packet_id]
+            if ready.qos == 2 and session.received.get(packet_id):
+                self._unreleased.add(packet_id)
             self._acknowledge(ready)
 
 

@@ -1,15 +1,16 @@
 """CONNECT: what is refused, and what CONNACK grants."""
 
-from shards.record import Record
+from shards.fields import Record
 from timeline.filters import levels_of
 
+from ..codec.fields import Properties
 from ..codec.packets import Connect
-from ..codec.properties import Properties, forwarded
+from ..codec.properties import forwarded
 from ..codec.reasons import Reason
 from ..config import Config
 from ..delivery.message import publisher_of
 from ..delivery.shared import TEXT_PREFIXES
-from ..delivery.subscriber import Will
+from ..delivery.wish import Will
 from .wishes import expires_ms, is_payload_as_said, may_publish
 
 

@@ -7,6 +7,7 @@ that only explain are left out.
 
 import logging
 from collections.abc import Callable
+from struct import Struct
 
 import msgspec
 
@@ -14,8 +15,8 @@ from timeline.session import Subscription
 
 from ..codec import wire
 from ..codec.encode import encode
+from ..codec.fields import Properties
 from ..codec.packets import Ack, Connack, Disconnect, Packet, Suback
-from ..codec.properties import Properties
 from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
@@ -26,6 +27,7 @@ from .peer import Peer
 
 log = logging.getLogger(__name__)
 
+_PUBACK = Struct(">BBH").pack
 _REASONS = {
     Closing.TAKEN_OVER: Reason.SESSION_TAKEN_OVER,
     Closing.DROPPED: Reason.ADMINISTRATIVE_ACTION,
@@ -63,15 +65,19 @@ class Outbox:
         self._tells_more = True
         """Reason strings and user properties may go with acks."""
         self.level = 0
+        self._form = 0
+        """Of the deliveries of most messages, as `forms.parts` has it, but for QoS and retain."""
         self.is_open = False
         """The session is there and the end has not come: CONNACK first, then whatever there is."""
         self.is_closed = False
-        self.is_blocked = False
-        """The socket takes no more data; set by the link."""
+        self._is_blocked = False
+        self.has_room = False
+        """Kept up to date, as it is looked at before each delivery."""
 
     def speak(self, level: int) -> None:
         """CONNECT has come, in this level of the protocol."""
         self.level = level
+        self._form = level << 3
 
     def learn(self, asked: Properties) -> None:
         """What CONNECT says of what the client takes."""
@@ -84,18 +90,29 @@ class Outbox:
     def open(self) -> None:
         """The session is durable: CONNACK may leave, and deliveries behind it."""
         self.is_open = True
+        self._look()
+
+    @property
+    def is_blocked(self) -> bool:
+        """The socket takes no more data; set by the link."""
+        return self._is_blocked
+
+    @is_blocked.setter
+    def is_blocked(self, is_blocked: bool) -> None:
+        self._is_blocked = is_blocked
+        self._look()
+
+    def _look(self) -> None:
+        self.has_room = self._out_bytes < self._out_max and self.is_open and not self._is_blocked
 
     def take_output(self) -> list[bytes]:
         """What is to be sent now, in order."""
         out, self._out = self._out, []
         self._out_bytes = 0
+        self._look()
         return out
 
     # -- Link
-
-    @property
-    def has_room(self) -> bool:
-        return self._out_bytes < self._out_max and self.is_open and not self.is_blocked
 
     @property
     def is_limited(self) -> bool:
@@ -104,7 +121,7 @@ class Outbox:
     def takes(
         self, message: Message, qos: int, subscriptions: tuple[Subscription, ...], attempt: int
     ) -> bool:
-        retain = message.record.retain and any(s.retain_as_published for s in subscriptions)
+        retain = message.retain and any(s.retain_as_published for s in subscriptions)
         return self._shape.fitting(message, qos, retain, subscriptions, attempt, attempt > 1) is not None
 
     def send(
@@ -120,10 +137,15 @@ class Outbox:
         """Queue a delivery. One that is larger than the client takes is dropped and counted."""
         if self.is_closed:
             return
-        retain = is_retained or (message.record.retain and any(s.retain_as_published for s in subscriptions))
         if attempt == 1 and self._is_plain and len(subscriptions) == 1 and subscriptions[0].is_plain:
-            head, tail = parts(message, self.level, qos, retain, self._node)
+            retain = is_retained
+            if not message.is_usual and not retain:
+                retain = message.retain and subscriptions[0].retain_as_published
+            wire = message.wire
+            known = None if wire is None else wire.get(self._form | qos << 1 | retain)
+            head, tail = known or parts(message, self.level, qos, retain, self._node)
         else:
+            retain = is_retained or (message.retain and any(s.retain_as_published for s in subscriptions))
             is_dup = attempt != 1 and not is_first
             found = self._shape.parts(message, qos, retain, subscriptions, attempt, is_dup)
             if found is None:
@@ -138,7 +160,9 @@ class Outbox:
         if qos:
             out.append(packet_id.to_bytes(2, "big"))
         out.append(tail)
-        self._out_bytes += len(head) + len(tail)
+        size = self._out_bytes = self._out_bytes + len(head) + len(tail)
+        if size >= self._out_max:
+            self.has_room = False
         self._traffic.sent += 1
 
     def release(self, packet_id: int) -> None:
@@ -181,6 +205,16 @@ class Outbox:
             data = ack(self.level, kind, packet_id, reason)
         self.write(data)
 
+    def put_puback(self, packet_id: int) -> None:
+        """`put_ack` of a QoS 1 publish of which there is nothing to say, the usual one."""
+        if not self.is_closed:
+            if not self._out:
+                self._wake()
+            self._out.append(_PUBACK(0x40, 2, packet_id))
+            self._out_bytes += 4
+            if self._out_bytes >= self._out_max:
+                self.has_room = False
+
     def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""
         if self.level == 5 and self.is_open:
@@ -195,6 +229,8 @@ class Outbox:
             self._wake()
         self._out.append(data)
         self._out_bytes += len(data)
+        if self._out_bytes >= self._out_max:
+            self.has_room = False
 
     def end(self) -> None:
         """Close when what has been put has been sent."""
@@ -204,4 +240,4 @@ class Outbox:
     def shut(self) -> None:
         """The connection is gone: nobody reads what is sent from now on."""
         self.is_closed = True
-        self.is_open = False
+        self.is_open = self.has_room = False

@@ -26,6 +26,7 @@ from ..auth.rights import Rights
 from ..codec import wire
 from ..codec.encode import encode
 from ..codec.errors import MqttError, UnsupportedLevel
+from ..codec.fields import Properties
 from ..codec.packets import (
     Ack,
     Auth,
@@ -39,7 +40,7 @@ from ..codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from ..codec.properties import Properties, reason_string
+from ..codec.properties import reason_string
 from ..codec.publish import Decoder
 from ..codec.reasons import CONNACK_REASONS, Reason
 from ..delivery.broker import Broker
@@ -49,7 +50,7 @@ from .acks import Acks
 from .backlog import Backlog
 from .door import Door
 from .forms import CANCELLED, fasti_id
-from .inbound import Inbound, PendingAck
+from .inbound import Inbound
 from .opening import (
     connack_properties,
     connect_fault,
@@ -60,6 +61,7 @@ from .opening import (
 )
 from .outbox import Outbox
 from .peer import Peer
+from .pending_ack import PendingAck
 from .subscribing import Subscribing, bridged
 from .wishes import PublishRefused
 
@@ -228,7 +230,9 @@ class Connection:
         held = backlog.packets
         stops = outbox.level < 5 and self._broker.is_congested
         if held or stops:
-            held.extend(packet for packet in packets if not self._goes_ahead(packet))
+            for packet in packets:
+                if not self._goes_ahead(packet):
+                    held.append(packet)
         else:
             for packet in packets:
                 if outbox.is_closed:
@@ -409,6 +413,9 @@ class Connection:
     def _acknowledge(self, pending: PendingAck) -> None:
         """Answer a publish; below level 5 a refusal can only be said by closing."""
         outbox = self._outbox
+        if pending.qos == 1 and not (pending.reason or pending.message or pending.detail):
+            outbox.put_puback(pending.packet_id)
+            return
         if outbox.is_closed:
             return
         more = b""

@@ -17,16 +17,18 @@ from typing import Annotated
 
 import msgspec
 
-from shards.dedupe import AS_EVER, Terms, key_of
+from shards.dedupe import key_of
+from shards.draft import AS_EVER, Terms
 from shards.fate import AT_ONCE_MS
-from shards.record import Record
+from shards.fields import Record
 from timeline.filters import TopicError, check_topic, is_reserved, levels_of, matches
 from timeline.position import BadId, MessageId, parse_id
 
+from ..codec.fields import Properties
 from ..codec.packets import Publish
-from ..codec.properties import Properties, forwarded
+from ..codec.properties import forwarded
 from ..codec.reasons import Reason
-from ..delivery.publishing import Wish
+from ..delivery.wish import Wish
 from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 
 DELAYED = b"$delayed/"
@@ -58,7 +60,8 @@ def read_plain(packet: Publish, publisher: bytes, levels_max: int = LEVELS_MAX, 
     topic = packet.topic
     if levels_of(topic) > levels_max:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, _too_deep(topic, levels_max))
-    return Wish(Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher, owner=owner))
+    record = Record(topic, packet.payload, 0, packet.qos, packet.retain, publisher=publisher, owner=owner)
+    return Wish(record, is_plain=not (packet.retain or owner))
 
 
 def read_publish(

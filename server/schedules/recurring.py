@@ -54,7 +54,8 @@ from timeline.position import MessageId, Position, at_of, before
 from timeline.recurrence import Rule, parse_rule
 
 from ..clock import Clock
-from ..writer import Busy, Rider, Writer
+from ..rider import Rider
+from ..writer import Busy, Writer
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from zoneinfo import TZPATH
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.errors import Corrupt
-from shards.group_commit import Outcome
+from shards.outcome import Outcome
 from shards.read import Row
 from shards.record import decode, has_zone, id_at, is_stub
 from shards.recover import Opened

@@ -32,7 +32,8 @@ from ..delivery.router import URLS
 from ..delivery.shared import Group, endpoint_text
 from ..delivery.terms import Keeping
 from ..logs import by
-from ..writer import Ask, Busy, Rider, Writer
+from ..rider import Rider
+from ..writer import Ask, Busy, Writer
 from .door import EndpointDoor, Posts, Seat, UrlDoor
 from .parcel import Parcel, headers_for
 from .registry import Endpoint, Registry, rotated

@@ -1,24 +1,30 @@
 """`python -m tests.bench [name ...] [--quick]`: measure, one JSON line a result, a table at the end.
 
-Without names everything, which takes a quarter of an hour or so, or with `--quick`, which is for trying, all
-but `ram`. The clients run here; each server is a process of its own.
+Without names everything, which takes half an hour or so; with `--quick` what has a peer, in smaller sizes, in
+under three minutes. Ratios are compared with the recorded ones of the same form and build (recorded.json); a
+benchmark of which one has fallen is measured once more, and what has fallen both times makes the exit code 1.
+The clients run here; each server is a process of its own.
 """
 
 import argparse
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import uvloop
 
+from . import recorded
+from .budget import budget
 from .catching_up import replay, structures
 from .due import drain, lateness
+from .growth import growth, plot
 from .idle import idle
 from .plain import plain
 from .pulling import pulling
 from .ram import ram
-from .results import FULL, QUICK, Env, Result, Sizes, table
+from .results import FULL, QUICK, Env, Result, Seen, Sizes, table
 from .scheduling import batch, single
 from .spark import spark
 from .splitting import splitting
@@ -39,16 +45,51 @@ BENCHMARKS: dict[str, Benchmark] = {
     "structures": structures,
     "spark": spark,
     "splitting": splitting,
+    "budget": budget,
+    "growth": growth,
 }
-LONG = {"ram"}
+ROWS = ("batch", "single", "lateness", "drain", "plain", "replay", "ram", "pull", "webhook")
+"""What `--quick` measures: what is recorded, and has a peer or a floor."""
+
+
+ALONE = {"budget", "growth"}
+"""What is measured only if it is asked for."""
 
 
 def main(arguments: list[str]) -> int:
+    wanted = _read(arguments)
+    sizes = QUICK if wanted.quick else FULL
+    names = wanted.names or (ROWS if wanted.quick else [name for name in BENCHMARKS if name not in ALONE])
+    seen = Seen()
+    measure = partial(_told, sizes=sizes, parent=wanted.dir, before=wanted.before, seen=seen)
+    results = {name: measure(name) for name in names}
+    form = recorded.form(wanted.quick, seen.build)
+    falls = []
+    for name, found in results.items():
+        if not wanted.record and recorded.fallen(found, form):
+            print(f"{name} has fallen: once more", flush=True)
+            falls += recorded.fallen(measure(name), form)
+    every = [result for found in results.values() for result in found]
+    print(f"\n{table(every)}\nbuild: {seen.build}")
+    if seen.missing:
+        print(f"not installed, so no ratio: {', '.join(sorted(seen.missing))}")
+    if wanted.record:
+        recorded.record([one for name in names if name not in ALONE for one in results[name]], form)
+    if wanted.record and "growth" in results:
+        plot(results["growth"], sizes.pending)
+    for fall in falls:
+        print(f"FELL by more than {recorded.FALL:.0%}, twice: {fall}")
+    return 1 if falls else 0
+
+
+def _read(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.bench", description="benchmarks of the fasti server"
+        prog="python -m tests.bench", description="benchmarks of the fasti server beside its peers"
     )
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
-    parser.add_argument("--quick", action="store_true", help="small: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="under three minutes; figures of recorded rows")
+    parser.add_argument("--record", action="store_true", help="keep the ratios as those to compare with")
+    parser.add_argument("--before", type=Path, help="another checkout, measured beside this one")
     parser.add_argument(
         "--dir", type=Path, help="where to put the data (a directory below the system's for files in passing)"
     )
@@ -56,21 +97,27 @@ def main(arguments: list[str]) -> int:
     unknown = set(wanted.names) - BENCHMARKS.keys()
     if unknown:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
-    names = wanted.names or [name for name in BENCHMARKS if not (wanted.quick and name in LONG)]
-    results: list[Result] = []
-    for name in names:
-        found = run(name, QUICK if wanted.quick else FULL, wanted.dir)
-        for result in found:
-            print(result.line(), flush=True)
-        results += found
-    print(f"\n{table(results)}")
-    return 0
+    return wanted
 
 
-def run(name: str, sizes: Sizes, parent: Path | None = None) -> list[Result]:
+def _told(name: str, *, sizes: Sizes, parent: Path | None, before: Path | None, seen: Seen) -> list[Result]:
+    found = run(name, sizes, parent, before, seen)
+    for result in found:
+        print(result.line(), flush=True)
+    return found
+
+
+def run(
+    name: str,
+    sizes: Sizes,
+    parent: Path | None = None,
+    before: Path | None = None,
+    seen: Seen | None = None,
+) -> list[Result]:
     """One benchmark in a directory of its own, which is removed."""
     with tempfile.TemporaryDirectory(prefix="fasti-bench-", dir=parent) as folder:
-        return uvloop.run(_measured(BENCHMARKS[name], Env(Path(folder), sizes)))
+        env = Env(Path(folder), sizes, before, seen or Seen())
+        return uvloop.run(_measured(BENCHMARKS[name], env))
 
 
 async def _measured(benchmark: Benchmark, env: Env) -> list[Result]:

@@ -8,11 +8,17 @@ structures   a filter that matches every tenth message of a slice, from the stor
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 
 from .due import bare_sender
 from .http import send_all
 from .mqtt import Publisher, connect
-from .process import Address, Server, brokering, peering, serving
+from .peers import mosquitto
+from .process import Address, Process, Server, peering, serving
+from .race import Entry, Sample, peer, race
 from .results import Env, Result
 from .workload import batches, item, payload
 
@@ -21,32 +27,69 @@ PAYLOAD = 200
 EXPIRY_S = 3_600
 KINDS = 10
 NEVER = 1_000_000_000
+MIB = 1 << 20
+SYNCED = "on disk, fsynced"
+TARGET = "below mosquitto, +10 MiB"
 
 
 async def replay(env: Env) -> list[Result]:
+    """Each round has servers of its own, so that what their memory grows by is that of one round."""
     count = env.sizes.replay
-    seconds, bare, cpus = [], [], []
-    with serving(env.folder / "data") as server:
-        items = [item(f"bench/away/{n % 100}", payload(PAYLOAD)) for n in range(count)]
-        requests = batches(items)
-        for run in range(env.sizes.runs):
-            await _leave(server.mqtt, f"away-{run}")
-            await send_all(server.http, requests, IN_FLIGHT)
-            await asyncio.sleep(0.3)
-            cpu = server.cpu_s()
-            seconds.append(await _return(server.mqtt, f"away-{run}", count))
-            cpus.append(server.cpu_s() - cpu)
-    with brokering(env.folder) as broker:
-        for run in range(env.sizes.runs if broker else 0):
+    requests = batches([item(f"bench/away/{n % 100}", payload(PAYLOAD)) for n in range(count)])
+    entries = [_ours(env, "fasti", requests, count, ())]
+    if env.before is not None:
+        entries.append(_ours(env, "before", requests, count, (env.before,)))
+    with ExitStack() as stack:
+        if peer(env, stack, "mosquitto", mosquitto.mosquitto) is not None:
+            entries.append(_broker(env, count))
+            return await race(env, "replay", "s", entries, target=TARGET, less=True, also=[("rss", "MiB")])
+        entries.append(_bare(stack.enter_context(peering(env.folder, "blast", str(count))), count))
+        return await race(env, "replay", "s", entries, target=TARGET, less=True)
+
+
+def _ours(env: Env, name: str, requests: Sequence[bytes], count: int, roots: tuple[Path, ...]) -> Entry:
+    async def round_(run: int) -> Sample:
+        with serving(env.folder / f"{name}-{run}", *roots) as server:
+            if not roots:
+                env.seen.build = server.build()
+            fill = partial(send_all, server.http, requests, IN_FLIGHT)
+            return await _away(server, server.mqtt, fill, count)
+
+    return Entry(name, round_, SYNCED)
+
+
+def _broker(env: Env, count: int) -> Entry:
+    async def round_(_: int) -> Sample:
+        with mosquitto.mosquitto(env.folder) as broker:
             assert broker is not None
-            bare.append(await _broker_replay(broker[1], f"away-{run}", count))
-    baseline = "mosquitto"
-    if not bare:
-        baseline = "bare sender"
-        with peering(env.folder, "blast", str(count)) as peer:
-            bare = [await bare_sender(peer, count, 1) for _ in range(env.sizes.runs)]
-    more = {"msg_s": count / sorted(seconds)[len(seconds) // 2], "cpu_us": min(cpus) / count * 1e6}
-    return [Result("replay", "s", seconds, baseline, bare, "< 1.5 at 100 k", more)]
+            return await _away(*broker, partial(_queue, broker.at, count), count)
+
+    return Entry("mosquitto", round_, mosquitto.ACK)
+
+
+async def _away(process: Process, at: Address, fill: Callable[[], Awaitable[object]], count: int) -> Sample:
+    """`rss`: by how much resident memory has grown at most, MiB; `rss_back`: from when all waited."""
+    await _leave(at, "away")
+    empty = process.rss_bytes()
+    process.forget_peak()
+    await fill()
+    await asyncio.sleep(0.3)
+    cpu, full = process.cpu_s(), process.rss_bytes()
+    seconds = await _return(at, "away", count)
+    more = {
+        "cpu_us": (process.cpu_s() - cpu) / count * 1e6,
+        "msg_s": count / seconds,
+        "rss": (process.peak_bytes() - empty) / MIB,
+        "rss_back": (process.rss_bytes() - full) / MIB,
+    }
+    return Sample(seconds, more)
+
+
+def _bare(at: Address, count: int) -> Entry:
+    async def round_(_: int) -> Sample:
+        return Sample(await bare_sender(at, count, 1))
+
+    return Entry("bare sender", round_, is_floor=True)
 
 
 async def _leave(at: Address, client_id: str) -> None:
@@ -58,26 +101,22 @@ async def _leave(at: Address, client_id: str) -> None:
 
 
 async def _return(at: Address, client_id: str, count: int) -> float:
-    """Seconds from CONNACK to the last missed message. The session is ended."""
+    """Seconds from CONNACK to the last missed message."""
     client = await connect(at, client_id, expiry_s=EXPIRY_S, clean=False)
     started = time.monotonic()
     await client.until(count)
     client.close()
-    await asyncio.sleep(0.1)
-    (await connect(at, client_id)).close()
     return client.last - started
 
 
-async def _broker_replay(at: Address, client_id: str, count: int) -> float:
-    """The same at a broker, which queues plain publishes."""
-    await _leave(at, client_id)
+async def _queue(at: Address, count: int) -> None:
+    """Plain publishes, which a broker queues; a subscriber beside shows when all are there."""
     probe = await connect(at, "probe")
     await probe.subscribe("bench/away/+", 1)
     publisher = Publisher(await connect(at, "source"), [probe], 1, 500)
     await publisher.send(b"bench/away/0", payload(PAYLOAD).encode(), count)
     publisher.close()
     probe.close()
-    return await _return(at, client_id, count)
 
 
 async def structures(env: Env) -> list[Result]:
@@ -86,7 +125,7 @@ async def structures(env: Env) -> list[Result]:
     return [Result("structures", "s", learned, "structure 0 only", flat, "", more)]
 
 
-async def _tenth(env: Env, name: str, **settings: object) -> tuple[list[float], dict[str, float]]:
+async def _tenth(env: Env, name: str, **settings: int) -> tuple[list[float], dict[str, float]]:
     """Seconds to replay a tenth of a slice, each run to a new session."""
     count = env.sizes.slice
     seconds, cpus = [], []

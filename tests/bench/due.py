@@ -1,49 +1,94 @@
 """What happens when messages become due.
 
 lateness   1,000 messages a second at random instants, one QoS 1 subscriber: how long after its due time
-           each arrives at the client. Early is counted apart and must be 0. Against the timers of a bare
-           loop in the client's process.
-drain      many messages due in one instant on four topics, each with a QoS 1 subscriber that acks: from
-           the due instant to the last. Against a sender of ready-made bytes to as many subscribers.
+           each arrives at the client; then the same while 20,000 a second are scheduled for later, in
+           batches. Early is counted apart and must be 0. Against Redis that is asked each ms for what is due
+           (and is given as much to schedule), and against the timers of a bare loop in the client's process.
+drain      many messages due in one instant, to four QoS 1 subscribers that ack, each of a topic of its own,
+           or all members of one group: from the due instant to the last ack taken (a PINGRESP after it).
+           Against four workers of Redis that lease and ack 100 at a time, and against a sender of
+           ready-made bytes to as many subscribers.
 """
 
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 
-from .http import send_all
-from .mqtt import Client, connect
-from .process import Address, Server, peering, serving
+from .exchange import Lines
+from .http import send_all, taken_end
+from .mqtt import Client, all_of, connect
+from .peers import redis as rd
+from .process import Address, Running, Server, peering
+from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result, percentile
-from .workload import batches, instant, item, now_ms, payload
+from .workload import BATCH, Wish, batches, item, next_month, now_ms, payload, wishes
 
 IN_FLIGHT = 4
 PAYLOAD = 200
 TOPICS = 4
-BARE_S = 5
+BARE_S = 1
+LEASE = 100
+POLL_S = 0.001
+BESIDE = 20_000
+"""Messages a second that are scheduled while others are due."""
+DISTINCT = 1_000_000_000
+"""Above the ids of those that are due."""
+ACK = "taken; the position is stored in the background"
 
 
 async def lateness(env: Env) -> list[Result]:
-    found: list[list[float]] = []
-    with serving(env.folder / "data") as server:
-        for run in range(env.sizes.runs):
-            found.append(await lateness_once(env, server, run))
-    bare = await _bare_timers(env.sizes.late_per_s, min(env.sizes.late_s, BARE_S))
-    late = [[max(0.0, ms) for ms in run] for run in found]
-    p99 = [percentile(run, 0.99) for run in late]
-    every = [ms for run in late for ms in run]
+    results = []
+    with ExitStack() as stack:
+        servers = stack.enter_context(contenders(env))
+        redis = peer(env, stack, "Redis", rd.redis)
+        for name, target, per_s in (
+            ("lateness p99", "< 1.5, early 0", 0),
+            (f"lateness p99, {BESIDE // 1000} k/s scheduled", "< 3, early 0", BESIDE),
+        ):
+            entries = [_late(env, who, server, per_s) for who, server in servers]
+            if redis is not None:
+                entries.append(_polled(env, redis, per_s))
+            if not per_s:
+                entries.append(_timers(env))
+            results += await race(env, name, "ms", entries, target=target, less=True)
+    return results
+
+
+def _late(env: Env, name: str, server: Server, per_s: int) -> Entry:
+    async def beside(start_ms: int) -> None:
+        requests = batches(next_month(per_s * env.sizes.late_s, PAYLOAD))
+        await _paced(await Lines.open(server.http, 1, taken_end), requests, start_ms, BATCH / per_s)
+
+    async def round_(run: int) -> Sample:
+        return _sample(await lateness_once(env, server, run + per_s, beside if per_s else None))
+
+    return Entry(name, round_, ACK)
+
+
+def _sample(found: Sequence[float]) -> Sample:
+    late = [max(0.0, ms) for ms in found]
     more = {
-        "p50_ms": percentile(every, 0.5),
-        "max_ms": max(every),
-        "early": float(sum(ms < 0 for run in found for ms in run)),
+        "p50_ms": percentile(late, 0.5),
+        "max_ms": max(late),
+        "early": float(sum(ms < 0 for ms in found)),
     }
-    bare_p99 = [percentile(bare, 0.99)]
-    return [Result("lateness p99", "ms", p99, "bare timers", bare_p99, "< 5, early 0", more)]
+    return Sample(percentile(late, 0.99), more)
 
 
-async def lateness_once(env: Env, server: Server, run: int) -> list[float]:
-    """How late each message came, ms; the payload begins with when it was due."""
-    count = env.sizes.late_per_s * env.sizes.late_s
+async def _paced(lines: Lines, requests: Sequence[bytes], start_ms: int, every_s: float) -> None:
+    """One after another, `every_s` apart as far as the answers allow."""
+    for number, request in enumerate(requests):
+        await asyncio.sleep(max(0.0, start_ms / 1000 + number * every_s - time.time()))
+        await lines.send_all((request,))
+    lines.close()
+
+
+async def lateness_once(
+    env: Env, server: Server, run: int, beside: Callable[[int], Awaitable[None]] | None = None
+) -> list[float]:
+    """How late each message came, ms; the payload begins with when it was due. `beside` is told the first."""
     late: list[float] = []
 
     def look(data: bytes, _: int, stop: int) -> None:
@@ -51,17 +96,68 @@ async def lateness_once(env: Env, server: Server, run: int) -> list[float]:
 
     client = await connect(server.mqtt, f"late-{run}", look=look)
     await client.subscribe(f"bench/late/{run}", 1)
-    chance = random.Random(run)
-    start = now_ms() + int(env.sizes.lead_s * 1000)
-    dues = [start + chance.randrange(env.sizes.late_s * 1000) for _ in range(count)]
+    start, dues = _dues(env, run)
     rest = payload(PAYLOAD - 13)
-    await send_all(
-        server.http, batches([item(f"bench/late/{run}", f"{due}{rest}", due) for due in dues]), IN_FLIGHT
-    )
+    items = [item(f"bench/late/{run}", f"{due}{rest}", due) for due in dues]
+    await send_all(server.http, batches(items), IN_FLIGHT)
     assert now_ms() < start, "scheduling took longer than lead_s"
-    await client.until(count, env.sizes.lead_s + env.sizes.late_s + 30)
+    other = asyncio.ensure_future(beside(start)) if beside else None
+    await client.until(len(dues), env.sizes.lead_s + env.sizes.late_s + 30)
+    if other is not None:
+        await other
     client.close()
     return late
+
+
+def _dues(env: Env, run: int) -> tuple[int, list[int]]:
+    """The first instant, and many at random after it, ms."""
+    chance = random.Random(run)
+    start = now_ms() + int(env.sizes.lead_s * 1000)
+    count = env.sizes.late_per_s * env.sizes.late_s
+    return start, [start + chance.randrange(env.sizes.late_s * 1000) for _ in range(count)]
+
+
+def _polled(env: Env, redis: Running, per_s: int) -> Entry:
+    """Redis, asked each ms; late is what has come with the answer."""
+
+    async def beside(start_ms: int) -> None:
+        some = wishes(per_s * env.sizes.late_s, PAYLOAD)
+        commands = [rd.scheduled(wish, n + DISTINCT) for n, wish in enumerate(some)]
+        step = min(BATCH, len(some))
+        pipelines = [b"".join(commands[at : at + step]) for at in range(0, len(some), step)]
+        lines = await Lines.open(redis.at, 1, rd.lines(2 * step))
+        await _paced(lines, pipelines, start_ms, BATCH / per_s)
+
+    async def round_(run: int) -> Sample:
+        start, dues = _dues(env, run)
+        rest = payload(PAYLOAD - 13)
+        commands = [rd.scheduled(Wish("bench/late", f"{due}{rest}", due), n) for n, due in enumerate(dues)]
+        lines = await Lines.open(redis.at, 1, rd.lines(2 * len(dues)))
+        await lines.send_all((b"".join(commands),))
+        lines.close()
+        other = asyncio.ensure_future(beside(start)) if per_s else None
+        worker, late = await rd.Worker.at(redis.at), list[float]()
+        while len(late) < len(dues):
+            asked = time.perf_counter()
+            ids, found = await worker.take(LEASE)
+            now = time.time_ns() / 1e6
+            late += [now - int(body.partition(b" ")[2][:13]) for body in found]
+            if ids:
+                await worker.ack(ids)
+            await asyncio.sleep(max(0.0, POLL_S - (time.perf_counter() - asked)))
+        worker.close()
+        if other is not None:
+            await other
+        return _sample(late)
+
+    return Entry("Redis, polled each ms", round_, rd.ACK)
+
+
+def _timers(env: Env) -> Entry:
+    async def round_(_: int) -> Sample:
+        return _sample(await _bare_timers(env.sizes.late_per_s, min(env.sizes.late_s, BARE_S)))
+
+    return Entry("bare timers", round_, is_floor=True)
 
 
 async def _bare_timers(per_s: int, seconds: int) -> list[float]:
@@ -79,42 +175,101 @@ async def _bare_timers(per_s: int, seconds: int) -> list[float]:
 
 async def drain(env: Env) -> list[Result]:
     count = env.sizes.drain
-    rates, bare, cpus = [], [], []
-    with serving(env.folder / "data") as server:
-        for run in range(env.sizes.runs):
-            seconds, cpu = await _drain(env, server, run)
-            rates.append(count / seconds)
-            cpus.append(cpu)
-    with peering(env.folder, "blast", str(count // TOPICS)) as peer:
-        for _ in range(env.sizes.runs):
-            bare.append(count / await bare_sender(peer, count // TOPICS, TOPICS))
-    more = {"cpu_us": min(cpus) / count * 1e6}
-    return [Result("drain", "msg/s", rates, "bare sender", bare, "60 k", more)]
+    results = []
+    with ExitStack() as stack:
+        servers = stack.enter_context(contenders(env))
+        redis = peer(env, stack, "Redis", rd.redis)
+        bare = stack.enter_context(peering(env.folder, "blast", str(count // TOPICS)))
+        for name, group in (("drain", ""), ("drain group", "$share/bench/")):
+            entries = [_drained(env, who, server, group) for who, server in servers]
+            if redis is not None:
+                entries.append(_leased(env, redis))
+            if not group:
+                entries.append(_bare(bare, count))
+            results += await race(env, name, "msg/s", entries, target="60 k")
+    return results
 
 
-async def _drain(env: Env, server: Server, run: int) -> tuple[float, float]:
-    """Seconds from the due instant to the last ack, and the server's processor seconds."""
+def _drained(env: Env, name: str, server: Server, group: str) -> Entry:
+    """Four subscribers: each of a topic of its own or, with a `group`, all members of it."""
     count = env.sizes.drain
-    clients = [await connect(server.mqtt, f"drain-{run}-{n}") for n in range(TOPICS)]
-    for n, client in enumerate(clients):
-        await client.subscribe(f"bench/{run}/{n}", 1)
-    text = payload(PAYLOAD)
-    # 40,000 a second is slow: there is to be a pause between the last answer and due.
-    due = now_ms() + int((env.sizes.lead_s + count / 40_000) * 1000)
-    at = instant(due)
-    items = [
-        f'{{"topic":"bench/{run}/{n % TOPICS}","payload":"{text}","deliver_at":"{at}"}}'.encode()
-        for n in range(count)
-    ]
-    await send_all(server.http, batches(items), IN_FLIGHT)
-    left_s = due / 1000 - time.time()
+
+    async def round_(run: int) -> Sample:
+        topic = f"bench/{'group' if group else 'topics'}/{run}"
+        clients = [await connect(server.mqtt, f"drain-{n}") for n in range(TOPICS)]
+        for n, client in enumerate(clients):
+            await client.subscribe(f"{group}{topic}/{'+' if group else n}", 1)
+        due = _due(env)
+        text = payload(PAYLOAD)
+        items = [item(f"{topic}/{n % TOPICS}", text, due) for n in range(count)]
+        await send_all(server.http, batches(items), IN_FLIGHT)
+        sample = await drained_by(server, clients, due, count)
+        for client in clients:
+            client.close()
+        return sample
+
+    return Entry(name, round_, ACK)
+
+
+async def drained_by(server: Server, clients: Sequence[Client], due_ms: int, count: int) -> Sample:
+    """From due until they have `count` more messages together, and the server has read their acks."""
+    await _until(due_ms)
+    cpu, started = server.cpu_s(), time.monotonic()
+    await all_of(clients, sum([client.received for client in clients]) + count)
+    await asyncio.gather(*[client.ping() for client in clients])
+    seconds, cpu = time.monotonic() - started, server.cpu_s() - cpu
+    return Sample(count / seconds, {"cpu_us": cpu / count * 1e6})
+
+
+def _leased(env: Env, redis: Running) -> Entry:
+    """Four workers of Redis."""
+    count = env.sizes.drain
+
+    async def work(worker: rd.Worker) -> int:
+        done = 0
+        while (found := await worker.take(LEASE))[0]:
+            await worker.ack(found[0])
+            done += len(found[0])
+        return done
+
+    async def round_(run: int) -> Sample:
+        due = _due(env)
+        some = [Wish(f"bench/{run}/{n % TOPICS}", payload(PAYLOAD), due) for n in range(count)]
+        commands = [rd.scheduled(wish, n) for n, wish in enumerate(some)]
+        step = min(BATCH, count)
+        pipelines = [b"".join(commands[at : at + step]) for at in range(0, count, step)]
+        lines = await Lines.open(redis.at, IN_FLIGHT, rd.lines(2 * step))
+        await lines.send_all(pipelines)
+        lines.close()
+        workers = [await rd.Worker.at(redis.at) for _ in range(TOPICS)]
+        await _until(due)
+        cpu, started = redis.process.cpu_s(), time.monotonic()
+        done = await asyncio.gather(*[work(worker) for worker in workers])
+        seconds, cpu = time.monotonic() - started, redis.process.cpu_s() - cpu
+        for worker in workers:
+            worker.close()
+        assert sum(done) == count, "each message is done once"
+        return Sample(count / seconds, {"cpu_us": cpu / count * 1e6})
+
+    return Entry("Redis", round_, rd.ACK)
+
+
+def _bare(at: Address, count: int) -> Entry:
+    async def round_(_: int) -> Sample:
+        return Sample(count / await bare_sender(at, count // TOPICS, TOPICS))
+
+    return Entry("bare sender", round_, is_floor=True)
+
+
+def _due(env: Env) -> int:
+    """40,000 a second is slow: there is to be a pause between the last answer and due."""
+    return now_ms() + int((env.sizes.lead_s + env.sizes.drain / 40_000) * 1000)
+
+
+async def _until(due_ms: int) -> None:
+    left_s = due_ms / 1000 - time.time()
     assert left_s > 0, "scheduling took until due"
     await asyncio.sleep(left_s)
-    cpu, started = server.cpu_s(), time.monotonic()
-    await asyncio.gather(*[client.until(count // TOPICS) for client in clients])
-    for client in clients:
-        client.close()
-    return max(client.last for client in clients) - started, server.cpu_s() - cpu
 
 
 async def bare_sender(peer: Address, count: int, subscribers: int) -> float:

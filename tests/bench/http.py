@@ -1,72 +1,12 @@
-"""Requests over keep-alive connections, one at a time on each, with nothing in the way.
+"""HTTP as far as the load needs it: a request is bytes, an answer ends where its Content-Length says.
 
-An HTTP library's client costs more per request than the server that is measured, so this one only knows what
-it needs: a request is bytes, an answer ends where its Content-Length says. An answer of 300 or above ends the
-measurement.
+An answer of 300 or above ends the measurement.
 """
 
-import asyncio
-import time
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Iterable
 
+from .exchange import Failed, Lines, line_to
 from .process import Address
-
-TIMEOUT_S = 600.0
-
-
-class Failed(Exception):
-    """The server has refused a request or closed the connection."""
-
-
-class _Connection(asyncio.Protocol):
-    """Sends the next request as soon as the answer to the last one is there."""
-
-    def __init__(self, requests: Iterator[bytes], done: asyncio.Future[None]) -> None:
-        self._requests = requests
-        self._done = done
-        self._held = b""
-        self._sent = 0.0
-        self._transport: asyncio.Transport
-        self.waits_s: list[float] = []
-        self.body = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._next()
-
-    def data_received(self, data: bytes) -> None:
-        if self._held:
-            data = self._held + data
-        end = answer_end(data)
-        if end == 0 or end > len(data):
-            self._held = data
-            return
-        self._held = b""
-        if data[9:10] != b"2":
-            self._fail(Failed(data[:500].decode(errors="replace")))
-            return
-        self.waits_s.append(time.perf_counter() - self._sent)
-        self.body = data[data.index(b"\r\n\r\n") + 4 : end]
-        self._next()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc or Failed("the server has closed the connection"))
-
-    def _next(self) -> None:
-        request = next(self._requests, None)
-        if request is not None:
-            self._sent = time.perf_counter()
-            self._transport.write(request)
-            return
-        if not self._done.done():
-            self._done.set_result(None)
-        self._transport.close()
-
-    def _fail(self, error: Exception) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)
-        self._transport.close()
 
 
 def answer_end(data: bytes) -> int:
@@ -80,27 +20,31 @@ def answer_end(data: bytes) -> int:
     return head_end + 4 + length
 
 
+def taken_end(data: bytes) -> int:
+    """The same of an answer that says 2xx. Raises Failed if it says anything else."""
+    end = answer_end(data)
+    if 0 < end <= len(data) and data[9:10] != b"2":
+        raise Failed(data[:500].decode(errors="replace"))
+    return end
+
+
 async def send_all(at: Address, requests: Iterable[bytes], in_flight: int) -> list[float]:
     """Send them over `in_flight` connections; how long each waited for its answer, seconds. Raises Failed."""
-    loop = asyncio.get_running_loop()
-    shared = iter(requests)
-    pairs = []
-    for _ in range(in_flight):
-        done: asyncio.Future[None] = loop.create_future()
-        _, connection = await loop.create_connection(lambda done=done: _Connection(shared, done), *at)  # type: ignore[misc]
-        pairs.append((connection, done))
-    async with asyncio.timeout(TIMEOUT_S):
-        await asyncio.gather(*[done for _, done in pairs])
-    return [wait for connection, _ in pairs for wait in connection.waits_s]
+    lines = await Lines.open(at, in_flight, taken_end)
+    try:
+        return await lines.send_all(requests)
+    finally:
+        lines.close()
 
 
 async def ask(at: Address, wish: bytes) -> bytes:
     """One request, the body of its answer. Raises Failed, OSError."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    _, connection = await loop.create_connection(lambda: _Connection(iter((wish,)), done), *at)
-    await done
-    return connection.body
+    line = await line_to(at, taken_end)
+    try:
+        answer = await line.ask(wish)
+        return answer[answer.index(b"\r\n\r\n") + 4 :]
+    finally:
+        line.close()
 
 
 def get(path: str) -> bytes:

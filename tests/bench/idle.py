@@ -13,7 +13,8 @@ from server.codec.publish import publish_parts
 from server.files import allow_open_files
 
 from .mqtt import LEVEL, Client, connect
-from .process import Address, Process, brokering, serving
+from .peers.mosquitto import mosquitto
+from .process import Address, Process, serving
 from .results import Env, Result
 
 AT_ONCE = 100
@@ -34,7 +35,7 @@ async def idle(env: Env) -> list[Result]:
             kib, spent = await _held(one, one.mqtt, count)
         ours.append(kib)
         seconds.append(spent)
-        with brokering(env.folder) as found:
+        with mosquitto(env.folder) as found:
             if found is not None:
                 theirs.append((await _held(found[0], found[1], count))[0])
     name = f"{count:,} idle connections"

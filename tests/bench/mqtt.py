@@ -13,8 +13,8 @@ from typing import cast
 
 from server.codec import wire
 from server.codec.encode import encode
-from server.codec.packets import Connack, Connect, Packet, Suback, Subscribe, SubscribeOptions
-from server.codec.properties import Properties
+from server.codec.fields import Properties
+from server.codec.packets import Connack, Connect, Packet, Pingresp, Suback, Subscribe, SubscribeOptions
 from server.codec.publish import Decoder, ack, publish_parts
 
 from .process import Address
@@ -43,7 +43,7 @@ class Client(asyncio.Protocol):
         self.last = 0.0
         self.progress: Callable[[], None] = lambda: None
         """Called when either count has grown."""
-        self._look = look
+        self.look = look
         self._held = b""
         self._decoder = Decoder(PACKET_MAX, LEVEL, "client")
         self._answers: asyncio.Queue[Packet] = asyncio.Queue()
@@ -78,9 +78,11 @@ class Client(asyncio.Protocol):
     def _walk(self, data: bytes, answers: dict[int, list[int]]) -> int:
         """Count the packets of `data` and gather their acks; return where an incomplete one starts."""
         ids: list[int] = []
-        at, end, count, look = 0, len(data), 0, self._look
-        while end - at >= 4:
+        at, end, count, look = 0, len(data), 0, self.look
+        while end - at >= 2:
             first, length, body = data[at], data[at + 1], at + 2
+            if length > 127 and end - at < 3:
+                break
             if length > 127:
                 length += (data[at + 2] << 7) - 128
                 body += 1
@@ -140,6 +142,11 @@ class Client(asyncio.Protocol):
         except TimeoutError:
             raise TimeoutError(f"{self.received} of {count} deliveries came") from None
 
+    async def ping(self) -> None:
+        """Until all that was sent before has been read."""
+        self.transport.write(b"\xc0\x00")
+        await self.answer(Pingresp)
+
     def close(self) -> None:
         self.transport.write(b"\xe0\x00")
         self.transport.close()
@@ -156,6 +163,25 @@ async def connect(
     if connack.reason:
         raise ConnectionError(f"CONNACK 0x{connack.reason:02x}")
     return client
+
+
+async def all_of(clients: Sequence[Client], count: int) -> None:
+    """Wait until that many deliveries have come to them together. Raises TimeoutError with how many came."""
+    done = asyncio.get_running_loop().create_future()
+
+    def look() -> None:
+        if not done.done() and sum([client.received for client in clients]) >= count:
+            done.set_result(None)
+
+    for client in clients:
+        client.progress = look
+    look()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await done
+    except TimeoutError:
+        came = sum([client.received for client in clients])
+        raise TimeoutError(f"{came} of {count} deliveries came") from None
 
 
 class Publisher:
@@ -195,3 +221,38 @@ class Publisher:
             self._client.transport.write(b"".join([head + number.to_bytes(2) + tail for number in ids]))
         else:
             self._client.transport.write((head + tail) * count)
+
+
+class Sender:
+    """Publishes ready-made packets, `window` in flight; nobody subscribes."""
+
+    def __init__(self, client: Client, window: int) -> None:
+        self._client, self._window = client, window
+        self._packets: Sequence[tuple[bytes, bytes]] = ()
+        self._sent = 0
+        self._done: asyncio.Future[None] | None = None
+        client.progress = self._pump
+
+    async def send(self, packets: Sequence[tuple[bytes, bytes]]) -> None:
+        """Each: what comes before the packet id, and what after it. Until the last is acked."""
+        self._packets, self._sent, self._client.acked = packets, 0, 0
+        self._done = asyncio.get_running_loop().create_future()
+        self._pump()
+        async with asyncio.timeout(TIMEOUT_S):
+            await self._done
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _pump(self) -> None:
+        assert self._done is not None
+        acked, first = self._client.acked, self._sent
+        stop = min(len(self._packets), acked + self._window)
+        if stop > first:
+            self._sent = stop
+            parts = self._packets[first:stop]
+            self._client.transport.write(
+                b"".join([a + ((first + i) % 60_000 + 1).to_bytes(2) + b for i, (a, b) in enumerate(parts)])
+            )
+        elif acked == len(self._packets) and not self._done.done():
+            self._done.set_result(None)

@@ -5,9 +5,13 @@ that nothing is dropped at QoS 0 and nobody falls behind at QoS 1 and 2. Against
 """
 
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from .mqtt import Publisher, connect
-from .process import Address, Process, brokering, serving
+from .peers import mosquitto
+from .process import Address, Process
+from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result
 from .workload import payload
 
@@ -17,29 +21,42 @@ WINDOW = 500
 QOS_2_LESS = 4
 """It has four packets for two, at both ends."""
 SHAPES = (("p2p", 1), ("fan-out", FAN_OUT))
+SYNCED = "on disk, fsynced, at QoS 1 and 2"
 
 
 async def plain(env: Env) -> list[Result]:
+    return await shapes(env, [(*shape, qos) for shape in SHAPES for qos in (0, 1, 2)])
+
+
+async def shapes(env: Env, wanted: Sequence[tuple[str, int, int]]) -> list[Result]:
+    """One after another: name, subscribers, QoS."""
     results = []
-    with serving(env.folder / "data") as server, brokering(env.folder) as broker:
-        for shape, subscribers in SHAPES:
+    with ExitStack() as stack:
+        brokers: list[tuple[str, str, Process, Address]] = [
+            (name, SYNCED, server, server.mqtt) for name, server in stack.enter_context(contenders(env))
+        ]
+        found = peer(env, stack, "mosquitto", mosquitto.mosquitto)
+        if found is not None:
+            brokers.append(("mosquitto", mosquitto.ACK, *found))
+        for shape, subscribers, qos in wanted:
             count = env.sizes.plain if subscribers == 1 else env.sizes.fan_out
-            for qos in (0, 1, 2):
-                if qos == 2:
-                    count //= QOS_2_LESS
-                found = [await _run(server, server.mqtt, subscribers, qos, count) for _ in _runs(env)]
-                base = [await _run(*broker, subscribers, qos, count) for _ in _runs(env)] if broker else []
-                more = {"cpu_us": min(cpu for _, cpu in found)}
-                rates, others = [rate for rate, _ in found], [rate for rate, _ in base]
-                results.append(Result(f"{shape} qos {qos}", "msg/s", rates, "mosquitto", others, "", more))
+            if qos == 2:
+                count //= QOS_2_LESS
+            entries = [_entry(*broker, subscribers, qos, count) for broker in brokers]
+            results += await race(env, f"{shape} qos {qos}", "msg/s", entries)
     return results
 
 
-def _runs(env: Env) -> range:
-    return range(env.sizes.runs)
+def _entry(
+    name: str, ack: str, process: Process, at: Address, subscribers: int, qos: int, count: int
+) -> Entry:
+    async def round_(_: int) -> Sample:
+        return await _run(process, at, subscribers, qos, count)
+
+    return Entry(name, round_, ack)
 
 
-async def _run(process: Process, at: Address, subscribers: int, qos: int, count: int) -> tuple[float, float]:
+async def _run(process: Process, at: Address, subscribers: int, qos: int, count: int) -> Sample:
     """Deliveries a second, and the server's processor time of each in us."""
     clients = [await connect(at, f"to-{n}") for n in range(subscribers)]
     for client in clients:
@@ -54,4 +71,4 @@ async def _run(process: Process, at: Address, subscribers: int, qos: int, count:
     for client in clients:
         client.close()
     deliveries = count * subscribers
-    return deliveries / seconds, cpu / deliveries * 1e6
+    return Sample(deliveries / seconds, {"cpu_us": cpu / deliveries * 1e6})

@@ -5,23 +5,24 @@ it was started with. What it prints goes into a file beside its data. Its proces
 a machine that others use too it says more than the clock on the wall.
 """
 
+import json
 import os
 import re
-import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 START_S = 120.0
 STOP_S = 20.0
-MOSQUITTO = Path("/usr/sbin/mosquitto")
 _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+).*$", re.MULTILINE)
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 Address = tuple[str, int]
 
@@ -29,14 +30,28 @@ Address = tuple[str, int]
 class Process:
     """One child. `started` is the monotonic time of its start."""
 
+    STOP = signal.SIGTERM
+    """What asks it to end."""
+
     def __init__(
-        self, arguments: list[str], log: Path, environment: Mapping[str, str], root: Path = ROOT
+        self,
+        arguments: list[str],
+        log: Path,
+        environment: Mapping[str, str],
+        root: Path = ROOT,
+        user: str | None = None,
     ) -> None:
         self.log = log
         self.started = time.monotonic()
         with log.open("wb") as out:
             self._child = subprocess.Popen(
-                arguments, cwd=root, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                arguments,
+                cwd=root,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                user=user,
             )
 
     @property
@@ -62,9 +77,8 @@ class Process:
             raise RuntimeError(f"not ready in {START_S:.0f} s:\n{self.output}")
 
     def cpu_s(self) -> float:
-        """Processor time so far, user and system."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        """Processor time so far, user and system, of all its threads."""
+        return cpu_s(self.pid)
 
     def wait_s(self) -> float:
         """How long its main thread was ready to run and another process had the processor."""
@@ -100,11 +114,18 @@ class Process:
     def stop(self) -> None:
         """Ask it to end; killed if it does not."""
         if self._child.poll() is None:
-            self._child.terminate()
+            self._child.send_signal(self.STOP)
         try:
             self._child.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+class Running(NamedTuple):
+    """A peer that is up, and where it listens."""
+
+    process: Process
+    at: Address
 
 
 class Server(Process):
@@ -128,6 +149,11 @@ class Server(Process):
         found = self.until(_LISTENING)
         self.http, self.mqtt = address(found[1]), address(found[2])
 
+    def build(self) -> str:
+        """Which one runs, "pure" or "compiled"."""
+        with urllib.request.urlopen(f"http://{self.http[0]}:{self.http[1]}/v1/info") as answer:
+            return str(json.load(answer).get("build", "pure"))
+
     def address_of(self, transport: str) -> Address:
         """Of a further MQTT listener: tls, ws, wss."""
         return address(self.until(re.compile(rf"^listening .* {transport}=(\S+)", re.MULTILINE))[1])
@@ -138,9 +164,9 @@ class Server(Process):
 
 
 @contextmanager
-def serving(data: Path, **settings: object) -> Iterator[Server]:
-    """A server that listens, ended at the end; `settings`: limits__queued=1000."""
-    server = Server(data, settings)
+def serving(data: Path, /, *roots: Path, **settings: object) -> Iterator[Server]:
+    """A server that listens, ended at the end; `settings`: limits__queued=1000. `roots`: another checkout."""
+    server = Server(data, settings, *roots)
     try:
         server.listening()
         yield server
@@ -161,24 +187,6 @@ def peering(folder: Path, *arguments: str) -> Iterator[Address]:
 
 
 @contextmanager
-def brokering(folder: Path) -> Iterator[tuple[Process, Address] | None]:
-    """mosquitto, with its bounds out of the way; None if it is not installed."""
-    found = MOSQUITTO if MOSQUITTO.exists() else shutil.which("mosquitto")
-    if found is None:
-        yield None
-        return
-    at = ("127.0.0.1", free_port())
-    config = folder / "mosquitto.conf"
-    config.write_text(
-        f"listener {at[1]} {at[0]}\nallow_anonymous true\npersistence false\nset_tcp_nodelay true\n"
-        "max_inflight_messages 1000\nmax_queued_messages 0\nlog_type error\n"
-    )
-    process = Process([str(found), "-c", str(config)], folder / "mosquitto.log", os.environ)
-    with answering(process, at):
-        yield process, at
-
-
-@contextmanager
 def answering(process: Process, at: Address) -> Iterator[None]:
     """Until `process` listens there, and stopped at the end."""
     try:
@@ -190,9 +198,21 @@ def answering(process: Process, at: Address) -> Iterator[None]:
         process.stop()
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far, to the nanosecond (/proc knows hundredths of a second).
+
+    The clock's number is Linux's for "all threads of this process", see clock_getcpuclockid(3).
+    """
+    return time.clock_gettime(~pid << 3 | 2)
+
+
 def environment(settings: Mapping[str, object], root: Path = ROOT) -> dict[str, str]:
-    """Ours without any FASTI variable of the caller, and with these settings."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI")}
+    """Ours without any FASTI variable of the caller but which build is to run, and with these settings.
+
+    What is compiled is of ROOT.
+    """
+    kept = {"FASTI_PURE", "FASTI_FAST"} if root == ROOT else {"FASTI_PURE"}
+    own = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("FASTI")}
     own["PYTHONPATH"] = str(root)
     return own | {f"FASTI__{key.upper()}": str(value) for key, value in settings.items()}
 

@@ -12,14 +12,17 @@ A peer that is not installed is left out.
 
 import asyncio
 import json
-import shutil
+import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 
-from .http import answer_end, ask, post
-from .process import Address, Process, answering, free_port, serving
+from .exchange import line_to
+from .http import ask, post, taken_end
+from .peers import beanstalkd as bs
+from .peers import redis as rd
+from .process import Address, Process
+from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result
 from .workload import payload
 
@@ -28,77 +31,50 @@ BATCH = 100
 PAYLOAD = 200
 FILL = 1_000
 TOPIC = "bench/pull"
+LEASE_ID = re.compile(rb'"lease_id":"([^"]+)"')
 PATH = "/v1/groups/bench/messages"
 
 LEASE = """
-local ids = redis.call('LPOP', 'ready', ARGV[1])
+local ids = redis.call('LPOP', 'ready', ARGV[2])
 if not ids then return {} end
-local found = redis.call('HMGET', 'jobs', unpack(ids))
-for i = 1, #ids do redis.call('ZADD', 'leased', ARGV[2], ids[i]) end
-return {ids, found}
-"""
-ACK = """
-local done = redis.call('ZREM', 'leased', unpack(ARGV))
-redis.call('HDEL', 'jobs', unpack(ARGV))
-return done
+for i = 1, #ids do redis.call('ZADD', 'leased', ARGV[3], ids[i]) end
+return {ids, redis.call('HMGET', 'messages', unpack(ids))}
 """
 
+Fill = Callable[[Address, int], Awaitable[None]]
 Work = Callable[[Address], Awaitable[int]]
 """One worker: takes batches until there is nothing more; how many messages it has done."""
 
 
 async def pulling(env: Env) -> list[Result]:
     count = env.sizes.pull
-    with serving(env.folder / "data") as server:
-        await ask(server.http, post(f"{PATH}:lease", json.dumps({"filter": TOPIC, "max": 1}).encode()))
-        found = [await _measure(server.http, count, _fill, _pull) for _ in range(env.sizes.runs)]
-    results = []
-    for name, peer, fill, work in (
-        ("redis", _redis, _fill_redis, _lease_redis),
-        ("beanstalkd", _beanstalkd, _fill_beanstalkd, _reserve),
-    ):
-        with peer(env.folder) as at:
-            if at is not None:
-                base = [await _measure(at, count, fill, work) for _ in range(env.sizes.runs)]
-                results.append(Result("pull 100", "msg/s", found, f"{name}, synced", base))
-    return results or [Result("pull 100", "msg/s", found)]
+    with ExitStack() as stack:
+        entries = []
+        for name, server in stack.enter_context(contenders(env)):
+            await ask(server.http, post(f"{PATH}:lease", json.dumps({"filter": TOPIC, "max": 1}).encode()))
+            entries.append(_entry(name, "on disk, fsynced", server, server.http, count, _fill, _pull))
+        redis = peer(env, stack, "Redis", rd.redis)
+        if redis is not None:
+            entries.append(_entry("Redis", rd.ACK, *redis, count, _fill_redis, _lease_redis))
+        beanstalkd = peer(env, stack, "beanstalkd", bs.beanstalkd)
+        if beanstalkd is not None:
+            entries.append(_entry("beanstalkd", bs.ACK, *beanstalkd, count, _fill_beanstalkd, _reserve))
+        return await race(env, "pull 100", "msg/s", entries)
 
 
-async def _measure(
-    at: Address, count: int, fill: Callable[[Address, int], Awaitable[None]], work: Work
-) -> float:
-    """Messages a second."""
-    await fill(at, count)
-    started = time.perf_counter()
-    done = await asyncio.gather(*[work(at) for _ in range(WORKERS)])
-    seconds = time.perf_counter() - started
-    assert sum(done) == count, "each message is done once"
-    return count / seconds
+def _entry(name: str, ack: str, process: Process, at: Address, count: int, fill: Fill, work: Work) -> Entry:
+    async def round_(_: int) -> Sample:
+        await fill(at, count)
+        cpu, started = process.cpu_s(), time.perf_counter()
+        done = await asyncio.gather(*[work(at) for _ in range(WORKERS)])
+        seconds, cpu = time.perf_counter() - started, process.cpu_s() - cpu
+        assert sum(done) == count, "each message is done once"
+        return Sample(count / seconds, {"cpu_us": cpu / count * 1e6})
+
+    return Entry(name, round_, ack)
 
 
 # -- fasti
-
-
-class _Talk:
-    """One keep-alive connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._held = b""
-
-    async def post(self, path: str, body: object) -> dict[str, list[dict[str, str]]]:
-        """The parsed answer. Raises AssertionError unless it is a 200."""
-        self._writer.write(post(path, json.dumps(body).encode()))
-        data, end = self._held, 0
-        while not 0 < (end := answer_end(data)) <= len(data):
-            data += await self._reader.read(1 << 20)
-        self._held = data[end:]
-        assert data.startswith(b"HTTP/1.1 200 "), data[:500]
-        answer: dict[str, list[dict[str, str]]] = json.loads(data[data.index(b"\r\n\r\n") + 4 : end])
-        return answer
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 async def _fill(at: Address, count: int) -> None:
@@ -109,98 +85,39 @@ async def _fill(at: Address, count: int) -> None:
 
 
 async def _pull(at: Address) -> int:
-    talk, done = _Talk(*await asyncio.open_connection(*at)), 0
-    while found := (await talk.post(f"{PATH}:lease", {"max": BATCH, "wait": 1}))["messages"]:
-        await talk.post(f"{PATH}:ack", {"lease_ids": [one["lease_id"] for one in found]})
-        done += len(found)
-    talk.close()
+    line, done = await line_to(at, taken_end), 0
+    lease = post(f"{PATH}:lease", json.dumps({"max": BATCH, "wait": 1}).encode())
+    while ids := LEASE_ID.findall(await line.ask(lease)):
+        await line.ask(post(f"{PATH}:ack", b'{"lease_ids":["%b"]}' % b'","'.join(ids)))
+        done += len(ids)
+    line.close()
     return done
 
 
 # -- redis
 
 
-@contextmanager
-def _redis(folder: Path) -> Iterator[Address | None]:
-    program, at = shutil.which("redis-server"), ("127.0.0.1", free_port())
-    if program is None:
-        yield None
-        return
-    wishes = {
-        "port": at[1],
-        "bind": at[0],
-        "dir": folder,
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": "always",
-    }
-    arguments = [part for key, value in wishes.items() for part in (f"--{key}", str(value))]
-    with answering(Process([program, *arguments], folder / "redis.log", {}), at):
-        yield at
-
-
-class _Redis:
-    """One connection, as far as is needed."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    async def call(self, *words: object) -> object:
-        parts = [b"*%d\r\n" % len(words)]
-        for word in words:
-            data = word if isinstance(word, bytes) else str(word).encode()
-            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-        self._writer.write(b"".join(parts))
-        return await self._answer()
-
-    async def _answer(self) -> object:
-        line = await self._reader.readline()
-        kind, rest = line[:1], line[1:-2]
-        assert kind != b"-", line
-        if kind == b"*":
-            return [await self._answer() for _ in range(int(rest))]
-        if kind == b"$":
-            return (await self._reader.readexactly(int(rest) + 2))[:-2] if rest != b"-1" else None
-        return int(rest) if kind == b":" else rest
-
-    def close(self) -> None:
-        self._writer.close()
-
-
 async def _fill_redis(at: Address, count: int) -> None:
-    redis = _Redis(*await asyncio.open_connection(*at))
+    line = await line_to(at, rd.answer_end)
     for start in range(0, count, FILL):
         ids = range(start, min(start + FILL, count))
-        await redis.call("HSET", "jobs", *[word for one in ids for word in (one, payload(PAYLOAD))])
-        await redis.call("RPUSH", "ready", *ids)
-    redis.close()
+        await line.ask(
+            rd.command("HSET", "messages", *[word for one in ids for word in (one, payload(PAYLOAD))])
+        )
+        await line.ask(rd.command("RPUSH", "ready", *ids))
+    line.close()
 
 
 async def _lease_redis(at: Address) -> int:
-    redis, done = _Redis(*await asyncio.open_connection(*at)), 0
-    lease, ack = [await redis.call("SCRIPT", "LOAD", text) for text in (LEASE, ACK)]
-    while found := await redis.call("EVALSHA", lease, 0, BATCH, time.time() + 30):
-        ids, payloads = found  # type: ignore[misc]
-        assert len(payloads) == len(ids)
-        done += int(str(await redis.call("EVALSHA", ack, 0, *ids)))
-    redis.close()
+    worker, done = await rd.Worker.at(at, LEASE), 0
+    while (found := await worker.take(BATCH))[0]:
+        await worker.ack(found[0])
+        done += len(found[0])
+    worker.close()
     return done
 
 
 # -- beanstalkd
-
-
-@contextmanager
-def _beanstalkd(folder: Path) -> Iterator[Address | None]:
-    program, at = shutil.which("beanstalkd"), ("127.0.0.1", free_port())
-    if program is None:
-        yield None
-        return
-    data = folder / "beanstalkd"
-    data.mkdir()
-    arguments = ["-l", at[0], "-p", str(at[1]), "-b", str(data), "-f", "0"]
-    with answering(Process([program, *arguments], folder / "beanstalkd.log", {}), at):
-        yield at
 
 
 async def _fill_beanstalkd(at: Address, count: int) -> None:

@@ -1,17 +1,24 @@
 """What waiting messages cost: memory, disk, and time to be ready again after kill -9.
 
-Measured once for each number of pending messages, 200 B of payload due over the next 30 days, against the
-same server with nothing pending. `ready` is from the start of the process to a /readyz of 200.
+Messages of 200 B due over the next 30 days, their payloads once text of chance, which does not compress, and
+once small JSON documents, as people send them. `rss` is what memory has grown by since nothing was pending,
+`disk` the data directory; `ready` is from the start of the process to a /readyz of 200. Against Redis, which
+is ready when it answers a PING. Ten million are measured without a peer.
 """
 
 import asyncio
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from .exchange import Failed, Lines, line_to
 from .http import ask, get, send_all
-from .process import Server
+from .peers import redis as rd
+from .process import Process, Server, answering, free_port
 from .results import Env, Result
-from .workload import batches, next_month
+from .workload import BATCH, Wish, batches, documents, item, wishes
 
 IN_FLIGHT = 4
 PAYLOAD = 200
@@ -19,42 +26,75 @@ STEP = 10_000
 SETTLE_S = 2.0
 MIB = 1 << 20
 
+Make = Callable[[int, int, int], list[Wish]]
+"""So many, of that size, from that seed."""
+KINDS: tuple[tuple[str, Make], ...] = (("chance", wishes), ("JSON", documents))
+
 
 async def ram(env: Env) -> list[Result]:
-    data = env.folder / "data"
+    results: list[Result] = []
+    first, *further = env.sizes.pending
+    for kind, make in KINDS:
+        program = shutil.which("redis-server")
+        theirs = await _redis(env, program, make, first) if program else None
+        if theirs is None:
+            env.seen.missing.add("Redis")
+        results += await _fasti(env, kind, make, first, theirs, further if kind == "chance" else ())
+    return results
+
+
+async def _fasti(
+    env: Env,
+    kind: str,
+    make: Make,
+    count: int,
+    theirs: tuple[float, float, list[float]] | None,
+    further: Sequence[int],
+) -> list[Result]:
+    data = env.folder / f"data-{kind}"
     server = Server(data, {})
     try:
-        empty_ready = await _ready(server)
+        await _ready(server)
+        env.seen.build = server.build()
         await asyncio.sleep(SETTLE_S)
         empty = server.rss_bytes() / MIB
-        results = [Result("rss at 0", "MiB", [empty])]
-        stored = 0
-        for pending in env.sizes.pending:
-            await send_all(server.http, _requests(stored, pending), IN_FLIGHT)
-            stored = pending
-            await asyncio.sleep(SETTLE_S)
-            more = {"disk_MiB": server.data_bytes() / MIB}
-            results.append(
-                Result(
-                    f"rss at {pending:,}", "MiB", [server.rss_bytes() / MIB], "rss at 0", [empty], "", more
-                )
-            )
+        await send_all(server.http, _requests(make, 0, count), IN_FLIGHT)
+        await asyncio.sleep(SETTLE_S)
+        grown, disk = server.rss_bytes() / MIB - empty, server.data_bytes() / MIB
         ready = []
         for _ in range(env.sizes.runs):
             server.kill()
             server = Server(data, {})
             ready.append(await _ready(server))
-        more = {"rss_MiB": server.rss_bytes() / MIB, "disk_MiB": server.data_bytes() / MIB}
-        results.append(Result(f"ready at {stored:,}", "s", ready, "ready at 0", [empty_ready], "", more))
+        results = [
+            _result(f"rss of {count:,} {kind}", "MiB", [grown], theirs and [theirs[0]], {"empty_MiB": empty}),
+            _result(f"disk of {count:,} {kind}", "MiB", [disk], theirs and [theirs[1]], {}),
+            _result(f"ready at {count:,} {kind}", "s", ready, theirs and theirs[2], {}),
+        ]
+        for more in further:
+            await send_all(server.http, _requests(make, count, more), IN_FLIGHT)
+            count = more
+            await asyncio.sleep(SETTLE_S)
+            grown = server.rss_bytes() / MIB - empty
+            told = {"disk_MiB": server.data_bytes() / MIB, "empty_MiB": empty}
+            results.append(_result(f"rss of {count:,} {kind}", "MiB", [grown], None, told))
         return results
     finally:
         server.stop()
+        shutil.rmtree(data, ignore_errors=True)
 
 
-def _requests(first: int, end: int) -> Iterator[bytes]:
+def _result(
+    name: str, unit: str, runs: list[float], theirs: list[float] | None, more: dict[str, float]
+) -> Result:
+    ack = rd.ACK if theirs else ""
+    return Result(name, unit, runs, "Redis" if theirs else "", theirs or (), "", more, less=True, ack=ack)
+
+
+def _requests(make: Make, first: int, end: int) -> Iterator[bytes]:
     """Batches, made as they are sent: ten million do not fit."""
     for at in range(first, end, STEP):
-        yield from batches(next_month(min(STEP, end - at), PAYLOAD, seed=at))
+        yield from batches([item(*wish) for wish in make(min(STEP, end - at), PAYLOAD, at)])
 
 
 async def _ready(server: Server) -> float:
@@ -62,3 +102,49 @@ async def _ready(server: Server) -> float:
     server.listening()
     await ask(server.http, get("/readyz"))
     return time.monotonic() - server.started
+
+
+# -- redis
+
+
+async def _redis(env: Env, program: str, make: Make, count: int) -> tuple[float, float, list[float]]:
+    """MiB of memory, MiB on disk, seconds to be ready at each start after a kill."""
+    folder = env.folder / "redis"
+    folder.mkdir()
+    at = ("127.0.0.1", free_port())
+    process = rd.started(program, folder, at)
+    try:
+        with answering(process, at):
+            empty = process.rss_bytes()
+            step = min(BATCH, count)
+            lines = await Lines.open(at, IN_FLIGHT, rd.lines(2 * step))
+            await lines.send_all(_pipelines(make, count, step))
+            lines.close()
+            await asyncio.sleep(SETTLE_S)
+            grown = (process.rss_bytes() - empty) / MIB
+            process.kill()
+        disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / MIB
+        return grown, disk, [await _restarted(program, folder) for _ in range(env.sizes.runs)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pipelines(make: Make, count: int, step: int) -> Iterator[bytes]:
+    for start in range(0, count, STEP):
+        some = make(min(STEP, count - start), PAYLOAD, start)
+        commands = [rd.scheduled(wish, start + n) for n, wish in enumerate(some)]
+        for at in range(0, len(commands), step):
+            yield b"".join(commands[at : at + step])
+
+
+async def _restarted(program: str, folder: Path) -> float:
+    at = ("127.0.0.1", free_port())
+    process: Process = rd.started(program, folder, at)
+    try:
+        while True:
+            with suppress(Failed, OSError):
+                await (await line_to(at, rd.answer_end)).ask(rd.command("PING"))
+                return time.monotonic() - process.started
+            await asyncio.sleep(0.01)
+    finally:
+        process.kill()

@@ -67,14 +67,14 @@ FULL = Sizes(
 QUICK = Sizes(
     runs=3,
     batch=50_000,
-    single=2_000,
+    single=10_000,
     late_per_s=1_000,
-    late_s=3,
-    lead_s=2.0,
+    late_s=2,
+    lead_s=0.7,
     drain=40_000,
     webhook=5_000,
     replay=20_000,
-    pending=(50_000, 100_000),
+    pending=(200_000,),
     idle=1_000,
     plain=30_000,
     pull=20_000,
@@ -104,12 +104,24 @@ TINY = Sizes(
 )
 
 
+@dataclass(slots=True)
+class Seen:
+    """What a run comes to know beside its figures."""
+
+    build: str = "pure"
+    missing: set[str] = field(default_factory=set)
+    """Peers that are not installed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Env:
     """Where a benchmark may write, and how much it is to do."""
 
     folder: Path
     sizes: Sizes
+    before: Path | None = None
+    """Another checkout, to be measured beside this one."""
+    seen: Seen = field(default_factory=Seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +135,12 @@ class Result:
     baseline_runs: Sequence[float] = ()
     target: str = ""
     more: dict[str, float] = field(default_factory=dict)
+    less: bool = False
+    """Less is better."""
+    ack: str = ""
+    """What the baseline's ack means, where it has one."""
+    is_floor: bool = False
+    """The baseline is no peer, but the least that the work costs anybody."""
 
     @property
     def value(self) -> float:
@@ -139,6 +157,8 @@ class Result:
         if self.ratio is not None:
             found |= {"baseline": self.baseline, "baseline_value": _short(median(self.baseline_runs))}
             found["ratio"] = _short(self.ratio)
+        if self.ack:
+            found["ack"] = self.ack
         if self.target:
             found["target"] = self.target
         found |= {key: _short(number) for key, number in self.more.items()}

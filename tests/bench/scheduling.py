@@ -1,90 +1,211 @@
 """How fast messages are taken, each answer after the fsync that covers it.
 
-batch    NDJSON of 1,000 messages a request, four requests in flight
-         against an append log: the same bytes, fdatasync after each batch
-single   one message a request, at 1, 16 and 64 in flight
-         against a server that answers a constant and stores nothing
+batch    1,000 messages a request, four requests in flight: NDJSON over HTTP
+         against Redis (HSET and ZADD for each message, 1,000 of them a pipeline), PostgreSQL (one INSERT of
+         1,000 rows), and the floor of it, a log: the same bytes, fdatasync after each batch
+single   one message at a time, 64 in flight, each awaiting its own answer: raw HTTP, the SDK's
+         `schedule()`, MQTT `$delayed` at QoS 1
+         against Redis and PostgreSQL, a connection for each, and a server that answers a constant
+         and stores nothing; raw HTTP also at 1 and 16
+
+The load is bytes made before, so that the rate is the server's; but for the SDK, whose own cost is part of
+the figure (`load_us`: processor time of this process for each message).
 """
 
+import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
-from .http import post, send_all
-from .process import Address, Server, peering, serving
+import fasti
+from server.codec.publish import publish_parts
+
+from .exchange import Lines
+from .http import post, send_all, taken_end
+from .mqtt import LEVEL, Sender, connect
+from .peers import postgres as pg
+from .peers import redis as rd
+from .process import Address, Process, Server, peering
+from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result, percentile
-from .workload import batches, bodies, next_month
+from .workload import BATCH, Wish, batches, bodies, item, wishes
 
 IN_FLIGHT = 4
-SINGLES = (1, 16, 64)
+SINGLES = (1, 16)
+CALLERS = 64
 PAYLOAD = 200
+SYNCED = "on disk, fsynced"
+
+Send = Callable[[], Awaitable[list[float]]]
+"""All of a round; how long each request waited, where that is known."""
 
 
 async def batch(env: Env) -> list[Result]:
-    count = env.sizes.batch
-    items = next_month(count, PAYLOAD)
-    requests = batches(items)
-    rates, logs, cpus = [], [], []
-    with serving(env.folder / "data") as server:
-        await send_all(server.http, requests[:IN_FLIGHT], IN_FLIGHT)
-        for _ in range(env.sizes.runs):
-            seconds, cpu = await _timed(server, requests, IN_FLIGHT)
-            rates.append(count / seconds)
-            cpus.append(cpu)
-            logs.append(count / _append(env.folder / "log", bodies(items)))
-    more = {"cpu_us": min(cpus) / count * 1e6}
-    return [Result("batch", "msg/s", rates, "fdatasync'd append", logs, "150 k", more)]
+    some = wishes(env.sizes.batch, PAYLOAD)
+    with ExitStack() as stack:
+        requests = batches([item(*wish) for wish in some])
+        entries = []
+        for name, server in stack.enter_context(contenders(env)):
+            lines = await Lines.open(server.http, IN_FLIGHT, taken_end)
+            entries.append(_entry(name, SYNCED, server, lines, requests, len(some)))
+        found = peer(env, stack, "Redis", rd.redis)
+        if found is not None:
+            lines = await Lines.open(found.at, IN_FLIGHT, rd.lines(2 * min(BATCH, len(some))))
+            pipelines = _cut([rd.scheduled(wish, n) for n, wish in enumerate(some)])
+            entries.append(_entry("Redis", rd.ACK, found.process, lines, pipelines, len(some)))
+        found = peer(env, stack, "PostgreSQL", pg.postgres)
+        if found is not None:
+            await pg.prepare(found)
+            lines = await Lines.open(found.at, IN_FLIGHT, pg.answer_end, pg.hello(pg.PUT_ALL))
+            rows = [pg.put_all(some[at : at + BATCH]) for at in range(0, len(some), BATCH)]
+            entries.append(_entry("PostgreSQL", pg.ACK, found.process, lines, rows, len(some)))
+        entries.append(_log(env.folder / "log", bodies([item(*wish) for wish in some]), len(some)))
+        return await race(env, "batch", "msg/s", entries, target="150 k")
 
 
-async def _timed(server: Server, requests: Sequence[bytes], in_flight: int) -> tuple[float, float]:
-    """Seconds and the server's processor seconds that the requests took."""
-    cpu, started = server.cpu_s(), time.perf_counter()
-    await send_all(server.http, requests, in_flight)
-    return time.perf_counter() - started, server.cpu_s() - cpu
+def _cut(pieces: Sequence[bytes]) -> list[bytes]:
+    return [b"".join(pieces[at : at + BATCH]) for at in range(0, len(pieces), BATCH)]
 
 
-def _append(path: Path, pieces: Sequence[bytes]) -> float:
-    """Seconds to append the pieces to a new file, each synced."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    started = time.perf_counter()
-    for piece in pieces:
-        os.write(file, piece)
-        os.fdatasync(file)
+def _entry(
+    name: str, ack: str, process: Process, lines: Lines, requests: Sequence[bytes], count: int
+) -> Entry:
+    async def round_(_: int) -> Sample:
+        return await _timed(process, lambda: lines.send_all(requests), count)
+
+    return Entry(name, round_, ack)
+
+
+async def _timed(process: Process, send: Send, count: int) -> Sample:
+    cpu, own, started = process.cpu_s(), time.process_time(), time.perf_counter()
+    waits = await send()
     seconds = time.perf_counter() - started
-    os.close(file)
-    path.unlink()
-    return seconds
+    more = {
+        "cpu_us": (process.cpu_s() - cpu) / count * 1e6,
+        "load_us": (time.process_time() - own) / count * 1e6,
+    }
+    if waits:
+        more |= {"p50_ms": percentile(waits, 0.5) * 1000, "p99_ms": percentile(waits, 0.99) * 1000}
+    return Sample(count / seconds, more)
+
+
+def _log(path: Path, pieces: Sequence[bytes], count: int) -> Entry:
+    """What durability costs at the least."""
+
+    async def round_(_: int) -> Sample:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        started = time.perf_counter()
+        for piece in pieces:
+            os.write(file, piece)
+            os.fdatasync(file)
+        seconds = time.perf_counter() - started
+        os.close(file)
+        os.unlink(path)
+        return Sample(count / seconds)
+
+    return Entry("fdatasync'd append", round_, "on disk, fdatasync", is_floor=True)
 
 
 async def single(env: Env) -> list[Result]:
-    items = next_month(min(env.sizes.single, 10_000), PAYLOAD)
-    requests = [post("/v1/messages", item) for item in items]
-    results = []
-    with serving(env.folder / "data") as server, peering(env.folder, "echo") as echo:
+    some = wishes(min(env.sizes.single, 10_000), PAYLOAD)
+    requests = [post("/v1/messages", item(*wish)) for wish in some]
+    with ExitStack() as stack:
+        servers = stack.enter_context(contenders(env))
+        echo = stack.enter_context(peering(env.folder, "echo"))
+        results = []
         for in_flight in SINGLES:
             # One in flight is bound by the disk's latency: a tenth tells as much.
-            some = requests[: max(10, len(requests) // 10)] if in_flight == 1 else requests
-            results.append(await _single(env, server, echo, some, in_flight))
-    return results
+            part = requests[: max(10, len(requests) // 10)] if in_flight == 1 else requests
+            entries = [await _http(name, server, part, in_flight) for name, server in servers]
+            results += await race(
+                env, f"single/{in_flight}", "msg/s", [*entries, _echo(echo, part, in_flight)]
+            )
+        others = [*(await _peers(env, stack, some)), _echo(echo, requests, CALLERS)]
+        for way, made in (
+            ("http", [await _http(name, server, requests, CALLERS) for name, server in servers]),
+            ("sdk", [_sdk(name, server, some) for name, server in servers]),
+            ("mqtt", [_mqtt(name, server, some) for name, server in servers]),
+        ):
+            results += await race(env, f"single/{CALLERS} {way}", "msg/s", [*made, *others])
+        return results
 
 
-async def _single(
-    env: Env, server: Server, echo: Address, requests: Sequence[bytes], in_flight: int
-) -> Result:
-    count = len(requests)
-    rates, echoes, cpus, waits = [], [], [], []
-    for _ in range(env.sizes.runs):
-        cpu, started = server.cpu_s(), time.perf_counter()
-        waits += await send_all(server.http, requests, in_flight)
-        rates.append(count / (time.perf_counter() - started))
-        cpus.append(server.cpu_s() - cpu)
+async def _http(name: str, server: Server, requests: Sequence[bytes], in_flight: int) -> Entry:
+    lines = await Lines.open(server.http, in_flight, taken_end)
+    return _entry(name, SYNCED, server, lines, requests, len(requests))
+
+
+def _sdk(name: str, server: Server, some: Sequence[Wish]) -> Entry:
+    """So many callers, each awaiting one `schedule()` after another."""
+
+    async def call(client: fasti.Client, mine: Sequence[Wish]) -> None:
+        for wish in mine:
+            at = datetime.fromtimestamp(wish.due_ms / 1000, UTC)
+            await client.messages.schedule(wish.topic, wish.text, at=at)
+
+    async def send() -> list[float]:
+        async with fasti.Client(f"http://{server.http[0]}:{server.http[1]}") as client:
+            await asyncio.gather(*[call(client, some[n::CALLERS]) for n in range(CALLERS)])
+        return []
+
+    async def round_(_: int) -> Sample:
+        return await _timed(server, send, len(some))
+
+    return Entry(name, round_, SYNCED)
+
+
+def _mqtt(name: str, server: Server, some: Sequence[Wish]) -> Entry:
+    """One connection, as many publishes in flight."""
+    packets = [
+        publish_parts(
+            LEVEL,
+            f"$delayed/{wish.due_ms // 1000}/{wish.topic}".encode(),
+            wish.text.encode(),
+            1,
+            False,
+            False,
+        )
+        for wish in some
+    ]
+
+    async def round_(number: int) -> Sample:
+        sender = Sender(await connect(server.mqtt, f"sender-{number}"), CALLERS)
+
+        async def send() -> list[float]:
+            await sender.send(packets)
+            return []
+
+        sample = await _timed(server, send, len(some))
+        sender.close()
+        return sample
+
+    return Entry(name, round_, SYNCED)
+
+
+async def _peers(env: Env, stack: ExitStack, some: Sequence[Wish]) -> list[Entry]:
+    entries = []
+    redis = peer(env, stack, "Redis", rd.redis)
+    if redis is not None:
+        lines = await Lines.open(redis.at, CALLERS, rd.lines(2))
+        commands = [rd.scheduled(wish, n) for n, wish in enumerate(some)]
+        entries.append(_entry("Redis", rd.ACK, redis.process, lines, commands, len(some)))
+    postgres = peer(env, stack, "PostgreSQL", pg.postgres)
+    if postgres is not None:
+        await pg.prepare(postgres)
+        lines = await Lines.open(postgres.at, CALLERS, pg.answer_end, pg.hello(pg.PUT))
+        entries.append(
+            _entry("PostgreSQL", pg.ACK, postgres.process, lines, [pg.put(wish) for wish in some], len(some))
+        )
+    return entries
+
+
+def _echo(echo: Address, requests: Sequence[bytes], in_flight: int) -> Entry:
+    async def round_(_: int) -> Sample:
         started = time.perf_counter()
         await send_all(echo, requests, in_flight)
-        echoes.append(count / (time.perf_counter() - started))
-    more = {
-        "p50_ms": percentile(waits, 0.5) * 1000,
-        "p99_ms": percentile(waits, 0.99) * 1000,
-        "cpu_us": min(cpus) / count * 1e6,
-    }
-    return Result(f"single/{in_flight}", "msg/s", rates, "bare HTTP echo", echoes, "", more)
+        return Sample(len(requests) / (time.perf_counter() - started))
+
+    return Entry("bare HTTP echo", round_, is_floor=True)

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from shards import keys
 from shards.commit import Caps
-from shards.dedupe import Draft
+from shards.draft import Draft
 from shards.record import encode_fresh
 from shards.recover import open_timeline
 from shards.rocks import RocksStore

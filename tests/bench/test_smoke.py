@@ -27,8 +27,9 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pull_is_measured_beside_what_is_installed(tmp_path: Path) -> None:
-    results = run("pull", TINY, tmp_path)
+@pytest.mark.parametrize("name", ["pull", "plain"])
+def test_it_is_measured_beside_what_is_installed(name: str, tmp_path: Path) -> None:
+    results = run(name, TINY, tmp_path)
     assert results
     assert all(json.loads(result.line())["value"] > 0 for result in results)
     assert list(tmp_path.iterdir()) == []

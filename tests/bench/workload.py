@@ -1,8 +1,9 @@
 """Messages to schedule, made before the clock is started.
 
-The payload of a message is text that does not compress (base64 of chance), so that sizes on disk are honest.
-Pieces of one long such text will do: two of them seldom meet in one block of a file. The same bodies sent
-over and over would not: equal messages become neighbours.
+The payload of a message is text that does not compress (base64 of chance), so that sizes on disk are honest;
+where compression is asked about, a small JSON document as well. Pieces of one long such text will do: two of
+them seldom meet in one block of a file. The same bodies sent over and over would not: equal messages become
+neighbours.
 """
 
 import base64
@@ -11,6 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from .http import post
 
@@ -36,22 +38,66 @@ def instant(ms: int) -> str:
 
 
 def item(topic: str, text: str, due_ms: int = 0) -> bytes:
-    """One message request; without a due it is due at once."""
+    """One message request; without a due it is due at once. A text that is a JSON object goes as one."""
     due = f',"deliver_at":"{instant(due_ms)}"' if due_ms else ""
-    return f'{{"topic":"{topic}","payload":"{text}"{due}}}'.encode()
+    quoted = text if text.startswith("{") else f'"{text}"'
+    return f'{{"topic":"{topic}","payload":{quoted}{due}}}'.encode()
 
 
-def next_month(count: int, size: int, seed: int = 1) -> list[bytes]:
-    """Requests of `size` B payloads on a thousand topics, due at random over the next 30 days."""
+class Wish(NamedTuple):
+    """A message to come, in nobody's words."""
+
+    topic: str
+    text: str
+    due_ms: int
+
+
+def wishes(count: int, size: int, seed: int = 1, topics: int = 1_000) -> list[Wish]:
+    """Payloads of `size` B on so many topics, due at random over the next 30 days."""
     chance = random.Random(seed)
     start = now_ms() + 3_600_000
     pool = payload(POOL_BYTES)
-    items = []
+    found = []
     for _ in range(count):
         at = chance.randrange(POOL_BYTES - size)
         due_ms = start + chance.randrange(30 * DAY_MS)
-        items.append(item(f"bench/orders/{chance.randrange(1000)}", pool[at : at + size], due_ms))
-    return items
+        found.append(Wish(f"bench/orders/{chance.randrange(topics)}", pool[at : at + size], due_ms))
+    return found
+
+
+NAMES = (
+    "Ada",
+    "Alan",
+    "Barbara",
+    "Donald",
+    "Edsger",
+    "Frances",
+    "Grace",
+    "Ken",
+    "Leslie",
+    "Margaret",
+    "Radia",
+)
+
+
+def documents(count: int, size: int, seed: int = 1) -> list[Wish]:
+    """The same with small JSON documents of about `size` B: keys that repeat, values that do partly."""
+    chance = random.Random(seed)
+    return [wish._replace(text=_document(chance, size)) for wish in wishes(count, 0, seed)]
+
+
+def _document(chance: random.Random, size: int) -> str:
+    text = (
+        f'{{"order":"{chance.getrandbits(64):016x}","customer":{chance.randrange(100_000)},'
+        f'"name":"{chance.choice(NAMES)} {chance.choice(NAMES)}","kind":"reminder","channel":"email",'
+        f'"amount":{chance.randrange(100, 99_999) / 100},"currency":"EUR","attempt":{chance.randrange(4)}'
+    )
+    return f'{text},"note":"{"".join(chance.choices("aeinrst ", k=max(0, size - len(text) - 11)))}"}}'
+
+
+def next_month(count: int, size: int, seed: int = 1, topics: int = 1_000) -> list[bytes]:
+    """The same as message requests."""
+    return [item(*wish) for wish in wishes(count, size, seed, topics)]
 
 
 def bodies(items: Sequence[bytes], batch: int = BATCH) -> list[bytes]:

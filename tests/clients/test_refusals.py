@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from server.codec.encode import encode
+from server.codec.fields import Properties
 from server.codec.packets import Ack, Connack, Connect, Disconnect, Publish, Will
-from server.codec.properties import Properties
 from tests.clients.conftest import Room
 from tests.support.mqtt import Closed, Peer
 

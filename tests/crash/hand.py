@@ -11,7 +11,8 @@ from server.config import Config
 from server.core import Core
 from server.delivery.subscriber import Subscriber
 from shards.commit import Draft
-from shards.record import Record, encode
+from shards.fields import Record
+from shards.record import encode
 from shards.store import Store
 from tests.support.clock import HandClock
 from tests.support.link import FakeLink, Taken

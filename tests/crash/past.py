@@ -12,7 +12,8 @@ from pathlib import Path
 
 from server.times import parse_deliver_at
 from shards.commit import Commit, Draft
-from shards.record import Record, encode
+from shards.fields import Record
+from shards.record import encode
 from shards.rocks import RocksStore
 from tests.support.clock import HandClock
 from tests.support.http import Http

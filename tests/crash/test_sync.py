@@ -14,7 +14,8 @@ from server.clock import SystemClock
 from server.config import Config
 from shards.commit import Commit, Draft, Known
 from shards.errors import StoreFailed
-from shards.record import Record, encode
+from shards.fields import Record
+from shards.record import encode
 from tests.support.link import FakeLink
 from tests.support.mqtt import wall_ms
 from tests.support.stores import FailingStore

@@ -17,7 +17,8 @@ from server.core import Core
 from server.offline import verify
 from shards.commit import Draft
 from shards.errors import ShardsError
-from shards.record import Record, decode, encode, is_stub
+from shards.fields import Record
+from shards.record import decode, encode, is_stub
 from shards.rocks import RocksStore
 from shards.store import Table
 from tests.support.clock import HandClock

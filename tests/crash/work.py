@@ -24,8 +24,8 @@ from typing import Any
 import aiohttp
 
 from server.codec import wire
+from server.codec.fields import Properties
 from server.codec.packets import Ack, Disconnect, Publish
-from server.codec.properties import Properties
 from server.times import parse_deliver_at
 from tests.support.http import http
 from tests.support.mqtt import Closed, Peer, dial, user, wall_ms

@@ -15,7 +15,8 @@ from server.delivery.message import Message
 from server.delivery.owners import Open
 from server.delivery.terms import Keeping
 from shards.commit import Draft
-from shards.record import Record, Retry, encode
+from shards.fields import Record, Retry
+from shards.record import encode
 from shards.retries import put_retry, retry_of
 from shards.rocks import RocksStore
 from timeline.position import id_position

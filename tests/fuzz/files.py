@@ -18,7 +18,8 @@ from server.http.values.batch_body import parse_each
 from server.http.values.bodies import FieldError, RequestError
 from server.http.values.drafts import draft_of
 from server.http.values.message_body import ParsedMessage, parse_one
-from shards.record import Record, decode
+from shards.fields import Record
+from shards.record import decode
 from timeline.filters import (
     FilterError,
     TopicError,

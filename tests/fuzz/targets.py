@@ -31,13 +31,13 @@ from server.http.values.message_body import ParsedMessage, parse_one
 from server.http.values.schedule_body import ScheduleRequest, record_of, timing_of
 from shards import keys, tables
 from shards.errors import Corrupt
+from shards.fields import Record
 from shards.jobs import JobRow, PieceRow, SourceRow
 from shards.manifest import MovedFile, manifest_faults
 from shards.properties import headers_of, properties_of
 from shards.record import (
     CANCELLED,
     ENCODINGS,
-    Record,
     decode,
     deliver_to_of,
     due_of,

@@ -11,6 +11,7 @@ from aiohttp.streams import StreamReader
 
 from server.browsers import Pages
 from server.codec import wire
+from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connect,
@@ -23,7 +24,6 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from server.codec.properties import Properties
 from server.http.framing import Chunked, FramingError
 from server.http.heads import HEAD_MAX, read_head
 from server.http.problems import Problem

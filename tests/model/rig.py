@@ -17,17 +17,19 @@ from server.codec.packets import Ack
 from server.config import Config, Limits, Replay, Sessions, Shards, Tail, Wheel
 from server.core import Core
 from server.delivery.message import Message
-from server.delivery.publishing import Verdict, Wish
 from server.delivery.subscriber import Closing, Subscriber
+from server.delivery.verdict import Verdict
+from server.delivery.wish import Wish
 from server.mqtt.acks import Acks
 from server.writer import Busy
 from shards import keys
 from shards.commit import Commit, Control, Draft, Known, Outcome, Refused
 from shards.errors import StoreFailed
 from shards.expiry import expire
+from shards.fields import Record
 from shards.leavings import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
-from shards.record import CANCELLED, Record, decode, encode, is_stub, names_of, topic_of
+from shards.record import CANCELLED, decode, encode, is_stub, names_of, topic_of
 from shards.recover import count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts

@@ -19,8 +19,9 @@ from server.offline import verify
 from shards import keys
 from shards.commit import Commit, Draft
 from shards.errors import Corrupt, StoreFailed
+from shards.fields import Record
 from shards.read import Row
-from shards.record import Record, decode, encode
+from shards.record import decode, encode
 from shards.recover import count_pending
 from shards.rocks import RocksStore
 from shards.store import Table

@@ -10,8 +10,9 @@ from server.writer import Busy, Writer
 from shards import keys
 from shards.commit import Commit, Draft
 from shards.errors import Corrupt, StoreFailed
+from shards.fields import Record
 from shards.memory import MemoryStore
-from shards.record import Record, decode, encode
+from shards.record import decode, encode
 from shards.recover import count_pending, read_directory
 from shards.store import Table
 from shards.verify import verify_counts

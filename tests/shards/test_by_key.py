@@ -12,11 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shards.dedupe import Known, Refused, Terms
+from shards.dedupe import Refused
+from shards.draft import Known, Terms
 from shards.expiry import expire
-from shards.group_commit import Control, Outcome
 from shards.leavings import clear, forget, left, look
 from shards.memory import MemoryStore
+from shards.outcome import Control, Outcome
 from shards.record import CANCELLED, decode
 from shards.recover import Opened, undo_group
 from timeline.position import MessageId, before, id_shard

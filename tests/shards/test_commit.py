@@ -6,9 +6,10 @@ from shards import keys
 from shards.commit import Caps, Control, Draft, Known, Outcome, Refused
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
+from shards.fields import Record
 from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
-from shards.record import CANCELLED, MOVED, Record, decode, encode
+from shards.record import CANCELLED, MOVED, decode, encode
 from shards.recover import Opened, count_pending
 from shards.store import Table
 from shards.tables import cursor_from

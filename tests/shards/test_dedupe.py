@@ -2,7 +2,8 @@
 
 import pytest
 
-from shards.dedupe import Draft, Known, Refused, key_of, known_keys, woven
+from shards.dedupe import Refused, key_of, known_keys, woven
+from shards.draft import Draft, Known
 from shards.tables import DedupeRow
 from timeline.position import MessageId, Position
 

@@ -12,9 +12,10 @@ from server.core import Core
 from server.delivery.owners import Open
 from server.delivery.terms import Keeping
 from shards.dead import letters, stored_totals
+from shards.fields import Retry
 from shards.keys import message_of, owned
 from shards.pointers import pointers
-from shards.record import CANCELLED, Retry, decode, is_retry
+from shards.record import CANCELLED, decode, is_retry
 from shards.recover import format_of
 from shards.retries import retries_of_message
 from shards.rocks import RocksStore

@@ -10,9 +10,10 @@ from shards.adopt import adopt
 from shards.commit import Draft, Outcome
 from shards.dedupe import Refused
 from shards.errors import StoreFailed
+from shards.fields import Record
 from shards.memory import MemoryStore
 from shards.owned import QuotaOf, any_number
-from shards.record import Record, encode
+from shards.record import encode
 from shards.recover import (
     Opened,
     open_timeline,

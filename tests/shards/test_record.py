@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.errors import Corrupt
+from shards.fields import Record, Retry
 from shards.record import (
     CANCELLED,
     MOVED,
-    Record,
-    Retry,
     addressee_of,
     decode,
     deliver_to_of,
@@ -29,6 +28,7 @@ from shards.record import (
     schedule_name,
     stub,
     topic_of,
+    usual,
     with_id,
 )
 
@@ -94,6 +94,50 @@ def test_where_it_is_delivered_to_comes_back(record: Record) -> None:
     assert deliver_to_of(value) == record.deliver_to
     assert decode(with_id(value, 7, 9)).deliver_to == record.deliver_to
     assert decode(stub(record, MOVED, 5)).deliver_to == record.deliver_to
+
+
+usuals = st.builds(
+    Record,
+    topic=st.binary(max_size=30),
+    payload=st.binary(max_size=40),
+    due_ms=times,
+    qos=st.integers(0, 2),
+    key=st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
+    publisher=st.binary(max_size=255),
+    encoding=st.integers(0, 2),
+)
+
+
+@given(st.one_of(usuals, records, posted))
+def test_the_usual_message_is_told_from_others(record: Record) -> None:
+    """What is said of it is what `decode` says, and that it has nothing more."""
+    value = encode(record)
+    said = usual(value)
+    bare = Record(
+        record.topic,
+        record.payload,
+        record.due_ms,
+        record.qos,
+        key=record.key,
+        publisher=record.publisher,
+        encoding=record.encoding,
+    )
+    assert (said is None) == (record != bare)
+    if said is not None:
+        qos, due_ms, start, end = said
+        assert (value[start:end], value[end:], due_ms, qos) == (
+            record.topic,
+            record.payload,
+            record.due_ms,
+            record.qos,
+        )
+
+
+@given(usuals)
+def test_a_usual_message_that_is_cut_is_none(record: Record) -> None:
+    value = encode(record)
+    for size in range(len(value) - len(record.payload)):
+        assert usual(value[:size]) is None
 
 
 @given(records)
@@ -177,7 +221,7 @@ def test_every_wrong_byte_is_corrupt_or_another_record(record: Record) -> None:
         for flip in (0x01, 0x80, 0xFF):
             damaged = bytearray(value)
             damaged[at] ^= flip
-            for reads in (decode, topic_of, names_of, deliver_to_of):
+            for reads in (decode, topic_of, names_of, deliver_to_of, usual):
                 with suppress(Corrupt):
                     reads(bytes(damaged))
 

@@ -12,11 +12,12 @@ from shards import keys
 from shards.dead import bury, letters, letters_of_message, remove_of, stored_totals
 from shards.errors import StoreFailed
 from shards.expiry import expire
+from shards.fields import Record, Retry
 from shards.group_commit import GroupCommit
 from shards.leavings import forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.pointers import pointers, repair_pointers
-from shards.record import Record, Retry, decode, encode, is_stub
+from shards.record import decode, encode, is_stub
 from shards.recover import Opened, undo_group
 from shards.retries import Standing, end_retries, put_retry, retries_of_message, retry_of
 from shards.retry_index import SPOTS_MAX

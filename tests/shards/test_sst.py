@@ -8,7 +8,8 @@ import pytest
 
 from shards import keys, sst
 from shards.errors import Corrupt, StoreFailed
-from shards.record import CANCELLED, Record, decode, encode, stub
+from shards.fields import Record
+from shards.record import CANCELLED, decode, encode, stub
 from shards.rocks import RocksStore
 from shards.sst import ShardPart, SstFile, sync_directory, write_sst
 from shards.store import Table

@@ -1,9 +1,10 @@
 """A store's timeline for tests: opened on a store in RAM, with a wall clock that is an argument."""
 
 from shards.commit import Caps, Commit, Draft
+from shards.fields import Record
 from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
-from shards.record import Record, decode, encode
+from shards.record import decode, encode
 from shards.recover import Opened, open_timeline
 from timeline.position import START, MessageId, Position
 from timeline.slices import DAY_MS, NARROWEST_MS

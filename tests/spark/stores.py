@@ -11,8 +11,9 @@ from typing import Any
 
 from shards import keys
 from shards.commit import Caps, Commit, Draft
-from shards.group_commit import Outcome
-from shards.record import Record, Retry, decode, encode, is_stub
+from shards.fields import Record, Retry
+from shards.outcome import Outcome
+from shards.record import decode, encode, is_stub
 from shards.recover import Opened, open_timeline
 from shards.retries import put_retry, retry_of
 from shards.rocks import RocksStore

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from server.codec import wire
 from server.codec.encode import encode
+from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connack,
@@ -26,7 +27,6 @@ from server.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from server.codec.properties import Properties
 from server.codec.publish import Decoder
 
 TIMEOUT_S = 60.0

@@ -14,6 +14,7 @@ from typing import Any
 from server.auth.keyring import Keyring
 from server.codec import wire
 from server.codec.encode import encode
+from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connack,
@@ -29,7 +30,6 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from server.codec.properties import Properties
 from server.codec.publish import Decoder
 from server.config import Config, Limits, Mqtt, Replay, Sessions
 from server.core import Core

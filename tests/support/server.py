@@ -127,6 +127,8 @@ class ServerProcess:
         raise RuntimeError("the server has ended")
 
 
+BUILD = ("FASTI_FAST", "FASTI_PURE")
+"""Whether compiled modules run, in a server as in the tests that start it."""
 LOOPBACK = ("--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
 
 
@@ -135,8 +137,8 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(settings: Mapping[str, object]) -> dict[str, str]:
-    """Ours without any FASTI variable of the caller, and with these settings."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI")}
+    """Ours without any FASTI variable of the caller but those of the build, and with these settings."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("FASTI") or name in BUILD}
     own["PYTHONPATH"] = str(ROOT)
     for key, value in settings.items():
         own["FASTI__" + key.upper().replace(".", "__")] = str(value)

@@ -45,6 +45,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from server.codec import wire
+from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connack,
@@ -59,7 +60,6 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from server.codec.properties import Properties
 from server.codec.reasons import Reason
 from tests.support.rig import Peer, Rig
 

@@ -10,18 +10,14 @@ and an answer put together by one join: apart from parsing and commit it takes a
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
 
-from shards.dedupe import Draft, Known, Refused, Terms
-from shards.errors import Corrupt
-from shards.record import decode
-from shards.state import PENDING
-from timeline.position import id_text
+from shards.dedupe import Refused
+from shards.draft import AS_EVER, Draft, Terms
 
 from ...clock import Clock
 from ...config import Limits
@@ -30,9 +26,10 @@ from ...webhook.webhooks import Webhooks
 from ...writer import Ask
 from ..access import Rights, charge, may_send, not_to_send, rights_of
 from ..answers import raw_answer, refusal, refusals
+from ..batching import Result, accepted, fresh, line_of, said
 from ..calls import SCHEDULE, WRITES, Gives, described
-from ..posting import TERMS, Placed, keyless, no_key, place, place_each, terms_of
-from ..problems import Problem, problem_of
+from ..posting import TERMS, keyless, no_key, place, place_each, terms_of
+from ..problems import Problem
 from ..requests import flag, whole_body
 from ..spread import Spreader
 from ..timeline import Timeline
@@ -43,18 +40,13 @@ from ..values.bodies import FieldError
 from ..values.drafts import draft_of, late_ones, names_of, posted_ones
 from ..values.message_body import Item, ParsedMessage
 from ..values.scalars import FLAG
+from ..values.usual import usual_batch
 
 YIELD_EVERY = 500
 ASIDE_BYTES = 512 << 10
 ITEM_BYTES = 1 << 10
 """What an item costs in RAM besides its payload, from when it has been read to its answer."""
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
-
-Result = Placed | Refused | FieldError | Problem
-_NEW = b'{"id":"%032x"}'
-_REPLAYED = b'{"id":"%032x","replayed":true,"state":"%s"}'
 
 
 class Batch:
@@ -121,15 +113,18 @@ class Batch:
         rights: Rights | None,
         turn: Turn,
     ) -> web.Response:
+        usual = await self._usual(body, content_type, now_ms, terms, rights, turn)
+        if usual is not None:
+            return await self._place_usual(usual, body, content_type, terms)
         limits, most = self._limits, self._max_batch
         parse = partial(parse_batch, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         messages = await self._aside(len(body), parse, turn)
         for index in keyless(messages, terms):
-            error, line = no_key(), _line(body, content_type, index, len(messages))
+            error, line = no_key(), line_of(body, content_type, index, len(messages))
             raise BatchError([{"line": line, "field": error.field, "detail": error.detail}])
         if rights is not None:
             for index in await _foreign(messages, rights, turn):
-                line = _line(body, content_type, index, len(messages))
+                line = line_of(body, content_type, index, len(messages))
                 where = {"line": line, "field": "topic", "detail": "is not one that the key may send to"}
                 raise not_to_send(rights, errors=[where])
             charge(rights, len(messages))
@@ -137,9 +132,9 @@ class Batch:
             try:
                 drafts, placed = await self._submit(messages, now_ms, place, terms, rights, turn)
             except Refused as error:
-                raise refusal(error, _line(body, content_type, error.index, len(messages))) from None
-        self._metrics.accepted.inc(_fresh(placed, drafts))
-        return raw_answer(_accepted(placed, drafts), 201)
+                raise refusal(error, line_of(body, content_type, error.index, len(messages))) from None
+        self._metrics.accepted.inc(fresh(placed, drafts))
+        return raw_answer(accepted(placed, drafts), 201)
 
     async def _each(
         self,
@@ -151,6 +146,9 @@ class Batch:
         rights: Rights | None,
         turn: Turn,
     ) -> web.Response:
+        usual = await self._usual(body, content_type, now_ms, terms, rights, turn)
+        if usual is not None:
+            return await self._place_usual_each(usual, terms, turn)
         limits, most = self._limits, self._max_batch
         parse = partial(parse_each, body, content_type, now_ms, limits, most, keep_ids=keep_ids)
         items: list[ParsedMessage | FieldError | Problem] = [*await self._aside(len(body), parse, turn)]
@@ -166,12 +164,58 @@ class Batch:
         self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
         answers = iter(placed)
         results: list[Result] = [next(answers) if isinstance(item, ParsedMessage) else item for item in items]
-        said = []
-        for count, one in enumerate(_said(results, self._timeline), 1):
-            said.append(one)
+        return await self._results(results, turn)
+
+    async def _usual(
+        self,
+        body: bytes,
+        content_type: str,
+        now_ms: int,
+        terms: Terms,
+        rights: Rights | None,
+        turn: Turn,
+    ) -> list[Draft] | None:
+        """The drafts of a batch of usual items, paid for; None if the general way has to look at it."""
+        limits, most, lines = self._limits, self._max_batch, is_ndjson(content_type)
+        user = "" if rights is None else rights.name
+        read = partial(usual_batch, body, lines, now_ms, limits, most, user)
+        usual = await self._aside(len(body), read, turn)
+        if usual is None or not usual.drafts or (terms is not AS_EVER and usual.keys < len(usual.drafts)):
+            return None
+        if rights is not None:
+            for count, topic in enumerate(usual.topics, 1):
+                if not may_send(rights, topic):
+                    return None
+                if not count % YIELD_EVERY:
+                    await turn.begin()
+        charge(rights, len(usual.drafts))
+        return usual.drafts
+
+    async def _place_usual(
+        self, drafts: Sequence[Draft], body: bytes, content_type: str, terms: Terms
+    ) -> web.Response:
+        with refusals():
+            try:
+                placed = await self._ask(partial(place, drafts=drafts, terms=terms), cost=len(drafts))
+            except Refused as error:
+                raise refusal(error, line_of(body, content_type, error.index, len(drafts))) from None
+        self._metrics.accepted.inc(fresh(placed, drafts))
+        return raw_answer(accepted(placed, drafts), 201)
+
+    async def _place_usual_each(self, drafts: Sequence[Draft], terms: Terms, turn: Turn) -> web.Response:
+        with refusals():
+            placed = await self._ask(partial(place_each, drafts=drafts, terms=terms), cost=len(drafts))
+        self._metrics.accepted.inc(len({answer for answer in placed if isinstance(answer, int)}))
+        return await self._results(placed, turn)
+
+    async def _results(self, results: Sequence[Result], turn: Turn) -> web.Response:
+        """In steps: of what was there under its key the state is looked up."""
+        answers = []
+        for count, one in enumerate(said(results, self._timeline), 1):
+            answers.append(one)
             if not count % YIELD_EVERY:
                 await turn.begin()
-        return raw_answer(b'{"results":[' + b",".join(said) + b"]}")
+        return raw_answer(b'{"results":[' + b",".join(answers) + b"]}")
 
     async def _aside(self, size: int, work: Callable[[], T], turn: Turn) -> T:
         """Small bodies are read in a turn; large ones in a thread, one at a time, which gives way to the loop
@@ -230,65 +274,3 @@ async def _foreign(items: Sequence[object], rights: Rights, turn: Turn) -> list[
         if not (index + 1) % YIELD_EVERY:
             await turn.begin()
     return found
-
-
-def _problem(result: Refused | FieldError | Problem) -> Problem:
-    if isinstance(result, Refused):
-        return refusal(result)
-    return result if isinstance(result, Problem) else problem_of(result)
-
-
-def _accepted(placed: Sequence[Placed], drafts: Sequence[Draft]) -> bytes:
-    """`{"accepted": n, "ids": [...]}`, by one join."""
-    if any(draft.key for draft in drafts):
-        ids = [id_text(p.id if isinstance(p, Known) else p) for p in placed]
-    else:
-        ids = [p.to_bytes(16, "big").hex() for p in placed]  # type: ignore[union-attr]
-    listed = '","'.join(ids)
-    return b'{"accepted":%d,"ids":[%s]}' % (len(ids), f'"{listed}"'.encode() if ids else b"")
-
-
-def _fresh(placed: Sequence[Placed], drafts: Sequence[Draft]) -> int:
-    """How many are new: the others were there under their keys."""
-    if not any(draft.key for draft in drafts):
-        return len(placed)
-    return len({p for p in placed if isinstance(p, int)})
-
-
-def _said(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
-    """What became of each item, and of the message that was there under its key.
-
-    The second one of a key is there under it as one of an earlier request is.
-    """
-    seen: set[int] = set()
-    for result in results:
-        if isinstance(result, int):
-            yield _REPLAYED % (result, PENDING.encode()) if result in seen else _NEW % result
-            seen.add(result)
-        elif isinstance(result, Known):
-            yield _known(result, timeline)
-        else:
-            yield _refused(_problem(result))
-
-
-def _known(known: Known, timeline: Timeline) -> bytes:
-    try:
-        found = timeline.reader.find(known.id)
-        state = PENDING if found is None else timeline.state_of(found, decode(found.value))[0]
-    except Corrupt as error:
-        log.error("the message under a key: %s", error)
-        return _refused(Problem("unreadable", f"{id_text(known.id)} cannot be read"))
-    return _REPLAYED % (known.id, state.encode())
-
-
-def _refused(problem: Problem) -> bytes:
-    return b'{"problem":' + problem.to_bytes() + b"}"
-
-
-def _line(body: bytes, content_type: str, index: int, count: int) -> int:
-    """Which line of the body the item `index` is, from 1; in an array, which item."""
-    if is_ndjson(content_type):
-        lines = [number for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
-        if len(lines) == count:
-            return lines[index]
-    return index + 1

@@ -31,7 +31,7 @@ from aiohttp import web
 
 from shards.commit import Commit
 from shards.errors import Corrupt
-from shards.group_commit import Outcome
+from shards.outcome import Outcome
 from shards.record import decode, due_at
 from timeline.position import MessageId, Position, id_text, seq_of
 

@@ -19,7 +19,8 @@ from itertools import islice
 import msgspec
 from aiohttp import web
 
-from shards.record import MOVED, Record, decode, is_stub
+from shards.fields import Record
+from shards.record import MOVED, decode, is_stub
 from shards.state import PENDING
 from timeline.position import HELD_SHARD, MessageId, Position, seq_of
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from ...build import form
 from ...clock import Clock
 from ...metrics import Metrics
 from ...times import format_ms
@@ -49,12 +50,13 @@ class Info:
             web.get("/metrics", self.metrics),
         ]
 
-    @described("Version, clock, MQTT listeners", ANY, Gives(200, shapes.Info))
+    @described("Version, clock, build, MQTT listeners", ANY, Gives(200, shapes.Info))
     async def info(self, _: web.Request) -> web.Response:
         view: shapes.Info = {
             "version": self._version,
             "node": self._node,
             "clock": "simulated" if self._clock.is_simulated else "system",
+            "build": form(),
             "now": format_ms(self._clock.wall_ms()),
             "mqtt": list(self._listening),
         }

@@ -24,10 +24,11 @@ import msgspec
 from aiohttp import web
 
 from shards.commit import Commit
-from shards.dedupe import Known, Terms
-from shards.group_commit import Control, Outcome
+from shards.draft import Known, Terms
+from shards.fields import Record
+from shards.outcome import Control, Outcome
 from shards.read import Found
-from shards.record import Record, decode, topic_of
+from shards.record import decode, topic_of
 from shards.state import DISPATCHED
 from shards.tables import DedupeRow
 from timeline.position import MessageId, id_text

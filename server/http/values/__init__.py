@@ -8,6 +8,7 @@ In
     message_body.py    a message as sent -> a checked message
     batch_body.py      NDJSON or an array of them -> all of them, or each on its own
     drafts.py          a checked message -> the draft that the writer takes
+    usual.py           a batch of usual items -> drafts at once
     schedule_body.py   a schedule as sent -> when it fires and the message that it sends
     group_body.py      a group as sent -> its terms
     endpoint_body.py   an endpoint as sent -> where and how messages are posted

@@ -95,7 +95,7 @@ def parse_batch(
         return fine
     messages: list[ParsedMessage] = []
     errors: list[LineError] = []
-    for line, item in _parse_items(body, lines, now_ms, limits, max_batch, keep_ids):
+    for line, item in _parseitems_of(body, lines, now_ms, limits, max_batch, keep_ids):
         if isinstance(item, FieldError):
             errors.append({"line": line, "field": item.field, "detail": item.detail})
         else:
@@ -122,7 +122,7 @@ def parse_each(
     fine = _parse_whole(body, lines, now_ms, limits, max_batch, keep_ids)
     if fine is not None:
         return list(fine)
-    return [item for _, item in _parse_items(body, lines, now_ms, limits, max_batch, keep_ids)]
+    return [item for _, item in _parseitems_of(body, lines, now_ms, limits, max_batch, keep_ids)]
 
 
 def _parse_whole(
@@ -139,7 +139,7 @@ def _parse_whole(
             raise TooMany(max_batch)
         raws: Iterable[bytes] = repeat(b"")
         if any(request.key is not None for request in requests):
-            raws = [raw for _, raw in _items(body, lines, max_batch)]
+            raws = [raw for _, raw in items_of(body, lines, max_batch)]
             if len(raws) != len(requests):
                 return None
         topics: dict[str, bytes] = {}
@@ -151,12 +151,12 @@ def _parse_whole(
         return None
 
 
-def _parse_items(
+def _parseitems_of(
     body: bytes, lines: bool, now_ms: int, limits: Limits, max_batch: int, keep_ids: bool
 ) -> Iterator[tuple[int, ParsedMessage | FieldError]]:
     """The slow pass: (line, message or error) of each item."""
     topics: dict[str, bytes] = {}
-    for line, raw in _items(body, lines, max_batch):
+    for line, raw in items_of(body, lines, max_batch):
         try:
             yield line, checked(decode(raw), now_ms, limits, raw, topics, keep_ids=keep_ids)
         except FieldError as error:
@@ -165,7 +165,7 @@ def _parse_items(
             yield line, FieldError("", why_unreadable(error))
 
 
-def _items(body: bytes, lines: bool, max_batch: int) -> Iterator[tuple[int, bytes]]:
+def items_of(body: bytes, lines: bool, max_batch: int) -> Iterator[tuple[int, bytes]]:
     """(line, bytes as sent) of each item. Raises TooMany, NotReadable."""
     found = _lines(body, max_batch) if lines else _elements(body)
     for count, (line, raw) in enumerate(found, 1):

@@ -11,9 +11,11 @@ the usual message (0.7 µs, where `encode(Record(...))` took 1.2 in the same run
 from collections.abc import Sequence
 from functools import lru_cache
 
-from shards.dedupe import Draft, key_of
+from shards.dedupe import key_of
+from shards.draft import Draft
+from shards.fields import Record
 from shards.properties import properties_of
-from shards.record import ENCODINGS, Record, encode, encode_fresh
+from shards.record import ENCODINGS, encode, encode_fresh
 from timeline.position import MessageId
 
 from .message_body import ParsedMessage
@@ -22,7 +24,7 @@ HTTP, MQTT = "http", "mqtt"
 """The doors that idempotency keys come by. Keys of one are not those of the other."""
 CONTENT_TYPES = 256
 
-_NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
+NUMBER = {name: number for number, name in enumerate(ENCODINGS)}
 
 
 def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
@@ -36,7 +38,7 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
     if headers:
         properties = properties_of(headers, content_type)
     elif content_type:
-        properties = _content_type(content_type)
+        properties = content_type_property(content_type)
     if message.retain or message.drop_late or message.expires_ms or message.zone or message.deliver_to:
         value = encode(
             Record(
@@ -49,14 +51,14 @@ def draft_of(message: ParsedMessage, now_ms: int, user: str = "") -> Draft:
                 message.expires_ms,
                 key=key,
                 properties=properties,
-                encoding=_NUMBER[message.encoding],
+                encoding=NUMBER[message.encoding],
                 zone=message.zone,
                 owner=owner,
                 deliver_to=message.deliver_to,
             )
         )
     else:
-        encoding = _NUMBER[message.encoding]
+        encoding = NUMBER[message.encoding]
         value = encode_fresh(topic, payload, due_ms, message.qos, encoding, key, properties, owner)
     return Draft(due_ms, topic, value, key, message.fingerprint)
 
@@ -84,6 +86,6 @@ def names_of(messages: Sequence[ParsedMessage]) -> list[MessageId]:
 
 
 @lru_cache(maxsize=CONTENT_TYPES)
-def _content_type(text: str) -> bytes:
-    """A pure function, so the memory of it is no state."""
+def content_type_property(text: str) -> bytes:
+    """A content type as MQTT 5 properties. A pure function, so the memory of it is no state."""
     return properties_of((), text)

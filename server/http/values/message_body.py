@@ -61,6 +61,28 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     id: Id | None = None
 
 
+class UsualText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What the usual item of a batch says: of a `MessageRequest` the fields that most have, types only."""
+
+    topic: str
+    payload: str
+    deliver_at: str | None = None
+    deliver_in: str | int | float | None = None
+    qos: int = 1
+    key: str | None = None
+
+
+class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The same with a payload that is any JSON value."""
+
+    topic: str
+    payload: msgspec.Raw
+    deliver_at: str | None = None
+    deliver_in: str | int | float | None = None
+    qos: int = 1
+    key: str | None = None
+
+
 Item = Annotated[MessageRequest, only_one("deliver_at", "deliver_in"), any_of("topic", "deliver_to")]
 """One of a batch, as it is described."""
 New = Annotated[Item, msgspec.Meta(extra_json_schema={"properties": {"id": {"type": "null"}}})]
@@ -145,10 +167,10 @@ def checked(
     if content_type is None:
         content_type = "application/json" if encoding == "json" else ""
     else:
-        _check_words("content_type", content_type, CONTENT_TYPE_CHARS_MAX)
+        check_words("content_type", content_type, CONTENT_TYPE_CHARS_MAX)
     fingerprint = b""
     if request.key is not None:
-        _check_words("key", request.key, KEY_CHARS_MAX)
+        check_words("key", request.key, KEY_CHARS_MAX)
         fingerprint = hashlib.blake2b(raw, digest_size=16).digest()
     return ParsedMessage(
         topic,
@@ -256,7 +278,8 @@ def _spread_ms(spread: str | float, ahead_ms: int, max_delay_ms: int) -> int:
     return spread_ms
 
 
-def _check_words(field: str, text: str, chars_max: int) -> None:
+def check_words(field: str, text: str, chars_max: int) -> None:
+    """Raise FieldError unless a text has 1 to `chars_max` characters, all of them printable."""
     if not 1 <= len(text) <= chars_max:
         raise FieldError(field, f"must have 1 to {chars_max} characters, has {len(text)}")
     if not text.isprintable():

@@ -78,7 +78,7 @@ Zone = Annotated[str, _meta("of the tz database: Europe/Bucharest", minLength=1,
 
 def only_one(*names: str) -> Meta:
     """Of these members at most one is not null."""
-    others = ([other for other in names if other != name] for name in names)
+    others = [[other for other in names if other != name] for name in names]
     nulls = [{"properties": {name: {"type": "null"} for name in rest}} for rest in others]
     return Meta(extra_json_schema={"anyOf": nulls})
 

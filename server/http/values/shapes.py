@@ -593,6 +593,7 @@ class Info(TypedDict):
     version: str
     node: int
     clock: str
+    build: Literal["pure", "compiled"]
     now: Instant
     mqtt: list[dict[str, Any]]
 

@@ -9,9 +9,10 @@ from base64 import b64encode
 import msgspec
 
 from shards.borrow import Counts
+from shards.fields import Record
 from shards.properties import headers_of
 from shards.read import Reader
-from shards.record import ENCODINGS, Record, due_at, schedule_name
+from shards.record import ENCODINGS, due_at, schedule_name
 from shards.state import State
 from timeline.filters import parse_share
 from timeline.position import MessageId, Position, at_of, id_text, seq_of

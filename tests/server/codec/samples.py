@@ -12,6 +12,7 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from server.codec import reasons, wire
+from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Auth,
@@ -29,7 +30,6 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from server.codec.properties import Properties
 from server.codec.publish import Decoder
 
 Role = Literal["server", "client"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from server.codec import wire
 from server.codec.encode import encode
+from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Auth,
@@ -22,7 +23,6 @@ from server.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from server.codec.properties import Properties
 from server.codec.publish import Decoder
 from tests.server.codec import samples
 from tests.server.codec.samples import LIMIT, SAMPLES, Role, sample_id

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from server.codec import wire
 from server.codec.encode import encode
+from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Auth,
@@ -28,7 +29,6 @@ from server.codec.packets import (
     Unsubscribe,
     Will,
 )
-from server.codec.properties import Properties
 from tests.server.codec import samples
 from tests.server.codec.samples import SAMPLES, Role, sample_id
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from server.codec import wire
 from server.codec.errors import MqttError
+from server.codec.fields import Properties
 from server.codec.packets import Publish
 from server.codec.properties import (
-    Properties,
     encode_properties,
     forwarded,
     message_expiry,

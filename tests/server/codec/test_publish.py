@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from server.codec import wire
 from server.codec.encode import encode
 from server.codec.errors import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
+from server.codec.fields import Properties
 from server.codec.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
 from server.codec.parse import check_first, parse
-from server.codec.properties import Properties, encode_properties
+from server.codec.properties import encode_properties
 from server.codec.publish import Decoder, ack, publish_parts, with_dup
 from server.codec.reasons import Reason
 from shards.properties import user_property

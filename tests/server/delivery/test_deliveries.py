@@ -6,7 +6,8 @@ import pytest
 
 from server.delivery import deliveries
 from server.delivery.deliveries import Deliveries, Delivery
-from shards.record import Retry, decode, is_message
+from shards.fields import Retry
+from shards.record import decode, is_message
 from shards.retries import put_retry, retry_of
 from tests.support.rig import Rig, config
 from timeline.position import END, START, MessageId, message_id

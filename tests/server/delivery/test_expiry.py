@@ -4,7 +4,7 @@ import pytest
 
 from server.codec.packets import Publish, Will
 from server.delivery.message import Message
-from shards.record import Record
+from shards.fields import Record
 from shards.store import Table
 from tests.support.rig import Rig, config, props
 

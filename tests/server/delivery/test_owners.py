@@ -13,7 +13,8 @@ from server.delivery.dispatch import TURN_COST
 from server.delivery.owners import ANSWER_COST, COST_RULES, REMEMBERED_BYTES, Owners
 from server.schedules import recurring
 from server.schedules.recurring import Schedules
-from shards.record import Record, encode
+from shards.fields import Record
+from shards.record import encode
 from shards.schedules import TimingRow
 from tests.support.keyed import Keyed
 from tests.support.rig import Peer, props

@@ -4,6 +4,7 @@ import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish, Suback, Subscribe, SubscribeOptions
+from shards.errors import StoreFailed
 from tests.support.rig import Peer, Rig, config
 
 
@@ -36,6 +37,49 @@ def test_the_last_one_of_each_topic(qos: int, level: int) -> None:
         peer.subscribe(text, qos=2)
         assert {p.qos for p in peer.inbox if isinstance(p, Publish)} <= {qos}
         assert _retained(peer) == found, text
+
+
+def test_what_is_not_durable_yet_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dispatch waits for the batch with it; then all of it is retained, and nothing counts any more."""
+    monkeypatch.setattr("server.delivery.retained.FRESH_BYTES", 20_000)
+    rig = Rig()
+    here, publisher = rig.connected("here"), rig.connected("p")
+    here.subscribe("#", qos=0)
+    for n in range(4):
+        publisher.publish(f"t/{n}", "x" * 4_000, 1, retain=True, pump=False)
+    rig.compose()
+    rig.settle()
+    rig.turn()
+    retained = rig.core.retained
+    assert retained.fresh_bytes >= 20_000
+    assert retained.is_full
+    publisher.publish("t/plain", "y", pump=False)
+    assert rig.compose()
+    assert not rig.core.dispatch.turn()
+    assert not rig.core.can_advance()
+    assert rig.core.dispatch.live == 1
+    rig.pump()
+    assert [packet.topic for packet in here.publishes()][-1] == b"t/plain"
+    assert (retained.fresh_bytes, retained.count) == (0, 4)
+
+
+def test_a_store_that_takes_nothing_bounds_what_becomes_retained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.delivery.retained.FRESH_BYTES", 20_000)
+    rig = Rig()
+    here, publisher = rig.connected("here"), rig.connected("p")
+    here.subscribe("#", qos=0)
+    for n in range(8):
+        publisher.publish(f"t/{n}", "x" * 4_000, 1, retain=True, pump=False)
+    rig.compose()
+    rig.settle()
+    rig.core.writer.fail(StoreFailed("full"))
+    while rig.core.dispatch.turn():
+        pass
+    rig.deliver()
+    assert len(here.publishes()) == 8
+    retained = rig.core.retained
+    assert retained.fresh_bytes < 40_000
+    assert (retained.refused, retained.count) == (6, 2)
 
 
 def test_an_empty_payload_clears_and_is_delivered() -> None:

@@ -9,10 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from server.codec.packets import Publish
 from shards.dead import stored_totals
+from shards.fields import Retry
 from shards.keys import message_of
 from shards.pointers import pointers
 from shards.read import Row
-from shards.record import Retry, decode, is_retry
+from shards.record import decode, is_retry
 from shards.retries import end_retries, put_retry, retry_of
 from shards.verify import verify_counts
 from tests.support.rig import Rig, config

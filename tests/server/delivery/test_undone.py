@@ -9,11 +9,12 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
-from server.delivery.publishing import Wish
 from server.delivery.undone import UNDER_WAY, Nacked
+from server.delivery.wish import Wish
 from server.writer import Busy
 from shards.errors import StoreFailed
-from shards.record import Record, decode, is_retry, is_stub
+from shards.fields import Record
+from shards.record import decode, is_retry, is_stub
 from shards.store import Table
 from tests.support.rig import Peer, Rig, config, props
 from timeline.position import END

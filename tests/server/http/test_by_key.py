@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from server.clock import SimulatedClock
+from server.codec.fields import Properties
 from server.codec.packets import Publish
-from server.codec.properties import Properties
 from server.config import Config, Slices
 from server.mqtt.wishes import read_publish
 from tests.support.http import Http

@@ -10,7 +10,8 @@ import pytest
 from server.http.routes import control
 from server.http.values.views import time_text
 from shards import keys
-from shards.dedupe import Draft, Refused
+from shards.dedupe import Refused
+from shards.draft import Draft
 from shards.errors import Corrupt
 from shards.store import Table
 from timeline.position import MessageId, id_position

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.http.front import read_request
+from server.http import front
+from server.http.front import Kind, read_request
 from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
 
@@ -87,3 +88,68 @@ async def test_the_same_answer_for_the_same_bytes(server: Running, part: int) ->
         compared += 1
     assert compared > 10
     assert {201, 400, 422} <= statuses | ({400, 422} if part else set())
+
+
+LINES = b"Content-Type: application/x-ndjson\r\n"
+GOOD = b'{"topic": "a/b", "payload": "hi", "deliver_in": "1h"}'
+BATCHES = [
+    b"\n".join([GOOD] * 3),
+    b"\r\n\n".join([GOOD, b'{"topic": "a", "payload": {"n": 1}, "deliver_in": "1h", "qos": 2}']) + b"\n",
+    GOOD[:-1] + b', "key": "@one"}',
+    b"\n".join([GOOD[:-1] + b', "key": "@two"}'] * 2),
+    b"\n".join([GOOD[:-1] + b', "key": "@three"}', GOOD[:-1] + b', "qos": 0, "key": "@three"}']),
+    GOOD + b"\n" + b'{"topic": "#", "payload": "x"}',
+    GOOD + b"\n{",
+    GOOD[:-1] + b', "headers": {"a": "b"}}',
+    b"\n".join([GOOD] * 301),
+    b"",
+]
+
+
+def plain(body: dict[str, Any]) -> dict[str, Any]:
+    """An answer to a batch without the ids themselves: each, by the place of its first."""
+    seen: dict[str, int] = {}
+    for one in body.get("results", ()):
+        if "id" in one:
+            one["id"] = seen.setdefault(one["id"], len(seen))
+    if "ids" in body:
+        body["ids"] = [seen.setdefault(name, len(seen)) for name in body["ids"]]
+    return body
+
+
+@pytest.mark.parametrize("query", [b"", b"?each=true", b"?each=true&key_only=true"])
+@pytest.mark.parametrize("body", BATCHES)
+async def test_the_same_answer_to_a_batch(server: Running, body: bytes, query: bytes) -> None:
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    aiohttp_port = at.runner.addresses[0][1]  # type: ignore[union-attr]
+    head = b"POST /v1/messages:batch%s HTTP/1.1\r\nHost: localhost\r\n" % query + LINES
+    for _ in range(2):  # the second time its keys are known
+        found = []
+        for port, name in ((at.front_port, b"f"), (aiohttp_port, b"a")):
+            named = body.replace(b"@", name)
+            status, headers, said = await answered(
+                port, head + b"Content-Length: %d\r\n\r\n" % len(named) + named
+            )
+            found.append((status, headers, plain(said)))
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("items", [1, 1_000])
+async def test_small_batches_are_answered_at_the_front(
+    server: Running, monkeypatch: pytest.MonkeyPatch, items: int
+) -> None:
+    """And those beyond what is read in a turn of the loop in the next one."""
+    monkeypatch.setattr(front, "BATCH_TURN", items)
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    body = b"\n".join([GOOD] * 110) + b"\n"
+    data = b"POST /v1/messages:batch HTTP/1.1\r\nHost: localhost\r\n" + LINES
+    data += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    request = read_request(data)
+    assert request is not None
+    assert (request.kind, request.end) == (Kind.ALL, len(data))
+    found = await asyncio.gather(*[answered(at.front_port, data) for _ in range(12)])
+    assert {status for status, _, _ in found} == {201}, found
+    assert [(status, said["accepted"]) for status, _, said in found] == [(201, 110)] * 12
+    assert len({name for _, _, said in found for name in said["ids"]}) == 1_320

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from server import version
+from server.build import form
 
 from ..conftest import MINUTE_MS, START, Running
 
@@ -23,6 +24,7 @@ async def test_info(server: Running) -> None:
     assert body == {
         "node": 0,
         "clock": "simulated",
+        "build": form(),
         "now": START,
         "mqtt": [{"transport": "tcp", "host": "127.0.0.1", "port": 1883}],
     }

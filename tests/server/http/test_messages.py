@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from server.codec.fields import Properties
 from server.codec.packets import Publish
-from server.codec.properties import Properties
 from server.config import Config, Http, Limits, Tail
 from server.mqtt.wishes import read_publish
 from shards.record import decode

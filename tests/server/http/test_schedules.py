@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from server.clock import SimulatedClock
+from server.codec.fields import Properties
 from server.codec.packets import Publish
-from server.codec.properties import Properties
 from server.config import Config, Limits
 from server.core import timeline_of
 from server.mqtt.forms import common_properties

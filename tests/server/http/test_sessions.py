@@ -8,7 +8,8 @@ from server.clock import SimulatedClock
 from server.config import Config
 from server.delivery.subscriber import Closing
 from server.http.routes import sessions
-from server.writer import Decide, Done
+from server.rider import Done
+from server.writer import Decide
 from shards.store import Table
 from timeline.position import before
 

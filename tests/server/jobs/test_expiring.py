@@ -19,7 +19,8 @@ from shards import keys, leavings
 from shards.commit import Draft, Known
 from shards.errors import Corrupt, StoreFailed
 from shards.expiry import expire
-from shards.record import Record, encode, names_of
+from shards.fields import Record
+from shards.record import encode, names_of
 from shards.recover import read_directory
 from shards.store import Table
 from shards.verify import verify_counts

@@ -24,6 +24,7 @@ import uvloop
 from server.clock import SystemClock
 from server.codec import wire
 from server.codec.encode import encode
+from server.codec.fields import Properties
 from server.codec.packets import (
     Ack,
     Connack,
@@ -38,7 +39,6 @@ from server.codec.packets import (
     SubscribeOptions,
     Will,
 )
-from server.codec.properties import Properties
 from server.codec.publish import Decoder
 from server.config import Config
 from server.delivery.subscriber import Closing

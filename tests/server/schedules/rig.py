@@ -9,8 +9,9 @@ from server.config import Config
 from server.core import Core, timeline_of
 from server.schedules import retime
 from server.schedules.recurring import Schedules
+from shards.fields import Record
 from shards.memory import MemoryStore
-from shards.record import Record, decode, encode, is_stub
+from shards.record import decode, encode, is_stub
 from shards.rocks import RocksStore
 from shards.schedules import ScheduleRow, TimingRow
 from tests.support.clock import HandClock

@@ -12,7 +12,8 @@ import pytest
 from server.config import Config, Limits
 from shards.commit import Commit, Outcome, Refused
 from shards.errors import ShardsError
-from shards.record import Record, encode, is_stub
+from shards.fields import Record
+from shards.record import encode, is_stub
 from shards.schedules import TimingRow, write_schedule
 from shards.verify import verify_counts
 from timeline.cron import parse_cron

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from server.codec.fields import Properties
 from server.codec.packets import Publish
-from server.codec.properties import Properties
 from server.http.values.views import time_text
 from server.mqtt.wishes import read_publish
 from server.schedules import retime

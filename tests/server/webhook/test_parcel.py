@@ -7,8 +7,8 @@ from yarl import URL
 from server.delivery.message import Message
 from server.webhook.parcel import HEADERS_BYTES_MAX, Parcel, is_header, parcel_of
 from server.webhook.signing import signatures
+from shards.fields import Record, Retry
 from shards.properties import properties_of
-from shards.record import Record, Retry
 from timeline.position import position
 
 NOW_S = 1_795_248_000

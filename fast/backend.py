@@ -1,0 +1,23 @@
+"""What pip asks for a wheel: setuptools, and for a compiled wheel mypy with all that the types come from.
+
+With FASTI_COMPILE=1 in the environment `pip wheel .` makes a wheel for this platform, with sources and
+compiled modules; without it the wheel has the sources alone."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403 - the hooks that are as ever
+
+from .modules import TOOLS
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    """mypy reads the types of what the server stands on."""
+    if os.environ.get("FASTI_COMPILE") != "1":
+        return list(build_meta.get_requires_for_build_wheel(config_settings))
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    dev = project["optional-dependencies"]["dev"]
+    return [*project["dependencies"], *(one for one in dev if one.startswith(TOOLS))]

@@ -1,0 +1,94 @@
+"""Which modules are compiled: those that a message passes on its way in, to its time, out and back.
+
+A module that is not on such a way stays source: it gains nothing, and all of the list is compiled as one
+unit of C.
+
+What cannot be compiled, or would behave otherwise, is in modules of its own
+(tests/house/test_compiled.py holds this):
+
+- msgspec Structs that are decoded: `Literal`, `Annotated` and unions become bare types, so bounds would
+  be lost;
+- a generator expression becomes a list: what is to be lazy is a generator function;
+- `except A as error` and `except B as error` in one function: `error` has the type of the first;
+- what extends a compiled class has to be compiled;
+- an attribute whose name makes a word of C (`self._volatile` is `__volatile` there).
+
+`shards/rocks.py` and what stands in tests as a base class (stores, clocks, `Opening`) are source, too,
+and so is what is called once for many messages: `server/app.py`, `server/core.py`, the routes."""
+
+TOOLS = ("mypy", "setuptools")
+"""What compiles, as pyproject.toml names it among what developing takes."""
+
+MODULES = (
+    "timeline.filters",
+    "timeline.tail",
+    "timeline.wheel",
+    "timeline.horizon",
+    "timeline.structures",
+    "timeline.session",
+    "timeline.slices",
+    "timeline.asked",
+    "shards.owned",
+    "shards.pointers",
+    "shards.commit",
+    "shards.mark",
+    "shards.keys",
+    "shards.state",
+    "shards.synced",
+    "shards.dedupe",
+    "shards.open_group",
+    "shards.record",
+    "shards.properties",
+    "shards.retry_index",
+    "shards.read",
+    "shards.scan",
+    "shards.waiting",
+    "shards.group_commit",
+    "server.writer",
+    "server.loader",
+    "server.networks",
+    "server.delivery.broker",
+    "server.delivery.cursors",
+    "server.delivery.dispatch",
+    "server.delivery.late",
+    "server.delivery.leases",
+    "server.delivery.message",
+    "server.delivery.owed",
+    "server.delivery.owners",
+    "server.delivery.pace",
+    "server.delivery.publishing",
+    "server.delivery.ready",
+    "server.delivery.replay",
+    "server.delivery.rota",
+    "server.delivery.router",
+    "server.delivery.sent",
+    "server.delivery.sessions",
+    "server.delivery.shared",
+    "server.delivery.subscriber",
+    "server.delivery.membership",
+    "server.delivery.terms",
+    "server.delivery.undone",
+    "server.mqtt.acks",
+    "server.mqtt.link",
+    "server.mqtt.backlog",
+    "server.mqtt.frames",
+    "server.mqtt.state",
+    "server.mqtt.inbound",
+    "server.mqtt.forms",
+    "server.mqtt.outbox",
+    "server.mqtt.peer",
+    "server.codec.encode",
+    "server.codec.parse",
+    "server.codec.publish",
+    "server.codec.wire",
+    "server.codec.properties",
+    "server.http.front",
+    "server.http.framing",
+    "server.http.heads",
+    "server.http.bulk",
+    "server.http.posting",
+    "server.http.values.drafts",
+    "server.http.values.scalars",
+    "server.times",
+    "server.unsent",
+)

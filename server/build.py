@@ -1,0 +1,92 @@
+"""Which form of the hot modules runs: their sources, or what mypyc has compiled of them.
+
+A compiled module does not lie beside its source, where an old one would silently win over an edited
+source. It lies in a folder of its own, with a note (`compiled.json`) of the sources that all of the
+folder was compiled from:
+
+    compiled/           beside this file, in a wheel that was built with FASTI_COMPILE=1
+    FASTI_FAST=DIR      what `make fast` has made of a checkout
+    FASTI_PURE=1        the sources run, whatever there is
+
+The note holds one digest of every source in timeline/, shards/ and server/, since constants and the
+shapes of classes are compiled into who uses them. If the sources are others now, the process does not
+start: neither old code nor some of each. For the same reason it is all or nothing: where a module of the
+list has been imported before the server was, the sources run.
+
+`choose` is called when `server` is imported, before anything that may be compiled. Spark's jobs, which
+never import the server, run the sources."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+ROOMS = ("timeline", "shards", "server")
+NOTE = "compiled.json"
+SUFFIX = EXTENSION_SUFFIXES[0]
+"""Of files for this Python: .cpython-311-x86_64-linux-gnu.so"""
+
+
+class Compiled(MetaPathFinder):
+    """Finds the compiled modules, before anything else is asked."""
+
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+        """`names`: of the modules, with their packages."""
+        self._files = {name: folder / (name.replace(".", "/") + SUFFIX) for name in names}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        file = self._files.get(fullname)
+        return spec_from_file_location(fullname, file) if file else None
+
+
+def choose(environ: Mapping[str, str], root: Path) -> None:
+    """Have the compiled modules found, if there are any and nobody wants the sources.
+
+    `root`: what the rooms lie in. Raises ImportError if they are not of these sources, or for another Python.
+    """
+    named = environ.get("FASTI_FAST")
+    folder = Path(named) if named else root / "server" / "compiled"
+    if environ.get("FASTI_PURE") == "1" or not (named or (folder / NOTE).exists()):
+        return
+    names = _names(folder, root)
+    if sys.modules.keys().isdisjoint(names):
+        sys.meta_path.insert(0, Compiled(folder, names))
+
+
+def _names(folder: Path, root: Path) -> list[str]:
+    """What is compiled there. Raises ImportError."""
+    instead = "or set FASTI_PURE=1 to run the sources"
+    try:
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ImportError(f"{folder}: nothing is compiled there; run `make fast`, {instead}") from None
+    if note["suffix"] != SUFFIX:
+        raise ImportError(f"{folder}: it was compiled for {note['suffix']}, this is {SUFFIX}; {instead}")
+    if note["sources"] != digest_of(root):
+        raise ImportError(f"{folder}: it was compiled from other sources; compile it again, {instead}")
+    return [*note["modules"]]
+
+
+def digest_of(root: Path) -> str:
+    """Of every source in the rooms: hexadecimal digits."""
+    digest = sha256()
+    for room in ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            source = path.read_bytes()
+            digest.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode())
+            digest.update(source)
+    return digest.hexdigest()
+
+
+def form() -> Literal["pure", "compiled"]:
+    """What runs: "pure" or "compiled"."""
+    return "compiled" if any(isinstance(finder, Compiled) for finder in sys.meta_path) else "pure"

@@ -1,0 +1,89 @@
+"""What a batch is answered with, whoever has read it: the route, or the front for small ones.
+
+Without keys every answer is a new id: the ids of a batch are told by one join.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from shards.dedupe import Refused
+from shards.draft import Draft, Known
+from shards.errors import Corrupt
+from shards.record import decode
+from shards.state import PENDING
+from timeline.position import id_text
+
+from .answers import refusal
+from .posting import Placed
+from .problems import Problem, problem_of
+from .timeline import Timeline
+from .values.batch_body import is_ndjson
+from .values.bodies import FieldError
+
+log = logging.getLogger(__name__)
+
+Result = Placed | Refused | FieldError | Problem
+_NEW = b'{"id":"%032x"}'
+_REPLAYED = b'{"id":"%032x","replayed":true,"state":"%s"}'
+
+
+def _problem(result: Refused | FieldError | Problem) -> Problem:
+    if isinstance(result, Refused):
+        return refusal(result)
+    return result if isinstance(result, Problem) else problem_of(result)
+
+
+def accepted(placed: Sequence[Placed], drafts: Sequence[Draft]) -> bytes:
+    """`{"accepted": n, "ids": [...]}`, by one join."""
+    if any(draft.key for draft in drafts):
+        ids = [id_text(p.id if isinstance(p, Known) else p) for p in placed]
+    else:
+        ids = [p.to_bytes(16, "big").hex() for p in placed]  # type: ignore[union-attr]
+    listed = '","'.join(ids)
+    return b'{"accepted":%d,"ids":[%s]}' % (len(ids), f'"{listed}"'.encode() if ids else b"")
+
+
+def fresh(placed: Sequence[Placed], drafts: Sequence[Draft]) -> int:
+    """How many are new: the others were there under their keys."""
+    if not any(draft.key for draft in drafts):
+        return len(placed)
+    return len({p for p in placed if isinstance(p, int)})
+
+
+def said(results: Sequence[Result], timeline: Timeline) -> Iterator[bytes]:
+    """What became of each item, and of the message that was there under its key.
+
+    The second one of a key is there under it as one of an earlier request is.
+    """
+    seen: set[int] = set()
+    for result in results:
+        if isinstance(result, int):
+            yield _REPLAYED % (result, PENDING.encode()) if result in seen else _NEW % result
+            seen.add(result)
+        elif isinstance(result, Known):
+            yield _known(result, timeline)
+        else:
+            yield _refused(_problem(result))
+
+
+def _known(known: Known, timeline: Timeline) -> bytes:
+    try:
+        found = timeline.reader.find(known.id)
+        state = PENDING if found is None else timeline.state_of(found, decode(found.value))[0]
+    except Corrupt as error:
+        log.error("the message under a key: %s", error)
+        return _refused(Problem("unreadable", f"{id_text(known.id)} cannot be read"))
+    return _REPLAYED % (known.id, state.encode())
+
+
+def _refused(problem: Problem) -> bytes:
+    return b'{"problem":' + problem.to_bytes() + b"}"
+
+
+def line_of(body: bytes, content_type: str, index: int, count: int) -> int:
+    """Which line of the body the item `index` is, from 1; in an array, which item."""
+    if is_ndjson(content_type):
+        lines = [number for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
+        if len(lines) == count:
+            return lines[index]
+    return index + 1

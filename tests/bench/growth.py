@@ -1,0 +1,183 @@
+"""What grows with what is stored, and with how many topics and sessions there are. It should be nothing.
+
+A case is so many pending messages, topics and sessions; of each, what a message costs the server's processor
+when it is taken (batches of 1,000; one by one, 64 in flight) and when it goes out (a drain to all sessions),
+and how late it is. Three rows of cases: one grows, the others stay. What counts is the ratio to the smallest
+case of its row; the plot shows these ratios. `--record` writes the plot into docs/growth.svg.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from .due import drained_by
+from .exchange import Lines
+from .http import post, send_all, taken_end
+from .mqtt import Client, connect
+from .plot import Panel, draw
+from .process import Server, serving
+from .results import Env, Result, percentile
+from .workload import batches, item, next_month, now_ms, payload
+
+IN_FLIGHT = 4
+CALLERS = 64
+PAYLOAD = 200
+STEP = 10_000
+BASE = (0, 1_000, 1)
+TOPICS = (10, 1_000, 100_000)
+SESSIONS = (1, 1_000)
+FIGURES = ("batch", "single", "drain", "lateness p99")
+UNITS = ("us", "us", "us", "ms")
+PLOT = Path(__file__).parents[2] / "docs" / "growth.svg"
+
+
+class Case(NamedTuple):
+    pending: int
+    topics: int
+    sessions: int
+
+
+def rows(pending: Sequence[int]) -> list[tuple[str, list[Case]]]:
+    """What grows, and its cases, the smallest first."""
+    stored, topics, sessions = BASE
+    return [
+        ("topics", [Case(stored, some, sessions) for some in TOPICS]),
+        ("sessions", [Case(stored, topics, some) for some in SESSIONS]),
+        ("pending", [Case(some, topics, sessions) for some in (stored, *pending)]),
+    ]
+
+
+async def growth(env: Env) -> list[Result]:
+    found: dict[Case, list[float]] = {}
+    with serving(env.folder / "data", limits__connect_rate=0) as server:
+        env.seen.build = server.build()
+        stored = 0
+        for _, cases in rows(env.sizes.pending):
+            for case in cases:
+                if case.pending > stored:
+                    await fill(server, stored, case.pending)
+                    stored = case.pending
+                if case not in found:
+                    found[case] = await measured(env, server, case)
+    return told(found, env.sizes.pending)
+
+
+def told(found: dict[Case, list[float]], pending: Sequence[int]) -> list[Result]:
+    """A result for each figure of each case, beside that of the smallest of its row."""
+    results = []
+    for name, cases in rows(pending):
+        for at, case in enumerate(cases):
+            for figure, unit, value, least in zip(FIGURES, UNITS, found[case], found[cases[0]], strict=True):
+                base = (f"{cases[0][_place(name)]:,} {name}", [least]) if at else ("", [])
+                text = f"{figure}, {case[_place(name)]:,} {name}"
+                results.append(Result(text, unit, [value], *base, less=True, is_floor=True))
+    return results
+
+
+def plot(results: Sequence[Result], pending: Sequence[int], file: Path = PLOT) -> None:
+    """The ratios, a panel for each thing that grows."""
+    ratios = {result.name: result.ratio for result in results}
+    panels = []
+    for name, cases in rows(pending):
+        values = [case[_place(name)] for case in cases]
+        lines = {
+            figure: [ratios.get(f"{figure}, {value:,} {name}") or 1.0 for value in values]
+            for figure in FIGURES
+        }
+        panels.append(Panel(name, [_short(value) for value in values], lines))
+    file.write_text(draw("cost of a message, the smallest case = 1", panels))
+
+
+def _short(value: int) -> str:
+    if value >= 1_000_000:
+        return f"{value // 1_000_000} M"
+    return f"{value // 1000} k" if value >= 1000 else str(value)
+
+
+def _place(name: str) -> int:
+    return Case._fields.index(name)
+
+
+async def fill(server: Server, first: int, end: int) -> None:
+    """Further messages due over the next month."""
+    await send_all(server.http, _filling(first, end), IN_FLIGHT)
+
+
+def _filling(first: int, end: int) -> Iterator[bytes]:
+    for at in range(first, end, STEP):
+        yield from batches(next_month(min(STEP, end - at), PAYLOAD, seed=at))
+
+
+async def measured(env: Env, server: Server, case: Case) -> list[float]:
+    """The figures of a case, in the order of FIGURES."""
+    some = next_month(env.sizes.batch, PAYLOAD, topics=case.topics)
+    clients = [await connect(server.mqtt, f"growth-{n}") for n in range(case.sessions)]
+    for n, client in enumerate(clients):
+        await client.subscribe(f"growth/{n}/#", 1)
+    found = []
+    for run in range(env.sizes.runs):
+        found.append(
+            [
+                await _batch(server, some),
+                await _single(server, some[: env.sizes.single]),
+                await _drain(env, server, clients, case),
+                await _lateness(env, server, clients, case, run),
+            ]
+        )
+    for client in clients:
+        client.close()
+    return [median(runs) for runs in zip(*found, strict=True)]
+
+
+async def _batch(server: Server, some: Sequence[bytes]) -> float:
+    cpu = server.cpu_s()
+    await send_all(server.http, batches(some), IN_FLIGHT)
+    return (server.cpu_s() - cpu) / len(some) * 1e6
+
+
+async def _single(server: Server, some: Sequence[bytes]) -> float:
+    lines = await Lines.open(server.http, CALLERS, taken_end)
+    cpu = server.cpu_s()
+    await lines.send_all([post("/v1/messages", one) for one in some])
+    cpu = server.cpu_s() - cpu
+    lines.close()
+    return cpu / len(some) * 1e6
+
+
+async def _drain(env: Env, server: Server, clients: Sequence[Client], case: Case) -> float:
+    count, text = env.sizes.drain, payload(PAYLOAD)
+    due = now_ms() + int((env.sizes.lead_s + count / 40_000) * 1000)
+    items = [item(_topic(n, case), text, due) for n in range(count)]
+    await send_all(server.http, batches(items), IN_FLIGHT)
+    return (await drained_by(server, clients, due, count)).more["cpu_us"]
+
+
+async def _lateness(env: Env, server: Server, clients: Sequence[Client], case: Case, run: int) -> float:
+    count = env.sizes.late_per_s * env.sizes.late_s
+    late: list[float] = []
+
+    def look(data: bytes, _: int, stop: int) -> None:
+        late.append(time.time_ns() / 1e6 - int(data[stop - PAYLOAD : stop - PAYLOAD + 13]))
+
+    for client in clients:
+        client.look = look
+    start, rest = now_ms() + int(env.sizes.lead_s * 1000), payload(PAYLOAD - 13)
+    step_ms = env.sizes.late_s * 1000 / count
+    dues = [start + int(n * step_ms) for n in range(count)]
+    items = [item(_topic(n * 7 + run, case), f"{due}{rest}", due) for n, due in enumerate(dues)]
+    await send_all(server.http, batches(items), IN_FLIGHT)
+    while len(late) < count:
+        await asyncio.sleep(0.05)
+        assert now_ms() < dues[-1] + 30_000, f"{len(late)} of {count} came"
+    for client in clients:
+        client.look = None
+    return percentile(late, 0.99)
+
+
+def _topic(number: int, case: Case) -> str:
+    """One of the case's topics: each belongs to one session."""
+    topic = number % case.topics
+    return f"growth/{topic % case.sessions}/{topic}"

@@ -1,0 +1,134 @@
+"""The pass for usual items gives what the general way gives, or leaves the batch to it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.config import Limits
+from server.http.values.batch_body import parse_each
+from server.http.values.bodies import RequestError
+from server.http.values.drafts import draft_of
+from server.http.values.message_body import ParsedMessage
+from server.http.values.usual import usual_batch
+from shards.draft import Draft
+
+NOW = 1_795_248_000_000
+LIMITS = replace(Limits(), max_payload=64, topic_levels=4)
+LINES, ARRAY = "application/x-ndjson", "application/json"
+MAX_BATCH = 6
+
+TOPICS = st.sampled_from(["a", "a/b", "é", "", "+", "$SYS/x", "$own", "a/b/c/d", "a/b/c/d/e", "a\0", 3, None])
+PAYLOADS = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(["x" * 64, "x" * 65, '"\\', 7, None, True, {"a": ["é", 1.50]}, [], "y" * 900]),
+)
+TIMES = st.sampled_from(
+    [
+        "2026-12-03T07:45:31.123Z",
+        "2026-12-03T07:45:31Z",
+        "2026-12-03T07:45:31.1230001Z",
+        "2026-12-03t07:45:31.123+02:00",
+        "2027-03-28T03:30[Europe/Bucharest]",
+        "2026-12-31T23:59:60Z",
+        "2026-02-31T07:45:31.123Z",
+        "1969-12-31T23:59:59.999Z",
+        "1970-01-01T00:00:00.001Z",
+        "9999-12-31T23:59:59.999Z",
+        "2026-12-03T07:45:31.123",
+        "2026-12-03T07:45:31.12zZ",
+        "soon",
+        "",
+        5,
+        None,
+    ]
+)
+DELAYS = st.sampled_from(["15m", "PT2H", "-1s", "", 0, 90, 1.0005, -1, 10**15, 10**30, "99999d", True, None])
+ITEMS = st.fixed_dictionaries(
+    {"topic": TOPICS, "payload": PAYLOADS},
+    optional={
+        "deliver_at": TIMES,
+        "deliver_in": DELAYS,
+        "qos": st.sampled_from([0, 1, 2, 3, -1, 1.0, "1", None]),
+        "key": st.sampled_from(["k", "l", "", "x" * 257, "\n", None]),
+        "retain": st.booleans(),
+        "nope": st.just(1),
+    },
+)
+GOOD_ITEMS = st.fixed_dictionaries(
+    {"topic": st.sampled_from(["a", "a/b", "é"]), "payload": st.one_of(st.text(max_size=8), st.integers())},
+    optional={
+        "deliver_at": st.sampled_from(["2026-12-03T07:45:31.123Z", "2026-12-03T07:45:31Z"]),
+        "qos": st.integers(0, 2),
+        "key": st.sampled_from(["k", "l"]),
+    },
+)
+BROKEN = st.sampled_from([b"{", b"3", b"\xff", b'{"topic": "a", "payload": "\xff"}', b"{} {}", b'"\\ud800"'])
+RAWS = st.one_of(st.builds(lambda one: json.dumps(one).encode(), ITEMS), BROKEN)
+
+
+def general(body: bytes, content_type: str, user: str) -> list[Draft] | None:
+    """The drafts of the general way; None if anything is wrong."""
+    try:
+        items = parse_each(body, content_type, NOW, LIMITS, MAX_BATCH)
+    except RequestError:
+        return None
+    messages = [item for item in items if isinstance(item, ParsedMessage)]
+    if len(messages) < len(items):
+        return None
+    return [draft_of(message, NOW, user) for message in messages]
+
+
+def check(raws: list[bytes], joint: bytes, user: str) -> None:
+    for body, content_type in ((joint.join(raws), LINES), (b" [" + b" ,\n".join(raws) + b"]", ARRAY)):
+        found = usual_batch(body, content_type == LINES, NOW, LIMITS, MAX_BATCH, user)
+        if found is not None:
+            assert found.drafts == general(body, content_type, user)
+            assert sorted(found.topics) == sorted({draft.topic for draft in found.drafts})
+            assert found.keys == sum(bool(draft.key) for draft in found.drafts)
+
+
+@given(st.lists(RAWS, max_size=8), st.sampled_from([b"\n", b"\r\n\n", b" "]), st.sampled_from(["", "meter"]))
+def test_whatever_is_taken_is_the_same(raws: list[bytes], joint: bytes, user: str) -> None:
+    check(raws, joint, user)
+
+
+@given(st.lists(GOOD_ITEMS, max_size=MAX_BATCH), st.sampled_from([b"\n", b"\r\n"]))
+def test_what_is_usual_is_taken(items: list[dict[str, Any]], joint: bytes) -> None:
+    raws = [json.dumps(item, ensure_ascii=False).encode() for item in items]
+    check(raws, joint, "meter")
+    assert usual_batch(joint.join(raws), True, NOW, LIMITS, MAX_BATCH, "") is not None
+    assert usual_batch(b"[" + b",".join(raws) + b"]", False, NOW, LIMITS, MAX_BATCH, "") is not None
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"topic": "a", "payload": "x", "headers": {}},
+        {"topic": "a", "payload": "x", "deliver_at": "2027-03-28T03:30[Europe/Bucharest]"},
+        {"topic": "a", "payload": "x", "deliver_at": "2026-12-03T07:45:31Z", "deliver_in": 1},
+        {"topic": "a", "payload": "x", "qos": 3},
+        {"topic": "a", "payload": "x" * 65},
+        {"topic": "#", "payload": "x"},
+        {"topic": "a", "payload": "x", "deliver_in": "9999d"},
+        {"topic": "a", "payload": "x", "deliver_at": "soon"},
+        {"topic": "a", "payload": "x", "key": ""},
+        {"payload": "x"},
+    ],
+)
+def test_anything_else_is_left_to_the_general_way(item: dict[str, Any]) -> None:
+    good = b'{"topic": "a", "payload": "x"}\n'
+    assert usual_batch(good, True, NOW, LIMITS, MAX_BATCH, "") is not None
+    assert usual_batch(good + json.dumps(item).encode(), True, NOW, LIMITS, MAX_BATCH, "") is None
+
+
+def test_no_more_than_a_batch_may_hold() -> None:
+    good = b'{"topic": "a", "payload": "x"}'
+    for count in (MAX_BATCH, MAX_BATCH + 1):
+        lines, array = b"\n".join([good] * count), b"[" + b",".join([good] * count) + b"]"
+        is_taken = count <= MAX_BATCH
+        assert (usual_batch(lines, True, NOW, LIMITS, MAX_BATCH, "") is not None) is is_taken
+        assert (usual_batch(array, False, NOW, LIMITS, MAX_BATCH, "") is not None) is is_taken
