@@ -100,7 +100,8 @@ class Figures(Collector):
         yield "dead_letters_crowded_out", text, letters.crowded_out
         yield "dead_letters_expired", "Dead letters dropped after dead.retention", letters.expired
         refused = self._core.retained.refused
-        yield "retained_refused", "Messages not retained: as many topics as limits.retained have one", refused
+        text = "Messages not retained: limits.retained topics have one, or the store takes nothing"
+        yield "retained_refused", text, refused
         refused = self._core.sessions.quota.refused
         yield "subscriptions_refused", "Subscriptions refused: one of the limits on them is reached", refused
 

@@ -226,7 +226,8 @@ class OpenGroup:
                 seq = self.horizon.seq
                 continue
             seq += 1
-            position = Position(at << 48 | seq)
+            # No call of `Position` or `MessageId` here: each is a function that returns what it is given.
+            position: Position = at << 48 | seq  # type: ignore[assignment]
             structure = self._structure(piece, draft) if piece.count >= busy else ANYTHING
             shard = piece.newest.get(structure)
             if shard is None or shard.count >= cap_messages or shard.bytes >= cap_bytes:
@@ -246,7 +247,7 @@ class OpenGroup:
             if position < lowest:
                 lowest = position
             placed.append((position, number, value))
-            name = MessageId(at << 80 | number << 64 | node | seq)
+            name: MessageId = at << 80 | number << 64 | node | seq  # type: ignore[assignment]
             ids.append(name)
             if draft.key:
                 self._remember(draft, name, position)

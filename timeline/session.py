@@ -339,6 +339,13 @@ class Session:
 
         `size`: its bytes, if `max_bytes` is to count them.
         """
+        flight = self.launch(position, shard, qos)
+        if size:
+            self.weigh(flight, size)
+        return flight.packet_id
+
+    def launch(self, position: Position, shard: int, qos: int) -> Flight:
+        """Put a message in flight that is not counted in bytes. The caller has looked for room."""
         flights, retired = self.flights, self.retired
         packet_id = self._last_id
         while True:
@@ -347,9 +354,7 @@ class Session:
                 break
         self._last_id = packet_id
         flights[packet_id] = flight = Flight(packet_id, position, shard, qos)
-        if size:
-            self.weigh(flight, size)
-        return packet_id
+        return flight
 
     def weigh(self, flight: Flight, size: int) -> None:
         """Count the bytes of a flight, once: when it is sent, or sent again after a start."""
@@ -365,6 +370,28 @@ class Session:
             self.flight_bytes -= flight.size
             flight.size = 0
         return flight
+
+    def ack_run(self, packet_ids: Iterable[int]) -> tuple[list[Flight], bool]:
+        """The subscriber has these, of QoS 1: what is in flight no more, and whether that is all of them.
+
+        It goes in order as far as to one of another QoS. What was not in flight is passed over.
+        """
+        flights, resends = self.flights, self.resends
+        ended: list[Flight] = []
+        for packet_id in packet_ids:
+            flight = flights.get(packet_id)
+            if flight is None:
+                continue
+            if flight.qos != 1:
+                return ended, False
+            del flights[packet_id]
+            if resends:
+                resends.discard(packet_id)
+            if flight.size:
+                self.flight_bytes -= flight.size
+                flight.size = 0
+            ended.append(flight)
+        return ended, True
 
     def give_up(self, flight: Flight) -> None:
         """End a flight that the subscriber has not acked and will not be sent again.

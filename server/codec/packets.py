@@ -67,6 +67,12 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     properties: Properties | None = None
 
 
+class AckRun(msgspec.Struct, frozen=True, gc=False):
+    """PUBACKs that stood one behind the other and say nothing more: their packet ids, in order."""
+
+    packet_ids: tuple[int, ...]
+
+
 class SubscribeOptions(msgspec.Struct, frozen=True, gc=False):
     """`retain_handling`: retained messages are sent 0 always, 1 to a new subscription, 2 never."""
 
@@ -129,6 +135,7 @@ Packet = (
     | Connack
     | Publish
     | Ack
+    | AckRun
     | Subscribe
     | Suback
     | Unsubscribe

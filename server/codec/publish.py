@@ -7,6 +7,9 @@ a chunk 0.42 us; `parse` alone takes 4.1 us (2 cores, Python 3.11, freeing the p
 everything else, and all that looks wrong, to `parse`, which knows the rules and makes the complaints. What
 the loop accepts, `parse` would accept with the same result (a test holds it to that).
 
+Who reads deliveries acks them many at a time. A server has such PUBACKs as one packet, an `AckRun`: 0.04 us
+for each in place of 0.42, and what is done once for them it does once.
+
 Out: a message is encoded once per level and QoS into (head, tail); for QoS 1 and 2 each receiver's copy is
 head + its packet id + tail:
 
@@ -18,13 +21,12 @@ from __future__ import annotations
 
 import struct
 import sys
-from itertools import repeat
 from typing import Final, Literal
 
 from . import wire
 from .errors import MalformedPacket, MqttError, PacketTooLarge
 from .fields import Properties
-from .packets import Ack, Connect, Packet, Publish
+from .packets import Ack, AckRun, Connect, Packet, Publish
 from .parse import check_first, parse
 from .properties import read_users
 from .wire import Reader
@@ -48,6 +50,12 @@ _HEAD_1: Final = struct.Struct(">BBH").pack
 _HEAD_2: Final = struct.Struct(">BBBH").pack
 BYTES_AT_ONCE: Final = 16 << 10
 """How many bytes of packets are read before the caller looks at the clock: 3,000 user properties, 1 ms."""
+RUN_MAX: Final = 256
+"""Acks in one AckRun at most."""
+RUN_COST: Final = 16
+"""Bytes that an ack of a run counts for in BYTES_AT_ONCE: 1,000 are read before the caller looks at the
+clock."""
+_PUBACK: Final = b"\x40\x02"
 CONNECT_BYTES: Final = 65_536
 """A CONNECT may have as many in any case: nobody has told the client yet how large a packet may be."""
 _ACK_FIRST: Final = {wire.PUBACK: 0x40, wire.PUBREC: 0x50, wire.PUBREL: 0x62, wire.PUBCOMP: 0x70}
@@ -61,12 +69,14 @@ class Decoder:
     send. A packet of more than `max_packet_bytes`, fixed header included, is refused when its length is
     read; up to that much of an incomplete packet is kept. For CONNECT it is `CONNECT_BYTES` at least. One
     with more than `users_max` user properties, which cost far more than their bytes, is refused as well.
+    `gathers`: PUBACKs that stand together come as one AckRun.
     """
 
     __slots__ = (
         "_at",
         "_dead",
         "_from_server",
+        "_gathers",
         "_held",
         "_is_cut",
         "_left",
@@ -83,6 +93,8 @@ class Decoder:
         level: int = 0,
         role: Literal["server", "client"] = "server",
         users_max: int = sys.maxsize,
+        *,
+        gathers: bool = False,
     ) -> None:
         if role == "client" and not level:
             raise ValueError("a client's decoder must be told its level")
@@ -92,6 +104,7 @@ class Decoder:
         self.users_max = users_max
         self.level = level
         self._from_server = role == "client"
+        self._gathers = gathers
         self._held = bytearray()  # the start of an incomplete packet ...
         self._wanted = 0  # ... and how much of it there must be before looking again
         self._left = b""  # what has not been looked at yet ...
@@ -133,7 +146,8 @@ class Decoder:
         if self._dead:
             return packets
         try:
-            at = self._decode(data, at, packets, count_max)
+            upto = at + BYTES_AT_ONCE if count_max < sys.maxsize else sys.maxsize
+            at = self._decode(data, at, packets, count_max, upto)
         except MqttError:
             self._dead = True
             self.unreturned = packets
@@ -145,19 +159,18 @@ class Decoder:
                 self._held += data[at:]
         return packets
 
-    def _decode(self, data: bytes, at: int, packets: list[Packet], count_max: int) -> int:
-        """Append `count_max` packets of `data` from `at` on; return where the next one starts, or the end."""
+    def _decode(self, data: bytes, at: int, packets: list[Packet], count_max: int, upto: int) -> int:
+        """Append `count_max` packets of `data` from `at` on, none that begins behind `upto`; return where the
+        next one starts, or the end."""
         add = packets.append
         limit = self.max_packet_bytes
         level = self.level
         end = len(data)
         last = end - 4
-        upto = end if count_max == sys.maxsize else at + BYTES_AT_ONCE
+        gathers = self._gathers
         self._is_cut = False
-        for _ in repeat(None, count_max):
-            if at >= end or at > upto:
-                self._is_cut = at < end
-                break
+        while count_max and at < end and at <= upto:
+            count_max -= 1
             if at <= last and level:
                 first, length, third, fourth = _FOUR(data, at)
                 flags = _PUBLISH_FLAGS[first]
@@ -199,16 +212,20 @@ class Decoder:
                             at = stop
                             continue
                 elif length == 2 and _ACK_KINDS[first] and (third or fourth):
-                    add(Ack(_ACK_KINDS[first], third << 8 | fourth))
+                    if gathers and first == 0x40 and data.startswith(_PUBACK, at + 8):
+                        ids = _run_of_acks(data, at)
+                        add(AckRun(ids))
+                        stop = at + 4 * len(ids)
+                        upto -= (RUN_COST - 4) * len(ids)
+                    else:
+                        add(Ack(_ACK_KINDS[first], third << 8 | fourth))
                     at = stop
                     continue
-            after = self._any(data, at, packets)
-            if after == at:
-                break
-            at = after
+            start, at = at, self._any(data, at, packets)
+            if at == start:
+                return at
             level = self.level
-        else:
-            self._is_cut = at < end
+        self._is_cut = at < end
         return at
 
     def _any(self, data: bytes, at: int, packets: list[Packet]) -> int:
@@ -241,6 +258,15 @@ class Decoder:
             raise
         packets.append(packet)
         return stop
+
+
+def _run_of_acks(data: bytes, at: int) -> tuple[int, ...]:
+    """Packet ids of the PUBACKs of 4 bytes that stand together from `at` on, where there is a sound one."""
+    run = data[at : at + 4 * min(RUN_MAX, (len(data) - at) // 4)]
+    firsts, lengths = run[::4], run[1::4]
+    count = len(firsts) - max(len(firsts.lstrip(b"\x40")), len(lengths.lstrip(b"\x02")))
+    ids: tuple[int, ...] = struct.unpack(f">{2 * count}H", run[: 4 * count])[1::2]
+    return ids[: ids.index(0)] if 0 in ids else ids
 
 
 def _usual_properties(data: bytes, at: int, stop: int, users_max: int) -> tuple[Properties | None, int]:

@@ -612,8 +612,7 @@ class Broker:
         if flight.qos != 1:
             return False
         if flight.loan is not None:
-            self._finish(subscriber, flight)
-            return True
+            return self.ack_run(subscriber, (packet_id,))
         del flights[packet_id]
         if session.resends:
             session.resends.discard(packet_id)
@@ -624,15 +623,17 @@ class Broker:
             self.groups.read_on(subscriber)
         return True
 
-    def ack_all(self, member: Subscriber, packet_ids: Iterable[int]) -> None:
-        """A part of the server has done what it has in flight under these ids: `ack` of each, and then one
-        look for what there is room for now."""
-        flights = member.session.flights
-        for packet_id in packet_ids:
-            flight = flights.get(packet_id)
-            if flight is not None:
-                self._end(member, flight)
-        self.groups.read_on(member)
+    def ack_run(self, subscriber: Subscriber, packet_ids: Iterable[int]) -> bool:
+        """The client has these QoS 1 messages: `ack` of each, and then one look for what there is room for
+        now. False: one is of another kind, and those before it have been acked."""
+        ended, is_sound = subscriber.session.ack_run(packet_ids)
+        if ended:
+            subscriber.dirty.add(subscriber)
+            for group, lent in self.groups.acked(subscriber, ended):
+                self._late.finish(group, lent.position, lent.shard, _drop)
+            if subscriber.groups or not subscriber.session.tailing:
+                self.groups.read_on(subscriber)
+        return is_sound
 
     def nack(
         self,
@@ -793,10 +794,8 @@ class Broker:
         """It is in flight no more."""
         subscriber.session.ack(flight.packet_id)
         subscriber.dirty.add(subscriber)
-        if flight.loan is not None:
-            group = self.groups.over(subscriber, flight, is_acked=True)
-            if group is not None:
-                self._late.finish(group, flight.position, flight.shard, _drop)
+        for group, lent in self.groups.acked(subscriber, (flight,)):
+            self._late.finish(group, lent.position, lent.shard, _drop)
 
     # -- publishes
 

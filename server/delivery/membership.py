@@ -1,6 +1,6 @@
 """Who is a member of which shared subscription: groups made, joined, left, restored."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from shards.tables import GroupRow
 from timeline.filters import parse_share
@@ -316,22 +316,30 @@ class Membership:
         flight = None if group is None else group.taken_back(member, lent)
         return None if group is None or flight is None else (group, flight)
 
-    def over(self, member: Subscriber, lent: Flight, *, is_acked: bool) -> Group | None:
-        """A member's client has the message, whoever else was given it meanwhile, or will never take it.
+    def acked(self, member: Subscriber, ended: Iterable[Flight]) -> list[tuple[Group, Flight]]:
+        """A member's client has these, those that are loans, whoever else was given them meanwhile.
 
-        The group has room for one more then, even if it was no member's any more. It is returned if it has
-        gone on already: the message waits to come again, is with another, or dead.
+        The groups have room for as many then, even if these were no member's any more. Returned is what a
+        group has gone on from already: the message waits to come again, is with another, or dead.
         """
+        runs: dict[str, list[Flight]] = {}
+        late: list[tuple[Group, Flight]] = []
+        for lent in ended:
+            if lent.loan is not None:
+                runs.setdefault(lent.loan.share, []).append(lent)
+        for share, run in runs.items():
+            group = self._by_text.get(share)
+            if group is not None:
+                late += [(group, lent) for lent in group.acked(member, run)]
+                self._ready.wake(group)
+        return late
+
+    def over(self, member: Subscriber, lent: Flight) -> None:
+        """A member's client will never take the message: the group has room for one more."""
         group = self._by_text.get(lent.loan.share) if lent.loan is not None else None
-        if group is None:
-            return None
-        is_late = False
-        if is_acked:
-            is_late = not group.acked(member, lent)
-        else:
+        if group is not None:
             group.returned(member, lent)
-        self._ready.wake(group)
-        return group if is_late else None
+            self._ready.wake(group)
 
     def put_back(self, member: Subscriber, lent: Flight) -> tuple[Group, Flight] | None:
         """Nobody was sent what the member has: it goes to another, and was no attempt. It is returned if
@@ -358,7 +366,7 @@ class Membership:
         """End a flight that its client has not acked and will not be sent again."""
         subscriber.session.give_up(flight)
         if flight.loan is not None:
-            self.over(subscriber, flight, is_acked=False)
+            self.over(subscriber, flight)
 
     def step(self) -> None:
         """Wake those who were given messages as fast as may be, when they may have more."""

@@ -5,14 +5,23 @@ with each ack, its window at most. More than that nobody is given, so that one t
 its window, keeps that much and no more from the others. Among equals it is the one that waited longest.
 
 Four things decide, in this order: whether a member has *room*, its *share* of what it has shown, whether its
-client takes a message of this *size*, and whose *turn* it is. Only members that may have room are looked at
-(`ready`), LOOKED_AT of them at a time: a member without room is taken off when it is come to, and put back
-when it acks, drains or connects. One whose client does not take a message of its size, or may not have it, is
-passed over for it; only when none would, it goes to one nevertheless, where it is dropped.
+client takes a message of this *size*, and whose *turn* it is. Members that may have room stand in two lines,
+each a heap by share and turn: those whose clients take everything, and those who may have to be passed over.
+So the next one is the first of its line, in 0.9 us with four members and 1.8 with a thousand; a look at
+eight of them for each message took 2.5.
+
+    lent 3 of 16     share 0.19, turn 41     is next
+    lent 3 of 16     share 0.19, turn 43
+    lent 9 of 40     share 0.23, turn 40
+
+A member without room is taken out when it is come to, and put in again when it acks, drains or connects. One
+whose client does not take a message of its size, or may not have it, is passed over for it; LOOKED_AT are,
+before one who takes everything, UNABLE_MAX otherwise. Only when none would take it, it goes to one
+nevertheless, where it is dropped.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 
 from timeline.session import Flight, Subscription
@@ -23,13 +32,62 @@ from .subscriber import Subscriber
 SHOWN_FIRST = 16
 LOOKED_AT = 8
 UNABLE_MAX = 100
-"""Members that are asked for one message whether their clients take its size, where all have a bound."""
+"""Members that are asked for one message whether their clients take its size, where nobody takes all."""
+STALE_MAX = 16
+"""Places in a line that count no more: so many, and as many as there are members in it."""
+
+Place = tuple[float, int, Subscriber]
+"""(share, turn, member). No two of a line are equal in share and turn."""
+
+
+class Line:
+    """Members that may have room, the next one first. Of a member's places the last one counts."""
+
+    __slots__ = ("_heap", "_places")
+
+    def __init__(self) -> None:
+        self._heap: list[Place] = []
+        self._places: dict[Subscriber, Place] = {}
+
+    def __contains__(self, member: Subscriber) -> bool:
+        return member in self._places
+
+    def place(self, member: Subscriber) -> Place | None:
+        return self._places.get(member)
+
+    def put(self, place: Place) -> None:
+        """Have the member stand there, and nowhere else."""
+        heap, places, member = self._heap, self._places, place[2]
+        if heap and heap[0] is places.get(member):
+            heapreplace(heap, place)
+        else:
+            heappush(heap, place)
+        places[member] = place
+        if len(heap) > 2 * len(places) + STALE_MAX:
+            self._heap = list(places.values())
+            heapify(self._heap)
+
+    def discard(self, member: Subscriber) -> None:
+        """The member stands here no more."""
+        self._places.pop(member, None)
+        if not self._places:
+            self._heap.clear()
+
+    def first(self) -> Place | None:
+        """Who is next; None if nobody is here."""
+        heap, places = self._heap, self._places
+        while heap:
+            place = heap[0]
+            if places.get(place[2]) is place:
+                return place
+            heappop(heap)
+        return None
 
 
 class Rota:
     """The members of one group that are connected, and which of them is next."""
 
-    __slots__ = ("_lent", "_members", "_ready", "_shown", "_unlimited", "present")
+    __slots__ = ("_lent", "_members", "_picky", "_shown", "_turn", "_unlimited", "_usual", "present")
 
     def __init__(
         self,
@@ -45,74 +103,103 @@ class Rota:
         """Of these, whose clients take messages of any size, and may have all."""
         self._shown: dict[Subscriber, int] = {}
         """How much each member has shown that it can take."""
-        self._ready: OrderedDict[Subscriber, None] = OrderedDict()
-        """Members that may have room, the one that waited longest first."""
+        self._usual = Line()
+        """Those of the unlimited ones that may have room."""
+        self._picky = Line()
+        """The others that may."""
+        self._turn = 0
 
     def meet(self, member: Subscriber) -> None:
         """The member may have room."""
-        if member.link is not None:
-            self.present.add(member)
-            if not (member.link.is_limited or member.is_restricted):
-                self._unlimited.add(member)
-            self._ready.setdefault(member)
-            if member.is_inside:
-                self._shown[member] = member.session.window
+        link = member.link
+        if link is None:
+            return
+        self.present.add(member)
+        if member.is_inside:
+            self._shown[member] = member.session.window
+        if link.is_limited or member.is_restricted:
+            self._line_up(member, self._picky)
+        else:
+            self._unlimited.add(member)
+            self._line_up(member, self._usual)
 
     def part(self, member: Subscriber) -> None:
         """The member's connection has ended: the next one has to show anew what it can take."""
         self.present.discard(member)
         self._unlimited.discard(member)
-        self._ready.pop(member, None)
+        self._usual.discard(member)
+        self._picky.discard(member)
         self._shown.pop(member, None)
 
-    def acked(self, member: Subscriber) -> None:
-        """The member has shown that it can take one more."""
-        shown, window = self._shown.get(member, SHOWN_FIRST), member.session.window
-        self._shown[member] = shown + 1 if shown < window else window
+    def acked(self, member: Subscriber, count: int) -> None:
+        """The member has shown that it can take so many more, and has room for them."""
+        if member in self.present:
+            self._shown[member] = min(self._shown.get(member, SHOWN_FIRST) + count, member.session.window)
+            self._line_up(member, self._line_of(member))
+
+    def gave(self, member: Subscriber) -> None:
+        """The member has been given a message: it waits for its next turn."""
+        self._turn += 1
+        self._line_of(member).put((self._share(member), self._turn, member))
 
     def next(self, message: Message | None, attempt: int = 1) -> Subscriber | None:
-        """Who gets a message, or any; None if nobody has room who would take it."""
-        best, least = None, 1.0
-        full: list[Subscriber] = []
-        unable: list[Subscriber] = []
-        unlimited = self._unlimited
-        is_any_limited = len(unlimited) < len(self.present)
-        looked = 0
-        lent, shown = self._lent, self._shown
-        for member in self._ready:
-            share = (len(lent[member]) if member in lent else 0) / (
-                shown.get(member) or min(SHOWN_FIRST, member.session.window)
-            )
-            if share >= 1.0 or not _is_free(member):
-                full.append(member)
-                continue
-            if (
-                is_any_limited
-                and message is not None
-                and member not in unlimited
-                and not self._takes(member, message, attempt)
-            ):
-                unable.append(member)
-                looked += best is not None
-                if looked >= LOOKED_AT or (not unlimited and len(unable) >= UNABLE_MAX):
-                    break
-                continue
-            looked += 1
-            if share < least:
-                best, least = member, share
-            if looked >= LOOKED_AT or not share:
+        """Who gets a message, or any; None if nobody has room who would take it. It is the same one until it
+        has been given something."""
+        usual = self._first(self._usual)
+        if len(self._unlimited) == len(self.present):
+            return None if usual is None else usual[2]
+        return self._first_able(usual, message, attempt)
+
+    def _first_able(self, usual: Place | None, message: Message | None, attempt: int) -> Subscriber | None:
+        """The same where some are not to be given every message."""
+        line, best = self._picky, usual
+        unable: list[Place] = []
+        most = UNABLE_MAX if usual is None else LOOKED_AT
+        while len(unable) < most:
+            place = self._first(line)
+            if place is None or (usual is not None and usual < place):
                 break
-        for member in full:
-            del self._ready[member]
+            if message is None or self._takes(place[2], message, attempt):
+                best = place
+                break
+            line.discard(place[2])
+            unable.append(place)
+        for share, _, member in unable:
+            self._turn += 1
+            line.put((share, self._turn, member))
         if best is not None:
-            # Among equals the one that waited longest is next.
-            self._ready.move_to_end(best)
-        elif unable and message is not None and not self._is_another_s(message, attempt):
+            return best[2]
+        if unable and message is not None and not self._is_another_s(message, attempt):
             topic = message.topic
-            best = next((member for member in unable if member.may_receive(topic)), unable[0])
-        for member in unable:
-            self._ready.move_to_end(member)
-        return best
+            return next((place[2] for place in unable if place[2].may_receive(topic)), unable[0][2])
+        return None
+
+    def _first(self, line: Line) -> Place | None:
+        """The next one of a line who has room; who has none leaves it."""
+        while True:
+            place = line.first()
+            if place is None or (place[0] < 1.0 and _is_free(place[2])):
+                return place
+            line.discard(place[2])
+
+    def _line_of(self, member: Subscriber) -> Line:
+        return self._usual if member in self._unlimited else self._picky
+
+    def _line_up(self, member: Subscriber, line: Line) -> None:
+        """Put a member in its place, if it is not in one as good."""
+        share, place = self._share(member), line.place(member)
+        if place is None:
+            self._turn += 1
+            line.put((share, self._turn, member))
+        elif share < place[0]:
+            line.put((share, place[1], member))
+
+    def _share(self, member: Subscriber) -> float:
+        """How much of what it has shown that it can take it has."""
+        lent = self._lent.get(member)
+        if lent is None:
+            return 0.0
+        return len(lent) / (self._shown.get(member) or min(SHOWN_FIRST, member.session.window))
 
     def _takes(self, member: Subscriber, message: Message, attempt: int) -> bool:
         """Whether a member's client may have a message, and takes one of this size."""
@@ -127,7 +214,7 @@ class Rota:
         if self._unlimited:
             return True
         some = islice(self.present, UNABLE_MAX)
-        return any(m not in self._ready and self._takes(m, message, attempt) for m in some)
+        return any(m not in self._picky and self._takes(m, message, attempt) for m in some)
 
 
 def _is_free(member: Subscriber) -> bool:
@@ -135,4 +222,4 @@ def _is_free(member: Subscriber) -> bool:
     link, session = member.link, member.session
     if link is None or not link.has_room or session.resends:
         return False
-    return not member.is_gate_full and session.has_room
+    return session.has_room and not (member.gate and member.is_gate_full)

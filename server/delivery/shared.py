@@ -17,7 +17,7 @@ subscription gives it up, when somebody deletes it, or when its time has come an
 what it may is what its last member might, so that nothing is kept for it that nobody could be given.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from shards.keys import GROUP_PREFIX
 from timeline.filters import SHARE_PREFIX, parse_share
@@ -214,16 +214,14 @@ class Group(Subscriber):
             self.all_returned.is_missed = True
             return False
         member = self.rota.next(message)
-        if member is None or not session.has_room:
+        if member is None or len(session.flights) >= session.window:
             return False
-        if not member.may_receive(message.topic):
+        if member.rights is not None and not member.may_receive(message.topic):
             return True  # of those who are here nobody may: it is nobody's
         own = self.members[member]
         qos = _qos(message, member, own)
-        flight = None
-        if qos == 1:
-            flight = self.session.flights[self.session.take(message.position, message.shard, qos)]
-        self._lend(message, member, own, qos, flight, attempt=1)
+        flight = session.launch(message.position, message.shard, 1) if qos == 1 else None
+        self._lend(message, member, own, qos, flight, 1)
         return True
 
     def resend(
@@ -243,7 +241,7 @@ class Group(Subscriber):
         qos = _qos(message, member, own)
         if qos != 1:
             self.session.ack(flight.packet_id)
-        self._lend(message, member, own, qos, flight if qos == 1 else None, attempt=flight.attempts)
+        self._lend(message, member, own, qos, flight if qos == 1 else None, flight.attempts)
         return True
 
     def bound(self) -> Iterable[Subscriber]:
@@ -255,7 +253,10 @@ class Group(Subscriber):
 
     def note_loan(self, member: Subscriber, lent: Flight) -> None:
         """The member has the message in flight."""
-        self.lent.setdefault(member, {})[lent.packet_id] = lent
+        theirs = self.lent.get(member)
+        if theirs is None:
+            theirs = self.lent[member] = {}
+        theirs[lent.packet_id] = lent
 
     def forget(self, member: Subscriber) -> None:
         """The member's session is over, with what it had in flight."""
@@ -293,16 +294,32 @@ class Group(Subscriber):
             return None
         return flight
 
-    def acked(self, member: Subscriber, lent: Flight) -> bool:
-        """The member's client has the message. False: too late to end it here, the group has gone on."""
+    def acked(self, member: Subscriber, run: Sequence[Flight]) -> list[Flight]:
+        """The member's client has these messages, one or more. Returned are those that come too late to be
+        ended here, as the group has gone on."""
+        own, resends, theirs = self.session.flights, self.session.resends, self.lent.get(member, {})
+        late: list[Flight] = []
+        held = len(own)
+        for lent in run:
+            loan = lent.loan
+            assert loan is not None, "only what is lent comes back"
+            if loan.until_s:
+                self._leases.end(loan)
+            theirs.pop(lent.packet_id, None)
+            flight = loan.flight
+            if flight is not None and own.get(flight.packet_id) is flight and flight.fate != SETTLED:
+                del own[flight.packet_id]
+                if resends:
+                    resends.discard(flight.packet_id)
+            elif loan.is_overdue:
+                late.append(lent)
+        if not theirs:
+            self.lent.pop(member, None)
         if member in self.members:
-            self.rota.acked(member)
-        flight = self.returned(member, lent)
-        if flight is not None and flight.fate != SETTLED:
-            self.session.ack(flight.packet_id)
+            self.rota.acked(member, len(run))
+        if len(own) < held:
             self.dirty.add(self)
-            return True
-        return lent.loan is None or not lent.loan.is_overdue
+        return late
 
     def taken_back(self, member: Subscriber, lent: Flight) -> Flight | None:
         """The member ends without an ack what it may: the group's own flight, for who decides of it."""
@@ -332,9 +349,9 @@ class Group(Subscriber):
         own: Subscription,
         qos: int,
         flight: Flight | None,
-        *,
         attempt: int,
     ) -> None:
+        """Written for speed, as it runs for each delivery to a member."""
         self.delivered += 1
         self.dirty.add(self)
         if self.pace is not None:
@@ -342,14 +359,15 @@ class Group(Subscriber):
         packet_id = 0
         if qos:
             loan = Loan(self.text, flight)
-            packet_id = member.borrow(message, qos, loan)
-            lent = member.session.flights[packet_id]
+            lent = member.borrow(message, qos, loan)
+            packet_id = lent.packet_id
             self.note_loan(member, lent)
             term_ms = self.in_force.ack_timeout_ms
             if own.lease_ms != term_ms:
                 own.lease_for(term_ms)
             if term_ms and flight is not None:
                 self._leases.give(self, member, lent, loan, term_ms)
+        self.rota.gave(member)
         try:
             member.send_shared(message, qos, packet_id, (own,), attempt=attempt)
         except Exception:

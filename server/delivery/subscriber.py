@@ -350,14 +350,17 @@ class Subscriber:
             self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
         return True
 
-    def borrow(self, message: Message, qos: int, loan: Loan) -> int:
-        """Have in flight what a group has chosen this member for, whose window has room; the packet id."""
-        packet_id = self.session.take(message.position, message.shard, qos, self._weight(message))
-        self.session.flights[packet_id].loan = loan
+    def borrow(self, message: Message, qos: int, loan: Loan) -> Flight:
+        """Have in flight what a group has chosen this member for, whose window has room."""
+        session = self.session
+        flight = session.launch(message.position, message.shard, qos)
+        if session.max_bytes:
+            session.weigh(flight, message.body_bytes)
+        flight.loan = loan
         self.dirty.add(self)
         if qos == 2:
             self.is_entangled = True
-        return packet_id
+        return flight
 
     def send_shared(
         self,
@@ -373,11 +376,12 @@ class Subscriber:
         self.delivered += 1
         if self.gate or (qos == 2 and self.session.is_persistent):
             self._wait(message, qos, packet_id, subscriptions, False)
-        elif attempt > 1:
-            is_first = self._attempt(message, qos) != PERHAPS
+            return
+        is_first = not self.doubt or self._attempt(message, qos) != PERHAPS
+        if attempt > 1:
             self.link.send(message, qos, packet_id, subscriptions, attempt, False, is_first)
         else:
-            self.link.send(message, qos, packet_id, subscriptions, self._attempt(message, qos))
+            self.link.send(message, qos, packet_id, subscriptions, 1 if is_first else PERHAPS)
 
     def _weight(self, message: Message) -> int:
         """What a message counts for in flight; 0 where bytes are not bounded."""

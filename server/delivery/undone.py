@@ -314,7 +314,7 @@ class Undone:
         if _is_in_flight(holder, flight):
             holder.session.ack(flight.packet_id)
             if flight.loan is not None:
-                self._groups.over(holder, flight, is_acked=False)
+                self._groups.over(holder, flight)
         if fate is Nacked.AGAIN:
             self.retried += 1
         elif fate is Nacked.DEAD:

@@ -7,6 +7,9 @@ With a reason code >= 0x80 the client says that it does not want the message, an
 user property `retry-in` besides it says that it could not do it now: the message comes again after that time,
 or after that of the back-off if none is given; or, with `never`, it is a dead letter at once.
 
+A client that acks many deliveries at once says so with PUBACKs that stand together: these are ended in one
+go, and whoever waits for room looks for it once.
+
 An ack of a packet id that is not in flight is passed over (the message was given to another member, or the
 session began anew); one of the wrong kind is a protocol error.
 """
@@ -16,7 +19,7 @@ from typing import Protocol
 
 from ..codec import wire
 from ..codec.fields import Properties
-from ..codec.packets import Ack, Packet
+from ..codec.packets import Ack, AckRun, Packet
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker, Receipt
 from ..delivery.subscriber import Closing, Subscriber
@@ -51,6 +54,11 @@ class Acks:
     def __init__(self, broker: Broker, sink: Sink) -> None:
         self._broker = broker
         self._sink = sink
+
+    def on_run(self, packet: AckRun, subscriber: Subscriber) -> None:
+        """PUBACKs with no reason, one after the other."""
+        if not self._broker.ack_run(subscriber, packet.packet_ids):
+            self._sink.refuse(Reason.PROTOCOL_ERROR, WRONG_KIND)
 
     def on_ack(self, packet: Ack, subscriber: Subscriber) -> None:
         """PUBACK, PUBREC or PUBCOMP."""

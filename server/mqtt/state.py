@@ -29,6 +29,7 @@ from ..codec.errors import MqttError, UnsupportedLevel
 from ..codec.fields import Properties
 from ..codec.packets import (
     Ack,
+    AckRun,
     Auth,
     Connack,
     Connect,
@@ -88,7 +89,9 @@ class Connection:
         self._broker = broker
         self._peer = Peer(peer, identity)
         self._subscriber: Subscriber | None = None
-        self._decoder = Decoder(config.mqtt.maximum_packet_size, users_max=config.limits.user_properties)
+        self._decoder = Decoder(
+            config.mqtt.maximum_packet_size, users_max=config.limits.user_properties, gathers=True
+        )
         self._backlog = Backlog()
         self._outbox = Outbox(broker, self._peer, wake, self._pass_over)
         self._inbound = Inbound(broker, self._peer, self._acknowledge)
@@ -253,7 +256,9 @@ class Connection:
         """Handle what need not wait for a subscription; whether it was that."""
         backlog = self._backlog
         is_ahead = (
-            backlog.work is not None and isinstance(packet, Ack | Pingreq) and not self._outbox.is_closed
+            backlog.work is not None
+            and isinstance(packet, Ack | AckRun | Pingreq)
+            and not self._outbox.is_closed
         )
         if is_ahead:
             backlog.skip()
@@ -270,6 +275,8 @@ class Connection:
                 self._inbound.take(packet, subscriber)
             except PublishRefused as error:
                 self.refuse(error.reason, str(error))
+        elif isinstance(packet, AckRun):
+            self._acks.on_run(packet, subscriber)
         elif isinstance(packet, Ack) and packet.kind != wire.PUBREL:
             self._acks.on_ack(packet, subscriber)
         elif isinstance(packet, MqttError):

@@ -347,7 +347,7 @@ class Pull:
                 told = partial(settling.finished, lease)
                 self._broker.ack_late(lease.text, lease.position, lease.shard, told)
         for member, packet_ids in held.items():
-            self._broker.ack_all(member, packet_ids)
+            self._broker.ack_run(member, packet_ids)
         for group in touched:
             settling.left += 1
             self._broker.store(group, settling.stored)

@@ -27,10 +27,13 @@ TOPICS = (b"orders/17/paid", b"orders/18/paid", b"lights/hall")
 OWNER = b"meter-7"
 
 
-class Keys(Open):
-    """Somebody is asked for something."""
+class Keys:
+    """Somebody is asked for something, and may do everything."""
 
     is_open = False
+    rights_of = staticmethod(Open().rights_of)
+    may_send = staticmethod(Open().may_send)
+    quota_of = staticmethod(Open().quota_of)
 
 
 def make(path: Path) -> None:

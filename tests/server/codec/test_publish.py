@@ -10,10 +10,10 @@ from server.codec import wire
 from server.codec.encode import encode
 from server.codec.errors import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
 from server.codec.fields import Properties
-from server.codec.packets import Ack, Connect, Disconnect, Packet, Pingreq, Publish
+from server.codec.packets import Ack, AckRun, Connect, Disconnect, Packet, Pingreq, Publish
 from server.codec.parse import check_first, parse
 from server.codec.properties import encode_properties
-from server.codec.publish import Decoder, ack, publish_parts, with_dup
+from server.codec.publish import BYTES_AT_ONCE, RUN_COST, RUN_MAX, Decoder, ack, publish_parts, with_dup
 from server.codec.reasons import Reason
 from shards.properties import user_property
 from tests.server.codec import samples
@@ -307,3 +307,59 @@ def test_connect_comes_before_anybody_has_told_a_limit() -> None:
         decoder.feed(encode(Publish(b"t", b"x" * 12), 4))
     with pytest.raises(PacketTooLarge, match="65536 are allowed"):
         Decoder(16).feed(b"\x10\x80\x80\x04")
+
+
+_ANY_ACK = st.one_of(
+    st.lists(st.integers(1, 65_535), min_size=1, max_size=40).map(
+        lambda ids: b"".join(ack(5, wire.PUBACK, one) for one in ids)
+    ),
+    st.integers(1, 65_535).map(lambda one: ack(5, wire.PUBREC, one)),
+    st.integers(1, 65_535).map(lambda one: ack(5, wire.PUBACK, one, 0x10)),
+    st.sampled_from([encode(Publish(b"a/b", b"x" * 9, 1, packet_id=7), 5), encode(Pingreq(), 5)]),
+    st.just(b"\x40\x02\x00\x00"),
+)
+
+
+def _each(packets: list[Packet]) -> list[Packet]:
+    """Runs of acks as the acks that they stand for."""
+    found: list[Packet] = []
+    for packet in packets:
+        if isinstance(packet, AckRun):
+            found += [Ack(wire.PUBACK, one) for one in packet.packet_ids]
+        else:
+            found.append(packet)
+    return found
+
+
+def _read(raw: bytes, cuts: list[int], count_max: int, *, gathers: bool) -> tuple[list[Packet], bool]:
+    decoder = Decoder(LIMIT, 5, gathers=gathers)
+    found: list[Packet] = []
+    try:
+        for start, stop in zip([0, *cuts], [*cuts, len(raw)], strict=True):
+            found += decoder.feed(raw[start:stop], count_max)
+        while decoder.is_behind:
+            found += decoder.feed(b"", count_max)
+    except MqttError:
+        return found + decoder.unreturned, True
+    return found, False
+
+
+@settings(max_examples=100)
+@given(st.lists(_ANY_ACK, min_size=1, max_size=12), st.data())
+def test_gathered_acks_are_the_acks(parts: list[bytes], data: st.DataObject) -> None:
+    raw = b"".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=4)))
+    count_max = data.draw(st.integers(1, 9))
+    gathered, has_failed = _read(raw, cuts, count_max, gathers=True)
+    assert (_each(gathered), has_failed) == _read(raw, cuts, 100, gathers=False)
+
+
+def test_acks_of_one_chunk_are_gathered_but_not_all_at_once() -> None:
+    count = 3 * RUN_MAX
+    raw = b"".join(ack(5, wire.PUBACK, one + 1) for one in range(count))
+    found = Decoder(LIMIT, 5, gathers=True).feed(raw)
+    assert [len(packet.packet_ids) for packet in found if isinstance(packet, AckRun)] == [RUN_MAX] * 3
+    decoder = Decoder(LIMIT, 5, gathers=True)
+    at_once = len(_each(decoder.feed(raw * 30, 128)))
+    assert BYTES_AT_ONCE // RUN_COST <= at_once <= BYTES_AT_ONCE // RUN_COST + RUN_MAX
+    assert decoder.is_behind

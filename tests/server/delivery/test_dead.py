@@ -7,6 +7,7 @@ from server.delivery.rota import SHOWN_FIRST
 from server.writer import Busy
 from shards.errors import StoreFailed
 from shards.store import Table
+from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config
 
 
@@ -176,6 +177,7 @@ def _back(rig: Rig) -> Peer:
     return peer
 
 
+@OPENED
 @pytest.mark.parametrize("text", ["t", "$share/g/t"])
 @pytest.mark.parametrize("how", ["busy", "failed"])
 def test_what_cannot_be_buried_is_tried_again_and_holds_nobody(

@@ -14,6 +14,7 @@ from shards.recover import format_of
 from shards.store import Table
 from shards.tables import FORMAT_OF_GROUPS, META_RETRIES, encode_row, group_of
 from shards.verify import verify_tables
+from tests.support.build import OPENED
 from tests.support.keyed import Keyed
 from tests.support.rig import START_MS, Peer, Rig, config
 from timeline.session import Terms
@@ -396,6 +397,7 @@ def test_a_group_whose_place_cannot_be_read_goes_on_from_now(cursor: bytes | Non
     assert worker.take_all() == ["3"]
 
 
+@OPENED
 def test_how_long_a_group_stays_is_not_counted_anew_with_each_member(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 100,000 of them that would be minutes."""
     rig = Rig()

@@ -23,6 +23,7 @@ from tests.server.delivery.test_undone import (
     said,
     waiting,
 )
+from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config
 from timeline.position import END, Position, id_text, message_id
 
@@ -254,6 +255,7 @@ def test_of_what_is_in_flight_after_a_kill(is_stored: bool) -> None:
     assert not rig.core.broker.groups.get(GROUP).session.finished  # type: ignore[union-attr]
 
 
+@OPENED
 def test_what_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     peer, packet, _ = overdue(rig, "a")

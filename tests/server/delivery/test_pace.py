@@ -53,10 +53,13 @@ def test_who_waits_is_woken_once_and_not_before() -> None:
     assert (paces.of(None), paces.of(0.0)) == (None, None)
     pace = paces.of(1.0)
     assert pace is not None
-    group = object()
+    rig = Rig()
+    worker(rig, "a")
+    group = rig.core.broker.groups.get(TEXT)
+    assert group is not None
     pace.spend()
     for _ in range(3):
-        paces.wait(group, pace)  # type: ignore[arg-type]
+        paces.wait(group, pace)
     assert paces.wait_s() == 1.0
     assert paces.due() == []
     clock.now_s += 1.0

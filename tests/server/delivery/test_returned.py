@@ -4,6 +4,7 @@ import pytest
 
 from server.delivery.shared import Group
 from shards.errors import StoreFailed
+from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config
 
 SHOWN = 16
@@ -93,6 +94,7 @@ def test_what_was_in_flight_at_a_kill_and_has_no_room_to_wait_comes_all_the_same
     assert sorted(worker(rig, 0).take_all()) == payloads
 
 
+@OPENED
 def test_groups_read_nothing_new_while_as_many_have_failed_and_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

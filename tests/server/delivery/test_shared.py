@@ -13,6 +13,7 @@ from server.delivery.replay import TURN_RESENDS
 from server.delivery.rota import SHOWN_FIRST
 from server.delivery.shared import KEY_PREFIX, Group
 from shards.store import Table
+from tests.support.build import OPENED
 from tests.support.clock import RigClock
 from tests.support.rig import Peer, Rig, config
 from timeline.position import Position
@@ -558,6 +559,7 @@ def test_who_left_a_group_before_its_last_member_keeps_what_it_has() -> None:
     assert rig.lasting("a").take_all() == mine
 
 
+@OPENED
 def test_members_that_leave_together_do_not_cost_the_square_of_what_they_held() -> None:
     """Counted in comparisons of flights, not in seconds."""
     session = Session(KEY_PREFIX + "$share/g/t", read=Position(0), expiry_s=9, window=65_535)
@@ -710,6 +712,7 @@ def test_a_member_that_takes_small_packets_only_is_passed_over_for_large_ones() 
     assert not group.session.flights
 
 
+@OPENED
 def test_a_member_that_nothing_can_be_sent_to_is_cut_off_and_another_gets_the_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

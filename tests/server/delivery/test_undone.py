@@ -16,6 +16,7 @@ from shards.errors import StoreFailed
 from shards.fields import Record
 from shards.record import decode, is_retry, is_stub
 from shards.store import Table
+from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config, props
 from timeline.position import END
 
@@ -468,6 +469,7 @@ def test_a_thousand_flights_of_a_lost_connection_are_put_off_in_pieces() -> None
 # -- the writer
 
 
+@OPENED
 def test_what_the_writer_does_not_take_stays_in_flight_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,7 +24,7 @@ def _ack_all(server: Running, *names: str) -> None:
         for flight in list(member.session.flights.values()):
             member.session.ack(flight.packet_id)
             assert flight.loan is not None
-            server.app.core.broker.groups.over(member, flight, is_acked=True)
+            server.app.core.broker.groups.acked(member, (flight,))
 
 
 async def test_a_group_stands_among_the_sessions(server: Running) -> None:

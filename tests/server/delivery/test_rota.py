@@ -1,0 +1,145 @@
+"""Whose turn it is, against the dullest thing that can say so."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from server.delivery.rota import SHOWN_FIRST, STALE_MAX, Rota
+from server.delivery.subscriber import Secured, Subscriber
+from tests.support.link import FakeLink
+from tests.support.soak import SOAK
+from timeline.position import Position
+from timeline.session import Flight, Session, Subscription
+
+TEXT = "$share/g/t"
+MEMBERS = 5
+ONE = st.integers(0, MEMBERS - 1)
+
+
+def member(name: str, window: int = 1_000) -> Subscriber:
+    made = Subscriber(Session(name, read=Position(0), expiry_s=0, window=window), set(), _secure)
+    made.link = FakeLink()
+    return made
+
+
+def _secure(_: Subscriber, __: Secured) -> None:
+    raise AssertionError("nothing here is QoS 2")
+
+
+class Group:
+    """Members, what they have, and their rota."""
+
+    def __init__(self) -> None:
+        self.members: dict[Subscriber, Subscription] = {}
+        self.lent: dict[Subscriber, dict[int, Flight]] = {}
+        self.rota = Rota(self.members, self.lent)
+
+    def join(self, one: Subscriber) -> None:
+        self.members[one] = Subscription(TEXT, 1, Position(0))
+        self.rota.meet(one)
+
+    def give(self) -> Subscriber | None:
+        chosen = self.rota.next(None)
+        if chosen is not None:
+            flight = chosen.session.launch(Position(1), 0, 1)
+            self.lent.setdefault(chosen, {})[flight.packet_id] = flight
+            self.rota.gave(chosen)
+        return chosen
+
+    def ack(self, one: Subscriber, count: int) -> int:
+        theirs = self.lent.get(one, {})
+        ended = list(theirs)[:count]
+        for packet_id in ended:
+            del theirs[packet_id], one.session.flights[packet_id]
+        if not theirs:
+            self.lent.pop(one, None)
+        if ended:
+            self.rota.acked(one, len(ended))
+        return len(ended)
+
+
+class Turns(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Group()
+        self.all = [member(str(n), window=30 + 10 * n) for n in range(MEMBERS)]
+        self.shown: dict[Subscriber, int] = {}
+        self.waits: list[Subscriber] = []
+        """Those who are here, the one that waited longest first."""
+        for one in self.all:
+            self.meet(one)
+
+    def meet(self, one: Subscriber) -> None:
+        self.group.join(one)
+        self.waits.append(one)
+        self.shown[one] = SHOWN_FIRST
+
+    def share(self, one: Subscriber) -> float:
+        return len(self.group.lent.get(one, ())) / self.shown[one]
+
+    def has_room(self, one: Subscriber) -> bool:
+        return self.share(one) < 1 and one.link is not None and one.link.has_room
+
+    @rule(count=st.integers(1, 40))
+    def give(self, count: int) -> None:
+        for _ in range(count):
+            free = [one for one in self.waits if self.has_room(one)]
+            wanted = min(free, key=self.share, default=None)
+            least = [one for one in free if wanted is not None and self.share(one) == self.share(wanted)]
+            chosen = self.group.give()
+            assert (chosen is None) == (wanted is None)
+            if chosen is not None:
+                assert chosen in least
+                self.waits.remove(chosen)
+                self.waits.append(chosen)
+
+    @rule(which=ONE, count=st.integers(1, 40))
+    def ack(self, which: int, count: int) -> None:
+        one = self.all[which]
+        ended = self.group.ack(one, count)
+        if one in self.waits:
+            self.shown[one] = min(self.shown[one] + ended, one.session.window)
+
+    @rule(which=ONE, has_room=st.booleans())
+    def block(self, which: int, has_room: bool) -> None:
+        one = self.all[which]
+        assert isinstance(one.link, FakeLink)
+        one.link.room = None if has_room else 0
+        if has_room and one in self.waits:
+            self.group.rota.meet(one)
+
+    @rule(which=ONE)
+    def leave_or_come(self, which: int) -> None:
+        one = self.all[which]
+        if one in self.waits:
+            self.waits.remove(one)
+            self.group.rota.part(one)
+        else:
+            self.meet(one)
+
+    @invariant()
+    def places_are_bounded(self) -> None:
+        for line in (self.group.rota._usual, self.group.rota._picky):
+            assert len(line._heap) <= 2 * MEMBERS + STALE_MAX + 1
+
+
+Turns.TestCase.settings = settings(max_examples=500 if SOAK else 60, stateful_step_count=40, deadline=None)
+TestTurns = Turns.TestCase
+
+
+def test_equals_have_their_turns_one_after_the_other() -> None:
+    group = Group()
+    members = [member(str(n)) for n in range(3)]
+    for one in members:
+        group.join(one)
+    assert [group.give() for _ in range(9)] == members * 3
+
+
+def test_it_stays_the_same_one_s_turn_until_it_has_been_given_something() -> None:
+    group = Group()
+    for n in range(3):
+        group.join(member(str(n)))
+    first = group.rota.next(None)
+    assert group.rota.next(None) is first
+    assert group.give() is first
+    assert group.rota.next(None) is not first

@@ -1,0 +1,130 @@
+"""PUBACKs that come together: as if each had come by itself."""
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Publish
+from server.codec.publish import ack
+from server.codec.reasons import Reason
+from server.delivery.subscriber import Subscriber
+from tests.support.rig import Peer, Rig, config
+
+GROUP = "$share/g/t/#"
+TIMED = (("ack-timeout", "30s"),)
+
+
+def publish(rig: Rig, count: int, qos: int = 1, first: int = 0) -> None:
+    publisher = rig.connected("publisher")
+    publisher.send(*[Publish(b"t/x", b"%03d" % (first + n), qos, packet_id=n + 1) for n in range(count)])
+    publisher.disconnect()
+
+
+def acked(peer: Peer, *packet_ids: int) -> None:
+    peer.send_bytes(b"".join(ack(peer.level, wire.PUBACK, one) for one in packet_ids))
+
+
+def in_flight(rig: Rig, name: str) -> list[int]:
+    subscriber = rig.core.sessions.get(name)
+    assert subscriber is not None
+    return sorted(subscriber.session.flights)
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_run_ends_what_it_names_and_passes_over_the_rest(level: int) -> None:
+    rig = Rig()
+    peer = rig.lasting("a", level)
+    peer.subscribe("t/#", qos=1)
+    publish(rig, 10)
+    assert len(peer.publishes()) == 10
+    acked(peer, 9, 2, 2, 400, 1, 3, 65_535)
+    assert not peer.is_closed
+    assert in_flight(rig, "a") == [4, 5, 6, 7, 8, 10]
+
+
+def test_one_of_the_wrong_kind_ends_the_connection_in_its_place() -> None:
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe("t/#")
+    publish(rig, 3)
+    publish(rig, 1, qos=2)
+    publish(rig, 3)
+    peer.inbox.clear()
+    acked(peer, 1, 2, 3, 4, 5, 6)
+    assert peer.gone_with == Reason.PROTOCOL_ERROR
+    assert in_flight(rig, "a") == [4, 5, 6, 7]
+
+
+def test_what_is_to_be_sent_again_is_not_when_a_run_has_named_it() -> None:
+    rig = Rig(config(receive_maximum=4))
+    peer = rig.lasting("a", receive_maximum=4)
+    peer.subscribe("t/#", qos=1)
+    publish(rig, 4)
+    assert len(peer.publishes()) == 4
+    peer.drop()
+    peer = rig.peer()
+    peer.connect("a", clean=False, expiry=3_600, pump=False)
+    while peer.connection.is_opening:
+        rig.compose()
+        rig.settle()
+    acked(peer, 1, 2, 3)
+    again = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+    assert [(packet.packet_id, packet.dup) for packet in again] == [(4, True)]
+
+
+def test_the_bytes_in_flight_go_with_the_run() -> None:
+    rig = Rig(config(max_inflight_bytes=400))
+    peer = rig.lasting("a")
+    peer.subscribe("t/#", qos=1)
+    publish(rig, 400)
+    came = len(peer.publishes())
+    assert 4 <= came < 400
+    acked(peer, *range(1, came + 1))
+    assert len(peer.publishes()) == came
+
+
+def test_members_of_a_group_ack_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    a, b = rig.lasting("a"), rig.lasting("b")
+    for peer in (a, b):
+        peer.subscribe(GROUP, qos=1)
+    publish(rig, 30)
+    group = rig.core.broker.groups.get(GROUP)
+    assert group is not None
+    assert len(group.session.flights) == 30
+    theirs = [packet.packet_id for packet in a.publishes()]
+    read_on = rig.core.groups.read_on
+
+    looks: list[Subscriber] = []
+
+    def counted(subscriber: Subscriber) -> None:
+        looks.append(subscriber)
+        read_on(subscriber)
+
+    monkeypatch.setattr(rig.core.groups, "read_on", counted)
+    a.send_bytes(b"".join(ack(5, wire.PUBACK, one) for one in theirs), pump=False)
+    assert len(looks) == 1
+    assert in_flight(rig, "a") == []
+    assert len(group.session.flights) == 15
+    assert list(group.lent) == [rig.core.sessions.get("b")]
+
+
+def test_a_run_that_comes_too_late_for_some_ends_these_where_they_wait() -> None:
+    rig = Rig()
+    (a, b) = rig.lasting("a"), rig.lasting("b")
+    for peer in (a, b):
+        peer.subscribe(GROUP, qos=1, user_properties=TIMED)
+    publish(rig, 8)
+    early = {packet.payload for packet in a.publishes()}
+    b.take_all()
+    rig.pass_ms(20_000)
+    publish(rig, 8, first=8)
+    later = {packet.payload for packet in a.publishes()}
+    b.take_all()
+    assert len(early) == 4
+    assert later
+    rig.pass_ms(10_500)
+    acked(a, *in_flight(rig, "a"))
+    assert in_flight(rig, "a") == []
+    rig.pass_ms(60_000)
+    assert a.inbox + b.inbox == []
+    assert rig.core.late.finished == 4
