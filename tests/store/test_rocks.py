@@ -1,6 +1,8 @@
 """What can go wrong between Python and RocksDB, each case as it was met (shards/scan.py, shards/rocks.py)."""
 
+import base64
 import gc
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from shards.errors import Corrupt, StoreFailed, StoreLocked
-from shards.rocks import RocksStore
+from shards.rocks import LOG_BYTES, MEMTABLE_BYTES, RocksStore
 from shards.store import Table
 
 ROWS = 3_000
@@ -246,3 +248,31 @@ def test_no_directory_for_temporary_files(tmp_path: Path, monkeypatch: pytest.Mo
         store.flush()
         store.close()
     assert not [file for file in path.iterdir() if file.is_dir()], "nothing is left of them"
+
+
+def test_tables_that_hardly_grow_do_not_keep_the_log(store: RocksStore) -> None:
+    """Each group writes to small tables too: the log would wait until they have filled a memtable."""
+    value = bytes(64 << 10)
+    for number in range(6 * MEMTABLE_BYTES // len(value)):
+        batch = store.batch()
+        batch.put_message(key_of(number), value)
+        batch.put(Table.META, b"cursor", key_of(number))
+        store.write(batch)
+    store.flush()
+    assert sum(log.stat().st_size for log in store.path.glob("*.log")) < LOG_BYTES + 2 * MEMTABLE_BYTES
+
+
+def test_text_shrinks_where_it_lies_long(store: RocksStore) -> None:
+    """base64 of chance has six bits in each byte, and nothing that comes twice."""
+    messages, taken = store._families[Table.MESSAGES], 0
+    for first in (0, 1):  # two files over the same keys: one alone would be moved down as it is
+        batch = store.batch()
+        for number in range(first, ROWS, 2):
+            value = base64.b64encode(random.Random(number).randbytes(150))
+            taken += len(value)
+            batch.put_message(key_of(number), value)
+        store.write(batch)
+        messages.flush()
+    assert sum(file["size"] for file in messages.live_files()) > taken
+    store.compact(Table.MESSAGES, key_of(0), key_of(ROWS))
+    assert sum(file["size"] for file in messages.live_files()) < 0.85 * taken
