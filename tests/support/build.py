@@ -6,5 +6,5 @@ from server.build import form
 
 OPENED = pytest.mark.skipif(
     form() == "compiled",
-    reason="it puts something in the place of a method, or below a class, or follows each line of the sources",
+    reason="it puts something in the place of a method, or below a class, or follows lines of the sources",
 )
