@@ -37,6 +37,7 @@ import asyncio
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
 from enum import IntEnum
@@ -222,7 +223,7 @@ class Desk:
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._batched = 0
         """Items of batches that have been read in this turn of the loop."""
-        self._later: list[Front] = []
+        self._later: deque[Front] = deque()
         """Whose batches wait for the next one."""
 
     def connection(self, address: str) -> "Front | None":
@@ -288,10 +289,10 @@ class Desk:
         self._later.append(connection)
 
     def _next_turn(self) -> None:
+        """As many as there is room for: were all called, each turn would read every head that waits."""
         self._batched = 0
-        later, self._later = self._later, []
-        for connection in later:
-            connection.go_on()
+        while self._later and self._batched < BATCH_TURN:
+            self._later.popleft().go_on()
 
     def _start_batch(
         self, kind: Kind, body: bytes, now_ms: int, rights: Rights | None, user: str, answer: Answer

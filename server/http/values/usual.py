@@ -108,7 +108,7 @@ def _drafted(
             due_ms = parse_deliver_at(text)
         if delay is not None:
             due_ms = now_ms + parse_delay(delay)
-        if len(payload) > payload_max or due_ms > latest_ms or not 0 <= qos <= 2:
+        if len(payload) > payload_max or due_ms > latest_ms:
             return None
         if text is not None and delay is not None:
             return None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.http import front
-from server.http.front import Kind, read_request
+from server.http.front import Desk, Kind, read_request
 from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
 
@@ -153,3 +153,32 @@ async def test_small_batches_are_answered_at_the_front(
     assert {status for status, _, _ in found} == {201}, found
     assert [(status, said["accepted"]) for status, _, said in found] == [(201, 110)] * 12
     assert len({name for _, _, said in found for name in said["ids"]}) == 1_320
+
+
+async def test_a_batch_that_waits_for_its_turn_is_not_looked_at_in_each(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the work grows with the square of how many wait."""
+    looks = 0
+    real = Desk.has_turn
+
+    def has_turn(desk: Desk, body: bytes) -> bool:
+        nonlocal looks
+        looks += 1
+        return real(desk, body)
+
+    monkeypatch.setattr(front, "BATCH_TURN", 1)
+    monkeypatch.setattr(Desk, "has_turn", has_turn)
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    head = b"POST /v1/messages:batch HTTP/1.1\r\nHost: localhost\r\n" + LINES
+    data = head + b"Content-Length: %d\r\n\r\n" % len(GOOD) + GOOD
+    links = [await asyncio.open_connection("127.0.0.1", at.front_port) for _ in range(40)]
+    for _, writer in links:
+        writer.write(data)
+    async with asyncio.timeout(WAIT_S):
+        heads = [await reader.readuntil(b"\r\n") for reader, _ in links]
+    for _, writer in links:
+        writer.close()
+    assert heads == [b"HTTP/1.1 201 Created\r\n"] * 40
+    assert looks <= 80, "once when it comes and once in its turn"

@@ -132,3 +132,10 @@ def test_no_more_than_a_batch_may_hold() -> None:
         is_taken = count <= MAX_BATCH
         assert (usual_batch(lines, True, NOW, LIMITS, MAX_BATCH, "") is not None) is is_taken
         assert (usual_batch(array, False, NOW, LIMITS, MAX_BATCH, "") is not None) is is_taken
+
+
+@pytest.mark.parametrize("qos", [b'3, "qos": 0', b'0, "qos": 3', b'-1, "qos": 1'])
+def test_of_a_field_given_twice_each_has_to_be_right(qos: bytes) -> None:
+    body = b'{"topic": "a", "payload": "x", "qos": ' + qos + b"}"
+    assert general(body, LINES, "") is None
+    assert usual_batch(body, True, NOW, LIMITS, MAX_BATCH, "") is None
