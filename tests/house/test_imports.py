@@ -197,7 +197,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("pull", "webhook"),
     ("mqtt", "http"),
     ("core", "bounds"),
-    ("figures",),
+    ("figures", "resting"),
     ("housekeeping",),
     ("simulation",),
     ("app",),
