@@ -1,9 +1,9 @@
 """Messages to schedule, made before the clock is started.
 
 The payload of a message is text that hardly compresses (base64 of chance, by a quarter at most); where sizes
-on disk are asked about, bytes of chance, which do not at all, and a small JSON document as well. Pieces of one
-long such text will do: two of them seldom meet in one block of a file. The same bodies sent over and over would not: equal messages become
-neighbours.
+on disk are asked about, bytes of chance, which do not at all, and a small JSON document as well. Pieces of
+one long such text will do: two of them seldom meet in one block of a file. The same bodies sent over and
+over would not: equal messages become neighbours.
 """
 
 import base64
