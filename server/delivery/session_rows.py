@@ -100,17 +100,14 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
     O(flights): 60,000 in 5 ms if they have been written before, 0.4 us more for each that has not.
     """
     session, asked = subscriber.session, subscriber.asked
-    rows: list[bytes] = []
-    for flight in session.flights.values():
-        if flight.fate == SETTLED:
-            continue
-        if flight.stored_as == flight.attempts:
-            rows.append(flight.stored)
-        elif not flight.is_of_group:
-            rows.append(_flight_row(flight))
+    rows = [
+        flight.stored if flight.stored_as == flight.attempts else _flight_row(flight)
+        for flight in session.flights.values()
+        if flight.fate != SETTLED
+    ]
     row = (
         keys.place(session.read_at(horizon)),
-        encoded_rows(rows),
+        encoded_rows(list(filter(None, rows))),
         asked.done,
         asked.topic,
         list(session.retired),
@@ -123,7 +120,9 @@ def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
 
 def _flight_row(flight: Flight) -> bytes:
     """What of a flight's row differs from the defaults, which for the usual one is kept: nothing of that
-    changes but the attempts."""
+    changes but the attempts. Empty: it is stored with the group."""
+    if flight.is_of_group:
+        return b""
     place = flight.position.to_bytes(POSITION_BYTES, "big")
     if flight.qos != 1 or flight.loan is not None or flight.is_retained:
         share = flight.loan.share if flight.loan is not None else ""
