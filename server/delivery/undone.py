@@ -16,9 +16,10 @@ until that batch is durable; an ack that comes before it is decided wins. Of a m
 then, or would before it comes again, the flight ends and that is all.
 
 A thousand flights may fail at once, with a connection: UNDER_WAY of them are with the writer at a time, some
-5 ms of its work and one write of the cursor for all, and sessions and groups take turns, so that who has one does not wait for the thousands of
-another. One that it does not take, or that has no place on the timeline, is tried again a second later, when
-the store can be written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
+5 ms of its work and one write of the cursor for all, and sessions and groups take turns, so that who has one
+does not wait for the thousands of another. One that it does not take, or that has no place on the timeline,
+is tried again a second later, when the store can be written: its session goes on meanwhile. What waits so is
+in flight, and bounded with that.
 """
 
 import logging
