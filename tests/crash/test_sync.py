@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.app import App
+from server.app import GATHER, App
 from server.clock import SystemClock
 from server.config import Config
 from shards.commit import Commit, Draft, Known
@@ -127,7 +127,8 @@ async def test_a_failed_sync_is_not_answered_as_done(tmp_path: Path) -> None:
     asked = []
     async with asyncio.timeout(60):
         for written, draft in enumerate(drafts, 1):
-            asked.append(asyncio.create_task(app.ask(partial(_put, draft))))
+            # Worth as much as a group that is composed beside one that is being synced.
+            asked.append(asyncio.create_task(app.ask(partial(_put, draft), cost=GATHER)))
             while len(app.core.writer._open) < written:
                 await asyncio.sleep(0.002)
     store.is_failing = True
