@@ -55,6 +55,10 @@ class Flight:
     """What it counts for in `Session.flight_bytes`."""
     fate: int = IN_FLIGHT
     """Of one that came to nothing: it is not sent again from here, and once SETTLED not stored any more."""
+    stored: bytes = field(default=b"", compare=False)
+    """How it is stored, once that was asked for and as long as `stored_as` are the attempts: it is written
+    with each cursor. One of 60,000 flights takes 5 ms so, and took 28 when each was encoded anew."""
+    stored_as: int = field(default=0, compare=False)
 
     @property
     def is_of_group(self) -> bool:
@@ -131,6 +135,14 @@ class Resends:
         """The one that is next. There must be one."""
         flight: Flight = self._flights.peekitem(0)[1]
         return flight
+
+    def at(self, rank: int) -> Flight | None:
+        """The first one of that rank, if one waits."""
+        index = self._flights.bisect_left((rank, 0))
+        if index == len(self._flights):
+            return None
+        key, flight = self._flights.peekitem(index)
+        return flight if key[0] == rank else None
 
     def discard(self, packet_id: int) -> None:
         """It has been sent again, or is acked."""
@@ -355,6 +367,21 @@ class Session:
         self._last_id = packet_id
         flights[packet_id] = flight = Flight(packet_id, position, shard, qos)
         return flight
+
+    def launch_run(self, spots: Iterable[tuple[Position, int]], qos: int) -> list[int]:
+        """`launch` of several, by (position, shard): their packet ids."""
+        flights, retired = self.flights, self.retired
+        packet_id = self._last_id
+        launched: list[int] = []
+        for place, shard in spots:
+            while True:
+                packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+                if packet_id not in flights and packet_id not in retired:
+                    break
+            flights[packet_id] = Flight(packet_id, place, shard, qos)
+            launched.append(packet_id)
+        self._last_id = packet_id
+        return launched
 
     def weigh(self, flight: Flight, size: int) -> None:
         """Count the bytes of a flight, once: when it is sent, or sent again after a start."""

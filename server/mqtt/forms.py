@@ -8,6 +8,7 @@ longer, its deliveries say how long: `fasti-ack-timeout`.
 
 from binascii import hexlify
 from functools import lru_cache
+from struct import Struct
 
 from shards.fate import AT_ONCE_MS
 from shards.properties import user_property
@@ -18,6 +19,7 @@ from ..codec.properties import message_expiry, subscription_id, topic_alias
 from ..codec.publish import joined, publish_parts, with_dup
 from ..codec.wire import varint
 from ..delivery.message import Message
+from ..delivery.run import Run
 from ..times import format_ms
 
 Parts = tuple[bytes, bytes]
@@ -116,6 +118,7 @@ _ID = b"\x26\x00\x08fasti-id\x00\x20"
 """User property `fasti-id`, up to its value of 32 digits."""
 _ID_BYTES = len(_ID) + 32
 _SEQ_BYTES = 6
+_PUBACK = Struct(">BBHBB").pack
 
 
 def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
@@ -134,6 +137,35 @@ def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease
         else:
             found = _unusual_parts(message, level, qos, retain, node, lease_ms)
         wire[form] = found
+    return found
+
+
+def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], int]:
+    """What is sent of a run, and its size in bytes with the packet ids: head, (packet id), tail of each.
+
+    At QoS 1 every second of three pieces is to be put in, which differs from one subscriber to the other.
+    """
+    form = level << 3 | qos << 1
+    found = run.wire.get(form)
+    if found is None:
+        pieces: list[bytes] = []
+        add = pieces.append
+        total = 2 * len(run.messages) if qos else 0
+        topic = head = b""
+        size = -1
+        for message in run.messages:
+            tail = message.payload
+            if level == 5:
+                tail = _told(message, node, tail) if message.asked_ms else b"\0" + tail
+            if len(tail) != size or message.topic != topic:
+                topic, size = message.topic, len(tail)
+                head, tail = joined(topic, tail, qos, False)
+            add(head)
+            if qos:
+                add(b"")
+            add(tail)
+            total += len(head) + size
+        found = run.wire[form] = pieces, total
     return found
 
 
@@ -191,6 +223,11 @@ CANCELLED = user_property("fasti-state", "cancelled")
 def fasti_id(name: str) -> bytes:
     """The user property that says what a message is called, by 32 digits."""
     return _ID + name.encode()
+
+
+def puback_with_id(packet_id: int, message: int) -> bytes:
+    """PUBACK of level 5 that says what the message is called."""
+    return _PUBACK(0x40, _ID_BYTES + 4, packet_id, 0, _ID_BYTES) + _ID + hexlify(message.to_bytes(16, "big"))
 
 
 @lru_cache(1024)

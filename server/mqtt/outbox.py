@@ -6,11 +6,12 @@ that only explain are left out.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 
 import msgspec
 
+from timeline.position import MessageId, id_text
 from timeline.session import Subscription
 
 from ..codec import wire
@@ -21,8 +22,9 @@ from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.message import Message
+from ..delivery.run import Run
 from ..delivery.subscriber import Closing
-from .forms import Shape, parts
+from .forms import Shape, fasti_id, parts, puback_with_id, run_pieces
 from .peer import Peer
 
 log = logging.getLogger(__name__)
@@ -165,6 +167,23 @@ class Outbox:
             self.has_room = False
         self._traffic.sent += 1
 
+    def takes_run(self, run: Run, qos: int) -> bool:
+        if self.is_closed or not self._is_plain:
+            return False
+        _, size = run_pieces(run, self.level, qos, self._node)
+        return self._out_bytes + size < self._out_max
+
+    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
+        pieces, size = run_pieces(run, self.level, qos, self._node)
+        if not self._out:
+            self._wake()
+        if qos:
+            pieces = pieces.copy()
+            pieces[1::3] = [packet_id.to_bytes(2, "big") for packet_id in packet_ids]
+        self._out += pieces
+        self._out_bytes += size
+        self._traffic.sent += len(run.spots)
+
     def release(self, packet_id: int) -> None:
         self.put(Ack(wire.PUBREL, packet_id))
 
@@ -214,6 +233,15 @@ class Outbox:
             self._out_bytes += 4
             if self._out_bytes >= self._out_max:
                 self.has_room = False
+
+    def put_named_puback(self, packet_id: int, message: int) -> None:
+        """The same with the id of what was stored, which only level 5 can tell."""
+        if self.level < 5:
+            self.put_puback(packet_id)
+        elif self._max_packet or not self._tells_more:
+            self.put_ack(wire.PUBACK, packet_id, 0, fasti_id(id_text(MessageId(message))))
+        else:
+            self.write(puback_with_id(packet_id, message))
 
     def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""
