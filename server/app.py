@@ -19,6 +19,7 @@ from shards.errors import ShardsError, StoreFailed
 from shards.recover import reopen_store
 from shards.rocks import RocksStore
 
+from .alarm import Alarm
 from .auth.aside import Threads
 from .auth.keyring import Keyring
 from .clock import Clock, SystemClock
@@ -87,7 +88,8 @@ class App:
         self._is_reopening = False
         self._mark_at = 0.0
         self._is_marking = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
+        """Set to the next time at which something has to be done."""
         self._quiet: list[asyncio.Future[None]] = []
 
         core, opened = self.core, self.core.opened
@@ -131,6 +133,7 @@ class App:
     async def start(self) -> None:
         """Catch up with what is on disk; ready when the wheel is loaded beyond now."""
         self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._rung)
         self.plan()
         await self.quiet()
         await self.pipeline.start()
@@ -153,8 +156,9 @@ class App:
             except (ShardsError, TimeoutError) as error:
                 log.error("the last group was not stored: %s", error)
         self._loop = None
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
         self._sync_thread.shutdown()
         self._checks.stop()
         self._store.close()
@@ -192,6 +196,11 @@ class App:
         if not self._is_planned and self._loop is not None:
             self._is_planned = True
             self._loop.call_soon(self._round)
+
+    def _rung(self) -> None:
+        """It is time: what is due goes out before whatever else has come."""
+        if not self._is_planned:
+            self._round()
 
     def _round(self) -> None:
         self._is_planned = False
@@ -256,18 +265,16 @@ class App:
 
     def _wait(self) -> None:
         """Nothing to do at once: wait for the next due message."""
-        assert self._loop is not None
         if self._quiet and not self._is_reopening and self.core.is_settled():
             self._release_quiet()
-        if self._timer is not None:
-            self._timer.cancel()
         next_ms = self.core.wheel.next_ms()
         delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s(), self.core.pull.wait_s())
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:
             delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
-        self._timer = self._loop.call_later(delay, self.plan)
+        if self._alarm is not None:
+            self._alarm.set(delay)
 
     def _release_quiet(self) -> None:
         """Tell those who wait for the server to have nothing left to do."""
