@@ -35,6 +35,7 @@ from .jobs.pipeline import Pipeline
 from .jobs.splitting import Splits
 from .jobs.workers import Workers
 from .metrics import Metrics
+from .outgoing import Outgoing
 from .simulation import Simulation
 from .webhook.registry import Registry
 from .webhook.webhooks import Webhooks
@@ -79,6 +80,7 @@ class App:
             gather=GATHER,
         )
         self.metrics = Metrics()
+        self.outgoing = Outgoing()
         self.is_ready = False
         self._fatal = fatal
         self._is_dead = False
@@ -229,10 +231,11 @@ class App:
         if core.writer.broken is not None:
             self._mark()
             self._retry()
-        group = core.writer.compose()
+        more = core.writer.can_compose and self._send_due()
+        group = core.writer.compose(self._send_due)
         if group is not None:
             self._sync(group)
-        more = core.dispatch.turn()
+        more = more or core.dispatch.turn()
         more = more or core.writer.can_compose
         counts = core.dispatch.counts
         if counts.late_ms:
@@ -248,6 +251,18 @@ class App:
             self.plan()
         elif not self._is_planned:
             self._wait()
+
+    def _send_due(self) -> bool:
+        """Before work of some milliseconds: dispatch what is due by now and put it on the sockets.
+
+        True if there is more of it.
+        """
+        next_ms = self.core.wheel.next_ms()
+        if next_ms is None or next_ms > self._clock.wall_ms():
+            return False
+        more = self.core.dispatch.turn()
+        self.outgoing.flush()
+        return more
 
     def _read_on(self) -> bool:
         """Let the sessions behind read on, for a bounded time; True if there is more for them.
