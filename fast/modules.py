@@ -62,6 +62,7 @@ MODULES = (
     "server.delivery.replay",
     "server.delivery.rota",
     "server.delivery.router",
+    "server.delivery.run",
     "server.delivery.sent",
     "server.delivery.sessions",
     "server.delivery.shared",

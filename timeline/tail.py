@@ -8,6 +8,7 @@ can replay.
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from .position import Position
@@ -40,6 +41,15 @@ class Tail(Generic[Item]):
         self._items.append(item)
         self._sizes.append(size)
         self.bytes += size
+        if self.bytes > self.max_bytes or len(self._places) > self.max_entries:
+            self._drop_oldest()
+
+    def extend(self, places: Sequence[Position], items: Sequence[Item], sizes: Sequence[int]) -> None:
+        """`append` of several, in position order."""
+        self._places += places
+        self._items += items
+        self._sizes += sizes
+        self.bytes += sum(sizes)
         if self.bytes > self.max_bytes or len(self._places) > self.max_entries:
             self._drop_oldest()
 

@@ -3,6 +3,7 @@
 What stands lower here imports what stands higher. First what is handed about:
 
     message.py       a message on its way out: one object for all who get it
+    run.py           usual messages that go to the same subscribers, offered as one
     verdict.py       what becomes of a publish
     wish.py          what a client wants published, also when it is gone
     subscriber.py    a session and its link, the room that there is, the gate; `Link`: what a door gives

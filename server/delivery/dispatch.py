@@ -52,6 +52,7 @@ from .owners import Owners
 from .ready import Ready
 from .retained import Retained
 from .router import Router, Targets
+from .run import RUN_MAX, Run
 from .subscriber import Subscriber
 from .verdict import Answer, Verdict
 
@@ -212,9 +213,10 @@ class Dispatch(Rider):
         live, late_ms = self._live, self.counts.late_ms
         given = count = cost = 0
         for place, (shard, value) in due:
-            while live and live[0][0].position < place and cost < most:
-                count += 1
-                cost += self._hand_live()
+            if live and live[0][0].position < place:
+                handed, spent = self._hand_live(place, most - cost)
+                count += handed
+                cost += spent
             if cost >= most:
                 return given, count, cost
             try:
@@ -249,22 +251,80 @@ class Dispatch(Rider):
                     self._tail.append(place, message, size)
                     continue
             cost += self._give(message, wall_ms, size)
-        while live and live[0][0].position <= to and cost < most:
-            count += 1
-            cost += self._hand_live()
-        return given, count, cost
+        handed, spent = self._hand_live(Position(to + 1), most - cost)
+        return given, count + handed, cost + spent
 
-    def _hand_live(self) -> int:
-        """Give out the next plain publish; what it cost."""
-        message, answer, size = self._live.popleft()
-        self.live_bytes -= size
-        matched = self._give(message, message.due_ms, size)
-        if answer is not None:
-            try:
-                answer(Verdict.TAKEN if matched else Verdict.UNWANTED, 0)
-            except Exception:
-                log.exception("a publish could not be answered")
-        return matched + (size >> COST_BITS)
+    def _hand_live(self, before: Position, most: int) -> tuple[int, int]:
+        """Give out the plain publishes that wait before a place, while they cost less than `most`: how many,
+        and what they cost."""
+        live, count, cost = self._live, 0, 0
+        while live and cost < most and live[0][0].position < before:
+            targets = self._router.route(live[0][0].topic)
+            messages, answers, sizes = self._next_run(before, most - cost, len(targets))
+            count += len(messages)
+            cost += sum([size >> COST_BITS for size in sizes])
+            if len(messages) == 1:
+                matched = self._give(messages[0], messages[0].due_ms, sizes[0])
+            else:
+                matched = len(targets)
+                self._give_run(messages, sizes, targets)
+            cost += matched * len(messages)
+            verdict = Verdict.TAKEN if matched else Verdict.UNWANTED
+            for answer in answers:
+                try:
+                    answer(verdict, 0)
+                except Exception:
+                    log.exception("a publish could not be answered")
+        return count, cost
+
+    def _next_run(
+        self, before: Position, most: int, matched: int
+    ) -> tuple[list[Message], list[Answer], list[int]]:
+        """The next plain publish and those behind it that go to the same `matched` subscribers in the same
+        way, while they cost less than `most`; with their answers and sizes."""
+        live = self._live
+        message, answer, size = live.popleft()
+        messages, answers, sizes = [message], [] if answer is None else [answer], [size]
+        if message.is_usual:
+            topic, qos = message.topic, message.qos
+            left = min(most, RUN_MAX * (matched + 1)) - matched - 1 - (size >> COST_BITS)
+            while live and left > 0:
+                message, answer, size = live[0]
+                if (
+                    message.topic != topic
+                    or message.qos != qos
+                    or not message.is_usual
+                    or message.position >= before
+                ):
+                    break
+                live.popleft()
+                messages.append(message)
+                sizes.append(size)
+                if answer is not None:
+                    answers.append(answer)
+                left -= matched + 1 + (size >> COST_BITS)
+        self.live_bytes -= sum(sizes)
+        return messages, answers, sizes
+
+    def _give_run(self, messages: list[Message], sizes: list[int], targets: Targets) -> None:
+        """`_give` of usual messages that are not stored, all to the same subscribers: order holds for each
+        of these."""
+        run = Run(messages)
+        self._tail.extend([place for place, _ in run.spots], messages, sizes)
+        for subscriber, subscriptions in targets.items():
+            given = 0
+            if subscriber.session.tailing:
+                try:
+                    if subscriber.offer_run(run, subscriptions):
+                        continue
+                    while given < len(messages) and subscriber.offer(messages[given], subscriptions):
+                        given += 1
+                except Exception:
+                    subscriber.cut_off()
+                if given < len(messages):
+                    self._put_off(subscriber, messages[given])
+            for message in messages[given:]:
+                self._pass_over(message, subscriber, subscriptions)
 
     def _give(self, message: Message, wall_ms: int, size: int) -> int:
         """Offer a message to every tailing session that it matches; how many match at all."""

@@ -28,6 +28,7 @@ from .leases import Leases
 from .message import Message
 from .pace import Pace, Paces
 from .rota import Rota
+from .run import Run
 from .subscriber import Secure, Subscriber
 from .terms import UNSAID, Keeping, in_force
 
@@ -223,6 +224,9 @@ class Group(Subscriber):
         flight = session.launch(message.position, message.shard, 1) if qos == 1 else None
         self._lend(message, member, own, qos, flight, 1)
         return True
+
+    def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> bool:  # noqa: ARG002
+        return False  # a member is chosen for each
 
     def resend(
         self,

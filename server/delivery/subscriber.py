@@ -7,7 +7,7 @@ durable, and what comes after it waits behind it, so that order holds.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from timeline.position import Position, at_of, seq_of
 from timeline.session import Flight, Loan, Session, Subscription
 
 from .message import Message, publisher_of
+from .run import Run
 from .wish import Will
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,15 @@ class Link(Protocol):
     ) -> None:
         """`attempt`: counted from 1, or PERHAPS. `is_retained`: sent because of a SUBSCRIBE, not because it
         was just published. `is_first`: to this client for the first time, whatever the attempt."""
+
+    def takes_run(self, run: Run, qos: int) -> bool:
+        """Whether all of a run goes out as it is, and there is room behind it. False: send one by one."""
+
+    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
+        """All of a run that it takes, for the first time; by no more than one subscription, a plain one.
+
+        `packet_ids`: none at QoS 0.
+        """
 
     def release(self, packet_id: int) -> None:
         """Send PUBREL: the subscriber has said that the message is there."""
@@ -281,6 +291,33 @@ class Subscriber:
         self.delivered += 1
         self.dirty.add(self)
         link.send(message, qos, packet_id, subscriptions, 1)
+        return True
+
+    def offer_run(self, run: Run, subscriptions: tuple[Subscription, ...]) -> bool:
+        """Send all of a run that these subscriptions match; False, and nothing done: offer one by one."""
+        link, session, first = self.link, self.session, subscriptions[0]
+        qos = min(first.qos, run.qos)
+        if (
+            link is None
+            or qos == 2
+            or self.gate
+            or self.doubt
+            or not first.is_plain
+            or first.no_local
+            or len(subscriptions) > 1
+            or not link.has_room
+        ):
+            return False
+        launched: Sequence[int] = ()
+        if qos and (session.max_bytes or len(session.flights) + len(run.spots) > session.window):
+            return False
+        if not link.takes_run(run, qos):
+            return False
+        if qos:
+            launched = session.launch_run(run.spots, 1)
+        self.delivered += len(run.spots)
+        self.dirty.add(self)
+        link.send_run(run, qos, launched)
         return True
 
     def _offer_peculiar(self, message: Message, subscriptions: tuple[Subscription, ...]) -> bool:

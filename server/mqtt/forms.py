@@ -18,6 +18,7 @@ from ..codec.properties import message_expiry, subscription_id, topic_alias
 from ..codec.publish import joined, publish_parts, with_dup
 from ..codec.wire import varint
 from ..delivery.message import Message
+from ..delivery.run import Run
 from ..times import format_ms
 
 Parts = tuple[bytes, bytes]
@@ -134,6 +135,35 @@ def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease
         else:
             found = _unusual_parts(message, level, qos, retain, node, lease_ms)
         wire[form] = found
+    return found
+
+
+def run_pieces(run: Run, level: int, qos: int, node: int) -> tuple[list[bytes], int]:
+    """What is sent of a run, and its size in bytes with the packet ids: head, (packet id), tail of each.
+
+    At QoS 1 every second of three pieces is to be put in, which differs from one subscriber to the other.
+    """
+    form = level << 3 | qos << 1
+    found = run.wire.get(form)
+    if found is None:
+        pieces: list[bytes] = []
+        add = pieces.append
+        total = 2 * len(run.messages) if qos else 0
+        topic = head = b""
+        size = -1
+        for message in run.messages:
+            tail = message.payload
+            if level == 5:
+                tail = _told(message, node, tail) if message.asked_ms else b"\0" + tail
+            if len(tail) != size or message.topic != topic:
+                topic, size = message.topic, len(tail)
+                head, tail = joined(topic, tail, qos, False)
+            add(head)
+            if qos:
+                add(b"")
+            add(tail)
+            total += len(head) + size
+        found = run.wire[form] = pieces, total
     return found
 
 

@@ -6,7 +6,7 @@ that only explain are left out.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 
 import msgspec
@@ -21,8 +21,9 @@ from ..codec.publish import ack
 from ..codec.reasons import Reason
 from ..delivery.broker import Broker
 from ..delivery.message import Message
+from ..delivery.run import Run
 from ..delivery.subscriber import Closing
-from .forms import Shape, parts
+from .forms import Shape, parts, run_pieces
 from .peer import Peer
 
 log = logging.getLogger(__name__)
@@ -164,6 +165,23 @@ class Outbox:
         if size >= self._out_max:
             self.has_room = False
         self._traffic.sent += 1
+
+    def takes_run(self, run: Run, qos: int) -> bool:
+        if self.is_closed or not self._is_plain:
+            return False
+        _, size = run_pieces(run, self.level, qos, self._node)
+        return self._out_bytes + size < self._out_max
+
+    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
+        pieces, size = run_pieces(run, self.level, qos, self._node)
+        if not self._out:
+            self._wake()
+        if qos:
+            pieces = pieces.copy()
+            pieces[1::3] = [packet_id.to_bytes(2, "big") for packet_id in packet_ids]
+        self._out += pieces
+        self._out_bytes += size
+        self._traffic.sent += len(run.spots)
 
     def release(self, packet_id: int) -> None:
         self.put(Ack(wire.PUBREL, packet_id))

@@ -7,13 +7,14 @@ subscribe, and no more. What comes fills the call that has waited longest. The r
 of the key, so that what the key may not have goes to another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from timeline.filters import parse_share
 from timeline.session import Subscription
 
 from ..delivery.broker import Broker
 from ..delivery.message import Message
+from ..delivery.run import Run
 from ..delivery.subscriber import Closing, Rights
 from .call import Call, Given
 
@@ -109,6 +110,12 @@ class Seat:
         attempt = message.try_number(attempt)
         size = call.take(Given(self.text, self.member, packet_id, message, attempt))
         self._took(call, size)
+
+    def takes_run(self, run: Run, qos: int) -> bool:
+        return False
+
+    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
+        raise AssertionError("a group gives one by one")
 
     def release(self, packet_id: int) -> None:
         raise AssertionError("nothing is sent at QoS 2")

@@ -14,7 +14,7 @@ A post that is under way when the server is killed was in flight, and is sent ag
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from ..clock import Clock
 from ..config import Webhook
 from ..delivery.broker import Broker
 from ..delivery.message import Message
+from ..delivery.run import Run
 from ..delivery.subscriber import Closing, Inside
 from ..logs import by
 from .origins import Origins, Slot
@@ -159,6 +160,12 @@ class Entrance:
         is_first: bool = False,  # noqa: ARG002
     ) -> None:
         self._door.post(message, packet_id, attempt)
+
+    def takes_run(self, run: Run, qos: int) -> bool:  # noqa: ARG002
+        return False
+
+    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:  # noqa: ARG002
+        raise AssertionError("a group gives one by one")
 
 
 class Seat:

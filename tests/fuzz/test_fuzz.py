@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.build import OPENED
 from tests.support.soak import SOAK
 
 from .everything import TARGETS
@@ -36,6 +37,7 @@ def kept(target: Target) -> list[bytes]:
     return [bytes.fromhex(line) for line in path.read_text().split()] if path.exists() else []
 
 
+@OPENED
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_it_gives_a_value_or_a_typed_error(target: Target, tmp_path: Path) -> None:
     run = Run(target, SEED)

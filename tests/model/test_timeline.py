@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from tests.support.build import OPENED
 from tests.support.soak import SOAK
 
 from .mutants import MUTANTS, Mutant
@@ -219,6 +220,7 @@ def test_machine_keeps_every_promise() -> None:
     )
 
 
+@OPENED
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_naive_rule_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that the walks can fail."""

@@ -1,4 +1,4 @@
-"""What only the sources allow: a test of the inside of a class, which has no inside once it is compiled."""
+"""What only the sources allow: a test that looks inside; what is compiled has no such inside."""
 
 import pytest
 
@@ -6,5 +6,5 @@ from server.build import form
 
 OPENED = pytest.mark.skipif(
     form() == "compiled",
-    reason="it puts something in the place of a method, or below a class; a compiled class has no such place",
+    reason="it puts something in the place of a method, or below a class, or follows lines of the sources",
 )

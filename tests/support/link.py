@@ -1,8 +1,9 @@
 """A connection to nobody, as server/delivery/ sees one: it keeps what it is sent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from server.delivery.message import Message
+from server.delivery.run import Run
 from server.delivery.subscriber import Closing
 from timeline.session import Subscription
 
@@ -80,6 +81,14 @@ class FakeLink:
         self.sent.append(message)
         self.packet_ids.append(packet_id)
         self._taken(message, qos, packet_id, attempt)
+
+    def takes_run(self, run: Run, qos: int) -> bool:
+        return self.room is None
+
+    def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
+        ids = packet_ids or [0] * len(run)
+        for message, packet_id in zip(run.messages, ids, strict=True):
+            self.send(message, qos, packet_id, (), 1)
 
     def release(self, packet_id: int) -> None:
         self._released(packet_id)

@@ -78,3 +78,21 @@ def test_it_stays_small_over_a_long_time() -> None:
         tail.append(Position(11 + number), "x", 10)
     assert 50 <= len(tail) <= 100
     assert len(tail._places) == len(tail._items) == len(tail._sizes) == len(tail)
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=12))
+def test_several_at_once_are_held_within_the_bounds(runs: list[list[int]]) -> None:
+    one, other = make(), make()
+    at = 10
+    for sizes in runs:
+        places = [Position(at + n + 1) for n in range(len(sizes))]
+        other.extend(places, [f"{place}" for place in places], sizes)
+        for place, size in zip(places, sizes, strict=True):
+            one.append(place, f"{place}", size)
+        at += len(sizes)
+        assert other.bytes <= other.max_bytes
+        assert len(other) <= other.max_entries
+        held = [place for place, _ in other.after(other.floor, 100)]
+        assert held == list(range(other.floor + 1, at + 1))
+        last = max(one.floor, other.floor)
+        assert one.after(last, 100) == other.after(last, 100)

@@ -18,6 +18,7 @@ from server.jobs.overfull import FAR_MS, Overfull
 from server.jobs.pipeline import Job, JobRefused
 from server.writer import Busy
 from tests.server.conftest import Running, running
+from tests.support.build import OPENED
 from tests.support.keys import KeysFile, with_keys
 
 PROGRAM = """
@@ -180,6 +181,7 @@ async def test_two_jobs_for_the_server_at_once(server: Running, tmp_path: Path) 
     assert pipeline.open == 1
 
 
+@OPENED
 async def test_a_job_that_the_writer_has_no_room_for_claims_nothing(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

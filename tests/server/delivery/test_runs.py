@@ -1,0 +1,175 @@
+"""Usual messages that come together are routed once and offered as one; what a subscriber sees of it is their
+order, and all of them."""
+
+import pytest
+
+from server.codec import wire
+from server.codec.packets import Ack, Publish
+from server.delivery.message import Message
+from server.delivery.run import RUN_MAX, Run
+from server.delivery.subscriber import Subscriber
+from server.mqtt.forms import parts, run_pieces
+from shards.fields import Record
+from tests.support.link import FakeLink
+from tests.support.rig import Peer, Rig
+from timeline.position import Position
+from timeline.session import Session, Subscription
+
+MANY = 3 * RUN_MAX + 7
+
+
+def chunk(count: int, qos: int = 1, topic: bytes = b"t/x") -> list[Publish]:
+    return [Publish(topic, b"%d" % n, qos, packet_id=n + 1 if qos else 0) for n in range(count)]
+
+
+def payloads(peer: Peer) -> list[bytes]:
+    return [packet.payload for packet in peer.inbox if isinstance(packet, Publish)]
+
+
+def counted(count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(count)]
+
+
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("sent", [0, 1])
+@pytest.mark.parametrize("level", [4, 5])
+def test_everybody_gets_all_of_them_in_order(level: int, sent: int, granted: int) -> None:
+    rig = Rig()
+    peers = [
+        rig.connected(f"s{n}", level, receive_maximum=MANY) if level == 5 else rig.connected(f"s{n}", 4)
+        for n in range(3)
+    ]
+    for peer in peers:
+        peer.subscribe("t/#", qos=granted)
+    publisher = rig.connected("p", level)
+    publisher.send(*chunk(MANY, sent))
+    for peer in peers:
+        assert payloads(peer) == counted(MANY)
+        found = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+        assert {packet.qos for packet in found} == {min(sent, granted)}
+        ids = [packet.packet_id for packet in found]
+        assert ids == (list(range(1, MANY + 1)) if min(sent, granted) else [0] * MANY)
+    answers = [packet.packet_id for packet in publisher.inbox if isinstance(packet, Ack)]
+    assert answers == (list(range(1, MANY + 1)) if sent else [])
+
+
+def test_who_has_room_for_a_part_gets_that_and_later_the_rest() -> None:
+    rig = Rig()
+    small = rig.connected("small", 5, receive_maximum=10)
+    wide = rig.connected("wide", 5, receive_maximum=1_000)
+    for peer in (small, wide):
+        peer.subscribe("t/x", qos=1)
+    rig.connected("p").send(*chunk(50))
+    assert payloads(small) == counted(10)
+    assert payloads(wide) == counted(50)
+    seen = payloads(small)
+    while len(seen) < 50:
+        waiting = [packet.packet_id for packet in small.inbox if isinstance(packet, Publish)]
+        small.inbox.clear()
+        assert waiting
+        for packet_id in waiting:
+            small.ack(wire.PUBACK, packet_id)
+        seen += payloads(small)
+    assert seen == counted(50)
+
+
+def test_runs_end_where_topic_qos_or_kind_change() -> None:
+    rig = Rig()
+    peer = rig.connected("s", 5)
+    peer.subscribe("t/#", qos=1)
+    asked = [
+        Publish(b"t/%d" % (n // 5 % 2), b"%d" % n, n // 7 % 2, packet_id=n + 1 if n // 7 % 2 else 0)
+        for n in range(100)
+    ]
+    rig.connected("p").send(*asked)
+    found = [packet for packet in peer.inbox if isinstance(packet, Publish)]
+    assert [(one.topic, one.payload, one.qos) for one in found] == [
+        (one.topic, one.payload, one.qos) for one in asked
+    ]
+
+
+def test_several_subscriptions_and_no_local_are_looked_at_one_by_one() -> None:
+    rig = Rig()
+    own = rig.connected("own", 5)
+    own.subscribe("t/#", qos=1, no_local=True)
+    twice = rig.connected("twice", 5)
+    twice.subscribe("t/#", qos=1, subscription_ids=(7,))
+    twice.subscribe("t/x", qos=1, subscription_ids=(8,))
+    own.send(*chunk(20))
+    assert payloads(own) == []
+    assert payloads(twice) == counted(20)
+    (identifiers,) = {
+        packet.properties.subscription_ids
+        for packet in twice.inbox
+        if isinstance(packet, Publish) and packet.properties is not None
+    }
+    assert sorted(identifiers) == [7, 8]
+
+
+def test_a_client_that_takes_small_packets_gets_those() -> None:
+    rig = Rig()
+    peer = rig.connected("s", 5, maximum_packet_size=60)
+    peer.subscribe("t/x", qos=1)
+    wanted = chunk(20)
+    wanted[7] = Publish(b"t/x", b"x" * 100, 1, packet_id=8)
+    rig.connected("p").send(*wanted)
+    assert payloads(peer) == [payload for n, payload in enumerate(counted(20)) if n != 7]
+
+
+def a_run(count: int, qos: int = 1) -> Run:
+    return Run(
+        [
+            Message(Position(5 << 48 | n), -1, Record(b"t", b"x" * (n % 3), 0, qos), 5, is_usual=True)
+            for n in range(count)
+        ]
+    )
+
+
+def a_subscriber(window: int, room: int | None = None) -> tuple[Subscriber, FakeLink]:
+    subscriber = Subscriber(
+        Session("a", read=Position(0), expiry_s=0, window=window), set(), lambda one, done: None
+    )
+    link = subscriber.link = FakeLink()
+    link.room = room
+    return subscriber, link
+
+
+def test_all_or_nothing() -> None:
+    plain = (Subscription("t", 1, Position(0)),)
+    run = a_run(10)
+    subscriber, link = a_subscriber(10)
+    assert subscriber.offer_run(run, plain)
+    assert link.packet_ids == list(range(1, 11)) == list(subscriber.session.flights)
+    assert subscriber.delivered == 10
+    assert subscriber in subscriber.dirty
+    assert not subscriber.offer_run(run, plain)
+    assert len(link.sent) == 10
+    for narrow, link in (a_subscriber(9), a_subscriber(10, room=5)):
+        assert not narrow.offer_run(run, plain)
+        assert (link.sent, narrow.session.flights, narrow.delivered, narrow.dirty) == ([], {}, 0, set())
+
+
+def test_packet_ids_in_use_are_passed_over() -> None:
+    session = Session("a", read=Position(0), expiry_s=0, window=65_535)
+    spots = [(Position(n), -1) for n in range(65_533)]
+    session.launch_run(spots, 1)
+    session.retire([65_535])
+    for packet_id in (1, 3):
+        session.ack(packet_id)
+    assert session.launch_run(spots[:3], 1) == [65_534, 1, 3]
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_pieces_are_what_each_message_is_by_itself(level: int, qos: int) -> None:
+    run = a_run(9)
+    pieces, size = run_pieces(run, level, qos, 1)
+    alone = b"".join(
+        head + (b"" if not qos else b"id") + tail
+        for head, tail in (parts(message, level, qos, False, 1) for message in run.messages)
+    )
+    if qos:
+        pieces = pieces.copy()
+        pieces[1::3] = [b"id"] * 9
+    assert b"".join(pieces) == alone
+    assert len(alone) == size
