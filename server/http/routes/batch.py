@@ -44,7 +44,7 @@ from ..values.usual import Reading, Usual, usual_batch
 
 YIELD_EVERY = 500
 PIECE = 250
-"""Items that are read in one turn: half a millisecond. Others' messages may be due meanwhile."""
+"""Items that are read in one go: half a millisecond. Others' messages may be due meanwhile."""
 ASIDE_BYTES = 512 << 10
 ITEM_BYTES = 1 << 10
 """What an item costs in RAM besides its payload, from when it has been read to its answer."""
@@ -200,7 +200,7 @@ class Batch:
         reading = Reading(body, lines, now_ms, limits, most, user)
         reading.step(PIECE)
         while not reading.is_over:
-            await turn.begin()
+            await asyncio.sleep(0)  # not a turn: the sooner one batch is through, the less lies about half read
             reading.step(PIECE)
         return reading.usual
 
