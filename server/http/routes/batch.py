@@ -200,7 +200,9 @@ class Batch:
         reading = Reading(body, lines, now_ms, limits, most, user)
         reading.step(PIECE)
         while not reading.is_over:
-            await asyncio.sleep(0)  # not a turn: the sooner one batch is through, the less lies about half read
+            await asyncio.sleep(
+                0
+            )  # not a turn: the sooner one batch is through, the less lies about half read
             reading.step(PIECE)
         return reading.usual
 
