@@ -42,6 +42,7 @@
     figures.py       what the server says of itself: /metrics and $SYS/#
     housekeeping.py  what has to be done now and then
     simulation.py    walks of a simulated clock
+    disk_thread.py   the thread that waits for the disk
     app.py           a core turned in rounds on an event loop
     site.py          the HTTP side put together, of the app's parts
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from shards.commit import GroupCommit
@@ -25,6 +25,7 @@ from .auth.keyring import Keyring
 from .clock import Clock, SystemClock
 from .config import Config
 from .core import Core
+from .disk_thread import DiskThread
 from .figures import Figures
 from .housekeeping import Housekeeping
 from .jobs.expiring import Expiries
@@ -84,7 +85,7 @@ class App:
         self.is_ready = False
         self._fatal = fatal
         self._is_dead = False
-        self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
+        self._disk = DiskThread()
         self._syncs = 0
         self._retry_at = 0.0
         self._is_reopening = False
@@ -161,7 +162,7 @@ class App:
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None
-        self._sync_thread.shutdown()
+        self._disk.stop()
         self._checks.stop()
         self._store.close()
 
@@ -301,25 +302,21 @@ class App:
     def _sync(self, group: GroupCommit) -> None:
         assert self._loop is not None
         self._syncs += 1
-        writer = self.core.writer
-        started = self._clock.mono()
-        future = self._loop.run_in_executor(self._sync_thread, self._store.flush)
+        self._disk.run(self._loop, self._store.flush, partial(self._synced, group.rows, self._clock.mono()))
 
-        def synced(ended: asyncio.Future[None]) -> None:
-            self._syncs -= 1
-            self.metrics.committed(group.rows, self._clock.mono() - started)
-            error = ended.exception()
-            try:
-                if error is None and writer.broken is None:
-                    writer.settle()
-                elif writer.broken is None:
-                    writer.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
-                    self.plan()
-            except Exception:
-                log.exception("what a sync has made durable could not be settled: the server stops")
-                self._die()
-
-        future.add_done_callback(synced)
+    def _synced(self, rows: int, started: float, failure: Exception | None) -> None:
+        writer, error = self.core.writer, _of_the_store(failure)
+        self._syncs -= 1
+        self.metrics.committed(rows, self._clock.mono() - started)
+        try:
+            if error is None and writer.broken is None:
+                writer.settle()
+            elif error is not None and writer.broken is None:
+                writer.fail(error)
+                self.plan()
+        except Exception:
+            log.exception("what a sync has made durable could not be settled: the server stops")
+            self._die()
 
     def _mark(self) -> None:
         """No group can be written: the bound of dispatch goes to the disk by itself."""
@@ -328,18 +325,14 @@ class App:
         if bound_ms is None or self._is_marking or self._clock.mono() < self._mark_at:
             return
         self._is_marking = True
-        future = self._loop.run_in_executor(self._sync_thread, self._store.mark, bound_ms)
 
-        def marked(ended: asyncio.Future[None]) -> None:
+        def marked(failure: Exception | None) -> None:
             self._is_marking = False
-            error = ended.exception()
-            if error is not None:
+            if failure is not None:
                 self._mark_at = self._clock.mono() + RETRY_S
-            if error is not None and not isinstance(error, ShardsError):
-                error = StoreFailed(str(error))
-            self.core.writer.marked(bound_ms, error)
+            self.core.writer.marked(bound_ms, _of_the_store(failure))
 
-        future.add_done_callback(marked)
+        self._disk.run(self._loop, partial(self._store.mark, bound_ms), marked)
 
     def _retry(self) -> None:
         """The store has failed: take it into use again, at once the first time, then now and then.
@@ -352,13 +345,11 @@ class App:
         if self._is_reopening or self._syncs or started < self._retry_at:
             return
         self._is_reopening = True
-        future = self._loop.run_in_executor(self._sync_thread, reopen_store, self._store)
 
-        def reopened(ended: asyncio.Future[ShardsError | None]) -> None:
+        def reopened(failure: Exception | None) -> None:
             self._is_reopening = False
-            error = ended.exception()
             try:
-                self.core.writer.reopened(ended.result() if error is None else StoreFailed(str(error)))
+                self.core.writer.reopened(_of_the_store(failure))
             except Exception:
                 log.exception("a store that was opened again could not be taken over: the server stops")
                 self._die()
@@ -366,4 +357,9 @@ class App:
             self._retry_at = now + max(RETRY_S, 3 * (now - started))
             self.plan()
 
-        future.add_done_callback(reopened)
+        self._disk.run(self._loop, partial(reopen_store, self._store), reopened)
+
+
+def _of_the_store(failure: Exception | None) -> ShardsError | None:
+    """Whatever has failed on the disk is the store's failure."""
+    return failure if failure is None or isinstance(failure, ShardsError) else StoreFailed(str(failure))

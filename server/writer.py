@@ -212,7 +212,8 @@ class Writer:
             self._bytes += size
         self._queue.append((cost, size, writes, decide, done))
         self._queued += cost
-        self._wake()
+        if not self._open or self.can_compose or self.broken is not None:
+            self._wake()  # else the end of what is being synced does
 
     def note_turn(self, place: Position, wall_ms: int) -> None:
         """A dispatch turn ended at `place`: written to the journal with the next group."""

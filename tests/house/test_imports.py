@@ -199,6 +199,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "times",
         "clock",
         "networks",
+        "disk_thread",
     ),
     ("kinds",),
     ("config", "accepting"),

@@ -1,5 +1,6 @@
 """The writer by itself: what it bounds, and what one request can do to the others."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -247,7 +248,7 @@ class TestGathering:
     """While a group is being synced a few requests wait for one another, not each for a sync of its own."""
 
     @staticmethod
-    def rig(gather: int) -> Rig:
+    def rig(gather: int, wake: Callable[[], None] = lambda: None) -> Rig:
         rig = Rig()
         core = rig.core
         rig.writer = Writer(
@@ -256,10 +257,24 @@ class TestGathering:
             core.clock,
             max_queued=100,
             max_bytes=4 << 20,
-            wake=lambda: None,
+            wake=wake,
             gather=gather,
         )
         return rig
+
+    def test_nobody_is_woken_for_what_cannot_be_composed_yet(self) -> None:
+        woken: list[str] = []
+        rig = self.rig(3, lambda: woken.append("up"))
+        rig.put("a")
+        assert rig.writer.compose() is not None
+        assert woken == ["up"]
+        rig.put("b")
+        rig.put("c")
+        assert woken == ["up"]
+        rig.put("d")  # with it there are enough
+        assert woken == ["up", "up"]
+        rig.writer.settle()
+        assert woken == ["up"] * 3
 
     def test_a_few_wait_for_the_sync(self) -> None:
         rig = self.rig(3)

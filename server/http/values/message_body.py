@@ -70,6 +70,7 @@ class UsualText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     deliver_in: str | int | float | None = None
     qos: int = 1
     key: str | None = None
+    encoding: str | None = None
 
 
 class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):

@@ -1,8 +1,9 @@
 """A batch of usual items: the bytes of the body -> drafts, in one pass.
 
-What nearly every item says is a topic, a payload, when, and maybe QoS and a key. A batch of such items needs
-no `MessageRequest`, no `ParsedMessage` and no look at fields that are not there: 2.0 µs a message of 200
-bytes with a due time, where decoding, checking and drafting one after the other took 3.4 in the same run.
+What nearly every item says is a topic, a payload (of bytes as base64), when, and maybe QoS and a key. A batch
+of such items needs no `MessageRequest`, no `ParsedMessage` and no look at fields that are not there: 2.0 µs a
+message of 200 bytes with a due time, where decoding, checking and drafting one after the other took 3.4 in
+the same run.
 
 A batch may be read in steps, so that what is due meanwhile goes out between them (`Reading`).
 
@@ -12,6 +13,8 @@ all fields and all errors. Whatever is taken here is there the same draft: tests
 """
 
 import hashlib
+from binascii import Error as Base64Error
+from binascii import a2b_base64
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,7 +40,7 @@ _TEXTS = msgspec.json.Decoder(UsualText)
 _TEXT_ARRAY = msgspec.json.Decoder(list[UsualText])
 _VALUES = msgspec.json.Decoder(UsualValue)
 _VALUE_ARRAY = msgspec.json.Decoder(list[UsualValue])
-_TEXT, _JSON = NUMBER["text"], NUMBER["json"]
+_TEXT, _BASE64, _JSON = NUMBER["text"], NUMBER["base64"], NUMBER["json"]
 
 
 class Usual(NamedTuple):
@@ -87,7 +90,7 @@ class Reading:
         start = len(self._drafts)
         try:
             is_taken = self._draft(self._requests[start : start + count])
-        except (RequestError, TimeError, *UNREADABLE):
+        except (RequestError, TimeError, Base64Error, *UNREADABLE):
             is_taken = False
         if is_taken and len(self._drafts) < len(self._requests):
             return
@@ -109,7 +112,7 @@ class Reading:
         return len(self._requests) <= max_batch
 
     def _draft(self, requests: list[Any]) -> bool:
-        """The drafts of some; False if one is not usual. Raises RequestError, TimeError."""
+        """The drafts of some; False if one is not usual. Raises RequestError, TimeError, Base64Error."""
         topics, drafts, user = self._topics, self._drafts, self._user
         now_ms, limits = self._now_ms, self._limits
         owner = user.encode()
@@ -124,6 +127,11 @@ class Reading:
                 topic = topics[wanted] = topic_bytes(wanted, levels_max)
             if is_text:
                 payload: bytes = request.payload.encode()
+                encoding = _TEXT
+                if request.encoding is not None:
+                    if request.encoding != "base64":
+                        return False
+                    payload, encoding = a2b_base64(payload, strict_mode=True), _BASE64
             else:
                 payload, name = payload_bytes(request.payload, None)
                 encoding = NUMBER[name]

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
 from server.http import front
+from server.http.batching import said
 from server.http.front import Kind, read_request
 from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
@@ -153,3 +155,27 @@ async def test_small_batches_are_answered_at_the_front(
     assert {status for status, _, _ in found} == {201}, found
     assert [(status, said["accepted"]) for status, _, said in found] == [(201, 110)] * 12
     assert len({name for _, _, said in found for name in said["ids"]}) == 1_320
+
+
+async def test_of_batches_that_were_there_one_is_looked_up_in_a_turn_of_the_loop(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    body = b"\n".join(b'{"topic":"a","payload":"x","deliver_in":60,"key":"%d"}' % n for n in range(9)) + b"\n"
+    data = b"POST /v1/messages:batch?each=true HTTP/1.1\r\nHost: localhost\r\n" + LINES
+    data += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    first = await answered(at.front_port, data)
+    marks: list[str] = []
+
+    def marked(*arguments: Any) -> Iterator[bytes]:
+        marks.append("told")
+        asyncio.get_running_loop().call_soon(marks.append, "turn")
+        return said(*arguments)
+
+    monkeypatch.setattr(front, "said", marked)
+    found = await asyncio.gather(*[answered(at.front_port, data) for _ in range(4)])
+    assert marks == ["told", "turn"] * 4
+    ids = [result["id"] for result in first[2]["results"]]
+    for _, _, again in found:
+        assert again["results"] == [{"id": name, "replayed": True, "state": "pending"} for name in ids]
