@@ -66,7 +66,6 @@ MODULES = (
     "server.delivery.sent",
     "server.delivery.sessions",
     "server.delivery.shared",
-    "server.delivery.stretches",
     "server.delivery.subscriber",
     "server.delivery.membership",
     "server.delivery.terms",

@@ -41,6 +41,7 @@
     bounds.py        the RAM that the configured bounds allow, as a sum
     figures.py       what the server says of itself: /metrics and $SYS/#
     housekeeping.py  what has to be done now and then
+    resting.py       memory that work has left behind, given back
     simulation.py    walks of a simulated clock
     disk_thread.py   the thread that waits for the disk
     app.py           a core turned in rounds on an event loop

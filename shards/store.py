@@ -97,6 +97,9 @@ class Store(Protocol):
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
         """Give the space of deleted rows in [start, end) back."""
 
+    def unload(self) -> None:
+        """Have what memory holds of the tables written into files, which ends the log. Raises StoreFailed."""
+
     def checkpoint(self, path: Path) -> None:
         """A consistent, durable copy in a new directory."""
 

@@ -24,7 +24,6 @@ then who has what:
     sessions.py      every session: found, opened, restored, over
     retained.py      the last message of each topic that has one
     ready.py         who may read on
-    stretches.py     what several sessions read that are behind at about the same place
     sent.py          the message of a flight, read again
     membership.py    who is in which shared subscription
     letters.py       dead letters: kept, sent again to who gave them up, dropped

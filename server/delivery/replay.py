@@ -14,10 +14,10 @@ What cannot be read is passed over; a session that cannot be read on for loses i
 """
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from heapq import merge
+from itertools import islice
 from operator import itemgetter
 
 from shards.errors import Corrupt, StoreFailed
@@ -40,7 +40,6 @@ from .retained import Retained
 from .router import Router
 from .run import RUN_MAX, Run
 from .sent import Sent
-from .stretches import Stretch, Stretches
 from .subscriber import Subscriber
 from .undone import Undone
 
@@ -53,8 +52,6 @@ TURN_SENT = 100
 have its whole backlog before the last of 2,000 had a message."""
 RUN_BYTES = 1 << 16
 """Of messages that are read before they are sent."""
-TURN_STRETCHES = 4
-"""Of those that others have read (server/delivery/stretches): so few that sessions stay near one another."""
 TURN_OWNERS = 2_000
 """What it may cost in a turn to find out whether their owners may send them (server/delivery/owners)."""
 TURN_RESENDS = 250
@@ -112,7 +109,6 @@ class Replay:
         self._owners = owners
         self._wall_ms = wall_ms
         self._dispatched_ms = dispatched_ms
-        self.stretches = Stretches(reader)
         self.lost = 0
         """Times that a session found its place dropped by retention."""
 
@@ -272,7 +268,7 @@ class Replay:
         Usual messages that come by the same subscriptions are gathered and sent as a run.
         """
         session = subscriber.session
-        left = TURN_SENT if self._ready else TURN_ROWS
+        rows, left = TURN_ROWS, TURN_SENT if self._ready else TURN_ROWS
         read = session.read
         self._owners.take_cost()  # what others have spent
         owners = self._owners
@@ -281,6 +277,7 @@ class Replay:
         size, most = 0, _most(subscriber)
         for place, message, found in self._stretch(subscriber, read, horizon):
             read = place
+            rows -= 1
             if message is not None:
                 if run and (found is not by or message.qos != run[0].qos or not message.is_usual):
                     if not self._send(subscriber, run, by):
@@ -296,6 +293,8 @@ class Replay:
                     run, size, most = [], 0, _most(subscriber)
             if not left or owners.cost >= TURN_OWNERS:
                 break
+        else:
+            read = horizon if rows else read
         if run and not self._send(subscriber, run, by):
             return False
         session.read = read
@@ -329,8 +328,7 @@ class Replay:
         subscriptions that it comes by."""
         wall_ms = self._wall_ms()
         if self._tail.covers(read):
-            tail = self._tail.after(read, TURN_ROWS)
-            for place, message in tail:
+            for place, message in self._tail.after(read, TURN_ROWS):
                 deliver_to = b"" if message.is_usual else message.record.deliver_to
                 found = self._wanted(subscriber, place, message.topic, deliver_to)
                 is_wanted = (
@@ -339,84 +337,27 @@ class Replay:
                     and (message.is_usual or self._is_wanted(subscriber, message, wall_ms))
                 )
                 yield place, message.as_of(wall_ms) if is_wanted else None, found
-            if len(tail) < TURN_ROWS:
-                yield horizon, None, ()
             return
-        if self._ready and not self._owed.of(subscriber):
-            yield from self._shared(subscriber, read, horizon, wall_ms)
-            return
-        for count, (place, shard, value) in enumerate(self._rows(subscriber, read, horizon), 1):
+        for place, shard, value in islice(self._rows(subscriber, read, horizon), TURN_ROWS):
             layout = usual(value)
             if layout is not None:
                 found = self._wanted(subscriber, place, value[layout[2] : layout[3]], b"")
                 yield place, Message(place, shard, None, wall_ms, value, layout) if found else None, found
+                continue
+            try:
+                is_theirs = not is_stub(value) and _is_addressed(subscriber, addressee_of(value))
+                found = ()
+                if is_theirs:
+                    deliver_to = deliver_to_of(value) if subscriber.is_endpoint else b""
+                    found = self._wanted(subscriber, place, topic_of(value), deliver_to)
+                whole = Message(place, shard, None, wall_ms, value) if found else None
+            except Corrupt as error:
+                log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
+                whole = None
+            if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole.record):
+                yield place, None, ()
             else:
-                yield self._unusual(subscriber, place, shard, value, wall_ms)
-            if count == TURN_ROWS:
-                return
-        yield horizon, None, ()
-
-    def _shared(
-        self, subscriber: Subscriber, read: Position, horizon: Position, wall_ms: int
-    ) -> Iterator[tuple[Position, Message | None, tuple[Subscription, ...]]]:
-        """`_stretch` from rows that others read, too, and of these only what it may want."""
-        structures = self._reader.structures.overlapping(subscriber.filters)
-        for _ in range(TURN_STRETCHES):
-            if read >= horizon:
-                return
-            stretch, is_new = self.stretches.at(read, horizon, structures)
-            for number in self._numbers(subscriber, stretch, stretch.first_behind(read)):
-                place, shard = stretch.places[number], stretch.shards[number]
-                value, layout = stretch.values[number], stretch.layouts[number]
-                if layout is not None:
-                    found = self._wanted(subscriber, place, value[layout[2] : layout[3]], b"")
-                    yield place, Message(place, shard, None, wall_ms, value, layout) if found else None, found
-                else:
-                    yield self._looked_up(subscriber, place, shard, wall_ms)
-            read = stretch.end
-            yield read, None, ()
-            if is_new:
-                return
-
-    def _numbers(self, subscriber: Subscriber, stretch: Stretch, first: int) -> list[int]:
-        """Which rows of a stretch the subscriber may want, from one on."""
-        found = list(stretch.others)
-        if not subscriber.is_endpoint:
-            route = self._router.route
-            for topic, numbers in stretch.topics.items():
-                if subscriber in route(topic):
-                    found += numbers
-        found.sort()
-        return found[bisect_left(found, first) :] if first else found
-
-    def _looked_up(
-        self, subscriber: Subscriber, place: Position, shard: int, wall_ms: int
-    ) -> tuple[Position, Message | None, tuple[Subscription, ...]]:
-        """A row that is not usual as it is now: it may have been done meanwhile."""
-        try:
-            value = self._reader.value_at(place, shard)
-        except Corrupt as error:
-            log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
-            value = None
-        return (place, None, ()) if value is None else self._unusual(subscriber, place, shard, value, wall_ms)
-
-    def _unusual(
-        self, subscriber: Subscriber, place: Position, shard: int, value: bytes, wall_ms: int
-    ) -> tuple[Position, Message | None, tuple[Subscription, ...]]:
-        """Of a row of any kind what `_stretch` has to say."""
-        try:
-            is_theirs = not is_stub(value) and _is_addressed(subscriber, addressee_of(value))
-            found: tuple[Subscription, ...] = ()
-            if is_theirs:
-                deliver_to = deliver_to_of(value) if subscriber.is_endpoint else b""
-                found = self._wanted(subscriber, place, topic_of(value), deliver_to)
-            whole = Message(place, shard, None, wall_ms, value) if found else None
-        except Corrupt as error:
-            log.error("the row at %024x in shard %d is passed over: %s", place, shard, error)
-            whole = None
-        if whole is None or self._is_dropped(whole, wall_ms) or not self._owners.allow(whole.record):
-            return place, None, ()
-        return place, whole, found
+                yield place, whole, found
 
     def _rows(self, subscriber: Subscriber, read: Position, horizon: Position) -> Iterator[Row]:
         """What is stored behind `read`, and between it what is not but is owed to the subscriber."""

@@ -210,7 +210,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("pull", "webhook"),
     ("mqtt", "http"),
     ("core", "bounds"),
-    ("figures",),
+    ("figures", "resting"),
     ("housekeeping",),
     ("simulation",),
     ("app",),
