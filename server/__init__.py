@@ -1,6 +1,8 @@
 """Floor 3: sockets, the clock and the wiring between them.
 
     clock.py         the system's clocks, and one that stands still until it is told
+    alarm.py         rings when it is time, to the tenth of a millisecond
+    outgoing.py      who has something to send, when the turn of the loop ends or before
     times.py         times as people write them: text to UTC ms and back
     kinds.py         how a value of config.toml is read and shown
     config.py        what can be set, and where each value is from

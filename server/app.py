@@ -19,6 +19,7 @@ from shards.errors import ShardsError, StoreFailed
 from shards.recover import reopen_store
 from shards.rocks import RocksStore
 
+from .alarm import Alarm
 from .auth.aside import Threads
 from .auth.keyring import Keyring
 from .clock import Clock, SystemClock
@@ -35,6 +36,7 @@ from .jobs.pipeline import Pipeline
 from .jobs.splitting import Splits
 from .jobs.workers import Workers
 from .metrics import Metrics
+from .outgoing import Outgoing
 from .simulation import Simulation
 from .webhook.registry import Registry
 from .webhook.webhooks import Webhooks
@@ -79,6 +81,7 @@ class App:
             gather=GATHER,
         )
         self.metrics = Metrics()
+        self.outgoing = Outgoing()
         self.is_ready = False
         self._fatal = fatal
         self._is_dead = False
@@ -88,7 +91,8 @@ class App:
         self._is_reopening = False
         self._mark_at = 0.0
         self._is_marking = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
+        """Set to the next time at which something has to be done."""
         self._quiet: list[asyncio.Future[None]] = []
 
         core, opened = self.core, self.core.opened
@@ -132,6 +136,7 @@ class App:
     async def start(self) -> None:
         """Catch up with what is on disk; ready when the wheel is loaded beyond now."""
         self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._rung)
         self.plan()
         await self.quiet()
         await self.pipeline.start()
@@ -154,8 +159,9 @@ class App:
             except (ShardsError, TimeoutError) as error:
                 log.error("the last group was not stored: %s", error)
         self._loop = None
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
         self._disk.stop()
         self._checks.stop()
         self._store.close()
@@ -194,6 +200,11 @@ class App:
             self._is_planned = True
             self._loop.call_soon(self._round)
 
+    def _rung(self) -> None:
+        """It is time: what is due goes out before whatever else has come."""
+        if not self._is_planned:
+            self._round()
+
     def _round(self) -> None:
         self._is_planned = False
         if self._loop is None or self._is_dead:
@@ -221,10 +232,11 @@ class App:
         if core.writer.broken is not None:
             self._mark()
             self._retry()
-        group = core.writer.compose()
+        more = core.writer.can_compose and self._send_due()
+        group = core.writer.compose(self._send_due)
         if group is not None:
             self._sync(group)
-        more = core.dispatch.turn()
+        more = more or core.dispatch.turn()
         more = more or core.writer.can_compose
         counts = core.dispatch.counts
         if counts.late_ms:
@@ -240,6 +252,18 @@ class App:
             self.plan()
         elif not self._is_planned:
             self._wait()
+
+    def _send_due(self) -> bool:
+        """Before work of some milliseconds: dispatch what is due by now and put it on the sockets.
+
+        True if there is more of it.
+        """
+        next_ms = self.core.wheel.next_ms()
+        if next_ms is None or next_ms > self._clock.wall_ms():
+            return False
+        more = self.core.dispatch.turn()
+        self.outgoing.flush()
+        return more
 
     def _read_on(self) -> bool:
         """Let the sessions behind read on, for a bounded time; True if there is more for them.
@@ -257,18 +281,16 @@ class App:
 
     def _wait(self) -> None:
         """Nothing to do at once: wait for the next due message."""
-        assert self._loop is not None
         if self._quiet and not self._is_reopening and self.core.is_settled():
             self._release_quiet()
-        if self._timer is not None:
-            self._timer.cancel()
         next_ms = self.core.wheel.next_ms()
         delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s(), self.core.pull.wait_s())
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:
             delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
-        self._timer = self._loop.call_later(delay, self.plan)
+        if self._alarm is not None:
+            self._alarm.set(delay)
 
     def _release_quiet(self) -> None:
         """Tell those who wait for the server to have nothing left to do."""

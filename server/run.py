@@ -84,7 +84,7 @@ class Server:
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
         app = self.app
-        self._listeners = Listeners(app.core.broker, config, app.keyring, mqtt_tls, app.metrics)
+        self._listeners = Listeners(app.core.broker, config, app.keyring, mqtt_tls, app.metrics, app.outgoing)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, store.path)

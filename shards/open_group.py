@@ -121,6 +121,11 @@ class OpenGroup:
         return self._made.first_seq
 
     @property
+    def floor(self) -> Position | None:
+        """The lowest position that the open group touches so far."""
+        return self._made.floor
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing has been written into the open group."""
         return not len(self._batch)

@@ -19,6 +19,7 @@ from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
 from tests.support.stepper import Stepper
+from timeline.position import END
 
 NOW_MS = 1_800_000_000_000
 LIMITS = replace(Limits(), queued_bytes=1_000)
@@ -316,3 +317,55 @@ class TestGathering:
         assert rig.writer.can_compose
         assert rig.writer.compose() is None
         assert [name for name, _ in rig.answers] == ["b"]
+
+
+class TestLargeGroups:
+    """What is due is dispatched between deciding and writing."""
+
+    def test_what_the_group_touches_stays(self) -> None:
+        rig = Rig()
+        rig.put("first")  # with it a bound is durable
+        assert rig.compose()
+        rig.sync()
+        horizon = rig.core.horizon
+        rig.submit(
+            "late",
+            lambda commit: commit.put([Draft(NOW_MS - 1, b"a", encode(Record(b"a", b"x", NOW_MS - 1, 1)))]),
+        )
+        before = horizon.position
+        reached = []
+
+        def between() -> None:
+            rig.core.dispatch.turn()
+            reached.append(horizon.limit(END))
+            assert len(stored(rig)) == 1
+
+        rig.stepper.heartbeat()
+        rig.stepper.compose(between)
+        assert len(reached) == 1
+        (row,) = rig.core.writer._open[0][0].placed
+        assert before <= reached[0] < row[0]
+        assert len(stored(rig)) == 2
+
+    def test_a_small_one_is_written_at_once(self) -> None:
+        rig = Rig()
+        rig.put("a")
+        assert rig.writer.compose(lambda: pytest.fail("it is small")) is not None
+
+    def test_what_fails_in_between_fails_the_group(self) -> None:
+        rig = Rig()
+        rig.put("a")
+
+        def between() -> None:
+            raise StoreFailed("a row cannot be read")
+
+        rig.stepper.compose(between)
+        assert [(name, type(answer)) for name, answer in rig.answers] == [("a", StoreFailed)]
+        assert rig.writer.broken is not None
+        assert stored(rig) == []
+        assert rig.writer.recover()
+        rig.put("b")
+        assert rig.compose()
+        rig.sync()
+        assert [name for name, _ in rig.answers] == ["a", "b"]
+        check_counts(rig)

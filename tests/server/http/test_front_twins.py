@@ -13,6 +13,7 @@ from server.http.batching import said
 from server.http.front import Desk, Kind, read_request
 from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
+from tests.support.build import OPENED
 
 from ..conftest import Fronted, Running
 
@@ -157,6 +158,7 @@ async def test_small_batches_are_answered_at_the_front(
     assert len({name for _, _, said in found for name in said["ids"]}) == 1_320
 
 
+@OPENED
 async def test_a_batch_that_waits_for_its_turn_is_not_looked_at_in_each(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from server.http.values.batch_body import parse_each
 from server.http.values.bodies import RequestError
 from server.http.values.drafts import draft_of
 from server.http.values.message_body import ParsedMessage
-from server.http.values.usual import usual_batch
+from server.http.values.usual import Reading, usual_batch
 from shards.draft import Draft
 from shards.record import decode
 
@@ -105,6 +105,21 @@ def test_what_is_usual_is_taken(items: list[dict[str, Any]], joint: bytes) -> No
     check(raws, joint, "meter")
     assert usual_batch(joint.join(raws), True, NOW, LIMITS, MAX_BATCH, "") is not None
     assert usual_batch(b"[" + b",".join(raws) + b"]", False, NOW, LIMITS, MAX_BATCH, "") is not None
+
+
+@given(st.lists(GOOD_ITEMS, max_size=MAX_BATCH), st.booleans(), st.integers(1, 3))
+def test_in_steps_it_is_the_same(items: list[dict[str, Any]], has_bad: bool, count: int) -> None:
+    raws = [json.dumps(item).encode() for item in items] + [b'{"topic": "+", "payload": ""}'] * has_bad
+    body = b"\n".join(raws)
+    reading = Reading(body, True, NOW, LIMITS, MAX_BATCH, "")
+    steps = 0
+    while not reading.is_over:
+        reading.step(count)
+        steps += 1
+    assert steps <= max(1, -(-len(raws) // count))
+    assert reading.usual == usual_batch(body, True, NOW, LIMITS, MAX_BATCH, "")
+    reading.step(count)  # is nothing any more
+    assert reading.is_over
 
 
 def test_bytes_as_base64_are_usual() -> None:
