@@ -161,8 +161,8 @@ class Outbox(Generic[Kind, Item, Answer]):
         try:
             answers = await self._send(request.kind, request.items)
         except Exception as error:
-            for future in request.futures:  # each caller gets an exception of its own to raise
-                _settle(future, copy.copy(error))
+            for future in request.futures:
+                _settle(future, _own(error))
         else:
             for future, answer in zip(request.futures, answers, strict=True):
                 _settle(future, answer)
@@ -207,6 +207,14 @@ async def _send_one(transport: Transport, terms: Terms, body: bytes, key: str) -
 def _result(result: Json) -> Json | Error:
     problem = result.get("problem")
     return result if problem is None else error_of(problem_of(problem))
+
+
+def _own(error: Exception) -> Exception:
+    """An exception for one caller to raise; of a kind that cannot be copied all raise the same."""
+    try:
+        return copy.copy(error)
+    except Exception:
+        return error
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:

@@ -279,3 +279,19 @@ def test_an_instant_in_text() -> None:
     assert instant(datetime(2031, 3, 28, 9, 0, 59, 999_000, UTC)) == "2031-03-28T09:00:59.999Z"
     east = timezone(timedelta(hours=2))
     assert instant(datetime(2031, 3, 28, 9, tzinfo=east)) == "2031-03-28T07:00:00.000Z"
+
+
+class Uncopied(fasti.Error):
+    """Takes two arguments and keeps one, as exceptions of other libraries do."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(one + other)
+
+
+async def test_trouble_of_a_kind_that_cannot_be_copied_is_told_too() -> None:
+    async def send(kind: str, items: list[int]) -> list[int | fasti.Error]:
+        raise Uncopied("no", " way")
+
+    outbox: Outbox[str, int, int] = Outbox(send)
+    found = await asyncio.gather(*[outbox.submit("a", item, 1) for item in (1, 2)], return_exceptions=True)
+    assert [str(one) for one in found] == ["no way", "no way"]
