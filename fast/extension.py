@@ -3,10 +3,8 @@ sources.
 
 The folder is laid out for `server/build.py`:
 server/compiled/timeline/wheel.cpython-311-x86_64-linux-gnu.so. All modules are one group, so that a call
-between two of them is a call of C. Of one source each was measured 1 to 3 % slower, at half the time to
-compile on two cores.
-
--O3 or -O2 makes no difference that could be measured; asserts stay, they are for our own mistakes.
+between two of them is a call of C; of one source each they would compile on both cores, and call through
+Python's. Asserts stay, they are for our own mistakes.
 """
 
 import json

@@ -47,6 +47,7 @@ MODULES = (
     "server.writer",
     "server.loader",
     "server.networks",
+    "server.outgoing",
     "server.delivery.broker",
     "server.delivery.cursors",
     "server.delivery.dispatch",

@@ -1,6 +1,8 @@
 """Floor 3: sockets, the clock and the wiring between them.
 
     clock.py         the system's clocks, and one that stands still until it is told
+    alarm.py         rings when it is time, to the tenth of a millisecond
+    outgoing.py      who has something to send, when the turn of the loop ends or before
     times.py         times as people write them: text to UTC ms and back
     kinds.py         how a value of config.toml is read and shown
     config.py        what can be set, and where each value is from
@@ -39,7 +41,9 @@
     bounds.py        the RAM that the configured bounds allow, as a sum
     figures.py       what the server says of itself: /metrics and $SYS/#
     housekeeping.py  what has to be done now and then
+    resting.py       memory that work has left behind, given back
     simulation.py    walks of a simulated clock
+    disk_thread.py   the thread that waits for the disk
     app.py           a core turned in rounds on an event loop
     site.py          the HTTP side put together, of the app's parts
 

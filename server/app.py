@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from shards.commit import GroupCommit
@@ -19,11 +19,13 @@ from shards.errors import ShardsError, StoreFailed
 from shards.recover import reopen_store
 from shards.rocks import RocksStore
 
+from .alarm import Alarm
 from .auth.aside import Threads
 from .auth.keyring import Keyring
 from .clock import Clock, SystemClock
 from .config import Config
 from .core import Core
+from .disk_thread import DiskThread
 from .figures import Figures
 from .housekeeping import Housekeeping
 from .jobs.expiring import Expiries
@@ -34,6 +36,7 @@ from .jobs.pipeline import Pipeline
 from .jobs.splitting import Splits
 from .jobs.workers import Workers
 from .metrics import Metrics
+from .outgoing import Outgoing
 from .simulation import Simulation
 from .webhook.registry import Registry
 from .webhook.webhooks import Webhooks
@@ -78,16 +81,18 @@ class App:
             gather=GATHER,
         )
         self.metrics = Metrics()
+        self.outgoing = Outgoing()
         self.is_ready = False
         self._fatal = fatal
         self._is_dead = False
-        self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
+        self._disk = DiskThread()
         self._syncs = 0
         self._retry_at = 0.0
         self._is_reopening = False
         self._mark_at = 0.0
         self._is_marking = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
+        """Set to the next time at which something has to be done."""
         self._quiet: list[asyncio.Future[None]] = []
 
         core, opened = self.core, self.core.opened
@@ -131,6 +136,7 @@ class App:
     async def start(self) -> None:
         """Catch up with what is on disk; ready when the wheel is loaded beyond now."""
         self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._rung)
         self.plan()
         await self.quiet()
         await self.pipeline.start()
@@ -153,9 +159,10 @@ class App:
             except (ShardsError, TimeoutError) as error:
                 log.error("the last group was not stored: %s", error)
         self._loop = None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._sync_thread.shutdown()
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
+        self._disk.stop()
         self._checks.stop()
         self._store.close()
 
@@ -193,6 +200,11 @@ class App:
             self._is_planned = True
             self._loop.call_soon(self._round)
 
+    def _rung(self) -> None:
+        """It is time: what is due goes out before whatever else has come."""
+        if not self._is_planned:
+            self._round()
+
     def _round(self) -> None:
         self._is_planned = False
         if self._loop is None or self._is_dead:
@@ -220,10 +232,11 @@ class App:
         if core.writer.broken is not None:
             self._mark()
             self._retry()
-        group = core.writer.compose()
+        more = core.writer.can_compose and self._send_due()
+        group = core.writer.compose(self._send_due)
         if group is not None:
             self._sync(group)
-        more = core.dispatch.turn()
+        more = more or core.dispatch.turn()
         more = more or core.writer.can_compose
         counts = core.dispatch.counts
         if counts.late_ms:
@@ -239,6 +252,18 @@ class App:
             self.plan()
         elif not self._is_planned:
             self._wait()
+
+    def _send_due(self) -> bool:
+        """Before work of some milliseconds: dispatch what is due by now and put it on the sockets.
+
+        True if there is more of it.
+        """
+        next_ms = self.core.wheel.next_ms()
+        if next_ms is None or next_ms > self._clock.wall_ms():
+            return False
+        more = self.core.dispatch.turn()
+        self.outgoing.flush()
+        return more
 
     def _read_on(self) -> bool:
         """Let the sessions behind read on, for a bounded time; True if there is more for them.
@@ -256,18 +281,16 @@ class App:
 
     def _wait(self) -> None:
         """Nothing to do at once: wait for the next due message."""
-        assert self._loop is not None
         if self._quiet and not self._is_reopening and self.core.is_settled():
             self._release_quiet()
-        if self._timer is not None:
-            self._timer.cancel()
         next_ms = self.core.wheel.next_ms()
         delay = min(WAIT_S, self.core.cursors.wait_s(), self.core.groups.wait_s(), self.core.pull.wait_s())
         if next_ms is not None:
             delay = min(delay, max(0.0, self._clock.until(next_ms)))
         if next_ms is not None and delay == 0.0:
             delay = 0.001  # due, but something holds the horizon: whoever ends that plans a round
-        self._timer = self._loop.call_later(delay, self.plan)
+        if self._alarm is not None:
+            self._alarm.set(delay)
 
     def _release_quiet(self) -> None:
         """Tell those who wait for the server to have nothing left to do."""
@@ -279,25 +302,21 @@ class App:
     def _sync(self, group: GroupCommit) -> None:
         assert self._loop is not None
         self._syncs += 1
-        writer = self.core.writer
-        started = self._clock.mono()
-        future = self._loop.run_in_executor(self._sync_thread, self._store.flush)
+        self._disk.run(self._loop, self._store.flush, partial(self._synced, group.rows, self._clock.mono()))
 
-        def synced(ended: asyncio.Future[None]) -> None:
-            self._syncs -= 1
-            self.metrics.committed(group.rows, self._clock.mono() - started)
-            error = ended.exception()
-            try:
-                if error is None and writer.broken is None:
-                    writer.settle()
-                elif writer.broken is None:
-                    writer.fail(error if isinstance(error, ShardsError) else StoreFailed(str(error)))
-                    self.plan()
-            except Exception:
-                log.exception("what a sync has made durable could not be settled: the server stops")
-                self._die()
-
-        future.add_done_callback(synced)
+    def _synced(self, rows: int, started: float, failure: Exception | None) -> None:
+        writer, error = self.core.writer, _of_the_store(failure)
+        self._syncs -= 1
+        self.metrics.committed(rows, self._clock.mono() - started)
+        try:
+            if error is None and writer.broken is None:
+                writer.settle()
+            elif error is not None and writer.broken is None:
+                writer.fail(error)
+                self.plan()
+        except Exception:
+            log.exception("what a sync has made durable could not be settled: the server stops")
+            self._die()
 
     def _mark(self) -> None:
         """No group can be written: the bound of dispatch goes to the disk by itself."""
@@ -306,18 +325,14 @@ class App:
         if bound_ms is None or self._is_marking or self._clock.mono() < self._mark_at:
             return
         self._is_marking = True
-        future = self._loop.run_in_executor(self._sync_thread, self._store.mark, bound_ms)
 
-        def marked(ended: asyncio.Future[None]) -> None:
+        def marked(failure: Exception | None) -> None:
             self._is_marking = False
-            error = ended.exception()
-            if error is not None:
+            if failure is not None:
                 self._mark_at = self._clock.mono() + RETRY_S
-            if error is not None and not isinstance(error, ShardsError):
-                error = StoreFailed(str(error))
-            self.core.writer.marked(bound_ms, error)
+            self.core.writer.marked(bound_ms, _of_the_store(failure))
 
-        future.add_done_callback(marked)
+        self._disk.run(self._loop, partial(self._store.mark, bound_ms), marked)
 
     def _retry(self) -> None:
         """The store has failed: take it into use again, at once the first time, then now and then.
@@ -330,13 +345,11 @@ class App:
         if self._is_reopening or self._syncs or started < self._retry_at:
             return
         self._is_reopening = True
-        future = self._loop.run_in_executor(self._sync_thread, reopen_store, self._store)
 
-        def reopened(ended: asyncio.Future[ShardsError | None]) -> None:
+        def reopened(failure: Exception | None) -> None:
             self._is_reopening = False
-            error = ended.exception()
             try:
-                self.core.writer.reopened(ended.result() if error is None else StoreFailed(str(error)))
+                self.core.writer.reopened(_of_the_store(failure))
             except Exception:
                 log.exception("a store that was opened again could not be taken over: the server stops")
                 self._die()
@@ -344,4 +357,9 @@ class App:
             self._retry_at = now + max(RETRY_S, 3 * (now - started))
             self.plan()
 
-        future.add_done_callback(reopened)
+        self._disk.run(self._loop, partial(reopen_store, self._store), reopened)
+
+
+def _of_the_store(failure: Exception | None) -> ShardsError | None:
+    """Whatever has failed on the disk is the store's failure."""
+    return failure if failure is None or isinstance(failure, ShardsError) else StoreFailed(str(failure))

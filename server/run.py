@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from .http.front import Desk
 from .http.gate import Gate
 from .kinds import Address
 from .mqtt.listeners import Listeners
+from .resting import LOOK_S, Rest
 from .schedules.retime import retime_if_changed, zones_version
 from .site import build_desk, build_site
 from .tls import Certificates, http_certificates, mqtt_certificates
@@ -82,10 +84,11 @@ class Server:
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
         self._http_tls = http_tls
         app = self.app
-        self._listeners = Listeners(app.core.broker, config, app.keyring, mqtt_tls, app.metrics)
+        self._listeners = Listeners(app.core.broker, config, app.keyring, mqtt_tls, app.metrics, app.outgoing)
         certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
         self._watch = Watch([app.keyring, *certificates], self._review)
         self._last_use = LastUse(app.keyring.used, store.path)
+        self._rest = Rest(store, app.workers, time.process_time)
         self._runner: web.AppRunner | None = None
         self._desk: Desk | None = None
         self._acceptor = Acceptor(
@@ -117,7 +120,7 @@ class Server:
             inside = await self._acceptor.open(INSIDE, begin, None)
             at = f"{INSIDE.host}:{inside}"
         self.app.launcher.reachable_at(f"http://{at}")
-        self.app.housekeeping.start((self._last_use.note, NOTE_S))
+        self.app.housekeeping.start((self._last_use.note, NOTE_S), (self._rest.look, LOOK_S))
         self._watch.start()
         self._review()  # the files may have changed while nobody was there
         self._is_started = True

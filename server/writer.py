@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 GROUP_MESSAGES = 1_000
 GROUP_BYTES = 4 << 20
 """The engine holds the interpreter while it takes a batch: about 1 ms a MiB."""
+LARGE_ROWS = 250
+"""From so many rows on a group is worth a look at what is due before it is written: 1,000 take 3 ms."""
 OPEN_GROUPS = 2
 GATHER_BYTES = 1 << 20
 """With so much under way the disk has to be kept busy while the next group is composed."""
@@ -88,6 +90,10 @@ def entry(shard: int, value: bytes | None) -> tuple[Entry, int]:
     if value is not None and len(value) <= ENTRY_PAYLOAD_BYTES:
         return (shard, value), len(value) + ENTRY_OVERHEAD
     return (shard, None), ENTRY_OVERHEAD
+
+
+def _nothing() -> None:
+    """Nobody has anything to do meanwhile."""
 
 
 class Writer:
@@ -206,7 +212,8 @@ class Writer:
             self._bytes += size
         self._queue.append((cost, size, writes, decide, done))
         self._queued += cost
-        self._wake()
+        if not self._open or self.can_compose or self.broken is not None:
+            self._wake()  # else the end of what is being synced does
 
     def note_turn(self, place: Position, wall_ms: int) -> None:
         """A dispatch turn ended at `place`: written to the journal with the next group."""
@@ -230,11 +237,16 @@ class Writer:
         """When messages were dispatched, with the turns that are not written yet. For rising positions."""
         return Journal(self._opened.store, self.dispatched_ms)
 
-    def compose(self) -> GroupCommit | None:
+    def compose(
+        self, between: Callable[[], object] = _nothing, *, large: int = LARGE_ROWS
+    ) -> GroupCommit | None:
         """Decide what is queued and write it as one group; None when nothing needs a sync.
 
         While enough groups are being synced, or the store can only be read, only requests that should write
         nothing are let through. None are while not even that is known: what has failed may hold the horizon.
+
+        `between`: called when a group of `large` rows or more has been decided and before it is written,
+        which are some milliseconds each. It may dispatch; the horizon stays below what the group touches.
         """
         if not self.can_compose:
             self._refuse_queue()
@@ -248,7 +260,24 @@ class Writer:
             self._answer(answers)
             self._wake()
             return None
+        if self._open_group.mark[0] >= large:
+            fault = self._pause(between)
+            if fault is not None:
+                self._open.append((self._spoilt(), answers))
+                self.fail(fault)
+                return None
         return self._write(self._opened.commit, answers)
+
+    def _pause(self, between: Callable[[], object]) -> ShardsError | None:
+        """What went wrong in it: then nothing that is open can be written."""
+        self._opened.horizon.hold(self._open_group.floor)
+        try:
+            between()
+        except ShardsError as error:
+            return error
+        finally:
+            self._opened.horizon.hold(None)
+        return None
 
     def settle(self) -> None:
         """The oldest open group is durable: its messages may be sent, its answers leave."""

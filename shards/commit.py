@@ -88,7 +88,7 @@ class Commit:
 
         Where there could be no retries before, none is missing in what finds them by message.
         """
-        known = int(self.get(Table.META, META_FORMAT) or b"0")
+        known = int(self.open_group.keep(Table.META, META_FORMAT) or b"0")
         if known < version:
             self.row(Table.META, META_FORMAT, b"%d" % version)
         if known < FORMAT_OF_RETRIES <= version:

@@ -90,6 +90,9 @@ class MemoryStore:
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
         """Nothing to give back."""
 
+    def unload(self) -> None:
+        """Memory is all it has."""
+
     def checkpoint(self, path: Path) -> None:
         raise StoreFailed(f"a store in RAM has no files to link into {path}")
 

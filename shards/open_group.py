@@ -121,6 +121,11 @@ class OpenGroup:
         return self._made.first_seq
 
     @property
+    def floor(self) -> Position | None:
+        """The lowest position that the open group touches so far."""
+        return self._made.floor
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing has been written into the open group."""
         return not len(self._batch)
@@ -129,6 +134,13 @@ class OpenGroup:
         """A stored value as this group leaves it."""
         fresh = self._fresh[table]
         return fresh[key] if key in fresh else self.store.get(table, key)
+
+    def keep(self, table: Table, key: bytes) -> bytes | None:
+        """`get` of what is asked for by each of many: the store is asked once a group."""
+        rows = self._fresh[table]
+        if key not in rows:
+            rows[key] = self.store.get(table, key)
+        return rows[key]
 
     def fresh(self, table: Table, start: bytes) -> list[bytes]:
         """The keys, beginning with `start`, that this group has put into a table, in the order of their

@@ -184,14 +184,18 @@ def encode_fresh(
     key: bytes = b"",
     properties: bytes = b"",
     owner: bytes = b"",
+    publisher: bytes = b"",
 ) -> bytes:
     """`encode` of a record that has nothing besides these: the usual message as it is accepted.
 
-    On the path of every schedule over HTTP: 0.7 µs, where a Record and `encode` took 1.2 in the same run.
+    On the path of every schedule: 0.7 µs, where a Record and `encode` took 1.2 in the same run.
     """
     flags = qos | encoding << ENCODING_SHIFT
     if key:
         flags |= HAS_KEY
+    if publisher:
+        flags |= PUBLISHER
+        key += bytes((len(publisher),)) + publisher
     if properties:
         flags |= PROPERTIES
         key += _LENGTH.pack(len(properties)) + properties

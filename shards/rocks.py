@@ -223,10 +223,16 @@ class RocksStore:
             return
         self._family(table).compact_range(start, end)
 
-    def checkpoint(self, path: Path) -> None:
+    def unload(self) -> None:
         try:
             for family in list(self._families.values()):
                 family.flush()
+        except Exception as error:
+            raise StoreFailed(f"tables of {self.path}: {error}") from error
+
+    def checkpoint(self, path: Path) -> None:
+        try:
+            self.unload()
             Checkpoint(self._db).create_checkpoint(str(path))
         except Exception as error:
             raise StoreFailed(f"checkpoint into {path}: {error}") from error

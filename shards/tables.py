@@ -195,6 +195,7 @@ _group = msgspec.msgpack.Decoder(GroupRow)
 _dead_row = msgspec.msgpack.Decoder(DeadRow)
 _cursor_row = msgspec.msgpack.Decoder(CursorRow)
 encode_row = msgspec.msgpack.Encoder().encode
+_ARRAY_32 = 0xDD.to_bytes(1, "big")
 
 
 def session_of(value: bytes) -> SessionRow:
@@ -226,6 +227,11 @@ def decoded(decoder: "msgspec.msgpack.Decoder[Row]", value: bytes) -> Row:
         return decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"row of {len(value)} bytes: {error}") from error
+
+
+def encoded_rows(rows: list[bytes]) -> msgspec.Raw:
+    """Encoded values as an array of them, to be a field of a row."""
+    return msgspec.Raw(b"".join([_ARRAY_32, len(rows).to_bytes(4, "big"), *rows]))
 
 
 def shard_value(shard: Shard) -> bytes:

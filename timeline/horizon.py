@@ -57,6 +57,7 @@ class Horizon:
         """Set while the disk takes nothing, not even a mark. No cancel is accepted then; but if the process
         is killed and the clock set back, a cancel after the start may win against what was sent."""
         self._open: deque[tuple[Position, int]] = deque()
+        self._composed = END
 
     def observe(self, wall_ms: int) -> None:
         """The wall clock shows `wall_ms`."""
@@ -81,6 +82,10 @@ class Horizon:
     def undecided(self, place: Position) -> bool:
         """Whether a cancel or move of a message at `place` still wins."""
         return at_of(place) > max(self.clock_ms, self.refuse_ms)
+
+    def hold(self, floor: Position | None) -> None:
+        """Stay below the lowest position of what has been decided and is not written yet; None: it is."""
+        self._composed = END if floor is None else floor
 
     def open_group(self, floor: Position | None) -> int:
         """A group is about to be written; `floor` is the lowest position it touches, if any.
@@ -122,6 +127,7 @@ class Horizon:
             limit = min(limit, before(self.bound_ms))
         for floor, _ in self._open:
             limit = min(limit, floor - 1)
+        limit = min(limit, self._composed - 1)
         return Position(max(limit, self.position))
 
     def advance(self, to: Position) -> None:

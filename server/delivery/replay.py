@@ -38,6 +38,7 @@ from .owners import Owners
 from .ready import Ready
 from .retained import Retained
 from .router import Router
+from .run import RUN_MAX, Run
 from .sent import Sent
 from .subscriber import Subscriber
 from .undone import Undone
@@ -49,6 +50,8 @@ TURN_ROWS = 1_000
 TURN_SENT = 100
 """Of them, how many are sent while others wait for a turn: were it all, a session with a wide window would
 have its whole backlog before the last of 2,000 had a message."""
+RUN_BYTES = 1 << 16
+"""Of messages that are read before they are sent."""
 TURN_OWNERS = 2_000
 """What it may cost in a turn to find out whether their owners may send them (server/delivery/owners)."""
 TURN_RESENDS = 250
@@ -260,26 +263,63 @@ class Replay:
         return has_room and not session.join(self._horizon.position)
 
     def _read_stretch(self, subscriber: Subscriber, horizon: Position) -> bool:
-        """Move the read position over a stretch; False if there was no room for a message."""
+        """Move the read position over a stretch; False if there was no room for a message.
+
+        Usual messages that come by the same subscriptions are gathered and sent as a run.
+        """
         session = subscriber.session
-        count, left = 0, TURN_SENT if self._ready else TURN_ROWS
+        rows, left = TURN_ROWS, TURN_SENT if self._ready else TURN_ROWS
+        read = session.read
         self._owners.take_cost()  # what others have spent
         owners = self._owners
-        for place, message, found in self._stretch(subscriber, session.read, horizon):
-            count += 1
+        run: list[Message] = []
+        by: tuple[Subscription, ...] = ()
+        size, most = 0, _most(subscriber)
+        for place, message, found in self._stretch(subscriber, read, horizon):
+            read = place
+            rows -= 1
             if message is not None:
-                if not subscriber.offer(message, found):
-                    session.read = Position(place - 1)
-                    return False
+                if run and (found is not by or message.qos != run[0].qos or not message.is_usual):
+                    if not self._send(subscriber, run, by):
+                        return False
+                    run, size, most = [], 0, _most(subscriber)
+                run.append(message)
+                by = found
+                size += message.body_bytes
                 left -= 1
-                if message.shard < 0 and not is_owed(message, found):
-                    self._owed.caught(place)
-            session.read = place
+                if len(run) >= most or size >= RUN_BYTES or not message.is_usual:
+                    if not self._send(subscriber, run, by):
+                        return False
+                    run, size, most = [], 0, _most(subscriber)
             if not left or owners.cost >= TURN_OWNERS:
-                return True
-        if count < TURN_ROWS:
-            session.read = horizon
+                break
+        else:
+            read = horizon if rows else read
+        if run and not self._send(subscriber, run, by):
+            return False
+        session.read = read
         return True
+
+    def _send(
+        self, subscriber: Subscriber, run: Sequence[Message], subscriptions: tuple[Subscription, ...]
+    ) -> bool:
+        """Send messages in their order; False: there was no room for one, and what is before it is read."""
+        if len(run) > 1 and subscriber.offer_run(Run(run), subscriptions):
+            subscriber.session.read = run[-1].position
+            for message in run:
+                self._note_caught(message, subscriptions)
+            return True
+        for message in run:
+            if not subscriber.offer(message, subscriptions):
+                subscriber.session.read = Position(message.position - 1)
+                return False
+            subscriber.session.read = message.position
+            self._note_caught(message, subscriptions)
+        return True
+
+    def _note_caught(self, message: Message, subscriptions: tuple[Subscription, ...]) -> None:
+        if message.shard < 0 and not is_owed(message, subscriptions):
+            self._owed.caught(message.position)
 
     def _stretch(
         self, subscriber: Subscriber, read: Position, horizon: Position
@@ -368,6 +408,14 @@ class Replay:
         except Corrupt:
             return False  # what is in the tail is whole
         return value is not None and is_stub(value)
+
+
+def _most(subscriber: Subscriber) -> int:
+    """How many messages are read before they are sent: no more than there may be room for."""
+    if subscriber.is_group:
+        return 1
+    session = subscriber.session
+    return max(1, min(RUN_MAX, session.window - len(session.flights)))
 
 
 def _is_for(subscriber: Subscriber, retry: Retry | None) -> bool:

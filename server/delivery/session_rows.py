@@ -8,7 +8,15 @@ import msgspec
 
 from shards import keys
 from shards.record import encode
-from shards.tables import CursorRow, FlightRow, GroupRow, SessionRow, SubscriptionRow, encode_row
+from shards.tables import (
+    CursorRow,
+    FlightRow,
+    GroupRow,
+    SessionRow,
+    SubscriptionRow,
+    encode_row,
+    encoded_rows,
+)
 from timeline.position import POSITION_BYTES, MessageId, Position
 from timeline.session import SETTLED, USUAL, Flight, Loan, Subscription, Terms
 
@@ -87,43 +95,49 @@ def _terms_of(row: SubscriptionRow) -> Terms:
 
 
 def cursor_row(subscriber: Subscriber, horizon: Position) -> bytes:
-    """Written for speed: the usual flight as what of its row differs from the defaults, in 0.13 µs; that of a
-    group, in whatever shard, likewise."""
+    """Written for speed: a flight is written with each cursor as long as it lasts, and encoded once.
+
+    O(flights): 60,000 in 5 ms if they have been written before, 0.4 us more for each that has not.
+    """
     session, asked = subscriber.session, subscriber.asked
-    rows: list[tuple[int, bytes] | tuple[int, bytes, int, int, int, int] | FlightRow] = []
-    for flight in session.flights.values():
-        if flight.fate == SETTLED:
-            continue
-        place = flight.position.to_bytes(POSITION_BYTES, "big")
-        if (
-            flight.qos == 1
-            and flight.loan is None
-            and flight.attempts == 1
-            and not flight.shard
-            and not flight.is_retained
-        ):
-            rows.append((flight.packet_id, place))
-        elif flight.qos == 1 and flight.loan is None and not flight.is_retained:
-            rows.append((flight.packet_id, place, 1, 0, flight.attempts, flight.shard))
-        elif not flight.is_of_group:
-            rows.append(
-                FlightRow(
-                    flight.packet_id,
-                    place,
-                    flight.qos,
-                    min(flight.phase, 1),
-                    flight.attempts,
-                    flight.shard,
-                    flight.is_retained,
-                    flight.loan.share if flight.loan is not None else "",
-                )
-            )
-    place = keys.place(session.read_at(horizon))
-    row = (place, rows, asked.done, asked.topic, list(session.retired))
+    rows = [
+        flight.stored if flight.stored_as == flight.attempts else _flight_row(flight)
+        for flight in session.flights.values()
+        if flight.fate != SETTLED
+    ]
+    row = (
+        keys.place(session.read_at(horizon)),
+        encoded_rows(list(filter(None, rows))),
+        asked.done,
+        asked.topic,
+        list(session.retired),
+    )
     if not session.finished:
         return encode_row(row)
     session.forget_finished(horizon)
     return encode_row((*row, [keys.place(one) for one in session.finished]))
+
+
+def _flight_row(flight: Flight) -> bytes:
+    """What of a flight's row differs from the defaults, which for the usual one is kept: nothing of that
+    changes but the attempts. Empty: it is stored with the group."""
+    if flight.is_of_group:
+        return b""
+    place = flight.position.to_bytes(POSITION_BYTES, "big")
+    if flight.qos != 1 or flight.loan is not None or flight.is_retained:
+        share = flight.loan.share if flight.loan is not None else ""
+        phase, attempts = min(flight.phase, 1), flight.attempts
+        return encode_row(
+            FlightRow(
+                flight.packet_id, place, flight.qos, phase, attempts, flight.shard, flight.is_retained, share
+            )
+        )
+    if flight.attempts == 1 and not flight.shard:
+        flight.stored = encode_row((flight.packet_id, place))
+    else:
+        flight.stored = encode_row((flight.packet_id, place, 1, 0, flight.attempts, flight.shard))
+    flight.stored_as = flight.attempts
+    return flight.stored
 
 
 def resume(subscriber: Subscriber, cursor: CursorRow) -> None:

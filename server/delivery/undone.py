@@ -16,9 +16,10 @@ until that batch is durable; an ack that comes before it is decided wins. Of a m
 then, or would before it comes again, the flight ends and that is all.
 
 A thousand flights may fail at once, with a connection: UNDER_WAY of them are with the writer at a time, some
-5 ms of its work, and sessions and groups take turns, so that who has one does not wait for the thousands of
-another. One that it does not take, or that has no place on the timeline, is tried again a second later, when
-the store can be written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
+5 ms of its work and one write of the cursor for all, and sessions and groups take turns, so that who has one
+does not wait for the thousands of another. One that it does not take, or that has no place on the timeline,
+is tried again a second later, when the store can be written: its session goes on meanwhile. What waits so is
+in flight, and bounded with that.
 """
 
 import logging
@@ -30,7 +31,7 @@ from enum import Enum, auto
 import msgspec
 
 from shards.commit import Commit, Refused
-from shards.errors import StoreFailed
+from shards.errors import Corrupt, StoreFailed
 from shards.fate import is_over
 from shards.fields import Record, Retry
 from shards.properties import user_property
@@ -240,17 +241,44 @@ class Undone:
         return failure
 
     def _submit(self) -> None:
-        """As many as may be with the writer at a time."""
+        """As many as may be with the writer at a time, as one request."""
         while self._waiting and self._under_way < UNDER_WAY:
-            failure = self._next()
+            failures = [self._next()]
+            while self._waiting and self._under_way + len(failures) < UNDER_WAY:
+                failures.append(self._next())
             try:
                 self._writer.submit(
-                    lambda commit, failure=failure: self._decide(commit, failure),  # type: ignore[misc]
-                    lambda answer, failure=failure: self._decided(failure, answer),  # type: ignore[misc]
+                    lambda commit, failures=failures: self._decide_all(commit, failures),  # type: ignore[misc]
+                    lambda answer, failures=failures: self._decided_all(failures, answer),  # type: ignore[misc]
+                    cost=len(failures),
                 )
-                self._under_way += 1
+                self._under_way += len(failures)
             except (Busy, StoreFailed) as error:
-                self._later(failure, error)
+                for failure in failures:
+                    self._later(failure, error)
+
+    def _decide_all(self, commit: Commit, failures: list[Failure]) -> list[Nacked | Refused | Corrupt]:
+        """In the writer: what becomes of each; one that has no place, or cannot be read, fails alone."""
+        answers: list[Nacked | Refused | Corrupt] = []
+        for failure in failures:
+            mark = commit.open_group.mark
+            try:
+                answers.append(self._decide(commit, failure))
+            except Refused as refused:
+                answers.append(refused)
+            except Corrupt as corrupt:
+                if commit.open_group.mark != mark:
+                    raise
+                answers.append(corrupt)
+        return answers
+
+    def _decided_all(self, failures: list[Failure], answer: object) -> None:
+        """They are durable, or have not been written."""
+        self._under_way -= len(failures)
+        answers = answer if isinstance(answer, list) else [answer] * len(failures)
+        for failure, its in zip(failures, answers, strict=True):
+            self._decided(failure, its)
+        self._submit()
 
     def _decide(self, commit: Commit, failure: Failure) -> Nacked:
         """In the writer: what becomes of it. Raises Refused, before anything is changed."""
@@ -286,7 +314,6 @@ class Undone:
 
     def _decided(self, failure: Failure, answer: object) -> None:
         """It is durable, or has not been written."""
-        self._under_way -= 1
         holder, flight = failure.holder, failure.flight
         if isinstance(answer, Nacked):
             self._groups.returned.failing -= holder.is_group
@@ -298,7 +325,6 @@ class Undone:
                 flight.fate = FAILED
                 holder.session.retired.pop(flight.packet_id, None)
             self._later(failure, answer)
-        self._submit()
 
     def _later(self, failure: Failure, why: object) -> None:
         name = shown(failure.holder.name)

@@ -1,6 +1,6 @@
 """What becomes of a publish, for who has sent it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 
 
@@ -23,3 +23,6 @@ class Verdict(IntEnum):
 
 Answer = Callable[[Verdict, int], None]
 """Called with the verdict and, if the message is stored, its id."""
+RunAnswer = Callable[[Sequence[int], Mapping[int, Verdict]], None]
+"""Called with the ids of a run of publishes in their order, and what became of those that were not taken, by
+index; these have no id."""

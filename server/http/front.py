@@ -37,6 +37,7 @@ import asyncio
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
 from enum import IntEnum
@@ -222,7 +223,9 @@ class Desk:
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._batched = 0
         """Items of batches that have been read in this turn of the loop."""
-        self._later: list[Front] = []
+        self._untold: deque[Callable[[], None]] = deque()
+        """Answers that look up what was there under keys; each connection waits for one at most."""
+        self._later: deque[Front] = deque()
         """Whose batches wait for the next one."""
 
     def connection(self, address: str) -> "Front | None":
@@ -288,10 +291,10 @@ class Desk:
         self._later.append(connection)
 
     def _next_turn(self) -> None:
+        """As many as there is room for: were all called, each turn would read every head that waits."""
         self._batched = 0
-        later, self._later = self._later, []
-        for connection in later:
-            connection.go_on()
+        while self._later and self._batched < BATCH_TURN:
+            self._later.popleft().go_on()
 
     def _start_batch(
         self, kind: Kind, body: bytes, now_ms: int, rights: Rights | None, user: str, answer: Answer
@@ -312,12 +315,18 @@ class Desk:
         except Problem:
             return False
 
-        def done(placed: Any) -> None:
+        def tell(placed: Any) -> None:
             try:
                 told = self._answer_batch(kind, placed, drafts, body)
             except Exception as fault:  # who waits is answered, whatever becomes of the look-up
                 told = self._answer_batch(kind, fault, drafts, body)
             answer(told)
+
+        def done(placed: Any) -> None:
+            if kind is Kind.EACH and usual.keys and isinstance(placed, list) and _has_known(placed):
+                self._tell_later(partial(tell, placed))
+            else:
+                tell(placed)
 
         decide = partial(place_each if kind is Kind.EACH else place, drafts=drafts)
         try:
@@ -325,6 +334,21 @@ class Desk:
         except (Busy, StoreFailed) as error:
             asyncio.get_running_loop().call_soon(done, error)
         return True
+
+    def _tell_later(self, tell: Callable[[], None]) -> None:
+        """Answer what looks messages up, one batch in a turn of the loop: 300 look-ups take some 6 ms."""
+        if not self._untold:
+            asyncio.get_running_loop().call_soon(self._tell_next)
+        self._untold.append(tell)
+
+    def _tell_next(self) -> None:
+        tell = self._untold[0]
+        try:
+            tell()
+        finally:
+            self._untold.popleft()
+            if self._untold:
+                asyncio.get_running_loop().call_soon(self._tell_next)
 
     def _answer_batch(self, kind: Kind, placed: Any, drafts: Sequence[Draft], body: bytes) -> bytes:
         media, headers = "application/json", NO_HEADERS
@@ -772,6 +796,10 @@ class Front(Opening):
         if data or self._ahead:
             self._ahead = data
             self._desk.connections.keep(self, len(data))
+
+
+def _has_known(placed: Sequence[object]) -> bool:
+    return any([isinstance(one, Known) for one in placed])  # noqa: C419 - a generator costs more
 
 
 def _problem_of(error: Exception, path: str) -> Problem:

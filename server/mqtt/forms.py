@@ -8,6 +8,7 @@ longer, its deliveries say how long: `fasti-ack-timeout`.
 
 from binascii import hexlify
 from functools import lru_cache
+from struct import Struct
 
 from shards.fate import AT_ONCE_MS
 from shards.properties import user_property
@@ -117,6 +118,7 @@ _ID = b"\x26\x00\x08fasti-id\x00\x20"
 """User property `fasti-id`, up to its value of 32 digits."""
 _ID_BYTES = len(_ID) + 32
 _SEQ_BYTES = 6
+_PUBACK = Struct(">BBHBB").pack
 
 
 def parts(message: Message, level: int, qos: int, retain: bool, node: int, lease_ms: int = 0) -> Parts:
@@ -221,6 +223,11 @@ CANCELLED = user_property("fasti-state", "cancelled")
 def fasti_id(name: str) -> bytes:
     """The user property that says what a message is called, by 32 digits."""
     return _ID + name.encode()
+
+
+def puback_with_id(packet_id: int, message: int) -> bytes:
+    """PUBACK of level 5 that says what the message is called."""
+    return _PUBACK(0x40, _ID_BYTES + 4, packet_id, 0, _ID_BYTES) + _ID + hexlify(message.to_bytes(16, "big"))
 
 
 @lru_cache(1024)

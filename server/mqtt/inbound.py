@@ -7,13 +7,15 @@ complete is sent from the front.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from shards import keys
+from shards.draft import Draft
 from shards.fields import Record
+from shards.record import encode_fresh
 from timeline.position import id_text
 from timeline.session import PACKET_ID_MAX, Session
 
@@ -38,6 +40,7 @@ from .wishes import (
     read_extension,
     read_plain,
     read_publish,
+    usual_delayed,
 )
 
 log = logging.getLogger(__name__)
@@ -76,6 +79,13 @@ class Inbound:
         self._aliases: dict[int, bytes] = {}
         self._alias_bytes = 0
         self._wishes: list[tuple[Wish, Answer | None]] = []
+        self._drafts: list[Draft] = []
+        """Usual delayed publishes, of which each is before all of `_wishes`."""
+        self._drafted: list[PendingAck | None] = []
+        """What waits for their answers; None: it is at QoS 0."""
+        self._drafting: Session | None = None
+        self._now_ms = 0
+        """When the first of them was read."""
         self._waiting: dict[int, PendingAck] = {}
         """The same publishes by their packet id."""
         self._asked: set[int] = set()
@@ -163,10 +173,15 @@ class Inbound:
 
         Raises PublishRefused for what ends the connection.
         """
-        if not (
-            self._is_usual and packet.properties is None and self._take_usual(packet, subscriber.session)
-        ):
-            self._take_any(packet, subscriber)
+        if self._is_usual and packet.properties is None:
+            if packet.topic.startswith(b"$"):
+                if not self._wishes and self._take_delayed(packet, subscriber.session):
+                    return
+            elif self._take_usual(packet, subscriber.session):
+                return
+        if self._drafts:
+            self._flush_drafts()
+        self._take_any(packet, subscriber)
 
     def _take_any(self, packet: Publish, subscriber: Subscriber) -> None:
         session, properties = subscriber.session, packet.properties
@@ -218,32 +233,66 @@ class Inbound:
         It is what runs for most messages that come: with what answers them a tenth of a publish at QoS 1.
         """
         topic, payload, qos, packet_id = packet.topic, packet.payload, packet.qos, packet.packet_id
-        limits, unanswered = self._limits, self._unanswered
+        limits = self._limits
         if (
             qos == 2
             or packet.retain
-            or topic.startswith(b"$")
             or topic.count(b"/") >= limits.topic_levels
             or len(payload) > limits.max_payload
         ):
             return False
         answer = None
         if qos:
-            waiting = self._waiting
-            if (
-                packet_id in waiting
-                or packet_id in self._unreleased
-                or packet_id in self._asked
-                or len(unanswered) + len(self._unreleased) >= self._mqtt.receive_maximum
-            ):
+            pending = self._awaited(packet_id)
+            if pending is None:
                 return False
-            pending = PendingAck(packet_id, 1)
-            unanswered.append(pending)
-            waiting[packet_id] = pending
             answer = partial(self._answer_usual, pending, session)
+        if self._drafts:
+            self._flush_drafts()
         record = Record(topic, payload, 0, qos, publisher=self._publisher)
         self._wishes.append((Wish(record, is_plain=True), answer))
         return True
+
+    def _take_delayed(self, packet: Publish, session: Session) -> bool:
+        """The same of a publish to `$delayed/{n}/{topic}`: what is to be stored is made here.
+
+        Those that come together are placed and answered as one. Not behind others of the same turn, which
+        are before it in order.
+        """
+        payload, qos, limits = packet.payload, packet.qos, self._limits
+        if not self._drafts:
+            self._now_ms = self._broker.clock.wall_ms()
+        now_ms = self._now_ms
+        read = usual_delayed(packet.topic, now_ms)
+        if read is None or qos == 2 or packet.retain or len(payload) > limits.max_payload:
+            return False
+        topic, due_ms = read
+        if topic.count(b"/") >= limits.topic_levels or due_ms > now_ms + limits.max_delay_ms:
+            return False
+        pending = None
+        if qos:
+            pending = self._awaited(packet.packet_id)
+            if pending is None:
+                return False
+        value = encode_fresh(topic, payload, due_ms, qos, 0, publisher=self._publisher)
+        self._drafts.append(Draft(due_ms, topic, value))
+        self._drafted.append(pending)
+        self._drafting = session
+        return True
+
+    def _awaited(self, packet_id: int) -> PendingAck | None:
+        """The answer that a usual publish at QoS 1 waits for; None, and nothing done, if it is not usual."""
+        waiting, unanswered = self._waiting, self._unanswered
+        if (
+            packet_id in waiting
+            or packet_id in self._unreleased
+            or packet_id in self._asked
+            or len(unanswered) + len(self._unreleased) >= self._mqtt.receive_maximum
+        ):
+            return None
+        pending = waiting[packet_id] = PendingAck(packet_id, 1)
+        unanswered.append(pending)
+        return pending
 
     def _answer_usual(
         self,
@@ -257,13 +306,41 @@ class Inbound:
             pending.is_ready, pending.reason = True, _REASONS[verdict]
             self._send_ready(session)
 
+    def _answer_run(
+        self,
+        drafted: list[PendingAck | None],
+        session: Session,
+        ids: Sequence[int],
+        refused: Mapping[int, Verdict],
+    ) -> None:
+        """`_answer` of delayed publishes that were handed over together."""
+        for pending, message in zip(drafted, ids, strict=True):
+            if pending is not None:
+                pending.is_ready, pending.message = True, message
+        for index, verdict in refused.items():
+            pending = drafted[index]
+            if pending is not None:
+                pending.reason = _REASONS[verdict]
+        self._send_ready(session)
+
     def flush(self) -> None:
-        """Hand what has been gathered to the broker, as one request."""
+        """Hand what has been gathered to the broker, as one request; two if it began with delayed ones."""
+        if self._drafts:
+            self._flush_drafts()
         if self._wishes:
             wishes, self._wishes = self._wishes, []
             self.is_settled = False
             self.has_published = True
             self._broker.publish(wishes, can_refuse=self._level == 5)
+
+    def _flush_drafts(self) -> None:
+        drafts, self._drafts = self._drafts, []
+        drafted, self._drafted = self._drafted, []
+        self.is_settled = False
+        self.has_published = True
+        assert self._drafting is not None
+        answered = partial(self._answer_run, drafted, self._drafting)
+        self._broker.schedule(drafts, answered, can_refuse=self._level == 5)
 
     def released(self, packet_id: int) -> None:
         """PUBREL has come: it counts no more."""

@@ -40,6 +40,7 @@ from ..delivery.broker import Broker
 from ..delivery.subscriber import Closing
 from ..logs import by
 from ..networks import Networks
+from ..outgoing import Outgoing
 from ..revoked import Shown
 from ..tls import common_name, shown_on
 from ..unsent import counting
@@ -67,9 +68,10 @@ TLS_HELLO = b"\x16\x03"
 class Links:
     """All connections from their accept to their end, and the queues of those that are held."""
 
-    def __init__(self, broker: Broker, bounded: Counter[str]) -> None:
+    def __init__(self, broker: Broker, bounded: Counter[str], outgoing: Outgoing) -> None:
         """`bounded`: counts who is refused or closed, by the setting that is the bound."""
         self._broker = broker
+        self.outgoing = outgoing
         self.bounded = bounded
         self._all: set[MqttLink] = set()
         self._networks = Networks()
@@ -382,7 +384,7 @@ class MqttLink(Opening):
     def _plan_flush(self) -> None:
         if not self._is_flush_planned:
             self._is_flush_planned = True
-            self._loop.call_soon(self._flush)
+            self._links.outgoing.add(self._flush)
 
     def _flush(self) -> None:
         self._is_flush_planned = False

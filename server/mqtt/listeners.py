@@ -16,6 +16,7 @@ from ..config import Config
 from ..delivery.broker import Broker
 from ..kinds import Address
 from ..metrics import Metrics
+from ..outgoing import Outgoing
 from ..tls import Certificates
 from .door import Door
 from .link import Links, MqttLink
@@ -34,6 +35,7 @@ class Listeners:
         keyring: Keyring,
         certificates: Certificates | None,
         metrics: Metrics,
+        outgoing: Outgoing,
     ) -> None:
         """`certificates`: of the listeners with TLS, if there are any."""
         self._broker = broker
@@ -41,7 +43,7 @@ class Listeners:
         self._lets_anybody = config.lets_anybody
         self._config = config.mqtt
         self._certificates = certificates
-        self.links = Links(broker, metrics.bounded_mqtt)
+        self.links = Links(broker, metrics.bounded_mqtt, outgoing)
         self._acceptor = Acceptor(
             metrics.bounded_mqtt,
             handshake_bound="limits.connect_timeout",

@@ -11,6 +11,7 @@ from struct import Struct
 
 import msgspec
 
+from timeline.position import MessageId, id_text
 from timeline.session import Subscription
 
 from ..codec import wire
@@ -23,7 +24,7 @@ from ..delivery.broker import Broker
 from ..delivery.message import Message
 from ..delivery.run import Run
 from ..delivery.subscriber import Closing
-from .forms import Shape, parts, run_pieces
+from .forms import Shape, fasti_id, parts, puback_with_id, run_pieces
 from .peer import Peer
 
 log = logging.getLogger(__name__)
@@ -232,6 +233,15 @@ class Outbox:
             self._out_bytes += 4
             if self._out_bytes >= self._out_max:
                 self.has_room = False
+
+    def put_named_puback(self, packet_id: int, message: int) -> None:
+        """The same with the id of what was stored, which only level 5 can tell."""
+        if self.level < 5:
+            self.put_puback(packet_id)
+        elif self._max_packet or not self._tells_more:
+            self.put_ack(wire.PUBACK, packet_id, 0, fasti_id(id_text(MessageId(message))))
+        else:
+            self.write(puback_with_id(packet_id, message))
 
     def say_why(self, reason: int, why: str = "") -> None:
         """DISCONNECT, which only level 5 has and which may not come before CONNACK."""

@@ -425,8 +425,11 @@ class Connection:
     def _acknowledge(self, pending: PendingAck) -> None:
         """Answer a publish; below level 5 a refusal can only be said by closing."""
         outbox = self._outbox
-        if pending.qos == 1 and not (pending.reason or pending.message or pending.detail):
-            outbox.put_puback(pending.packet_id)
+        if pending.qos == 1 and not (pending.reason or pending.detail or pending.is_cancelled):
+            if pending.message:
+                outbox.put_named_puback(pending.packet_id, pending.message)
+            else:
+                outbox.put_puback(pending.packet_id)
             return
         if outbox.is_closed:
             return

@@ -34,6 +34,8 @@ from ..times import TimeError, parse_delay, parse_deliver_at, wall_time
 DELAYED = b"$delayed/"
 EXTEND = b"$control/extend"
 DONE = b"$control/done"
+_NUMBER_AT = len(DELAYED)
+NUMBER_DIGITS = 12
 BRIDGE_STATE = "$SYS/broker/connection/+/state"
 EPOCH_FROM_S = 42_949_670
 LEVELS_MAX = 65_535
@@ -216,10 +218,25 @@ def _too_deep(topic: bytes, levels_max: int) -> str:
     return f"the topic has {levels_of(topic)} levels, limits.topic_levels is {levels_max}"
 
 
+def usual_delayed(topic: bytes, now_ms: int) -> tuple[bytes, int] | None:
+    """`_delayed` where nothing is wrong with it, which the decoder has looked at already; None: it may be."""
+    number, _, rest = topic[_NUMBER_AT:].partition(b"/")
+    if (
+        not number.isdigit()
+        or len(number) > NUMBER_DIGITS
+        or not rest
+        or rest.startswith(b"$")
+        or not topic.startswith(DELAYED)
+    ):
+        return None
+    seconds = int(number)
+    return rest, seconds * 1000 if seconds >= EPOCH_FROM_S else now_ms + seconds * 1000
+
+
 def _delayed(topic: bytes, now_ms: int) -> tuple[bytes, int]:
     """Topic and due of `$delayed/{n}/{topic}`."""
     number, _, rest = topic[len(DELAYED) :].partition(b"/")
-    if not number.isdigit() or len(number) > 12:
+    if not number.isdigit() or len(number) > NUMBER_DIGITS:
         raise PublishRefused(Reason.TOPIC_NAME_INVALID, "$delayed/{n}/{topic}: n is whole seconds")
     try:
         check_topic(rest)

@@ -26,7 +26,6 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 
 from shards.errors import StoreFailed
-from timeline.position import Position
 
 from ..clock import Clock
 from ..config import Config
@@ -355,9 +354,9 @@ class Pull:
 
     def nack(self, leases: Iterable[LeaseId], delay_ms: int | None, reason: str, done: Done) -> None:
         """They come again after so long, None: as the group has it; `done` when that is durable."""
-        settling, unlent = _Settling(done), _Unlent(self._broker)
+        settling = _Settling(done)
         for lease in leases:
-            found = self._flight(lease) or unlent.find(lease)
+            found = self._flight(lease) or self._returned(lease)
             if found is None:
                 settling.settled.gone.append(lease)
                 continue
@@ -384,6 +383,12 @@ class Pull:
             if flight is not None and (flight.position, flight.shard) == (lease.position, lease.shard):
                 return seat.member, lease.packet_id
         return None
+
+    def _returned(self, lease: LeaseId) -> Place | None:
+        """With the group, which nobody has it of: it was leased before a restart."""
+        group = self._broker.groups.get(lease.text)
+        flight = None if group is None else group.session.resends.at(lease.position)
+        return None if group is None or flight is None else (group, flight.packet_id)
 
 
 def _term_ms(group: Group | None) -> int:
@@ -436,29 +441,3 @@ class _Settling:
             case Nacked.FAILED:
                 self.settled.error = StoreFailed("nacks are not durable")
         self.end()
-
-
-class _Unlent:
-    """The groups' own flights that nobody has, by position: what was leased before a restart. Made once a
-    call, for the groups that it is asked of."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._made: dict[str, dict[Position, Place]] = {}
-
-    def find(self, lease: LeaseId) -> Place | None:
-        found = self._made.get(lease.text)
-        if found is None:
-            group = self._broker.groups.get(lease.text)
-            found = {} if group is None else _unlent(group)
-            self._made[lease.text] = found
-        return found.get(lease.position)
-
-
-def _unlent(group: Group) -> dict[Position, Place]:
-    session = group.session
-    return {
-        flight.position: (group, packet_id)
-        for packet_id, flight in session.flights.items()
-        if packet_id in session.resends
-    }

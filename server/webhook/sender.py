@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -109,10 +109,13 @@ def _bare(host: str) -> str:
     return host.rstrip(".").lower()
 
 
-def trusted(config: Webhook) -> ssl.SSLContext:
-    """What certificates of receivers are checked with. Raises ConfigError."""
+def trusted(config: Webhook) -> ssl.SSLContext | Literal[True]:
+    """What certificates of receivers are checked with; True: the system's, which aiohttp has read when it was
+    imported (to read them again takes 30 ms of a start). Raises ConfigError."""
+    if not config.tls_ca:
+        return True
     try:
-        return ssl.create_default_context(cafile=config.tls_ca or None)
+        return ssl.create_default_context(cafile=config.tls_ca)
     except (OSError, ValueError) as error:
         raise ConfigError("webhook.tls_ca", f"cannot be used: {error}") from None
 
@@ -231,8 +234,10 @@ class Resting:
 class Sender:
     """Posts for all endpoints, on connections that they share by origin."""
 
-    def __init__(self, config: Webhook, authorities: ssl.SSLContext, lookup: Lookup, most: int) -> None:
-        """On a running loop. `authorities`: what certificates are checked with. `lookup` is closed too.
+    def __init__(
+        self, config: Webhook, authorities: ssl.SSLContext | Literal[True], lookup: Lookup, most: int
+    ) -> None:
+        """On a running loop. `authorities`: as `trusted` says. `lookup` is closed too.
         `most`: connections that wait for the next message."""
         self._resting = Resting(most)
         self._lookup = lookup

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -130,7 +130,7 @@ class Webhooks(Rider):
         await self._mend()
         self._follow()
 
-    def _posts(self, authorities: ssl.SSLContext, most: int) -> Posts:
+    def _posts(self, authorities: ssl.SSLContext | Literal[True], most: int) -> Posts:
         """`most`: posts under way at a time; so many names are looked up, and so many connections rest."""
         return Posts(Sender(self._config, authorities, Lookup(most), most), self._real)
 

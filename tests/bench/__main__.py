@@ -20,6 +20,7 @@ from .budget import budget
 from .catching_up import replay, structures
 from .due import drain, lateness
 from .growth import growth, plot
+from .holding import holds
 from .idle import idle
 from .plain import plain
 from .pulling import pulling
@@ -47,12 +48,13 @@ BENCHMARKS: dict[str, Benchmark] = {
     "splitting": splitting,
     "budget": budget,
     "growth": growth,
+    "holds": holds,
 }
 ROWS = ("batch", "single", "lateness", "drain", "plain", "replay", "ram", "pull", "webhook")
 """What `--quick` measures: what is recorded, and has a peer or a floor."""
 
 
-ALONE = {"budget", "growth"}
+ALONE = {"budget", "growth", "holds"}
 """What is measured only if it is asked for."""
 
 

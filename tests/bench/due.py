@@ -2,7 +2,8 @@
 
 lateness   1,000 messages a second at random instants, one QoS 1 subscriber: how long after its due time
            each arrives at the client; then the same while 20,000 a second are scheduled for later, in
-           batches. Early is counted apart and must be 0. Against Redis that is asked each ms for what is due
+           batches, by a process of its own: who measures does nothing else. Early is counted apart and must
+           be 0. Against Redis that is asked each ms for what is due
            (and is given as much to schedule), and against the timers of a bare loop in the client's process.
 drain      many messages due in one instant, to four QoS 1 subscribers that ack, each of a topic of its own,
            or all members of one group: from the due instant to the last ack taken (a PINGRESP after it).
@@ -16,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 
+from .apart import apart
 from .exchange import Lines
 from .http import send_all, taken_end
 from .mqtt import Client, all_of, connect
@@ -57,12 +59,12 @@ async def lateness(env: Env) -> list[Result]:
 
 
 def _late(env: Env, name: str, server: Server, per_s: int) -> Entry:
-    async def beside(start_ms: int) -> None:
-        requests = batches(next_month(per_s * env.sizes.late_s, PAYLOAD))
-        await _paced(await Lines.open(server.http, 1, taken_end), requests, start_ms, BATCH / per_s)
-
     async def round_(run: int) -> Sample:
-        return _sample(await lateness_once(env, server, run + per_s, beside if per_s else None))
+        with ExitStack() as stack:
+            beside = per_s and stack.enter_context(
+                apart(_batches_beside, server.http, per_s, env.sizes.late_s)
+            )
+            return _sample(await lateness_once(env, server, run + per_s, beside or None))
 
     return Entry(name, round_, ACK)
 
@@ -75,6 +77,28 @@ def _sample(found: Sequence[float]) -> Sample:
         "early": float(sum(ms < 0 for ms in found)),
     }
     return Sample(percentile(late, 0.99), more)
+
+
+def _batches_beside(at: Address, per_s: int, seconds: int) -> Callable[[int], Awaitable[None]]:
+    requests = batches(next_month(per_s * seconds, PAYLOAD))
+
+    async def beside(start_ms: int) -> None:
+        await _paced(await Lines.open(at, 1, taken_end), requests, start_ms, BATCH / per_s)
+
+    return beside
+
+
+def _pipelines_beside(at: Address, per_s: int, seconds: int) -> Callable[[int], Awaitable[None]]:
+    some = wishes(per_s * seconds, PAYLOAD)
+    commands = [rd.scheduled(wish, n + DISTINCT) for n, wish in enumerate(some)]
+    step = min(BATCH, len(some))
+    pipelines = [b"".join(commands[first : first + step]) for first in range(0, len(some), step)]
+
+    async def beside(start_ms: int) -> None:
+        lines = await Lines.open(at, 1, rd.lines(2 * step))
+        await _paced(lines, pipelines, start_ms, BATCH / per_s)
+
+    return beside
 
 
 async def _paced(lines: Lines, requests: Sequence[bytes], start_ms: int, every_s: float) -> None:
@@ -120,22 +144,21 @@ def _dues(env: Env, run: int) -> tuple[int, list[int]]:
 def _polled(env: Env, redis: Running, per_s: int) -> Entry:
     """Redis, asked each ms; late is what has come with the answer."""
 
-    async def beside(start_ms: int) -> None:
-        some = wishes(per_s * env.sizes.late_s, PAYLOAD)
-        commands = [rd.scheduled(wish, n + DISTINCT) for n, wish in enumerate(some)]
-        step = min(BATCH, len(some))
-        pipelines = [b"".join(commands[at : at + step]) for at in range(0, len(some), step)]
-        lines = await Lines.open(redis.at, 1, rd.lines(2 * step))
-        await _paced(lines, pipelines, start_ms, BATCH / per_s)
-
     async def round_(run: int) -> Sample:
+        with ExitStack() as stack:
+            beside = per_s and stack.enter_context(
+                apart(_pipelines_beside, redis.at, per_s, env.sizes.late_s)
+            )
+            return await polled(run, beside or None)
+
+    async def polled(run: int, beside: Callable[[int], Awaitable[None]] | None) -> Sample:
         start, dues = _dues(env, run)
         rest = payload(PAYLOAD - 13)
         commands = [rd.scheduled(Wish("bench/late", f"{due}{rest}", due), n) for n, due in enumerate(dues)]
         lines = await Lines.open(redis.at, 1, rd.lines(2 * len(dues)))
         await lines.send_all((b"".join(commands),))
         lines.close()
-        other = asyncio.ensure_future(beside(start)) if per_s else None
+        other = asyncio.ensure_future(beside(start)) if beside is not None else None
         worker, late = await rd.Worker.at(redis.at), list[float]()
         while len(late) < len(dues):
             asked = time.perf_counter()

@@ -20,9 +20,13 @@ def answer_early(patch: pytest.MonkeyPatch) -> None:
     def hasty(self: App, group: GroupCommit) -> None:
         assert self._loop is not None
         self.core.writer.settle()
-        self._loop.call_later(LATE_S, self._loop.run_in_executor, self._sync_thread, self._store.flush)
+        self._loop.call_later(LATE_S, self._disk.run, self._loop, self._store.flush, _ignore)
 
     patch.setattr(App, "_sync", hasty)
+
+
+def _ignore(failure: Exception | None) -> None:
+    """Nobody waits for it any more."""
 
 
 if __name__ == "__main__":

@@ -101,7 +101,10 @@ def test_who_runs_it_is_nobody_in_particular_and_what_it_is_made_of_is_locked() 
         "shards/",
         "server/",
     ]
-    (install,) = said("RUN")
+    install, compiled = said("RUN")
     assert "--require-hashes -r requirements.lock" in install
+    assert compiled == "python -m compileall -q timeline shards server", (
+        "nobody may write byte code there later"
+    )
     (base,) = said("FROM")
     assert re.fullmatch(r"python:3\.\d+-slim", base)

@@ -237,11 +237,12 @@ class Rig:
         self.oracle.saw(self.clock.now_ms)
         self.stepper.heartbeat()
 
-    def compose(self) -> None:
+    def compose(self, *, is_large: bool = False) -> None:
+        """`is_large`: so that what is due is dispatched before the group is written."""
         if self.core.writer.can_compose:
             self.oracle.saw(self.clock.now_ms)
         batches = len(self.store.log) - self.stepper.unsynced
-        self.stepper.compose()
+        self.stepper.compose((lambda: self.dispatch(4)) if is_large else None)
         self.oracle.written(self.core.writer.broken is not None)
         assert len(self.store.log) - self.stepper.unsynced == batches, "a group is one batch"
 
@@ -420,7 +421,7 @@ class Rig:
     def fail_write(self) -> None:
         """The next group cannot be written."""
         self.store.fail_writes = True
-        self.compose()
+        self.compose(is_large=self.core.writer.queued > 1)
         self.store.fail_writes = False
 
     def fail_sync(self) -> None:

@@ -99,11 +99,11 @@ class Machine(RuleBasedStateMachine):
     def expire(self, retention_s: int) -> None:
         self.rig.expire(retention_s)
 
-    @rule(beat=st.booleans())
-    def compose(self, beat: bool) -> None:
+    @rule(beat=st.booleans(), is_large=st.booleans())
+    def compose(self, beat: bool, is_large: bool) -> None:
         if beat:
             self.rig.heartbeat()
-        self.rig.compose()
+        self.rig.compose(is_large=is_large)
 
     @rule()
     def settle(self) -> None:

@@ -109,7 +109,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "expire": (5, lambda rig, r: rig.expire(r.choice((0, 0, 30)))),
     "sweep": (3, lambda rig, r: rig.sweep()),
     "heartbeat": (6, lambda rig, r: rig.heartbeat()),
-    "compose": (14, lambda rig, r: rig.compose()),
+    "compose": (14, lambda rig, r: rig.compose(is_large=r.random() < 0.5)),
     "settle": (13, lambda rig, r: rig.settle()),
     "dispatch": (13, lambda rig, r: rig.dispatch(r.choice((1, 2, 4)))),
     "load": (10, lambda rig, r: rig.load(r.choice((1, 2, 4)))),

@@ -1,5 +1,6 @@
 """The writer by itself: what it bounds, and what one request can do to the others."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
 from tests.support.stepper import Stepper
+from timeline.position import END
 
 NOW_MS = 1_800_000_000_000
 LIMITS = replace(Limits(), queued_bytes=1_000)
@@ -246,7 +248,7 @@ class TestGathering:
     """While a group is being synced a few requests wait for one another, not each for a sync of its own."""
 
     @staticmethod
-    def rig(gather: int) -> Rig:
+    def rig(gather: int, wake: Callable[[], None] = lambda: None) -> Rig:
         rig = Rig()
         core = rig.core
         rig.writer = Writer(
@@ -255,10 +257,24 @@ class TestGathering:
             core.clock,
             max_queued=100,
             max_bytes=4 << 20,
-            wake=lambda: None,
+            wake=wake,
             gather=gather,
         )
         return rig
+
+    def test_nobody_is_woken_for_what_cannot_be_composed_yet(self) -> None:
+        woken: list[str] = []
+        rig = self.rig(3, lambda: woken.append("up"))
+        rig.put("a")
+        assert rig.writer.compose() is not None
+        assert woken == ["up"]
+        rig.put("b")
+        rig.put("c")
+        assert woken == ["up"]
+        rig.put("d")  # with it there are enough
+        assert woken == ["up", "up"]
+        rig.writer.settle()
+        assert woken == ["up"] * 3
 
     def test_a_few_wait_for_the_sync(self) -> None:
         rig = self.rig(3)
@@ -301,3 +317,55 @@ class TestGathering:
         assert rig.writer.can_compose
         assert rig.writer.compose() is None
         assert [name for name, _ in rig.answers] == ["b"]
+
+
+class TestLargeGroups:
+    """What is due is dispatched between deciding and writing."""
+
+    def test_what_the_group_touches_stays(self) -> None:
+        rig = Rig()
+        rig.put("first")  # with it a bound is durable
+        assert rig.compose()
+        rig.sync()
+        horizon = rig.core.horizon
+        rig.submit(
+            "late",
+            lambda commit: commit.put([Draft(NOW_MS - 1, b"a", encode(Record(b"a", b"x", NOW_MS - 1, 1)))]),
+        )
+        before = horizon.position
+        reached = []
+
+        def between() -> None:
+            rig.core.dispatch.turn()
+            reached.append(horizon.limit(END))
+            assert len(stored(rig)) == 1
+
+        rig.stepper.heartbeat()
+        rig.stepper.compose(between)
+        assert len(reached) == 1
+        (row,) = rig.core.writer._open[0][0].placed
+        assert before <= reached[0] < row[0]
+        assert len(stored(rig)) == 2
+
+    def test_a_small_one_is_written_at_once(self) -> None:
+        rig = Rig()
+        rig.put("a")
+        assert rig.writer.compose(lambda: pytest.fail("it is small")) is not None
+
+    def test_what_fails_in_between_fails_the_group(self) -> None:
+        rig = Rig()
+        rig.put("a")
+
+        def between() -> None:
+            raise StoreFailed("a row cannot be read")
+
+        rig.stepper.compose(between)
+        assert [(name, type(answer)) for name, answer in rig.answers] == [("a", StoreFailed)]
+        assert rig.writer.broken is not None
+        assert stored(rig) == []
+        assert rig.writer.recover()
+        rig.put("b")
+        assert rig.compose()
+        rig.sync()
+        assert [name for name, _ in rig.answers] == ["a", "b"]
+        check_counts(rig)

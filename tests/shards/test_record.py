@@ -160,6 +160,7 @@ def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
         properties=record.properties,
         encoding=record.encoding,
         owner=record.owner,
+        publisher=record.publisher,
     )
     assert encode(plain) == encode_fresh(
         record.topic,
@@ -170,6 +171,7 @@ def test_the_short_way_of_the_usual_message_is_the_same(record: Record) -> None:
         record.key,
         record.properties,
         record.owner,
+        record.publisher,
     )
 
 

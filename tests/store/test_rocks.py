@@ -262,6 +262,22 @@ def test_tables_that_hardly_grow_do_not_keep_the_log(store: RocksStore) -> None:
     assert sum(log.stat().st_size for log in store.path.glob("*.log")) < LOG_BYTES + 2 * MEMTABLE_BYTES
 
 
+def test_unloaded_it_has_no_log_to_read(store: RocksStore) -> None:
+    """What was written is in tables then, those that hardly grow too."""
+    fill(store)
+    batch = store.batch()
+    batch.put(Table.META, b"cursor", b"1")
+    store.write(batch)
+    store.flush()
+    assert sum(log.stat().st_size for log in store.path.glob("*.log")) > 100 * ROWS
+    store.unload()
+    assert sum(log.stat().st_size for log in store.path.glob("*.log")) == 0
+    for table in (Table.MESSAGES, Table.META):
+        assert store._families[table].property_int_value("rocksdb.num-entries-active-mem-table") == 0
+    assert store.get(Table.META, b"cursor") == b"1"
+    assert len(list(store.scan(Table.MESSAGES, key_of(0), key_of(ROWS)))) == ROWS
+
+
 def test_text_shrinks_where_it_lies_long(store: RocksStore) -> None:
     """base64 of chance has six bits in each byte, and nothing that comes twice."""
     messages, taken = store._families[Table.MESSAGES], 0

@@ -70,11 +70,14 @@ class Stepper:
         """Groups whose sync has not ended."""
         return len(self._unsynced)
 
-    def compose(self) -> bool:
-        """Decide what is queued and write it as one group. Whether anything moved."""
+    def compose(self, between: Callable[[], object] | None = None) -> bool:
+        """Decide what is queued and write it as one group. Whether anything moved.
+
+        `between`: as between the two when a group is large.
+        """
         writer = self.core.writer
         queued, could = writer.queued, writer.can_compose
-        group = writer.compose()
+        group = writer.compose() if between is None else writer.compose(between, large=1)
         if group is not None:
             self._unsynced.append(self._written())
         self._reached("composed")

@@ -21,6 +21,16 @@ def durable(horizon: Horizon) -> Horizon:
     return horizon
 
 
+def test_it_stays_below_what_is_decided_and_not_written() -> None:
+    horizon = durable(make())
+    horizon.observe(NOW + 10)
+    assert horizon.limit(END) == position(NOW + 10, horizon.seq)
+    horizon.hold(position(NOW + 4, 2))
+    assert horizon.limit(END) == position(NOW + 4, 1)
+    horizon.hold(None)
+    assert horizon.limit(END) == position(NOW + 10, horizon.seq)
+
+
 def test_time_starts_at_the_later_of_wall_and_horizon() -> None:
     assert make(wall_ms=NOW + 5).clock_ms == NOW + 5
     assert make(wall_ms=NOW - 5).clock_ms == NOW

@@ -40,9 +40,11 @@ from ..values.bodies import FieldError
 from ..values.drafts import draft_of, late_ones, names_of, posted_ones
 from ..values.message_body import Item, ParsedMessage
 from ..values.scalars import FLAG
-from ..values.usual import usual_batch
+from ..values.usual import Reading, Usual, usual_batch
 
 YIELD_EVERY = 500
+PIECE = 250
+"""Items that are read in one go: half a millisecond. Others' messages may be due meanwhile."""
 ASIDE_BYTES = 512 << 10
 ITEM_BYTES = 1 << 10
 """What an item costs in RAM besides its payload, from when it has been read to its answer."""
@@ -176,10 +178,8 @@ class Batch:
         turn: Turn,
     ) -> list[Draft] | None:
         """The drafts of a batch of usual items, paid for; None if the general way has to look at it."""
-        limits, most, lines = self._limits, self._max_batch, is_ndjson(content_type)
         user = "" if rights is None else rights.name
-        read = partial(usual_batch, body, lines, now_ms, limits, most, user)
-        usual = await self._aside(len(body), read, turn)
+        usual = await self._read(body, is_ndjson(content_type), now_ms, user, turn)
         if usual is None or not usual.drafts or (terms is not AS_EVER and usual.keys < len(usual.drafts)):
             return None
         if rights is not None:
@@ -190,6 +190,21 @@ class Batch:
                     await turn.begin()
         charge(rights, len(usual.drafts))
         return usual.drafts
+
+    async def _read(self, body: bytes, lines: bool, now_ms: int, user: str, turn: Turn) -> Usual | None:
+        limits, most = self._limits, self._max_batch
+        if len(body) > ASIDE_BYTES:
+            work = partial(usual_batch, body, lines, now_ms, limits, most, user)
+            return await self._aside(len(body), work, turn)
+        await turn.begin()
+        reading = Reading(body, lines, now_ms, limits, most, user)
+        reading.step(PIECE)
+        while not reading.is_over:
+            await asyncio.sleep(
+                0
+            )  # not a turn: the sooner one batch is through, the less lies about half read
+            reading.step(PIECE)
+        return reading.usual
 
     async def _place_usual(
         self, drafts: Sequence[Draft], body: bytes, content_type: str, terms: Terms

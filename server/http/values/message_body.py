@@ -68,8 +68,9 @@ class UsualText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     payload: str
     deliver_at: str | None = None
     deliver_in: str | int | float | None = None
-    qos: int = 1
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     key: str | None = None
+    encoding: str | None = None
 
 
 class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -79,7 +80,7 @@ class UsualValue(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     payload: msgspec.Raw
     deliver_at: str | None = None
     deliver_in: str | int | float | None = None
-    qos: int = 1
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
     key: str | None = None
 
 

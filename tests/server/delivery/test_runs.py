@@ -173,3 +173,35 @@ def test_pieces_are_what_each_message_is_by_itself(level: int, qos: int) -> None
         pieces[1::3] = [b"id"] * 9
     assert b"".join(pieces) == alone
     assert len(alone) == size
+
+
+@pytest.mark.parametrize("window", [1, 7, 1_000])
+def test_who_was_away_gets_all_in_order_whatever_they_come_by(window: int) -> None:
+    rig = Rig()
+    peer = rig.lasting("away", 5, receive_maximum=window)
+    peer.subscribe("t/a", qos=1)
+    peer.subscribe("t/b", qos=1, subscription_ids=(7,))
+    peer.subscribe("t/+", qos=1)
+    peer.drop()
+    wanted = [
+        Publish(b"t/" + b"aabccc"[n // 5 % 6 :][:1], b"%d" % n, 1 + (n % 40 > 35), packet_id=n + 1)
+        for n in range(300)
+    ]
+    rig.connected("p").send(*wanted)
+    back = rig.lasting("away", 5, receive_maximum=window)
+    assert back.take_all() == [f"{n}" for n in range(300)]
+
+
+@pytest.mark.parametrize("window", [1, 20, 1_000])
+def test_who_has_room_for_a_part_stands_behind_that(window: int) -> None:
+    rig = Rig()
+    rig.lasting("away", 5, receive_maximum=window).subscribe("t/x", qos=1)
+    rig.peers[-1].drop()
+    rig.connected("p").send(*chunk(400))
+    rig.lasting("away", 5, receive_maximum=window)
+    subscriber = rig.core.sessions.get("away")
+    assert subscriber is not None
+    sent = min(window, 400)
+    assert len(subscriber.session.flights) == sent
+    last = subscriber.session.flights[sent].position
+    assert subscriber.session.tailing or subscriber.session.read >= last

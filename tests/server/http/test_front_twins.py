@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
 from server.http import front
-from server.http.front import Kind, read_request
+from server.http.batching import said
+from server.http.front import Desk, Kind, read_request
 from tests.fuzz.fuzzer import Run
 from tests.fuzz.targets import BODY_WORDS, HEAD, TARGETS
+from tests.support.build import OPENED
 
 from ..conftest import Fronted, Running
 
@@ -153,3 +156,57 @@ async def test_small_batches_are_answered_at_the_front(
     assert {status for status, _, _ in found} == {201}, found
     assert [(status, said["accepted"]) for status, _, said in found] == [(201, 110)] * 12
     assert len({name for _, _, said in found for name in said["ids"]}) == 1_320
+
+
+@OPENED
+async def test_a_batch_that_waits_for_its_turn_is_not_looked_at_in_each(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the work grows with the square of how many wait."""
+    looks = 0
+    real = Desk.has_turn
+
+    def has_turn(desk: Desk, body: bytes) -> bool:
+        nonlocal looks
+        looks += 1
+        return real(desk, body)
+
+    monkeypatch.setattr(front, "BATCH_TURN", 1)
+    monkeypatch.setattr(Desk, "has_turn", has_turn)
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    head = b"POST /v1/messages:batch HTTP/1.1\r\nHost: localhost\r\n" + LINES
+    data = head + b"Content-Length: %d\r\n\r\n" % len(GOOD) + GOOD
+    links = [await asyncio.open_connection("127.0.0.1", at.front_port) for _ in range(40)]
+    for _, writer in links:
+        writer.write(data)
+    async with asyncio.timeout(WAIT_S):
+        heads = [await reader.readuntil(b"\r\n") for reader, _ in links]
+    for _, writer in links:
+        writer.close()
+    assert heads == [b"HTTP/1.1 201 Created\r\n"] * 40
+    assert looks <= 80, "once when it comes and once in its turn"
+
+
+async def test_of_batches_that_were_there_one_is_looked_up_in_a_turn_of_the_loop(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = server.http.server
+    assert isinstance(at, Fronted)
+    body = b"\n".join(b'{"topic":"a","payload":"x","deliver_in":60,"key":"%d"}' % n for n in range(9)) + b"\n"
+    data = b"POST /v1/messages:batch?each=true HTTP/1.1\r\nHost: localhost\r\n" + LINES
+    data += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    first = await answered(at.front_port, data)
+    marks: list[str] = []
+
+    def marked(*arguments: Any) -> Iterator[bytes]:
+        marks.append("told")
+        asyncio.get_running_loop().call_soon(marks.append, "turn")
+        return said(*arguments)
+
+    monkeypatch.setattr(front, "said", marked)
+    found = await asyncio.gather(*[answered(at.front_port, data) for _ in range(4)])
+    assert marks == ["told", "turn"] * 4
+    ids = [result["id"] for result in first[2]["results"]]
+    for _, _, again in found:
+        assert again["results"] == [{"id": name, "replayed": True, "state": "pending"} for name in ids]

@@ -13,8 +13,9 @@ from server.http.values.batch_body import parse_each
 from server.http.values.bodies import RequestError
 from server.http.values.drafts import draft_of
 from server.http.values.message_body import ParsedMessage
-from server.http.values.usual import usual_batch
+from server.http.values.usual import Reading, usual_batch
 from shards.draft import Draft
+from shards.record import decode
 
 NOW = 1_795_248_000_000
 LIMITS = replace(Limits(), max_payload=64, topic_levels=4)
@@ -24,6 +25,7 @@ MAX_BATCH = 6
 TOPICS = st.sampled_from(["a", "a/b", "é", "", "+", "$SYS/x", "$own", "a/b/c/d", "a/b/c/d/e", "a\0", 3, None])
 PAYLOADS = st.one_of(
     st.text(max_size=8),
+    st.sampled_from(["eA==", "AP8=", "eA", "e A==", "eA==\n", "é", ""]),
     st.sampled_from(["x" * 64, "x" * 65, '"\\', 7, None, True, {"a": ["é", 1.50]}, [], "y" * 900]),
 )
 TIMES = st.sampled_from(
@@ -54,6 +56,7 @@ ITEMS = st.fixed_dictionaries(
         "deliver_in": DELAYS,
         "qos": st.sampled_from([0, 1, 2, 3, -1, 1.0, "1", None]),
         "key": st.sampled_from(["k", "l", "", "x" * 257, "\n", None]),
+        "encoding": st.sampled_from(["base64", "text", "json", "base32", 1, None]),
         "retain": st.booleans(),
         "nope": st.just(1),
     },
@@ -104,6 +107,35 @@ def test_what_is_usual_is_taken(items: list[dict[str, Any]], joint: bytes) -> No
     assert usual_batch(b"[" + b",".join(raws) + b"]", False, NOW, LIMITS, MAX_BATCH, "") is not None
 
 
+@given(st.lists(GOOD_ITEMS, max_size=MAX_BATCH), st.booleans(), st.integers(1, 3))
+def test_in_steps_it_is_the_same(items: list[dict[str, Any]], has_bad: bool, count: int) -> None:
+    raws = [json.dumps(item).encode() for item in items] + [b'{"topic": "+", "payload": ""}'] * has_bad
+    body = b"\n".join(raws)
+    reading = Reading(body, True, NOW, LIMITS, MAX_BATCH, "")
+    steps = 0
+    while not reading.is_over:
+        reading.step(count)
+        steps += 1
+    assert steps <= max(1, -(-len(raws) // count))
+    assert reading.usual == usual_batch(body, True, NOW, LIMITS, MAX_BATCH, "")
+    reading.step(count)  # is nothing any more
+    assert reading.is_over
+
+
+def test_bytes_as_base64_are_usual() -> None:
+    """As the SDK sends them, also between texts."""
+    raws = [
+        b'{"topic":"a","payload":"AP8=","encoding":"base64"}',
+        b'{"topic":"a","payload":"AP8="}',
+        b'{"topic":"a","payload":"","encoding":"base64","key":"k"}',
+        b'{"topic":"a","payload":"x","encoding":null}',
+    ]
+    check(raws, b"\n", "meter")
+    found = usual_batch(b"\n".join(raws), True, NOW, LIMITS, MAX_BATCH, "")
+    assert found is not None
+    assert [decode(draft.value).payload for draft in found.drafts] == [b"\0\xff", b"AP8=", b"", b"x"]
+
+
 @pytest.mark.parametrize(
     "item",
     [
@@ -132,3 +164,10 @@ def test_no_more_than_a_batch_may_hold() -> None:
         is_taken = count <= MAX_BATCH
         assert (usual_batch(lines, True, NOW, LIMITS, MAX_BATCH, "") is not None) is is_taken
         assert (usual_batch(array, False, NOW, LIMITS, MAX_BATCH, "") is not None) is is_taken
+
+
+@pytest.mark.parametrize("qos", [b'3, "qos": 0', b'0, "qos": 3', b'-1, "qos": 1'])
+def test_of_a_field_given_twice_each_has_to_be_right(qos: bytes) -> None:
+    body = b'{"topic": "a", "payload": "x", "qos": ' + qos + b"}"
+    assert general(body, LINES, "") is None
+    assert usual_batch(body, True, NOW, LIMITS, MAX_BATCH, "") is None

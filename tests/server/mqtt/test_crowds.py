@@ -18,6 +18,7 @@ from server.codec.encode import encode
 from server.codec.packets import Connect
 from server.config import Config
 from server.mqtt.link import Links, MqttLink
+from server.outgoing import Outgoing
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config
 from tests.support.served import SCHEMES, Served, everywhere, serve
@@ -84,7 +85,7 @@ async def test_one_address_has_so_many_over_all_listeners(
 @OPENED
 def test_what_is_refused_for_its_address_does_not_use_up_the_rate_of_others() -> None:
     rig = Rig(config(connect_rate=3, connections_per_address=2, connections=4))
-    links = Links(rig.core.broker, Counter())
+    links = Links(rig.core.broker, Counter(), Outgoing())
     admitted = Counter[str]()
 
     class One:

@@ -1,9 +1,14 @@
 """Publishes of clients: QoS 1 and 2, aliases, limits, what is refused and how: [MQTT-3.3], [MQTT-4.3]."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from server.codec import wire
 from server.codec.packets import Ack, Publish
+from shards.record import decode
+from shards.store import Table
+from tests.support.build import OPENED
 from tests.support.rig import Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
@@ -283,6 +288,126 @@ def test_pubrel_before_pubrec_has_left() -> None:
     peer.publish("t", "y", 2, packet_id=3)
     peer.take_ack(wire.PUBREC, 3)
     assert watch.take_all() == ["y"]
+
+
+def ids_of(acks: Sequence[object]) -> list[str | None]:
+    return [
+        ack.properties.user("fasti-id") if ack.properties is not None else None
+        for ack in acks
+        if isinstance(ack, Ack)
+    ]
+
+
+class TestDelayedRuns:
+    """Usual publishes to `$delayed/` that come in one chunk are one request, and one answer."""
+
+    @LEVELS
+    def test_each_is_answered_and_delivered_as_if_it_were_alone(self, level: int) -> None:
+        rig = Rig()
+        watch = rig.connected("w")
+        watch.subscribe("#", qos=1)
+        peer = rig.connected("p", level)
+        before = rig.core.broker.traffic.received
+        packets = [
+            Publish(b"$delayed/%d/t/%d" % (n % 3, n), b"p%d" % n, n % 2, packet_id=n % 2 and n + 1)
+            for n in range(20)
+        ]
+        peer.send(*packets, pump=False)
+        assert rig.core.writer.queued == 20
+        rig.pump()
+        assert rig.core.broker.traffic.received == before + 20
+        acks = [packet for packet in peer.inbox if isinstance(packet, Ack)]
+        assert [ack.packet_id for ack in acks] == list(range(2, 21, 2))
+        names = ids_of(acks)
+        assert len(set(names)) == (10 if level == 5 else 1)
+        assert (None in names) == (level < 5)
+        rig.pass_ms(3_000)
+        found = watch.publishes()
+        assert sorted(p.payload for p in found) == sorted(b"p%d" % n for n in range(20))
+        told = {p.payload: p.properties.user("fasti-id") for p in found if p.properties is not None}
+        if level == 5:
+            assert [told[b"p%d" % n] for n in range(1, 20, 2)] == names
+
+    @OPENED
+    def test_one_chunk_is_one_request(self) -> None:
+        rig = Rig()
+        peer = rig.connected("p")
+        for levels, requests in ((b"dd", 1), (b"ddp", 2), (b"dpdp", 2), (b"pd", 1)):
+            topics = [b"$delayed/9/t" if kind == ord("d") else b"t" for kind in levels]
+            peer.send(*(Publish(t, b"x", 1, packet_id=n + 1) for n, t in enumerate(topics)), pump=False)
+            assert len(rig.core.writer._queue) == requests
+            rig.pump()
+
+    def test_a_topic_that_only_looks_like_it_is_none(self) -> None:
+        rig = Rig()
+        rig.connected("p").publish1("$deferre/5/t", "x")
+        assert not list(rig.core.opened.store.scan(Table.MESSAGES, b"", b"\xff" * 32))
+
+    def test_what_is_stored_is_what_the_general_way_stores(self) -> None:
+        values = []
+        for users in ((), (("idempotency-replace", "false"),)):
+            rig = Rig()
+            peer = rig.connected("p")
+            peer.publish1("$delayed/7/a/b", b"\0\1x", user_properties=users)
+            (row,) = rig.core.opened.store.scan(Table.MESSAGES, b"", b"\xff" * 32)
+            values.append(row)
+        assert values[0] == values[1]
+
+    def test_an_absolute_time_too(self) -> None:
+        rig = Rig()
+        peer = rig.connected("p")
+        at_s = rig.clock.wall_ms() // 1_000 + 50
+        peer.publish1(f"$delayed/{at_s}/t", "x")
+        ((_, value),) = rig.core.opened.store.scan(Table.MESSAGES, b"", b"\xff" * 32)
+        assert decode(value).due_ms == at_s * 1_000
+
+    def test_of_a_run_that_is_too_long_for_the_quota_as_many_are_taken_as_may_be(self) -> None:
+        rig = Rig(config(pending=3))
+        peer = rig.connected("p")
+        peer.send(*(Publish(b"$delayed/9/t", b"x", 1, packet_id=n) for n in range(1, 6)))
+        acks = [packet for packet in peer.inbox if isinstance(packet, Ack)]
+        assert [ack.reason for ack in acks] == [0, 0, 0, 0x97, 0x97]
+        assert [name is not None for name in ids_of(acks)] == [True] * 3 + [False] * 2
+        assert rig.core.broker.traffic.refused == 2
+        assert rig.core.opened.waiting.pending == 3
+
+    def test_of_a_run_that_finds_no_room_all_are_refused(self) -> None:
+        rig = Rig(config(queued=100))
+        peer = rig.connected("p")
+        rig.core.writer.submit(lambda commit: None, lambda answer: None, cost=100)
+        peer.send(*(Publish(b"$delayed/9/t", b"x", 1, packet_id=n) for n in range(1, 4)))
+        acks = [packet for packet in peer.inbox if isinstance(packet, Ack)]
+        assert [ack.reason for ack in acks] == [0x97] * 3
+        assert not rig.core.opened.waiting.pending
+
+    def test_what_comes_between_them_keeps_its_place(self) -> None:
+        rig = Rig()
+        watch = rig.connected("w")
+        watch.subscribe("#", qos=1)
+        peer = rig.connected("p")
+        topics = (b"$delayed/0/a", b"$delayed/0/b", b"c", b"$delayed/0/d", b"e", b"$delayed/0/f")
+        peer.send(*(Publish(topic, topic, 1, packet_id=n + 1) for n, topic in enumerate(topics)))
+        assert [ack.packet_id for ack in peer.inbox if isinstance(ack, Ack)] == list(range(1, 7))
+        rig.pump()
+        assert [p.topic for p in watch.publishes()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+    def test_a_packet_id_that_is_in_use_is_refused_alone(self) -> None:
+        rig = Rig()
+        peer = rig.connected("p")
+        peer.send(*(Publish(b"$delayed/9/t", b"x", 1, packet_id=n) for n in (1, 2, 1, 3)))
+        acks = [packet for packet in peer.inbox if isinstance(packet, Ack)]
+        assert [(ack.packet_id, ack.reason) for ack in acks] == [(1, 0), (2, 0), (1, 0x91), (3, 0)]
+
+    @pytest.mark.parametrize(
+        "topic", ["$delayed/x/t", "$delayed/5", "$delayed/5/$SYS/x", "$delayed/99999999999/t", "$dead/5/5/t"]
+    )
+    def test_what_is_wrong_with_one_is_said_of_it_alone(self, topic: str) -> None:
+        rig = Rig()
+        peer = rig.connected("p")
+        names = (b"$delayed/9/t", topic.encode(), b"$delayed/9/t")
+        peer.send(*(Publish(name, b"x", 1, packet_id=n + 1) for n, name in enumerate(names)))
+        acks = [packet for packet in peer.inbox if isinstance(packet, Ack)]
+        assert [(ack.packet_id, ack.reason >= 0x80) for ack in acks] == [(1, False), (2, True), (3, False)]
 
 
 @pytest.mark.parametrize("bound", [{"queued": 100}, {"queued_bytes": 1 << 16}])

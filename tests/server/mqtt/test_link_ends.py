@@ -18,6 +18,7 @@ from server.kinds import Address
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
+from server.outgoing import Outgoing
 from tests.server.mqtt.test_links import REQUEST, masked
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config
@@ -85,7 +86,7 @@ class Served:
         self.rig = Rig(config(**keys))
         start_s = self.rig.clock.mono() - time.monotonic()
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
-        self.links = Links(self.rig.core.broker, Counter())
+        self.links = Links(self.rig.core.broker, Counter(), Outgoing())
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()

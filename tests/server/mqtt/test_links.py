@@ -45,6 +45,7 @@ from server.delivery.subscriber import Closing
 from server.mqtt import link as link_module
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links
+from server.outgoing import Outgoing
 from tests.support.build import OPENED
 from tests.support.served import SCHEMES, TLS, Served, everywhere, serve
 
@@ -601,7 +602,7 @@ class _Server:
 async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
     server = _Server()
-    links = Links(cast("Any", server), Counter())
+    links = Links(cast("Any", server), Counter(), Outgoing())
     resumed: list[int] = []
 
     class Held:

@@ -1,0 +1,88 @@
+"""What connections have to send leaves in the order of its coming, at the end of the turn or at once."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from server.outgoing import PIECE, Outgoing
+
+
+async def _turn() -> None:
+    """The loop comes round once."""
+    await asyncio.sleep(0)
+
+
+def test_at_the_end_of_the_turn() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        for number in range(3):
+            outgoing.add(partial(sent.append, number))
+        assert sent == []
+        await _turn()
+        assert sent == [0, 1, 2]
+        outgoing.add(partial(sent.append, 3))
+        await _turn()
+        assert sent == [0, 1, 2, 3]
+
+    asyncio.run(go())
+
+
+def test_at_once_and_not_a_second_time() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        outgoing.add(partial(sent.append, 1))
+        outgoing.flush()
+        assert sent == [1]
+        await _turn()
+        await _turn()
+        assert sent == [1]
+        outgoing.add(partial(sent.append, 2))
+        await _turn()
+        assert sent == [1, 2]
+
+    asyncio.run(go())
+
+
+def test_thousands_leave_in_pieces() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        for number in range(2 * PIECE + 1):
+            outgoing.add(partial(sent.append, number))
+        counts = []
+        for _ in range(3):
+            await _turn()
+            counts.append(len(sent))
+        assert counts == [PIECE, 2 * PIECE, 2 * PIECE + 1]
+        assert sent == sorted(sent)
+
+    asyncio.run(go())
+
+
+def test_who_writes_may_have_more_to_write() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[str]()
+
+        def first() -> None:
+            sent.append("first")
+            outgoing.add(partial(sent.append, "more"))
+
+        outgoing.add(first)
+        await _turn()
+        assert sent == ["first"]
+        await _turn()
+        assert sent == ["first", "more"]
+
+    asyncio.run(go())
+
+
+def test_one_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        outgoing.add(lambda: sent.remove(7))
+        outgoing.add(partial(sent.append, 1))
+        await _turn()
+        assert sent == [1]
+
+    asyncio.run(go())
+    assert "could not be written" in caplog.text
