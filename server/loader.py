@@ -65,7 +65,8 @@ class Loader:
                 left -= size
             if left <= 0:
                 break
-        is_complete = count < room and not wheel.is_full
+        # `left` may be short of what the wheel has: a run that failed half way is read once more.
+        is_complete = count < room and left > 0 and not wheel.is_full
         wheel.loaded_to(min(end, Position(unreadable.barrier - 1)) if is_complete else last)
         return count
 

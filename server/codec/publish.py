@@ -76,11 +76,11 @@ class Decoder:
         "_at",
         "_dead",
         "_from_server",
-        "_gathers",
         "_held",
         "_is_cut",
         "_left",
         "_wanted",
+        "gathers",
         "level",
         "max_packet_bytes",
         "unreturned",
@@ -104,7 +104,8 @@ class Decoder:
         self.users_max = users_max
         self.level = level
         self._from_server = role == "client"
-        self._gathers = gathers
+        self.gathers = gathers
+        """May be changed from one `feed` to the next."""
         self._held = bytearray()  # the start of an incomplete packet ...
         self._wanted = 0  # ... and how much of it there must be before looking again
         self._left = b""  # what has not been looked at yet ...
@@ -167,7 +168,7 @@ class Decoder:
         level = self.level
         end = len(data)
         last = end - 4
-        gathers = self._gathers
+        gathers = self.gathers
         self._is_cut = False
         while count_max and at < end and at <= upto:
             count_max -= 1

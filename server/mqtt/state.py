@@ -216,8 +216,13 @@ class Connection:
     # -- packets
 
     def _decode(self, data: bytes) -> Sequence[Packet | MqttError]:
-        """The next packets, none while the session is being opened. An error is the last of all."""
-        is_full = self.is_opening or len(self._backlog.packets) > PACKETS_AT_ONCE
+        """The next packets, none while the session is being opened. An error is the last of all.
+
+        What waits is bounded in packets, and handled in one go: acks that may have to wait come one by one.
+        """
+        waiting = self._backlog.packets
+        is_full = self.is_opening or len(waiting) > PACKETS_AT_ONCE
+        self._decoder.gathers = not waiting
         try:
             return self._decoder.feed(data, 0 if is_full else PACKETS_AT_ONCE)
         except MqttError as error:

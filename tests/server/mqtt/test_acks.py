@@ -3,10 +3,12 @@
 import pytest
 
 from server.codec import wire
-from server.codec.packets import Publish
+from server.codec.packets import AckRun, Publish
 from server.codec.publish import ack
 from server.codec.reasons import Reason
+from server.delivery.broker import Broker
 from server.delivery.subscriber import Subscriber
+from tests.support.build import OPENED
 from tests.support.rig import Peer, Rig, config
 
 GROUP = "$share/g/t/#"
@@ -128,3 +130,21 @@ def test_a_run_that_comes_too_late_for_some_ends_these_where_they_wait() -> None
     rig.pass_ms(60_000)
     assert a.inbox + b.inbox == []
     assert rig.core.late.finished == 4
+
+
+@OPENED
+def test_acks_behind_a_publish_that_waits_are_bounded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits is counted in packets, and handled in one go when it waits no more."""
+    rig = Rig()
+    peer = rig.connected("a", level=4)
+    is_congested = True
+    monkeypatch.setattr(Broker, "is_congested", property(lambda _: is_congested))
+    peer.send(Publish(b"t", b"", 0), pump=False)
+    peer.send_bytes(b"\x40\x02\x12\x34" * 100, pump=False)
+    waiting = peer.connection._backlog.packets
+    assert len(waiting) == 101
+    assert not any(isinstance(one, AckRun) for one in waiting)
+    is_congested = False
+    rig.pump()
+    assert not peer.connection.is_behind
+    assert not peer.is_closed
