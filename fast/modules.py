@@ -11,7 +11,8 @@ What cannot be compiled, or would behave otherwise, is in modules of its own
 - a generator expression becomes a list: what is to be lazy is a generator function;
 - `except A as error` and `except B as error` in one function: `error` has the type of the first;
 - what extends a compiled class has to be compiled;
-- an attribute whose name makes a word of C (`self._volatile` is `__volatile` there).
+- an attribute whose name makes a word of C (`self._volatile` is `__volatile` there);
+- a tuple of fixed types and a large int have no identity: they are compared by `==`, never by `is`.
 
 `shards/rocks.py` and what stands in tests as a base class (stores, clocks, `Opening`) are source, too,
 and so is what is called once for many messages: `server/app.py`, `server/core.py`, the routes."""

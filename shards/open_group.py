@@ -264,7 +264,7 @@ class OpenGroup:
             if draft.key:
                 self._remember(draft, name, position)
         self.horizon.seq = seq
-        if lowest is not END:
+        if lowest != END:
             self._made.touch(lowest)
         return ids
 

@@ -37,7 +37,8 @@ STALE_MAX = 16
 """Places in a line that count no more: so many, and as many as there are members in it."""
 
 Place = tuple[float, int, Subscriber]
-"""(share, turn, member). No two of a line are equal in share and turn."""
+"""(share, turn, member). No two of a line are equal in share and turn: told apart by these, as a tuple has no
+identity in the compiled build."""
 
 
 class Line:
@@ -58,7 +59,7 @@ class Line:
     def put(self, place: Place) -> None:
         """Have the member stand there, and nowhere else."""
         heap, places, member = self._heap, self._places, place[2]
-        if heap and heap[0] is places.get(member):
+        if heap and heap[0] == places.get(member):
             heapreplace(heap, place)
         else:
             heappush(heap, place)
@@ -78,7 +79,7 @@ class Line:
         heap, places = self._heap, self._places
         while heap:
             place = heap[0]
-            if places.get(place[2]) is place:
+            if places.get(place[2]) == place:
                 return place
             heappop(heap)
         return None
