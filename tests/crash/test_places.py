@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.build import OPENED
 from tests.support.server import ROOT, environment
 from tests.support.soak import SOAK
 
@@ -120,6 +121,7 @@ def _unmet(found: list[Place], lines: set[Line]) -> list[str]:
     ]
 
 
+@OPENED
 async def test_killed_at_every_place(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
     print(f"FASTI_SEED={seed}", flush=True)

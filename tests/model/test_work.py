@@ -349,6 +349,7 @@ class Work(RuleBasedStateMachine):
                 job.holder = None
             for name in ("b", "c"):
                 if name in self.peers:
+                    self.collect()  # what it was given when the one before it left
                     self.peers.pop(name).disconnect()
                     for job in self.jobs.values():
                         job.had = [one for one in job.had if one[0] != name]

@@ -11,6 +11,7 @@ from server.writer import Entry, entry
 from shards.errors import StoreFailed
 from shards.fields import Record
 from shards.record import encode
+from tests.support.build import OPENED
 from timeline.horizon import Horizon
 from timeline.position import END, Position, before, position
 from timeline.wheel import Wheel
@@ -36,6 +37,7 @@ class Failing:
             yield place, 0, VALUE
 
 
+@OPENED
 def test_rows_that_are_read_once_more_after_a_failed_read_leave_none_out() -> None:
     places = [position(START_MS + 10 + n, n) for n in range(12)]
     wheel: Wheel[Entry] = Wheel(before(START_MS), max_entries=1_000, max_bytes=10 * SIZE)

@@ -84,6 +84,7 @@ def test_the_bytes_in_flight_go_with_the_run() -> None:
     assert len(peer.publishes()) == came
 
 
+@OPENED
 def test_members_of_a_group_ack_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     a, b = rig.lasting("a"), rig.lasting("b")
