@@ -323,8 +323,10 @@ class OpenGroup:
         index = bisect_left(placed, seq, key=_seq) if seq > self._made.first_seq else len(placed)
         if index < len(placed) and placed[index][0] == place:
             _, number, value = placed[index]
-            shard = self._slice_for(place >> 48).shards[number]
-            self._fresh[Table.MESSAGES].setdefault(shard.prefix + keys.place(place), value)
+            # Not the shard that it was given: this group may have cut the slice since, and its pieces borrow.
+            shard = self._slice_for(place >> 48).shard(number)
+            if shard is not None:
+                self._fresh[Table.MESSAGES].setdefault(shard.prefix + keys.place(place), value)
 
     def retire(self, found: Found, shard: Shard, left: bytes) -> None:
         """Overwrite a message's row by a stub; nothing deletes it before its slice goes. Behind the horizon
