@@ -9,6 +9,7 @@ meta      "cursor": horizon (12) · bound ms (8) · seq (8) · running ms (8) ·
           "retained": empty, there when `retained` is indexed by position
           "dead": dead letters (8) · their bytes (8) · none is before this position (12)
           "retries": empty, there when `retries` is indexed by message
+          "applied": up to which record of a log the rows are, sequence (8) · epoch (8)
 retries   id of the message (16) · shard (2)
           in the rows by message for each retry: at (6) · seq (6) · shard (2), 0xffff: in `held`
 dead      MessagePack of `DeadRow` · empty in the rows that name one
@@ -20,7 +21,7 @@ sessions  MessagePack of `SessionRow`; of a group `GroupRow` · cursors  Message
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -49,6 +50,7 @@ META_ZONES = b"zones"
 META_RETAINED = b"retained"
 META_DEAD = b"dead"
 META_RETRIES = b"retries"
+META_APPLIED = b"applied"
 
 _SHARD = Struct(">HIIQ12s12s")
 _SLICE = Struct(">QQ")
@@ -57,8 +59,16 @@ _DEDUPE = Struct(">16s16sQ12s")
 _WALL = Struct(">Q")
 _OWNED = Struct(">qq")
 _DEAD = Struct(">QQ12s")
+_APPLIED = Struct(">QQ")
 _RETRY = Struct(">16sH")
 _SPOT = Struct(">12sH")
+
+
+class Applied(NamedTuple):
+    """A place in a log of group commits, and under whose lead it was written. Zeros: before the first."""
+
+    seq: int
+    epoch: int
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
@@ -298,6 +308,14 @@ def wall_value(wall_ms: int) -> bytes:
 def wall_from(value: bytes) -> int:
     wall_ms: int = _unpacked(_WALL, value)[0]
     return wall_ms
+
+
+def applied_value(applied: Applied) -> bytes:
+    return _APPLIED.pack(*applied)
+
+
+def applied_from(value: bytes) -> Applied:
+    return Applied(*_unpacked(_APPLIED, value))
 
 
 def owned_value(placed: int, passed: int) -> bytes:

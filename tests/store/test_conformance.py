@@ -3,6 +3,7 @@
 An engine joins by a fixture of its own. The list of promises is the theory of shards/store.py.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,19 +13,41 @@ from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
 from shards.errors import Corrupt, StoreFailed
+from shards.log.chained import open_engine
+from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore, write_table
+from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
+from shards.tables import META_APPLIED
 from tests.support.mover import write_sst
 
 ENGINES = ("memory", "rocks")
+REPLICATED = ("replicated memory", "replicated rocks")
+
+
+def opened(engine: str, path: Path) -> Store:
+    below: Store = MemoryStore() if engine.endswith("memory") else RocksStore(path)
+    if engine in ENGINES:
+        return below
+    store = ReplicatedStore(below, open_engine(MemoryEngine(Shelf(), time), time, 1.0))
+    store.lead("a", "http://127.0.0.1:1")
+    return store
+
+
+@pytest.fixture(params=(*ENGINES, *REPLICATED))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = opened(request.param, tmp_path / "db")
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=ENGINES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    opened: Store = MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "db")
-    yield opened
-    opened.close()
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """One that takes table files: a log has rows alone."""
+    made = opened(request.param, tmp_path / "db")
+    yield made
+    made.close()
 
 
 def put(store: Store, rows: dict[bytes, bytes], table: Table = Table.MESSAGES) -> None:
@@ -102,7 +125,8 @@ def test_tables_are_apart(store: Store) -> None:
         put(store, {b"k": table.value.encode()}, table)
     for table in Table:
         assert store.get(table, b"k") == table.value.encode()
-        assert list(store.scan(table, b"", b"z")) == [(b"k", table.value.encode())]
+        rows = [row for row in store.scan(table, b"", b"z") if row[0] != META_APPLIED]
+        assert rows == [(b"k", table.value.encode())]
     batch = store.batch()
     batch.delete_range(Table.MESSAGES, b"", b"z")
     store.write(batch)
@@ -181,65 +205,65 @@ def table_file(store: Store, path: Path, rows: dict[bytes, bytes]) -> Path:
     return path
 
 
-def test_a_table_file_is_looked_into_and_left_alone(store: Store, tmp_path: Path) -> None:
-    file = table_file(store, tmp_path / "file", {bytes([n]): b"v" for n in range(3, 9)})
+def test_a_table_file_is_looked_into_and_left_alone(engine: Store, tmp_path: Path) -> None:
+    file = table_file(engine, tmp_path / "file", {bytes([n]): b"v" for n in range(3, 9)})
     content = file.read_bytes()
     folder = tmp_path / "scratch"
     folder.mkdir()
-    held = store.examine(file, folder, [bytes([3]), bytes([9]), bytes([8])])
+    held = engine.examine(file, folder, [bytes([3]), bytes([9]), bytes([8])])
     assert held == (6, bytes([3]), bytes([8]), (bytes([9]),))
     assert file.read_bytes() == content
     assert list(folder.iterdir()) == []
-    assert keys_of(store) == []
+    assert keys_of(engine) == []
 
 
-def test_what_is_no_table_file_is_corrupt(store: Store, tmp_path: Path) -> None:
-    whole = table_file(store, tmp_path / "file", {bytes([n]): b"v" for n in range(100)}).read_bytes()
+def test_what_is_no_table_file_is_corrupt(engine: Store, tmp_path: Path) -> None:
+    whole = table_file(engine, tmp_path / "file", {bytes([n]): b"v" for n in range(100)}).read_bytes()
     (tmp_path / "scratch").mkdir()
     for content in (b"", b"x" * 1_000, whole[:-1]):
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(Corrupt, match="file"):
-            store.examine(tmp_path / "file", tmp_path / "scratch")
+            engine.examine(tmp_path / "file", tmp_path / "scratch")
     with pytest.raises(Corrupt):
-        store.examine(tmp_path / "nothing", tmp_path / "scratch")
+        engine.examine(tmp_path / "nothing", tmp_path / "scratch")
 
 
-def test_ingested_rows_are_there_and_stay(store: Store, tmp_path: Path) -> None:
-    put(store, {b"a": b"old", b"m": b"old"})
-    batch = store.batch()
+def test_ingested_rows_are_there_and_stay(engine: Store, tmp_path: Path) -> None:
+    put(engine, {b"a": b"old", b"m": b"old"})
+    batch = engine.batch()
     batch.delete_range(Table.MESSAGES, b"b", b"d")
-    store.write(batch)
+    engine.write(batch)
     files = [
-        table_file(store, tmp_path / "one", {b"b": b"new", b"c": b"new"}),
-        table_file(store, tmp_path / "two", {b"x": b"new", b"y": b"new"}),
+        table_file(engine, tmp_path / "one", {b"b": b"new", b"c": b"new"}),
+        table_file(engine, tmp_path / "two", {b"x": b"new", b"y": b"new"}),
     ]
-    store.ingest(Table.MESSAGES, files)
+    engine.ingest(Table.MESSAGES, files)
     assert not any(file.exists() for file in files)
-    assert keys_of(store) == [b"a", b"b", b"c", b"m", b"x", b"y"]
-    put(store, {b"c": b"newer"})
-    assert store.get(Table.MESSAGES, b"c") == b"newer"
-    store.flush()
-    store.reopen()
-    assert keys_of(store) == [b"a", b"b", b"c", b"m", b"x", b"y"]
-    assert store.get(Table.MESSAGES, b"c") == b"newer"
-    batch = store.batch()
+    assert keys_of(engine) == [b"a", b"b", b"c", b"m", b"x", b"y"]
+    put(engine, {b"c": b"newer"})
+    assert engine.get(Table.MESSAGES, b"c") == b"newer"
+    engine.flush()
+    engine.reopen()
+    assert keys_of(engine) == [b"a", b"b", b"c", b"m", b"x", b"y"]
+    assert engine.get(Table.MESSAGES, b"c") == b"newer"
+    batch = engine.batch()
     batch.delete_range(Table.MESSAGES, b"b", b"y")
-    store.write(batch)
-    assert keys_of(store) == [b"a", b"y"]
+    engine.write(batch)
+    assert keys_of(engine) == [b"a", b"y"]
 
 
-def test_a_link_is_taken_and_the_file_stays(store: Store, tmp_path: Path) -> None:
-    file = table_file(store, tmp_path / "file", {b"b": b"new"})
+def test_a_link_is_taken_and_the_file_stays(engine: Store, tmp_path: Path) -> None:
+    file = table_file(engine, tmp_path / "file", {b"b": b"new"})
     content = file.read_bytes()
     for number in range(2):
         link = tmp_path / f"link{number}"
         link.hardlink_to(file)
-        store.ingest(Table.MESSAGES, [link])
+        engine.ingest(Table.MESSAGES, [link])
         assert file.read_bytes() == content
-        batch = store.batch()
+        batch = engine.batch()
         batch.delete_range(Table.MESSAGES, b"b", b"c")
-        store.write(batch)
-        assert keys_of(store) == []
+        engine.write(batch)
+        assert keys_of(engine) == []
 
 
 Change = tuple[str, int, int]
@@ -249,10 +273,15 @@ changes = st.lists(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batches=st.lists(changes, max_size=6), bounds=st.tuples(st.integers(0, 16), st.integers(0, 16)))
+@given(
+    batches=st.lists(changes, max_size=6),
+    bounds=st.tuples(st.integers(0, 16), st.integers(0, 16)),
+    synced=st.sets(st.integers(0, 5)),
+)
 def test_batches_add_up_as_in_a_dictionary(
-    store: Store, batches: list[list[Change]], bounds: tuple[int, int]
+    store: Store, batches: list[list[Change]], bounds: tuple[int, int], synced: set[int]
 ) -> None:
+    """`synced`: after which of them there is a sync."""
     wipe = store.batch()
     wipe.delete_range(Table.MESSAGES, b"", b"\xff" * 8)
     store.write(wipe)
@@ -271,6 +300,8 @@ def test_batches_add_up_as_in_a_dictionary(
                 for key in list(model.irange(bytes([low]), bytes([high]), (True, False))):
                     del model[key]
         store.write(batch)
+        if number in synced:
+            store.flush()
     low, high = min(bounds), max(bounds)
     expected = [(k, model[k]) for k in model.irange(bytes([low]), bytes([high]), (True, False))]
     assert list(store.scan(Table.MESSAGES, bytes([low]), bytes([high]))) == expected

@@ -1,0 +1,185 @@
+"""The store contract on a log that others read too: a batch is durable when the log has it.
+
+    write(batch)   -> a layer above the store (overlay.py): readable here, nowhere else
+    flush()        -> each layer in its order: appended to the log, then written into the store, then dropped
+    reopen()       -> the layers are given up; what the log has beyond the store is written into it
+
+So the store below never has what the log has not: its rows are always a prefix of the log, and nothing is
+ever undone. Each batch that is written into it also says of which record it came (`meta/applied`), so that a
+kill between append and write costs nothing but writing it again. The store itself is not synced for an
+answer: what a machine loses of it with its power, the log has.
+
+A node *follows*: it writes into its store what others append (`follow`). Or it *leads*, from the record by
+which it has claimed that (`lead`), and only then takes batches. It goes on for as long as the last record is
+of its epoch; when an append finds another's there, nothing is taken any more, and `reopen` says so
+(`is_leading`). Safety hangs on that alone, on no clock. An append whose outcome stays unknown may become a
+record later; then it is the next one here that finds the place taken, and `reopen` finds the record of its
+own epoch, writes it, and goes on.
+
+Not for the loop: `flush`, `reopen`, `lead` and `follow` block as long as the log does, and are called by one
+thread at a time.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import groupby
+from pathlib import Path
+from threading import Lock
+
+from .changes import Changes, decode_changes
+from .errors import ShardsError, StoreFailed
+from .log.contract import Log
+from .log.errors import LogError
+from .overlay import Layer, look, through
+from .store import Batch, Contents, Store, Table
+from .tables import META_APPLIED, Applied, applied_from, applied_value
+
+NOBODY = 0
+"""No epoch: of who does not lead."""
+
+
+class ReplicatedStore:
+    """One node's store and its hand on the log. It takes the batches that it has made, no engine's own."""
+
+    def __init__(self, store: Store, log: Log) -> None:
+        """`store`: rows of this log and no other; empty, or up to where they say."""
+        self._store = store
+        self._log = log
+        self.applied = applied_of(store)
+        """Up to which record the store has the log."""
+        self._epoch = NOBODY
+        self._refusal: ShardsError | None = None
+        """Why no batch is taken until the store is reopened."""
+        self._layers: tuple[Layer, ...] = ()
+        self._waiting: deque[Layer] = deque()
+        self._lock = Lock()
+        """Of the two above: one thread writes batches, another flushes."""
+
+    # -- the log
+
+    @property
+    def is_leading(self) -> bool:
+        """As far as is known here. Whoever else has claimed it meanwhile, the next append will tell."""
+        return self._epoch != NOBODY
+
+    def follow(self) -> int:
+        """Write into the store what the log has beyond it: how many records that were.
+
+        Raises LogError, StoreFailed; Corrupt for a record that is no batch, or one of another version.
+        """
+        start = self.applied.seq
+        for seq, epoch, data in self._log.read(start):
+            claims = seq == epoch
+            self._apply(Changes() if claims else decode_changes(data), Applied(seq, epoch))
+        return self.applied.seq - start
+
+    def lead(self, node: str, url: str) -> None:
+        """Claim the log from the record on that comes next here. `url`: where others send its clients.
+
+        Raises Fenced if the log is further than the store, other LogErrors, StoreFailed.
+        """
+        epoch = self._log.claim(self.applied.seq + 1, node, url)
+        self._apply(Changes(), Applied(epoch, epoch))
+        self._epoch, self._refusal = epoch, None
+
+    # -- batches
+
+    def batch(self) -> Changes:
+        return Changes()
+
+    def write(self, batch: Batch) -> None:
+        if not self.is_leading:
+            raise StoreFailed("this node does not lead: its store takes nothing but the log")
+        if self._refusal is not None:
+            raise StoreFailed(f"the log took no batch before this: {self._refusal}") from self._refusal
+        assert isinstance(batch, Changes), "a batch of another store"
+        layer = Layer(batch)
+        with self._lock:
+            self._layers = (layer, *self._layers)
+            self._waiting.append(layer)
+
+    def flush(self) -> None:
+        for _ in range(len(self._waiting)):
+            layer = self._waiting[0]
+            try:
+                place = Applied(self.applied.seq + 1, self._epoch)
+                self._log.append(*place, layer.changes.encode())
+                self._apply(layer.changes, place)
+            except ShardsError as error:
+                self._refusal = error
+                raise StoreFailed(f"a batch is not in the log: {error}") from error
+            with self._lock:
+                self._waiting.popleft()
+                self._layers = self._layers[:-1]
+
+    def reopen(self) -> None:
+        with self._lock:
+            self._layers = ()
+            self._waiting.clear()
+        self._store.reopen()
+        self.applied = applied_of(self._store)
+        try:
+            self.follow()
+        except LogError as error:
+            self._refusal = error
+            raise StoreFailed(f"what the log has is not known: {error}") from error
+        if self.applied.epoch != self._epoch:
+            self._epoch = NOBODY
+            raise StoreFailed(f"another node leads since record {self.applied.epoch} of the log")
+        self._refusal = None
+
+    def _apply(self, changes: Changes, place: Applied) -> None:
+        batch = self._store.batch()
+        changes.into(batch)
+        batch.put(Table.META, META_APPLIED, applied_value(place))
+        self._store.write(batch)
+        self.applied = place
+
+    # -- reading
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        layers = self._layers
+        seen = look(layers, table, key) if layers else None
+        return self._store.get(table, key) if seen is None else seen.value
+
+    def scan(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from through(self._layers, self._store, table, start, end)
+
+    def keys_beside(self, table: Table, start: bytes, end: bytes) -> Iterator[bytes]:
+        parts = [part for layer in self._layers if (part := layer.part(table)) is not None]
+        every = merge(self._store.keys_beside(table, start, end), *[part.over(start, end) for part in parts])
+        return (key for key, _ in groupby(every))
+
+    # -- the store below alone
+
+    def compact(self, table: Table, start: bytes, end: bytes) -> None:
+        self._store.compact(table, start, end)
+
+    def unload(self) -> None:
+        self._store.unload()
+
+    def checkpoint(self, path: Path) -> None:
+        """Of what has been applied: whoever takes it goes on with the log from there."""
+        self._store.checkpoint(path)
+
+    def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
+        return self._store.examine(file, folder, sought)
+
+    def ingest(self, table: Table, files: Sequence[Path]) -> None:
+        raise StoreFailed(f"{len(files)} files for {table.value}: rows come here by the log alone")
+
+    def mark(self, bound_ms: int) -> None:
+        raise StoreFailed(f"dispatch does not go on to {bound_ms} ms without the log")
+
+    def marked_ms(self) -> int:
+        return self._store.marked_ms()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def applied_of(store: Store) -> Applied:
+    """Up to which record a store has the log. Raises StoreFailed, Corrupt."""
+    value = store.get(Table.META, META_APPLIED)
+    return Applied(0, 0) if value is None else applied_from(value)

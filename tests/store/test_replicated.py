@@ -1,0 +1,282 @@
+"""Stores on one log, with all that can come between them: lost answers, partitions, kills, two who lead.
+
+What has to hold whatever happens: a store below is a prefix of the log, row by row; what was acked (a `flush`
+returned) stays in the log where it was; nothing is in the log twice; who leads reads its store with what
+waits above it.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from shards.changes import decode_changes
+from shards.errors import Corrupt, StoreFailed
+from shards.log.chained import open_engine
+from shards.log.errors import Fenced, LogError
+from shards.log.memory import Fault, Loss, MemoryEngine, Shelf
+from shards.log.record import opened
+from shards.memory import MemoryStore
+from shards.replicated import ReplicatedStore
+from shards.store import Table
+from shards.tables import META_APPLIED, Applied
+
+KEYS = st.integers(0, 6)
+LAST = b"\xff" * 8
+
+
+class LogClock:
+    """Only elapses, and only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now_s += seconds
+
+
+class Node:
+    def __init__(self, shelf: Shelf) -> None:
+        self.clock = LogClock()
+        self.engine = MemoryEngine(shelf, self.clock)
+        self.below = MemoryStore()
+        self.start()
+
+    def start(self) -> None:
+        self.store = ReplicatedStore(self.below, open_engine(self.engine, self.clock, 2.0))
+        self.written: list[bytes] = []
+        """Names of batches that wait for a flush."""
+
+
+def logged(shelf: Shelf) -> Iterator[tuple[int, bytes]]:
+    """(seq, data) of every record that is no claim."""
+    for seq in range(1, shelf.last + 1):
+        record = opened(shelf.frames[seq], seq)
+        if record.seal.epoch != seq:
+            yield seq, record.data
+
+
+def rows_of(store: MemoryStore | ReplicatedStore) -> dict[bytes, bytes]:
+    return dict(store.scan(Table.MESSAGES, b"", LAST))
+
+
+def name_in(data: bytes) -> bytes:
+    (change,) = decode_changes(data).tables[Table.META]
+    return change[0]
+
+
+class Replication(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf = Shelf()
+        self.nodes = [Node(self.shelf), Node(self.shelf)]
+        self.count = 0
+        self.acked: dict[bytes, int] = {}
+        """By name, as which record."""
+
+    @rule(
+        n=st.integers(0, 1),
+        puts=st.dictionaries(KEYS, st.binary(max_size=2), max_size=3),
+        wiped=st.none() | KEYS,
+    )
+    def write(self, n: int, puts: dict[int, bytes], wiped: int | None) -> None:
+        node = self.nodes[n]
+        self.count += 1
+        name = b"batch%d" % self.count
+        batch = node.store.batch()
+        batch.put(Table.META, name, b"")
+        if wiped is not None:
+            batch.delete_range(Table.MESSAGES, bytes([wiped]), bytes([wiped + 2]))
+        for key, value in puts.items():
+            batch.put_message(bytes([key]), value)
+        before = rows_of(node.store)
+        try:
+            node.store.write(batch)
+        except StoreFailed:
+            assert rows_of(node.store) == before
+            return
+        node.written.append(name)
+        for key in [
+            key for key in before if wiped is not None and bytes([wiped]) <= key < bytes([wiped + 2])
+        ]:
+            del before[key]
+        assert rows_of(node.store) == before | {bytes([key]): value for key, value in puts.items()}
+
+    @rule(n=st.integers(0, 1), losses=st.lists(st.sampled_from(Loss), max_size=5))
+    def flush(self, n: int, losses: list[Loss]) -> None:
+        node = self.nodes[n]
+        node.engine.faults.extend(Fault(loss) for loss in losses)
+        rows = rows_of(node.store)
+        try:
+            node.store.flush()
+        except StoreFailed:
+            assert not node.store.is_leading or rows_of(node.store) == rows
+        else:
+            for name in node.written:
+                self.acked[name] = next(seq for seq, data in logged(self.shelf) if name_in(data) == name)
+            node.written.clear()
+            assert rows_of(node.store) == rows_of(node.below) == rows
+        node.engine.faults.clear()
+
+    @rule(n=st.integers(0, 1))
+    def reopen(self, n: int) -> None:
+        node = self.nodes[n]
+        node.written.clear()
+        try:
+            node.store.reopen()
+        except StoreFailed:
+            return
+        assert node.store.is_leading or node.store.applied == (0, 0)
+        assert rows_of(node.store) == rows_of(node.below)
+
+    @rule(n=st.integers(0, 1), is_told=st.booleans())
+    def lead(self, n: int, is_told: bool) -> None:
+        """`is_told`: it reads the log before it claims it."""
+        node = self.nodes[n]
+        if node.store.is_leading:
+            return
+        try:
+            if is_told:
+                node.store.follow()
+            node.store.lead(f"node-{n}", "http://127.0.0.1:1")
+        except LogError:
+            assert not node.store.is_leading
+        else:
+            assert node.store.applied.seq == node.store.applied.epoch
+
+    @rule(n=st.integers(0, 1))
+    def follow(self, n: int) -> None:
+        node = self.nodes[n]
+        if not node.store.is_leading and not node.engine.is_cut:
+            node.store.follow()
+            assert node.store.applied.seq == self.shelf.last
+
+    @rule(n=st.integers(0, 1), survivors=st.integers(0, 4))
+    def kill(self, n: int, survivors: int) -> None:
+        node = self.nodes[n]
+        node.below.crash(survivors)
+        if not node.engine.is_cut:
+            node.start()
+        else:
+            node.engine.is_cut = False
+            node.start()
+            node.engine.is_cut = True
+
+    @precondition(lambda self: not any(node.engine.is_cut for node in self.nodes))
+    @rule(n=st.integers(0, 1))
+    def cut(self, n: int) -> None:
+        self.nodes[n].engine.is_cut = True
+
+    @rule()
+    def join(self) -> None:
+        for node in self.nodes:
+            node.engine.is_cut = False
+
+    @invariant()
+    def every_store_is_a_prefix_of_the_log(self) -> None:
+        records = dict(logged(self.shelf))
+        for node in self.nodes:
+            whole, place = MemoryStore(), node.store.applied
+            for seq, data in records.items():
+                if seq <= place.seq:
+                    batch = whole.batch()
+                    decode_changes(data).into(batch)
+                    whole.write(batch)
+            assert rows_of(node.below) == rows_of(whole)
+            names = {key for key, _ in node.below.scan(Table.META, b"", LAST)} - {META_APPLIED}
+            assert names == {key for key, _ in whole.scan(Table.META, b"", LAST)}
+
+    @invariant()
+    def what_was_acked_is_where_it_was_and_nothing_twice(self) -> None:
+        names = {seq: name_in(data) for seq, data in logged(self.shelf)}
+        assert len(set(names.values())) == len(names)
+        assert self.acked.items() <= {name: seq for seq, name in names.items()}.items()
+
+    @invariant()
+    def at_most_one_of_those_who_think_they_lead_can_ack(self) -> None:
+        epochs = [node.store.applied.epoch for node in self.nodes if node.store.is_leading]
+        assert len(set(epochs)) == len(epochs)
+
+
+TestReplication = Replication.TestCase
+TestReplication.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture
+def pair() -> tuple[Shelf, Node, Node]:
+    shelf = Shelf()
+    return shelf, Node(shelf), Node(shelf)
+
+
+def put(node: Node, key: bytes) -> None:
+    batch = node.store.batch()
+    batch.put_message(key, b"v")
+    node.store.write(batch)
+
+
+def test_who_does_not_lead_takes_nothing(pair: tuple[Shelf, Node, Node]) -> None:
+    _, one, _ = pair
+    with pytest.raises(StoreFailed, match="does not lead"):
+        put(one, b"k")
+
+
+def test_what_comes_late_is_found_and_the_lead_goes_on(pair: tuple[Shelf, Node, Node]) -> None:
+    """The append was given up, its request arrives after that: it is the epoch's own, and is written."""
+    shelf, one, _ = pair
+    one.store.lead("one", "")
+    put(one, b"a")
+    one.engine.faults.extend([Fault(Loss.DELAYED)] + [Fault(Loss.REQUEST)] * 20)
+    with pytest.raises(StoreFailed, match="not in the log"):
+        one.store.flush()
+    with pytest.raises(StoreFailed, match="before this"):
+        put(one, b"b")
+    one.engine.faults.clear()
+    late, shelf.delayed = shelf.delayed, []
+    one.store.reopen()
+    assert rows_of(one.store) == {}
+    put(one, b"c")
+    shelf.delayed = late
+    with pytest.raises(StoreFailed, match="another's"):
+        one.store.flush()
+    one.store.reopen()
+    assert rows_of(one.store) == {b"a": b"v"}
+    put(one, b"d")
+    one.store.flush()
+    assert rows_of(one.below) == {b"a": b"v", b"d": b"v"}
+
+
+def test_who_was_cut_off_leads_no_longer(pair: tuple[Shelf, Node, Node]) -> None:
+    _, one, other = pair
+    one.store.lead("one", "")
+    one.engine.is_cut = True
+    put(one, b"a")
+    with pytest.raises(StoreFailed):
+        one.store.flush()
+    other.store.follow()
+    other.store.lead("other", "")
+    put(other, b"b")
+    other.store.flush()
+    with pytest.raises(StoreFailed, match="not known"):
+        one.store.reopen()
+    one.engine.is_cut = False
+    with pytest.raises(StoreFailed, match="another node leads"):
+        one.store.reopen()
+    assert not one.store.is_leading
+    assert rows_of(one.store) == {b"b": b"v"}
+    with pytest.raises(Fenced):
+        one.store._log.append(one.store.applied.seq + 1, 1, b"")
+
+
+def test_rows_of_a_later_version_stop_who_follows(pair: tuple[Shelf, Node, Node]) -> None:
+    _, one, other = pair
+    one.store.lead("one", "")
+    one.store._log.append(2, 1, msgspec.msgpack.encode({"newer": []}))
+    with pytest.raises(Corrupt, match="another version"):
+        other.store.follow()
+    assert other.store.applied == Applied(1, 1), "up to there it has come"
