@@ -54,5 +54,8 @@ Opening and checking
     pointers.py      rows that point at others, and at nothing
     verify.py        derived data against the rows; repair
 
+Several machines
+    log/             the log of group commits, on an engine that replicates
+
 What rows stand for are values of timeline/; server/writer.py decides when a group is composed and synced.
 """
