@@ -12,7 +12,7 @@ How it is made
     line.py       calls that are waited for only so long; a fresh connection after one that failed
 
 Engines
-    memory.py     in RAM, with faults that are planted: for tests
+    memory.py     in RAM: the model of the others, for tests
     jetstream.py  NATS JetStream
     postgres.py   PostgreSQL
 

@@ -27,6 +27,8 @@ STUCK = 8
 GRACE_S = 0.25
 """How much longer than a driver, which was told the time too, its thread is waited for."""
 
+CLOSE_S = 2.0
+
 C = TypeVar("C")
 T = TypeVar("T")
 
@@ -66,7 +68,11 @@ class Line(Generic[C]):
             raise NoAnswer(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
+        """Returns when the connection is closed, or does not care to be."""
+        wire = self._open
         self._leave()
+        if wire is not None:
+            wire.join(CLOSE_S)
 
     def _fresh(self) -> "_Wire[C]":
         self._left = [wire for wire in self._left if wire.is_alive()]
@@ -98,6 +104,9 @@ class _Wire(Generic[C]):
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
 
     def connected(self, timeout_s: float) -> C:
         """In the thread: the connection, made if it is not yet."""

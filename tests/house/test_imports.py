@@ -45,8 +45,8 @@ PACKAGES = {
     "fasti": {"aiohttp", "yarl", "aiomqtt", "paho", "typer", "rich"},
 }
 ONLY_IN = {
-    # The drivers of the log's engines: installed, and imported, only where there is a log. nats-py knows no calls
-    # that block; its event loop runs in a thread of the log's own, while a call is waited for.
+    # The drivers of the log's engines: installed, and imported, only where there is a log. nats-py has no
+    # calls that block; its event loop runs in a thread of the log's own, while a call is waited for.
     ("shards", "jetstream.py"): {"nats", "asyncio"},
     ("shards", "postgres.py"): {"psycopg"},
     ("timeline", "recurrence.py"): {"apscheduler.triggers", "dateutil.rrule"},

@@ -3,6 +3,7 @@
 Ports are free ones, found before and kept over restarts. What is started is ended by its process id.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import nats
 
 BINARY = Path(sys.executable).parent / "nats-server"
 MAX_PAYLOAD = 24 << 20
@@ -137,6 +140,20 @@ class Nats:
                             return str(one["cluster"]["leader"])
             time.sleep(0.05)
         raise TimeoutError(f"nobody leads {stream}")
+
+    def api(self, verb: str, said: dict[str, Any]) -> dict[str, Any]:
+        """What JetStream's API answers."""
+
+        async def asked() -> dict[str, Any]:
+            client = await nats.connect(self.url.split(",")[0])
+            try:
+                answer = await client.request(f"$JS.API.{verb}", json.dumps(said).encode(), timeout=5)
+            finally:
+                await client.close()
+            found: dict[str, Any] = json.loads(answer.data)
+            return found
+
+        return asyncio.run(asked())
 
     def _is_healthy(self, name: str) -> bool:
         try:

@@ -92,7 +92,7 @@ class Postgres:
 
     def kill(self, name: str) -> None:
         """kill -9 of the server and all its processes."""
-        process, children = self._running.pop(name), self._children(name)
+        children, process = self._children(name), self._running.pop(name)
         for pid in (process.pid, *children):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
