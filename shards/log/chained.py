@@ -35,7 +35,7 @@ from typing import TypeVar
 
 from .contract import Clock
 from .engine import Engine, NoAnswer, Taken
-from .errors import Damaged, Fenced, LogDown, TooLarge, Trimmed, Unfit
+from .errors import Damaged, Fenced, LogDown, LogError, TooLarge, Trimmed, Unfit
 from .record import EXTRA_BYTES, ORIGIN, Claim, Seal, claim_data, digest_in, follows, frame_of, opened
 
 PAUSE_S = 0.05
@@ -90,7 +90,7 @@ class ChainedLog:
                 if seq == after and first == seq + 1:
                     seq += 1  # the one before the first is trimmed: the first one's link cannot be checked
                 else:
-                    _doubt(seq, first, last, timer)
+                    _missed(seq, first, last, timer)
                 continue
             for frame in frames:
                 record = opened(frame, seq)
@@ -126,7 +126,7 @@ class ChainedLog:
             raise Fenced(f"record {before.seq} is of epoch {before.epoch}, not {epoch}")
         frame = frame_of(seq, epoch, before, data)
         while not self._is_put(seq, frame, timer):
-            timer.pause()
+            pass
         self._last = Seal(seq, epoch, digest_in(frame))
 
     def _is_put(self, seq: int, frame: bytes, timer: "_Timer") -> bool:
@@ -139,7 +139,7 @@ class ChainedLog:
             return True
         there = self._frame(seq, timer)
         if there is None:
-            timer.missed = f"the place of record {seq} is taken, by what cannot be read"
+            timer.doubt(LogDown(f"the place of record {seq} is taken, by what cannot be read"))
             return False
         if there != frame:
             raise Fenced(f"record {seq} is another's")
@@ -155,7 +155,7 @@ class ChainedLog:
     def _read_before(self, seq: int, timer: "_Timer") -> Seal:
         """The seal of the record before this one. Raises Trimmed, Damaged."""
         while (frame := self._frame(seq - 1, timer)) is None:
-            _doubt(seq - 1, *timer.ask(self._engine.bounds), timer)
+            _missed(seq - 1, *timer.ask(self._engine.bounds), timer)
         return opened(frame, seq - 1).seal
 
     def _frame(self, seq: int, timer: "_Timer") -> bytes | None:
@@ -164,36 +164,36 @@ class ChainedLog:
 
 
 class _Timer:
-    """The deadline of one call, and the tries within it."""
+    """The deadline of one call, the tries within it, and what there is to say when it is over."""
 
     def __init__(self, clock: Clock, deadline_s: float) -> None:
         self._clock = clock
         self._patience_s = deadline_s / TRIES
         self._until = clock.monotonic() + deadline_s
-        self.missed = "no answer"  # why there was none, last
+        self._verdict: LogError = LogDown("no answer")
 
-    def is_over(self) -> bool:
-        """Whether another try would have to be the last: what is asked then may be answered yet."""
-        return self._until - self._clock.monotonic() <= PAUSE_S
-
-    def pause(self) -> None:
-        """Before another try. Raises LogDown if there is no time for one."""
-        left_s = self._until - self._clock.monotonic()
-        if left_s <= 0:
-            raise LogDown(self.missed)
-        self._clock.sleep(min(PAUSE_S, left_s))
+    def doubt(self, verdict: LogError) -> None:
+        """An answer that cannot stay so. Pause for another try; raises `verdict` if this was the last."""
+        self._verdict = verdict
+        self._pause()
 
     def ask(self, call: Callable[[float], T]) -> T:
-        """The answer to a call, which is told how long it may take. Raises LogDown."""
+        """The answer to a call, which is told how long it may take. Raises LogDown, or what was in doubt."""
         while True:
-            left_s = self._until - self._clock.monotonic()
-            if left_s <= 0:
-                raise LogDown(self.missed)
             try:
-                return call(min(left_s, self._patience_s))
+                return call(min(self._left_s(), self._patience_s))
             except (NoAnswer, Unfit) as error:
-                self.missed = str(error)
-            self.pause()
+                self._verdict = LogDown(str(error))
+            self._pause()
+
+    def _pause(self) -> None:
+        self._clock.sleep(min(PAUSE_S, self._left_s()))
+
+    def _left_s(self) -> float:
+        left_s = self._until - self._clock.monotonic()
+        if left_s <= 0:
+            raise self._verdict
+        return left_s
 
 
 def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
@@ -214,15 +214,14 @@ def _next_count(frames: Sequence[bytes]) -> int:
     return max(1, min(BATCH, BATCH_BYTES // max(map(len, frames))))
 
 
-def _doubt(seq: int, first: int, last: int, timer: _Timer) -> None:
+def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:
     """A record that should be there was not found. Return to have it asked for again.
 
     Raises Trimmed; Damaged, when it was looked for until the deadline.
     """
     if seq < first:
         raise Trimmed(f"the log begins at {first}, record {seq} is trimmed")
-    if timer.is_over():
-        if seq > last:
-            raise Damaged(f"the log ends at {last}, record {seq} was there")
-        raise Damaged(f"record {seq} of the log is missing, it goes from {first} to {last}")
-    timer.pause()
+    if seq > last:
+        timer.doubt(Damaged(f"the log ends at {last}, record {seq} was there"))
+    else:
+        timer.doubt(Damaged(f"record {seq} of the log is missing, it goes from {first} to {last}"))

@@ -1,8 +1,11 @@
 """The engines, each with what a test does to it from outside; the servers are started once."""
 
 import itertools
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -107,16 +110,26 @@ class PostgresPlace(Place):
 
 
 @pytest.fixture(scope="session")
-def nats_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    with Nats(tmp_path_factory.mktemp("nats")) as servers:
+def fleeting() -> Path | None:
+    """Where files are kept in RAM, if there is room: what ends here is processes, never the machine."""
+    place = Path("/dev/shm")
+    return place if place.is_dir() and shutil.disk_usage(place).free > 2 << 30 else None
+
+
+@pytest.fixture(scope="session")
+def nats_servers(fleeting: Path | None) -> Iterator[Nats]:
+    with (
+        tempfile.TemporaryDirectory(prefix="fasti-nats-", dir=fleeting) as folder,
+        Nats(Path(folder)) as servers,
+    ):
         yield servers
 
 
 @pytest.fixture(scope="session")
-def postgres_servers() -> Iterator[Postgres]:
+def postgres_servers(fleeting: Path | None) -> Iterator[Postgres]:
     if programs() is None:
         pytest.skip("no PostgreSQL from 15 on is installed")
-    with Postgres() as servers:
+    with Postgres(fleeting) as servers:
         yield servers
 
 

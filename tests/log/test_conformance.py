@@ -390,7 +390,7 @@ def test_many_records_are_read_in_their_order(place: Place) -> None:
 
 
 def test_whatever_is_lost_what_was_acknowledged_is_there(place: Place) -> None:
-    """Two nodes lead in turns, over bad networks: in the log is what was acknowledged, and nothing untried."""
+    """Two nodes lead in turns, over bad networks: what was acknowledged is there, nothing else is."""
     simulated = isinstance(place.clock, Elapsing)
     for seed in range(200 if simulated else 1):
         if simulated:

@@ -144,10 +144,15 @@ class Nats:
     def api(self, verb: str, said: dict[str, Any]) -> dict[str, Any]:
         """What JetStream's API answers."""
 
+        return self.publish(f"$JS.API.{verb}", json.dumps(said).encode())
+
+    def publish(self, subject: str, said: bytes) -> dict[str, Any]:
+        """What a message is answered with."""
+
         async def asked() -> dict[str, Any]:
             client = await nats.connect(self.url.split(",")[0])
             try:
-                answer = await client.request(f"$JS.API.{verb}", json.dumps(said).encode(), timeout=5)
+                answer = await client.request(subject, said, timeout=5)
             finally:
                 await client.close()
             found: dict[str, Any] = json.loads(answer.data)

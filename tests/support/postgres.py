@@ -25,6 +25,8 @@ SETTINGS = """
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
 shared_buffers = 16MB
+max_wal_size = 64MB
+wal_keep_size = 64MB
 max_connections = 40
 wal_receiver_timeout = 5s
 wal_sender_timeout = 5s
@@ -46,12 +48,12 @@ def programs() -> Path | None:
 class Postgres:
     """The servers p0, the primary, and s1 and s2; `standbys=()`: one alone."""
 
-    def __init__(self, standbys: Sequence[str] = STANDBYS) -> None:
+    def __init__(self, parent: Path | None = None, standbys: Sequence[str] = STANDBYS) -> None:
         found = programs()
         assert found is not None
         self._programs = found
         self._user = "postgres" if os.getuid() == 0 else None
-        self.folder = Path(tempfile.mkdtemp(prefix="fasti-postgres-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="fasti-postgres-", dir=parent))
         self._standbys = tuple(standbys)
         self.ports = dict(zip((PRIMARY, *standbys), free_ports(1 + len(standbys)), strict=True))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -104,6 +106,11 @@ class Postgres:
     def resume(self, *names: str) -> None:
         self._signal(names, signal.SIGCONT)
 
+    def set_standbys(self, names: str, name: str = PRIMARY) -> None:
+        self.asked(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", name)
+        self.asked("SELECT pg_reload_conf()", name)
+        self._until(lambda: self.asked("SHOW synchronous_standby_names", name) == [(names,)], "not set", 5)
+
     def wait_ready(self, name: str, limit_s: float = 20) -> None:
         self._until(lambda: bool(self.asked("SELECT 1", name)), f"{name} does not answer", limit_s)
 
@@ -130,7 +137,20 @@ class Postgres:
             user = pwd.getpwnam(self._user)
             os.chown(self.folder, user.pw_uid, user.pw_gid)
         folder = self.folder / PRIMARY
-        self._run("initdb", "-D", folder, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
+        self._run(
+            "initdb",
+            "-D",
+            folder,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-N",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--wal-segsize=1",
+        )
         with (folder / "postgresql.conf").open("a") as conf:
             conf.write(SETTINGS)
         self.start(PRIMARY)
@@ -138,12 +158,21 @@ class Postgres:
         for name in self._standbys:
             source = f"host=127.0.0.1 port={self.ports[PRIMARY]} user=postgres application_name={name}"
             self._run(
-                "pg_basebackup", "-D", self.folder / name, "-R", "-X", "stream", "-c", "fast", "-d", source
+                "pg_basebackup",
+                "-D",
+                self.folder / name,
+                "-R",
+                "-X",
+                "stream",
+                "-c",
+                "fast",
+                "-N",
+                "-d",
+                source,
             )
             self.start(name)
         if self._standbys:
-            self.asked(f"ALTER SYSTEM SET synchronous_standby_names = '{QUORUM}'")
-            self.asked("SELECT pg_reload_conf()")
+            self.set_standbys(QUORUM)
             self.wait_replicating()
 
     def _run(self, program: str, *arguments: str | Path) -> None:
