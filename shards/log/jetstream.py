@@ -30,7 +30,6 @@ which nothing was asked for minutes is closed by the server, and made again by t
 """
 
 import asyncio
-import base64
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -93,9 +92,9 @@ class Config(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A stored one; `data` is Base64."""
+    """A stored one; `data` comes as Base64."""
 
-    data: str = ""
+    data: bytes = b""
 
 
 class Answer(msgspec.Struct):
@@ -311,7 +310,7 @@ class _Session:
                     raise NoAnswer(_said(answer.error))
                 if answer.message is None:
                     return found
-                found.append(base64.b64decode(answer.message.data))
+                found.append(answer.message.data)
         return found
 
 
