@@ -31,6 +31,7 @@ which nothing was asked for minutes is closed by the server, and made again by t
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -277,14 +278,12 @@ class _Session:
         return self._run(self._fetched(asked, timeout_s), timeout_s)
 
     def close(self) -> None:
-        try:
+        with suppress(Exception):  # it is left behind in any case
             self._run(self._client.close(), CLOSE_S)
-        except Exception:  # it is left behind in any case
-            self.cut()
         self._runner.close()
 
     def cut(self) -> None:
-        """Nothing: what hangs in the event loop ends with its time. Callable from any thread."""
+        """Nothing is to be done: what waits in the event loop is ended by its own time."""
 
     def _run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         return self._runner.run(_timed(work, timeout_s))

@@ -24,8 +24,8 @@ from .engine import NoAnswer, Taken
 from .errors import LogError
 
 STUCK = 8
-GRACE_S = 0.25
-"""How much longer than a driver, which was told the time too, its thread is waited for."""
+TOLD = 0.9
+"""Of the time there is, what a driver is told: one that keeps to it ends its call by itself."""
 
 CLOSE_S = 2.0
 
@@ -53,8 +53,9 @@ class Line(Generic[C]):
         wire = self._open
         if wire is None:
             wire = self._open = self._fresh()
+        told_s = timeout_s * TOLD
         try:
-            return wire.wait(lambda: work(wire.connected(timeout_s), timeout_s), timeout_s + GRACE_S)
+            return wire.wait(lambda: work(wire.connected(told_s), told_s), timeout_s)
         except Taken:
             raise
         except TimeoutError:

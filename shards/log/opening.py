@@ -9,8 +9,8 @@ The driver is imported here and now, by who has a log: a node alone has none ins
 
 import re
 
-from .chained import ChainedLog, open_engine
-from .contract import Clock
+from .chained import open_engine
+from .contract import Clock, Log
 from .engine import Engine
 from .errors import Unfit
 
@@ -19,7 +19,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 def open_log(
     url: str, name: str, clock: Clock, *, deadline_s: float, largest: int, must_replicate: bool = True
-) -> ChainedLog:
+) -> Log:
     """The log of the timeline `name`, made if it is not there.
 
     `deadline_s`: most that any call takes, this one too. `largest`: most bytes that will be appended at once.

@@ -1,10 +1,10 @@
 """What an append to the log costs, and how fast it is read, beside the sync of a node that is alone.
 
-log        records of 300 bytes (a group of one message) and of 250 KB (one of a thousand) are appended one after
-           the other, each waited for, as group commits are; then the log is read from its beginning. On three
-           NATS servers that sync always, and on PostgreSQL with `ANY 1` of two standbys, all of them on this
-           machine and its disk. The floor is one row in RocksDB and a synced log, which is what the ack of an
-           embedded server waits for.
+log        records of 300 bytes (a group of one message) and of 250 KB (one of a thousand) are appended one
+           after the other, each waited for, as group commits are; then the log is read from its beginning.
+           On three NATS servers that sync always, and on PostgreSQL with `ANY 1` of two standbys, all of them
+           on this machine and its disk. The floor is one row in RocksDB and a synced log, which is what the
+           ack of an embedded server waits for.
 """
 
 import time
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from shards.log.chained import ChainedLog
+from shards.log.contract import Log
 from shards.log.opening import open_log
 from shards.rocks import RocksStore
 from shards.store import Table
@@ -77,7 +77,7 @@ def _floor(folder: Path, data: bytes, count: int) -> list[float]:
         store.close()
 
 
-def _appended(opened: ChainedLog, data: bytes, count: int) -> list[float]:
+def _appended(opened: Log, data: bytes, count: int) -> list[float]:
     epoch = opened.claim(1, "bench", "")
     return _timed(lambda seq: opened.append(seq, epoch, data), range(2, count + 2))
 
@@ -92,7 +92,7 @@ def _timed(call: Callable[[int], None], numbers: range) -> list[float]:
     return found
 
 
-def _read(opened: ChainedLog) -> float:
+def _read(opened: Log) -> float:
     """Records a second."""
     started = time.perf_counter()
     count = sum(1 for _ in opened.read(0))

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from shards.log.chained import ChainedLog, open_engine
-from shards.log.errors import Fenced, LogDown, Unfit
+from shards.log.errors import Damaged, Fenced, LogDown, Unfit
 from shards.log.jetstream import JetStream, servers_of
 from tests.support.nats import MAX_PAYLOAD, Nats
+from tests.support.soak import SOAK
 
 from .ledger import Ledger
 
@@ -165,3 +166,40 @@ def test_urls() -> None:
     assert servers_of("nats://a,b:5000,c") == ["nats://a:4222", "nats://b:5000", "nats://c:4222"]
     assert servers_of("tls://u:p@a,b") == ["tls://u:p@a:4222", "tls://u:p@b:4222"]
     assert servers_of("nats://[::1]:4000,[::2]") == ["nats://[::1]:4000", "nats://[::2]:4222"]
+
+
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1")
+@pytest.mark.parametrize("whose", ["leader", "follower"])
+def test_a_bit_of_a_server_s_file_is_flipped(servers: Nats, whose: str) -> None:
+    """The servers may mend it, or lose records with it; a reader gets all of them, or an error.
+
+    Also where the one that was hurt leads.
+    """
+    name = f"flipped_{whose}"
+    ledger = Ledger(opened(servers, name), size=1_000)
+    ledger.append(60)
+    leader = servers.leader(name)
+    hurt = leader if whose == "leader" else next(one for one in servers.names if one != leader)
+    for one in servers.names:
+        servers.kill(one)
+    (block,) = (servers.folder / hurt).glob(f"js/**/streams/{name}/msgs/1.blk")
+    raw = bytearray(block.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    block.write_bytes(raw)
+    for one in servers.names:
+        servers.start(one)
+    servers.wait_ready()
+    print(f"{whose} hurt, whoever leads: {said_of(ledger, servers, name)}")
+    until = time.monotonic() + 20
+    while servers.leader(name) != hurt and time.monotonic() < until:
+        servers.api(f"STREAM.LEADER.STEPDOWN.{name}", {"placement": {"preferred": hurt}})
+        time.sleep(0.5)
+    print(f"{whose} hurt, {servers.leader(name) == hurt} leads: {said_of(ledger, servers, name)}")
+
+
+def said_of(ledger: Ledger, servers: Nats, name: str) -> str:
+    try:
+        ledger.check(opened(servers, name, deadline_s=8))
+    except (Damaged, LogDown) as error:
+        return str(error)
+    return "mended"
