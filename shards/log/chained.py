@@ -180,10 +180,12 @@ class _Timer:
     def ask(self, call: Callable[[float], T]) -> T:
         """The answer to a call, which is told how long it may take. Raises LogDown, or what was in doubt."""
         while True:
+            told_s = min(self._left_s(), self._patience_s)
             try:
-                return call(min(self._left_s(), self._patience_s))
+                return call(told_s)
             except (NoAnswer, Unfit) as error:
-                self._verdict = LogDown(str(error))
+                if told_s == self._patience_s:  # one that was cut short says nothing of the reason
+                    self._verdict = LogDown(str(error))
             self._pause()
 
     def _pause(self) -> None:
@@ -204,7 +206,8 @@ def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
             engine.connect(min(left_s, deadline_s / TRIES))
             return ChainedLog(engine, clock, deadline_s)
         except NoAnswer as error:
-            missed = str(error)
+            if left_s >= deadline_s / TRIES:
+                missed = str(error)
         clock.sleep(min(PAUSE_S, left_s))
     raise LogDown(missed)
 

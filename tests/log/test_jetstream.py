@@ -1,9 +1,12 @@
 """What befalls three NATS servers: killed, stopped, all of them; and what is no log for anybody."""
 
+import asyncio
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
 
 from shards.log.chained import ChainedLog, open_engine
 from shards.log.errors import Damaged, Fenced, LogDown, Unfit
@@ -73,6 +76,35 @@ def test_all_are_stopped_for_longer_than_the_deadline(servers: Nats) -> None:
     ledger.log = opened(servers, "stopped")
     ledger.append(3)
     ledger.check(other)
+
+
+@pytest.mark.parametrize("how", ["blocks", "will not be cancelled"])
+def test_the_client_hangs(servers: Nats, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Whatever nats-py does, who calls is free by the deadline; then there is a fresh connection."""
+    released = threading.Event()
+
+    async def hang(*_arguments: object, **_options: object) -> None:
+        while not released.is_set():
+            try:
+                if how == "blocks":
+                    time.sleep(0.01)  # noqa: ASYNC251 - the event loop stands still
+                else:
+                    await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    ledger = Ledger(opened(servers, f"hung_{how[0]}", deadline_s=1))
+    ledger.append(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "request", hang)
+        began = time.monotonic()
+        with pytest.raises(LogDown, match="no answer within"):
+            ledger.append(1)
+        assert time.monotonic() - began < 1.5
+    ledger.append(3)
+    released.set()
+    ledger.check(ledger.log)
+    ledger.log.close()
 
 
 def test_one_is_stopped(servers: Nats) -> None:

@@ -4,6 +4,7 @@ import threading
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from shards.log.chained import ChainedLog, open_engine
@@ -85,6 +86,23 @@ def test_the_primary_is_stopped_for_longer_than_the_deadline(servers: Postgres) 
     servers.wait_replicating()
     ledger.append(3)
     ledger.check(opened(servers, "stopped"))
+
+
+def test_the_client_hangs(servers: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever psycopg does, who calls is free by the deadline; then there is a fresh connection."""
+    released = threading.Event()
+    ledger = Ledger(opened(servers, "hung", deadline_s=1))
+    ledger.append(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(psycopg.Cursor, "execute", lambda *_, **__: released.wait())
+        began = time.monotonic()
+        with pytest.raises(LogDown, match="no answer within"):
+            ledger.append(1)
+        assert time.monotonic() - began < 1.5
+    ledger.append(3)
+    released.set()
+    ledger.check(ledger.log)
+    ledger.log.close()
 
 
 def test_a_wait_that_is_cancelled_is_no_acknowledgement(servers: Postgres) -> None:
