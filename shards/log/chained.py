@@ -20,8 +20,8 @@ Ours are told by the frame's digest, which covers (seq, epoch) and, of a claim, 
 there for engines in which a record can be seen before a quorum has it (PostgreSQL, after a crash of the
 primary).
 
-**Patience.** Each try gets a quarter of the deadline: whoever is asked may hang while another would
-answer.
+**Patience.** Each try gets a quarter of the deadline, 2 s at most: whoever is asked may hang while another
+would answer, and what waits for a server that was killed finds the new leader only by its next try.
 
 **Reading** fetches up to BATCH frames at a time, fewer where they are large, and starts with the record
 before the first that is wanted, so that the first one's link is checked too. The end of the log is where
@@ -41,7 +41,8 @@ from .record import EXTRA_BYTES, ORIGIN, Claim, Seal, claim_data, digest_in, fol
 PAUSE_S = 0.05
 """Between two tries."""
 TRIES = 4
-"""Each gets this part of the deadline."""
+PATIENCE_S = 2.0
+"""A try gets a quarter of the deadline, and never more than this; 16 MiB need 70 Mbit/s then."""
 BATCH = 16
 BATCH_BYTES = 16 << 20
 """Frames asked for at a time; their bytes are judged by the largest of those before."""
@@ -168,7 +169,7 @@ class _Timer:
 
     def __init__(self, clock: Clock, deadline_s: float) -> None:
         self._clock = clock
-        self._patience_s = deadline_s / TRIES
+        self._patience_s = _patience_s(deadline_s)
         self._until = clock.monotonic() + deadline_s
         self._verdict: LogError = LogDown("no answer")
 
@@ -200,16 +201,20 @@ class _Timer:
 
 def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
     """A log on an engine, once that has answered. Raises LogDown, Unfit."""
-    until, missed = clock.monotonic() + deadline_s, "no answer"
+    until, patience_s, missed = clock.monotonic() + deadline_s, _patience_s(deadline_s), "no answer"
     while (left_s := until - clock.monotonic()) > 0:
         try:
-            engine.connect(min(left_s, deadline_s / TRIES))
+            engine.connect(min(left_s, patience_s))
             return ChainedLog(engine, clock, deadline_s)
         except NoAnswer as error:
-            if left_s >= deadline_s / TRIES:
+            if left_s >= patience_s:
                 missed = str(error)
         clock.sleep(min(PAUSE_S, left_s))
     raise LogDown(missed)
+
+
+def _patience_s(deadline_s: float) -> float:
+    return min(deadline_s / TRIES, PATIENCE_S)
 
 
 def _next_count(frames: Sequence[bytes]) -> int:
