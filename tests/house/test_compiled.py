@@ -51,6 +51,8 @@ def faults_in(tree: ast.Module) -> Iterator[str]:
                 yield f"{node.name}: an async generator"
         elif isinstance(node, ast.Attribute) and node.attr[0] == "_" and node.attr[1:] in C_WORDS:
             yield f"{node.attr}: a word of the compiler"
+        elif isinstance(node, ast.Delete) and any(isinstance(one, ast.Name) for one in node.targets):
+            yield f"line {node.lineno}: a local is let go, which may have been before"
         elif isinstance(node, ast.GeneratorExp) and not is_drained(node, tree):
             yield f"line {node.lineno}: a generator expression that may be meant to be lazy"
 
@@ -132,9 +134,10 @@ def read(rows):
     except ValueError as error: ...
     self._volatile = sum(x for x in rows)
     return merge(x for x in rows)
+    del rows
 @asynccontextmanager
 async def room(): yield
 """
     assert sorted(fault.partition(":")[0] for fault in faults_in(ast.parse(planted))) == [
-        *("Plan", "Refused", "Row", "_volatile", "line 13", "read", "room"),
+        *("Plan", "Refused", "Row", "_volatile", "line 13", "line 14", "read", "room"),
     ]
