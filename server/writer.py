@@ -421,7 +421,7 @@ class Writer:
         if deciding.begun is not None:
             self._go_on(deciding, until)
             deciding.is_decided = deciding.begun is None
-            return False
+            return not deciding.is_whole
         syncing = not self._takes_writes
         while self._queue and deciding.messages < GROUP_MESSAGES and deciding.filled < GROUP_BYTES:
             cost, size, needs_write, decide, done = self._queue[0]
