@@ -210,7 +210,12 @@ class MqttLink(Opening):
         self._transport = counting(cast("asyncio.Transport", transport))
         config, identity = self._broker.config, common_name(transport)
         self._connection = Connection(
-            self._broker, self._door, peer=peer_of(transport), identity=identity, wake=self._plan_flush
+            self._broker,
+            self._door,
+            peer=peer_of(transport),
+            identity=identity,
+            wake=self._plan_flush,
+            fill=self._plan_filling,
         )
         self._transport.set_write_buffer_limits(high=config.limits.out_bytes)
         self._last_received = self._loop.time()
@@ -382,6 +387,11 @@ class MqttLink(Opening):
         return not self._is_ending
 
     def _plan_flush(self) -> None:
+        """With what waits for others already, if anything does."""
+        self._is_flush_planned = True
+        self._links.outgoing.press(self._flush)
+
+    def _plan_filling(self) -> None:
         if not self._is_flush_planned:
             self._is_flush_planned = True
             self._links.outgoing.add(self._flush)
