@@ -23,7 +23,10 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 PIECE = 256
-"""Connections that write one after the other: some 3 ms. Then the loop looks at what has come."""
+"""Connections that write one after the other, some 3 ms, ..."""
+PIECE_S = 0.005
+"""... and for how long at most: one that has ended leaves its session, and a thousand shared subscriptions
+with it. Then the loop looks at what has come."""
 FILLING = 16
 """While there is more to dispatch, this part of those with deliveries writes in a turn, ..."""
 FILLING_MIN = 32
@@ -53,15 +56,18 @@ class Outgoing:
 
     def flush(self) -> None:
         """Those that are the first, now."""
-        left = PIECE - self._write(self._answers, PIECE)
+        until = asyncio.get_running_loop().time() + PIECE_S
+        left = PIECE - self._write(self._answers, PIECE, until)
         if self.is_filling:
             left = min(left, max(FILLING_MIN, len(self._deliveries) // FILLING))
-        self._write(self._deliveries, left)
+        self._write(self._deliveries, left, until)
 
-    def _write(self, waiting: OrderedDict[Callable[[], None], None], most: int) -> int:
+    def _write(self, waiting: OrderedDict[Callable[[], None], None], most: int, until_s: float) -> int:
         """How many have written."""
-        count = min(len(waiting), most)
-        for _ in range(count):
+        now_s, count = asyncio.get_running_loop().time, min(len(waiting), most)
+        for done in range(count):
+            if now_s() >= until_s:
+                return done
             try:
                 waiting.popitem(last=False)[0]()
             except Exception:

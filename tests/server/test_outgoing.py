@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from server.outgoing import FILLING, FILLING_MIN, PIECE, Outgoing
+from server.outgoing import FILLING, FILLING_MIN, PIECE, PIECE_S, Outgoing
 
 
 async def _turn() -> None:
@@ -124,6 +124,26 @@ def test_answers_do_not_wait_for_more() -> None:
         for _ in range(3):
             await _turn()
         assert sorted(sent) == list(range(len(writes)))
+
+    asyncio.run(go())
+
+
+def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        now_s = asyncio.get_running_loop().time
+
+        def end(number: int) -> None:
+            until = now_s() + PIECE_S
+            while now_s() < until:
+                """It leaves a thousand groups."""
+            sent.append(number)
+
+        for number in range(3):
+            outgoing.press(partial(end, number))
+        for count in (1, 2, 3):
+            await _turn()
+            assert len(sent) == count
 
     asyncio.run(go())
 
