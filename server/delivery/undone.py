@@ -17,8 +17,8 @@ then, or would before it comes again, the flight ends and that is all.
 
 Thousands of flights may fail at once, with a connection: UNDER_WAY of them at most are with the writer at a
 time, some 5 ms of its work, and sessions and groups take turns, so that who has one does not wait for the
-thousands of another. A turn is TURN of them, as the cursor that goes with them is written whole. One that it
-does not take, or that has no place on the timeline, is tried again a second later, when the store can be
+thousands of another. A turn is a few of them, as the cursor that goes with them is written whole. One that
+it does not take, or that has no place on the timeline, is tried again a second later, when the store can be
 written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
 """
 
@@ -69,8 +69,9 @@ DECIDE_S = 0.008
 """... and how long they are decided, ..."""
 CURSORS_COST = 8_192
 """... and what the cursors that go with them may cost, but for the last one (cursors.py): 5 to 10 ms."""
-TURN = 16
-"""Those of one session or group that go together, with one write of its cursor."""
+TURNS = 12
+"""Sessions and groups that have room in one piece, if each has as many as it may have: 16, with one write of
+its cursor."""
 LOOK_S = 0.25
 """How often leases are looked at, ..."""
 LAPSED = 1_000
@@ -245,7 +246,7 @@ class Undone:
         holder, own = next(iter(self._waiting.items()))
         failure = own.popleft()
         self._turn += 1
-        if not own or self._turn >= TURN:
+        if not own or self._turn >= max(1, UNDER_WAY // TURNS):
             self._turn = 0
             del self._waiting[holder]
             if own:

@@ -4,6 +4,13 @@ A case is so many pending messages, topics and sessions; of each, what a message
 when it is taken (batches of 1,000; one by one, 64 in flight) and when it goes out (a drain to all sessions),
 and how late it is. Three rows of cases: one grows, the others stay. What counts is the ratio to the smallest
 case of its row; the plot shows these ratios. `--record` writes the plot into docs/growth.svg.
+
+Each message goes to one session, however many there are, and what the clients do is not counted. Two ratios
+have work in them that does grow. A thousand sessions are a thousand sockets: each is written to and its acks
+are read for some deliveries at a time, 25 us, where one has them by the thousand. Of 100,000 topics each is
+looked up for the first time, 2 us, as the cache of answers holds 49,000.
+
+It takes 13 minutes, of which 3 are for the 10 million; 3 GB of disk, 1 GB of RAM.
 """
 
 import asyncio
@@ -25,6 +32,8 @@ from .workload import batches, item, next_month, now_ms, payload
 IN_FLIGHT = 4
 CALLERS = 64
 PAYLOAD = 200
+LATE_S = 8
+"""At most: there are many cases."""
 STEP = 10_000
 BASE = (0, 1_000, 1)
 TOPICS = (10, 1_000, 100_000)
@@ -156,7 +165,8 @@ async def _drain(env: Env, server: Server, clients: Sequence[Client], case: Case
 
 
 async def _lateness(env: Env, server: Server, clients: Sequence[Client], case: Case, run: int) -> float:
-    count = env.sizes.late_per_s * env.sizes.late_s
+    seconds = min(env.sizes.late_s, LATE_S)
+    count = env.sizes.late_per_s * seconds
     late: list[float] = []
 
     def look(data: bytes, _: int, stop: int) -> None:
@@ -165,7 +175,7 @@ async def _lateness(env: Env, server: Server, clients: Sequence[Client], case: C
     for client in clients:
         client.look = look
     start, rest = now_ms() + int(env.sizes.lead_s * 1000), payload(PAYLOAD - 13)
-    step_ms = env.sizes.late_s * 1000 / count
+    step_ms = seconds * 1000 / count
     dues = [start + int(n * step_ms) for n in range(count)]
     items = [item(_topic(n * 7 + run, case), f"{due}{rest}", due) for n, due in enumerate(dues)]
     await send_all(server.http, batches(items), IN_FLIGHT)
