@@ -3,7 +3,8 @@
 A case is so many pending messages, topics and sessions; of each, what a message costs the server's processor
 when it is taken (batches of 1,000; one by one, 64 in flight) and when it goes out (a drain to all sessions),
 and how late it is. Three rows of cases: one grows, the others stay. What counts is the ratio to the smallest
-case of its row; the plot shows these ratios. `--record` writes the plot into docs/growth.svg.
+case of its row; the plot shows these ratios. `--record` writes the plot into docs/growth.svg. Each case has a
+server of its own: what is pending is what the case says, and the batches that it has been sent itself.
 
 Each message goes to one session, however many there are, and what the clients do is not counted. Two ratios
 have work in them that does grow. A thousand sessions are a thousand sockets: each is written to and its acks
@@ -17,6 +18,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shutil import rmtree
 from statistics import median
 from typing import NamedTuple
 
@@ -61,16 +63,13 @@ def rows(pending: Sequence[int]) -> list[tuple[str, list[Case]]]:
 
 async def growth(env: Env) -> list[Result]:
     found: dict[Case, list[float]] = {}
-    with serving(env.folder / "data", limits__connect_rate=0) as server:
-        env.seen.build = server.build()
-        stored = 0
-        for _, cases in rows(env.sizes.pending):
-            for case in cases:
-                if case.pending > stored:
-                    await fill(server, stored, case.pending)
-                    stored = case.pending
-                if case not in found:
-                    found[case] = await measured(env, server, case)
+    for case in dict.fromkeys(case for _, cases in rows(env.sizes.pending) for case in cases):
+        data = env.folder / "data"
+        with serving(data, limits__connect_rate=0) as server:
+            env.seen.build = server.build()
+            await fill(server, 0, case.pending)
+            found[case] = await measured(env, server, case)
+        rmtree(data)
     return told(found, env.sizes.pending)
 
 
@@ -97,7 +96,9 @@ def plot(results: Sequence[Result], pending: Sequence[int], file: Path = PLOT) -
             for figure in FIGURES
         }
         panels.append(Panel(name, [_short(value) for value in values], lines))
-    file.write_text(draw("cost of a message, the smallest case = 1", panels))
+    file.write_text(
+        draw("of a message: processor time of the server, lateness; the smallest case = 1", panels)
+    )
 
 
 def _short(value: int) -> str:
