@@ -290,22 +290,25 @@ class Broker:
 
         Of a session that ends with its connection it is that nothing is stored under its name. One that
         cannot be stored has not been opened: its client's will does not count, the one before still does, and
-        a new session goes with the link.
+        a new session goes with the link, unless another connection has come for it meanwhile. That one
+        stores what is not stored yet.
         """
         session, will_id, link = subscriber.session, subscriber.will_id, subscriber.link
+        is_unstored = is_new or not subscriber.is_stored
         self.wills.accept(subscriber, will)
 
         def begun(waiting: int) -> None:
             if waiting >= 0:
                 self.wills.confirm(subscriber, will_id)
             else:
-                if is_new:
+                is_ours = subscriber.link in (link, None)
+                if is_unstored and is_ours:
                     session.keep_for(0)
-                self.wills.refuse(subscriber, is_gone=subscriber.link in (link, None))
+                self.wills.refuse(subscriber, is_gone=is_ours)
             done(waiting >= 0)
 
         if session.is_persistent:
-            self._cursors.begin(subscriber, begun, is_new=is_new)
+            self._cursors.begin(subscriber, begun, is_new=is_unstored)
         elif self._cursors.is_stored(session.client_id):
             self._cursors.begin(subscriber, begun, is_new=True)
         else:

@@ -1,5 +1,7 @@
 """What the walks have found, each in the fewest steps that show it."""
 
+from random import Random
+
 import pytest
 
 from server.writer import Writer
@@ -131,6 +133,38 @@ def test_a_failed_clean_start_leaves_no_half_of_it() -> None:
     rig.compose()
     rig.settle()
     rig.kill(0, 0)
+    rig.drain()
+
+
+def test_who_takes_a_session_over_keeps_it_when_the_connection_before_fails() -> None:
+    """The group that was to make it durable failed, and the session was made to end with its connection:
+    whoever had come for it meanwhile, was told that it stays, and lost it with the next kill."""
+    rig = ready(("p0", "#"))
+    rig.connect("p0", clean=True)
+    rig.spoil(5_000, "a/1")
+    rig.connect("p0")
+    rig.compose()
+    group(rig)
+    assert rig.core.writer.given_up == rig.spoilt == 1
+    rig.subscribe("p0", "b/#", None)
+    group(rig)
+    rig.kill(0, 0)
+    assert set(rig.core.sessions.get("p0").session.subscriptions) == {"b/#"}  # type: ignore[union-attr]
+    rig.drain()
+
+
+def test_a_key_is_asked_for_again_in_the_group_that_cuts_its_slice() -> None:
+    """What the group had placed lay in a shard that the pieces borrow; it was looked for among their own."""
+    rig = ready(("p0", "#"))
+    rig.put([(400_000 + n, "b/1/x") for n in range(3)])
+    group(rig)
+    group(rig)
+    rig.put_keyed(2)
+    rig.split(0, Random(1))
+    rig.put_keyed(2)
+    group(rig)
+    assert rig.core.writer.given_up == 0
+    assert len(rig.oracle.letters["key2"].ids) == 1
     rig.drain()
 
 
