@@ -78,7 +78,7 @@ def place_all(
     barred: Mapping[int, str] = NOT_BARRED,
 ) -> Steps:
     """In the writer: the same of many, in steps."""
-    return Steps(_all(commit, drafts, late, names, terms, barred))
+    return Steps(commit.open_group.in_order(_all(commit, drafts, late, names, terms, barred)))
 
 
 def place_each(
@@ -90,7 +90,7 @@ def place_each(
     barred: Mapping[int, str] = NOT_BARRED,
 ) -> Steps:
     """In the writer: place each draft that can be, in steps: a list of Placed or Refused."""
-    return Steps(_each(commit, drafts, late, names, terms, barred))
+    return Steps(commit.open_group.in_order(_each(commit, drafts, late, names, terms, barred)))
 
 
 def _all(

@@ -69,6 +69,10 @@ CONFIG = Config(
 )
 
 
+def in_steps(commit: Commit, bits: Bits[Any]) -> Steps:
+    return Steps(commit.open_group.in_order(bits))
+
+
 class Rig:
     """One server under test, over every restart."""
 
@@ -130,7 +134,9 @@ class Rig:
             raise ZeroDivisionError
 
         with suppress(StoreFailed, Busy):
-            self.core.writer.submit(lambda commit: Steps(steps(commit)), lambda answer: None, cost=len(dues))
+            self.core.writer.submit(
+                lambda commit: in_steps(commit, steps(commit)), lambda answer: None, cost=len(dues)
+            )
 
     def publish(self, topic: str, qos: int) -> None:
         """A plain publish over MQTT: stored only if somebody can replay it."""
@@ -772,7 +778,7 @@ class Rig:
                 message = one.id if isinstance(one, Known) else one
                 self.oracle.accepted(tag_of(draft.value), message)
 
-        self._submit(lambda commit: Steps(commit.put_in_steps(drafts, step=1)), done, len(drafts))
+        self._submit(lambda commit: in_steps(commit, commit.put_in_steps(drafts, step=1)), done, len(drafts))
 
     def _submit(self, decide: Callable[[Commit], Any], done: Callable[[Any], None], cost: int = 1) -> bool:
         def checked(answer: Any) -> None:

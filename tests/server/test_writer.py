@@ -392,7 +392,7 @@ class TestSteps:
             return placed
 
         rig.writer.submit(
-            lambda commit: Steps(steps(commit)),
+            lambda commit: Steps(commit.open_group.in_order(steps(commit))),
             lambda answer: rig.answers.append((name, answer)),
             cost=len(drafts),
         )
@@ -449,7 +449,7 @@ class TestSteps:
         self.turns(rig)
         self.pass_on(rig)
         placed = [place for place, _, _ in rig.writer._open[0][0].placed]
-        assert [at_of(place) - NOW_MS for place in placed] == [0, 3, 60_000, 90_000]
+        assert [at_of(place) - NOW_MS for place in placed] == list(self.DUES)
         assert rig.core.horizon.position < min(placed)
         rig.sync()
         self.pass_on(rig)

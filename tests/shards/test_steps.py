@@ -59,13 +59,16 @@ def test_many_are_placed_in_the_order_of_their_keys_and_answered_in_their_own() 
         for n, due in enumerate(dues)
     ]
     group(opened)
-    steps = Steps(opened.commit.put_in_steps(drafts))
+    steps = Steps(opened.open_group.in_order(opened.commit.put_in_steps(drafts)))
     count = 1
     while steps.step():
         count += 1
-    assert count >= 3 * 300 // STEP, "keys, rows and notes of keys"
+    assert count >= 4 * 300 // STEP, "to look keys up, to place, to put the rows of both"
     sync(opened, opened.open_group.seal())
     assert [at_of(id_position(name)) for name in steps.answer] == dues
+    assert [seq_of(id_position(name)) for name in steps.answer] == sorted(
+        seq_of(id_position(name)) for name in steps.answer
+    )
     found = [opened.reader.find(name) for name in steps.answer]
     assert [decode(one.value).payload for one in found if one is not None] == [b"%d" % n for n in range(300)]
     for table in (Table.MESSAGES, Table.DEDUPE):
@@ -77,7 +80,7 @@ def test_many_are_placed_in_the_order_of_their_keys_and_answered_in_their_own() 
     assert again == [Known(name, due) for name, due in zip(steps.answer, dues, strict=True)]
 
 
-def test_messages_of_one_time_keep_their_order() -> None:
+def test_messages_keep_their_order() -> None:
     opened = open_at(MemoryStore(), caps=ROOMY)
     group(opened)
     drafts = [draft(due, f"{n}") for n, due in enumerate([NOW + 9, 0, NOW - 3, NOW + 9, 0])]
@@ -86,6 +89,60 @@ def test_messages_of_one_time_keep_their_order() -> None:
     assert texts(opened) == ["1", "2", "4", "0", "3"]
     assert isinstance(names[1], int)
     assert at_of(id_position(names[1])) == NOW
+
+
+def test_what_fails_half_way_leaves_all_its_rows_to_be_undone() -> None:
+    """The group's mark has to tell that something was written."""
+    opened = open_at(MemoryStore())
+    group(opened)
+    mark = opened.open_group.mark
+
+    def bits() -> Bits[None]:
+        opened.commit.row(Table.META, b"b", b"1")
+        opened.commit.row(Table.META, b"a", b"1")
+        opened.commit.row(Table.META, b"b", None)
+        yield
+        raise KeyError
+
+    steps = Steps(opened.open_group.in_order(bits()))
+    assert steps.step()
+    assert opened.open_group.mark[0] == mark[0] + 3
+    with pytest.raises(KeyError):
+        steps.step()
+    assert opened.open_group.mark[0] == mark[0] + 3
+    opened.commit.row(Table.META, b"c", b"1")
+    sync(opened, opened.open_group.seal())
+    assert [opened.store.get(Table.META, key) for key in (b"a", b"b", b"c")] == [b"1", None, b"1"]
+
+
+def test_of_one_key_the_last_change_counts() -> None:
+    opened = open_at(MemoryStore())
+    group(opened)
+
+    def bits() -> Bits[None]:
+        for value in (b"1", None, b"2"):
+            opened.commit.row(Table.META, b"b", value)
+            opened.commit.row(Table.META, b"a", b"x")
+            yield
+        opened.commit.row(Table.META, b"c", b"3")
+        opened.commit.clear(Table.META, b"c", b"d")
+        opened.commit.row(Table.META, b"a", None)
+
+    at_once(opened.open_group.in_order(bits()))
+    sync(opened, opened.open_group.seal())
+    assert [opened.store.get(Table.META, key) for key in (b"a", b"b", b"c")] == [None, b"2", None]
+
+
+def test_a_group_that_was_dropped_half_way_is_not_touched_again() -> None:
+    opened = open_at(MemoryStore())
+    group(opened)
+    bits = opened.open_group.in_order(opened.commit.put_in_steps([draft(NOW + 5)] * 3, step=1))
+    for _ in range(3):
+        next(bits)
+    opened.open_group.forget()
+    opened.commit.row(Table.META, b"a", b"1")
+    bits.close()
+    assert opened.open_group.mark == (1, 0, 0)
 
 
 def test_it_is_refused_before_anything_is_placed() -> None:
@@ -119,12 +176,13 @@ def test_what_is_reserved_is_touched_before_it_is_placed() -> None:
     assert steps.step()
     assert opened.open_group.is_empty
     assert opened.open_group.floor == position(NOW, seq + 1)
+    assert steps.step()
     opened.open_group.resume(NOW + 10)
     while steps.step():
         pass
     far, now, soon = (id_position(name) for name in steps.answer)
     assert [at_of(place) for place in (far, now, soon)] == [NOW + 60_000, NOW, NOW + 3]
-    assert opened.open_group.floor == now
+    assert opened.open_group.floor == position(NOW, seq + 1) < now
     assert opened.horizon.clock_ms == NOW + 10
 
 
