@@ -448,9 +448,8 @@ class Writer:
         return True
 
     def _go_on(self, deciding: Deciding, until: float) -> bool:
-        """Take steps of the request that is half decided, one at least, as long as there is time.
-
-        Whether it is decided now."""
+        """Take steps of the request that is half decided, one at least, as long as there is time; whether it
+        is decided."""
         assert deciding.begun is not None
         size, done, mark, steps = deciding.begun
         try:
