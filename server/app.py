@@ -242,6 +242,7 @@ class App:
                 self.plan()
                 return
         more = more or core.dispatch.turn()
+        self.outgoing.is_filling = more
         more = more or core.writer.can_compose
         counts = core.dispatch.counts
         if counts.late_ms:
@@ -266,7 +267,7 @@ class App:
         next_ms = self.core.wheel.next_ms()
         if next_ms is None or next_ms > self._clock.wall_ms():
             return False
-        more = self.core.dispatch.turn()
+        more = self.outgoing.is_filling = self.core.dispatch.turn()
         self.outgoing.flush()
         return more
 
