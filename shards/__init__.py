@@ -28,6 +28,8 @@ Writing: requests are decided against the open group, which becomes one batch
     outcome.py       how a cancel or move ended
     group_commit.py  what was written; caps
     draft.py         what asks for a place, and on which terms
+    steps.py         a decision that takes long, in steps
+    gathered.py      the rows of one, put into the order of their keys
     dedupe.py        which drafts were accepted before
     adopt.py         messages that bring their own ids
     retries.py       a message once more, later, for one session or group alone
