@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 WAIT_S = 0.25
 REPLAY_S = 0.01
 """How long the sessions behind may read on in one round."""
+ALONE_ROWS = 2_500
+"""A group of more has taken long enough to be written: all else is done in the next round."""
 RETRY_S = 1.0
 STOP_S = 10.0
 GATHER = 250
@@ -236,7 +238,11 @@ class App:
         group = core.writer.compose(self._send_due)
         if group is not None:
             self._sync(group)
+            if group.rows > ALONE_ROWS:
+                self.plan()
+                return
         more = more or core.dispatch.turn()
+        self.outgoing.is_filling = more
         more = more or core.writer.can_compose
         counts = core.dispatch.counts
         if counts.late_ms:
@@ -261,7 +267,7 @@ class App:
         next_ms = self.core.wheel.next_ms()
         if next_ms is None or next_ms > self._clock.wall_ms():
             return False
-        more = self.core.dispatch.turn()
+        more = self.outgoing.is_filling = self.core.dispatch.turn()
         self.outgoing.flush()
         return more
 

@@ -1,9 +1,9 @@
 """The one writer: requests in, one group commit after another, answers out after the sync.
 
 A request is a function of the open group (`decide`) and a callback for its answer (`done`). Requests are
-decided in the order of their arrival, up to 1,000 messages' worth or 4 MiB to a group (one request is never
-divided); the group is written as one batch and synced in a thread, while the loop goes on and the next group
-gathers. So concurrent requests share one fsync, and a lone one waits for nobody.
+decided in the order of their arrival, up to 1,000 messages' worth, 4 MiB or some 5 ms to a group (one request
+is never divided); the group is written as one batch and synced in a thread, while the loop goes on and the
+next group gathers. So concurrent requests share one fsync, and a lone one waits for nobody.
 
     submit ──> queue ──> compose: decide each, write batch ──> sync in a thread ──> settle: wheel, answers
                             ^                                                          |
@@ -16,6 +16,12 @@ that wait for their own answers there are a third fewer groups, and requests cos
 time, with 16 clients 0.67, and are answered sooner. Requests that usually write nothing (plain publishes
 that nobody can replay) are let through even then, and a group in which nothing was written is settled at
 once.
+
+A large request, of up to 10,000 messages, is decided in steps (shards/steps.py) and begins a group of its
+own. When its time is over the group stays open: the loop turns, what is due is dispatched, requests gather,
+and the next `compose` goes on. The horizon stays below all that the request has reserved, so what a step has
+found out holds in the next one. Such a group is written in a turn of its own, too: 10,000 rows take 9 ms,
+with keys 18. If the store fails meanwhile the request fails with all that is open.
 
 When a write or sync fails, all that is open is answered with StoreFailed, the store is reopened and the
 wheel is loaded again from the horizon. While it can only be read, on a full disk, every request that writes
@@ -45,6 +51,7 @@ from shards.commit import Commit, GroupCommit, Refused
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.recover import Opened, read_timeline_again, reopen_store, undo_group
 from shards.state import Journal
+from shards.steps import Steps
 from timeline.position import Position
 from timeline.wheel import Wheel
 
@@ -56,8 +63,12 @@ log = logging.getLogger(__name__)
 GROUP_MESSAGES = 1_000
 GROUP_BYTES = 4 << 20
 """The engine holds the interpreter while it takes a batch: about 1 ms a MiB."""
-LARGE_ROWS = 250
-"""From so many rows on a group is worth a look at what is due before it is written: 1,000 take 3 ms."""
+DECIDE_S = 0.005
+"""How long requests are decided in one go; the last one may take longer, or a step of a large one."""
+END_OF_TIME = float("inf")
+LARGE = 250
+"""From so many rows on a group is worth a look at what is due before it is written: 1,000 take 3 ms. And a
+request that is worth more messages than that, each of which may have a key to be read, waits for its turn."""
 OPEN_GROUPS = 2
 GATHER_BYTES = 1 << 20
 """With so much under way the disk has to be kept busy while the next group is composed."""
@@ -96,6 +107,32 @@ def _nothing() -> None:
     """Nobody has anything to do meanwhile."""
 
 
+class Deciding:
+    """What has been decided in the group that is open."""
+
+    __slots__ = ("answers", "begun", "filled", "is_cut", "is_decided", "is_whole", "messages", "writes")
+
+    def __init__(self) -> None:
+        self.answers: Answers = []
+        self.messages = 0
+        self.filled = 0
+        self.writes = False
+        """Whether a request wanted to write."""
+        self.is_whole = True
+        """Nothing has failed half way."""
+        self.begun: tuple[int, Done, tuple[int, int, int], Steps] | None = None
+        """The last request, if it is half decided: its size and callback, the group's mark before it, and its
+        steps."""
+        self.is_cut = False
+        """It has been decided in several turns of the loop."""
+        self.is_decided = False
+
+    @property
+    def open_answers(self) -> Answers:
+        """With that of the request that is half decided, which has none."""
+        return self.answers if self.begun is None else [*self.answers, (self.begun[0], self.begun[1], None)]
+
+
 class Writer:
     """Sans IO: `compose`, then a sync by whoever runs it, then `settle` or `fail`."""
 
@@ -125,6 +162,7 @@ class Writer:
         self._queued = 0
         self._bytes = 0
         self._open: deque[tuple[GroupCommit, Answers]] = deque()
+        self._deciding: Deciding | None = None
         self._turns: list[tuple[Position, int]] = []
         self._mono = clock.mono()
         self.given_up = 0
@@ -147,6 +185,8 @@ class Writer:
     @property
     def can_compose(self) -> bool:
         """Whether `compose` would find something to do."""
+        if self._deciding is not None:
+            return True
         if not self._queue or (self.broken is not None and not self._is_reading):
             return False
         return self._takes_writes or not self._queue[0][2]
@@ -167,7 +207,12 @@ class Writer:
     @property
     def is_idle(self) -> bool:
         """Nothing waits to be written or synced."""
-        return not self._queue and not self._open
+        return not self._queue and not self._open and self._deciding is None
+
+    @property
+    def is_deciding(self) -> bool:
+        """A request is half decided, or decided and not written."""
+        return self._deciding is not None
 
     def carry(self, rider: Rider) -> None:
         """Have a rider go along with each group from now on; in the order of their coming."""
@@ -238,29 +283,48 @@ class Writer:
         return Journal(self._opened.store, self.dispatched_ms)
 
     def compose(
-        self, between: Callable[[], object] = _nothing, *, large: int = LARGE_ROWS
+        self,
+        between: Callable[[], object] = _nothing,
+        *,
+        large: int = LARGE,
+        decide_s: float = DECIDE_S,
     ) -> GroupCommit | None:
-        """Decide what is queued and write it as one group; None when nothing needs a sync.
+        """Decide what is queued and write it as one group; None when nothing needs a sync (yet).
 
         While enough groups are being synced, or the store can only be read, only requests that should write
         nothing are let through. None are while not even that is known: what has failed may hold the horizon.
 
         `between`: called when a group of `large` rows or more has been decided and before it is written,
         which are some milliseconds each. It may dispatch; the horizon stays below what the group touches.
+        `decide_s`: a request of more than `large` that takes longer goes on when this is called again.
         """
         if not self.can_compose:
             self._refuse_queue()
             return None
-        self._open_group.begin(self._clock.wall_ms())
-        answers, writes, is_whole = self._decide(self._opened.commit)
-        if not is_whole or not self._is_countable():
+        deciding, self._deciding = self._deciding, None
+        if deciding is None:
+            deciding = Deciding()
+            self._open_group.begin(self._clock.wall_ms())
+        else:
+            self._opened.horizon.hold(None)
+            self._open_group.resume(self._clock.wall_ms())
+        if not self._decide(self._opened.commit, deciding, large, self._clock.mono() + decide_s):
+            self._opened.horizon.hold(self._open_group.floor)
+            self._deciding = deciding
+            return None
+        return self._end(between, deciding, large)
+
+    def _end(self, between: Callable[[], object], deciding: Deciding, large: int) -> GroupCommit | None:
+        """All is decided: give it up, answer at once, or write."""
+        answers = deciding.answers
+        if not deciding.is_whole or not self._is_countable():
             self._give_up(answers)
             return None
-        if not writes and self._open_group.is_empty:
+        if not deciding.writes and self._open_group.is_empty:
             self._answer(answers)
             self._wake()
             return None
-        if self._open_group.mark[0] >= large:
+        if self._open_group.mark[0] >= large and not deciding.is_cut:
             fault = self._pause(between)
             if fault is not None:
                 self._open.append((self._spoilt(), answers))
@@ -297,6 +361,10 @@ class Writer:
     def fail(self, error: ShardsError) -> None:
         """A write or sync failed: nothing that is open became durable for certain."""
         log.error("store failed: %s", error)
+        if self._deciding is not None:
+            self._open.append((self._spoilt(), self._deciding.open_answers))
+            self._deciding = None
+            self._opened.horizon.hold(None)
         failed = [answer for _, answers in self._open for answer in answers]
         for group, _ in self._open:
             self._retract(group.first_seq, group.last_seq)
@@ -346,31 +414,62 @@ class Writer:
             self._opened.horizon.unbounded = True
         self._wake()
 
-    def _decide(self, commit: Commit) -> tuple[Answers, bool, bool]:
-        """Decide what is queued: the answers, whether they wanted to write, whether all of it is whole."""
-        answers: Answers = []
-        messages, filled, writes, is_whole = 0, 0, False, True
+    def _decide(self, commit: Commit, deciding: Deciding, large: int, until: float) -> bool:
+        """Decide what is queued, as long as there is time; whether the group can be written in this turn."""
+        if deciding.is_decided:
+            return True
+        if deciding.begun is not None:
+            deciding.is_decided = self._go_on(deciding, until)
+            return not deciding.is_whole
         syncing = not self._takes_writes
-        while self._queue and messages < GROUP_MESSAGES and filled < GROUP_BYTES and is_whole:
+        while self._queue and deciding.messages < GROUP_MESSAGES and deciding.filled < GROUP_BYTES:
             cost, size, needs_write, decide, done = self._queue[0]
-            if needs_write and syncing:
+            if (needs_write and syncing) or (cost > large and deciding.answers):
                 break
             self._queue.popleft()
             self._queued -= cost
-            messages += cost
-            filled += size
-            writes = writes or needs_write
+            deciding.messages += cost
+            deciding.filled += size
+            deciding.writes = deciding.writes or needs_write
             mark = self._open_group.mark
             try:
                 answer = decide(commit)
-            except Refused as refused:
-                answer = refused
             except Exception as error:
-                answer, is_whole = error, isinstance(error, Corrupt) and self._open_group.mark == mark
-                if not isinstance(error, Corrupt):
-                    log.exception("a request failed in the writer")
-            answers.append((size, done, answer))
-        return answers, writes, is_whole
+                answer = self._failed(deciding, error, mark)
+            if isinstance(answer, Steps):
+                deciding.begun = size, done, mark, answer
+                if not self._go_on(deciding, until if cost > large else END_OF_TIME):
+                    deciding.is_cut = True
+                    return False
+            else:
+                deciding.answers.append((size, done, answer))
+            if not deciding.is_whole or self._clock.mono() >= until:
+                break
+        return True
+
+    def _go_on(self, deciding: Deciding, until: float) -> bool:
+        """Take steps of the request that is half decided, one at least, as long as there is time; whether it
+        is decided."""
+        assert deciding.begun is not None
+        size, done, mark, steps = deciding.begun
+        try:
+            while steps.step():
+                if self._clock.mono() >= until:
+                    return False
+            answer = steps.answer
+        except Exception as error:
+            answer = self._failed(deciding, error, mark)
+        deciding.begun = None
+        deciding.answers.append((size, done, answer))
+        return True
+
+    def _failed(self, deciding: Deciding, error: Exception, mark: tuple[int, int, int]) -> Exception:
+        """What a request has raised, which is its answer. `mark`: of the group before it."""
+        if not isinstance(error, Refused):
+            deciding.is_whole = isinstance(error, Corrupt) and self._open_group.mark == mark
+            if not isinstance(error, Corrupt):
+                log.error("a request failed in the writer", exc_info=error)
+        return error
 
     def _is_countable(self) -> bool:
         """Whether what was composed can be counted in rows."""

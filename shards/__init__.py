@@ -28,6 +28,8 @@ Writing: requests are decided against the open group, which becomes one batch
     outcome.py       how a cancel or move ended
     group_commit.py  what was written; caps
     draft.py         what asks for a place, and on which terms
+    steps.py         a decision that takes long, in steps
+    gathered.py      the rows of one, put into the order of their keys
     dedupe.py        which drafts were accepted before
     adopt.py         messages that bring their own ids
     retries.py       a message once more, later, for one session or group alone
@@ -53,6 +55,9 @@ Opening and checking
     recover.py       from what is on disk to `Opened`, and back to it after a failure
     pointers.py      rows that point at others, and at nothing
     verify.py        derived data against the rows; repair
+
+Several machines
+    log/             the log of group commits, on an engine that replicates
 
 What rows stand for are values of timeline/; server/writer.py decides when a group is composed and synced.
 """

@@ -18,6 +18,7 @@ from .commit import Commit
 from .dedupe import Refused
 from .draft import AS_EVER, Draft, Known, Terms
 from .record import owner_of, with_id
+from .steps import STEP, Bits, at_once
 from .store import Table
 from .tables import DedupeRow, dedupe_value
 
@@ -31,15 +32,25 @@ def adopt(
 
     Raises Refused, naming the first that cannot be.
     """
-    known = commit.known(drafts, terms) if any(draft.key for draft in drafts) else {}
+    return at_once(adopt_in_steps(commit, drafts, names, terms))
+
+
+def adopt_in_steps(
+    commit: Commit, drafts: Sequence[Draft], names: Sequence[MessageId], terms: Terms = AS_EVER
+) -> Bits[list[MessageId | Known]]:
+    """The same in steps."""
+    known = yield from commit.known_in_steps(drafts, terms)
     fresh = [index for index in range(len(drafts)) if index not in known]
     owner = owner_of(drafts[0].value) if drafts else b""
     commit.check_pending(len(fresh), owner)
-    _check(commit, [(index, names[index]) for index in fresh if names[index]])
+    yield from _check(commit, [(index, names[index]) for index in fresh if names[index]])
     group = commit.open_group
     spots = group.reserve([drafts[index] for index in fresh])
+    group.stay_below(spots)
     answers: list[MessageId | Known] = [MessageId(0)] * len(drafts)
-    for index, spot in zip(fresh, spots, strict=True):
+    for count, (index, spot) in enumerate(zip(fresh, spots, strict=True)):
+        if count and not count % STEP:
+            yield
         draft, name = drafts[index], names[index]
         if name:
             row = commit.rehome(name, with_id(draft.value, name, draft.due_ms), draft.due_ms, spot, None)
@@ -55,11 +66,13 @@ def adopt(
     return answers
 
 
-def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> None:
+def _check(commit: Commit, named: Sequence[tuple[int, MessageId]]) -> Bits[None]:
     """Refuse the first id that cannot be taken; else see to it that no row will get any of them."""
     seen: set[MessageId] = set()
     highest = 0
-    for index, name in named:
+    for count, (index, name) in enumerate(named):
+        if count and not count % STEP:
+            yield
         seq = seq_of(id_position(name))
         if name >> 48 & 0xFFFF != commit.open_group.node:
             raise Refused("id", "is of another node", index)

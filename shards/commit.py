@@ -17,13 +17,14 @@ them. By its key one can be: `find_known` sees it.
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, message_id
 from timeline.slices import Slice
 
 from . import keys, retry_index
 from .cuts import Notes
-from .dedupe import Refused, known_keys, woven
+from .dedupe import Refused, keys_in_steps, known_keys, woven
 from .draft import AS_EVER, Draft, Known, Terms
 from .errors import Corrupt
 from .group_commit import Caps, GroupCommit
@@ -43,6 +44,7 @@ from .record import (
     stub,
     with_id,
 )
+from .steps import STEP, Bits
 from .store import Table
 from .tables import FORMAT_OF_RETRIES, META_FORMAT, META_RETRIES, DedupeRow, Spot, dedupe_from, dedupe_value
 from .waiting import Waiting
@@ -130,9 +132,23 @@ class Commit:
         self.check_pending(len(fresh), owner)
         group = self.open_group
         ids: list[MessageId | Known] = list(group.place(fresh, group.reserve(fresh)))
-        self._waiting.placed(len(fresh))
-        if owner:
-            self._owned.placed(owner, len(fresh))
+        self.placed(len(fresh), owner)
+        return woven(ids, known, len(drafts)) if known else ids
+
+    def put_in_steps(
+        self, drafts: Sequence[Draft], terms: Terms = AS_EVER, step: int = STEP
+    ) -> Bits[list[MessageId | Known]]:
+        """`put` of many, `step` of them in each step."""
+        has_keys = any([draft.key for draft in drafts])  # noqa: C419
+        known: dict[int, Known | int] = {}
+        if has_keys:
+            known = yield from self.known_in_steps(drafts, terms, step)
+        fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
+        owner = owner_of(drafts[0].value) if drafts else b""
+        self.check_pending(len(fresh), owner)
+        names = yield from self.open_group.place_in_steps(fresh, step)
+        self.placed(len(fresh), owner)
+        ids: list[MessageId | Known] = list(names)
         return woven(ids, known, len(drafts)) if known else ids
 
     def put_known(self, draft: Draft) -> MessageId:
@@ -247,6 +263,13 @@ class Commit:
     def known(self, drafts: Sequence[Draft], terms: Terms) -> dict[int, Known | int]:
         """Which of the drafts were accepted before. Raises Refused."""
         return known_keys(drafts, lambda key: self.taken(key, terms), key_only=terms.key_only)
+
+    def known_in_steps(
+        self, drafts: Sequence[Draft], terms: Terms, step: int = STEP
+    ) -> Bits[dict[int, Known | int]]:
+        """The same in steps."""
+        taken = partial(self.taken, terms=terms)
+        return keys_in_steps(drafts, taken, key_only=terms.key_only, step=step)
 
     def taken(self, key: bytes, terms: Terms = AS_EVER) -> DedupeRow | None:
         """The request that has the key. Raises Refused if that cannot be read any more.

@@ -16,6 +16,7 @@ from timeline.position import MessageId
 
 from .draft import Draft, Known
 from .errors import ShardsError
+from .steps import STEP, Bits, at_once
 from .tables import DedupeRow
 
 
@@ -41,9 +42,22 @@ def known_keys(
     Raises Refused for the first whose key was used by another request, if that is not all the same
     (`key_only`).
     """
+    return at_once(keys_in_steps(drafts, taken, key_only=key_only))
+
+
+def keys_in_steps(
+    drafts: Sequence[Draft],
+    taken: Callable[[bytes], DedupeRow | None],
+    *,
+    key_only: bool = False,
+    step: int = STEP,
+) -> Bits[dict[int, Known | int]]:
+    """The same in steps."""
     known: dict[int, Known | int] = {}
     here: dict[bytes, int] = {}
     for index, draft in enumerate(drafts):
+        if index and not index % step:
+            yield
         if not draft.key:
             continue
         twin = here.setdefault(draft.key, index)

@@ -30,10 +30,12 @@ from timeline.structures import ANYTHING, Structures
 from . import keys
 from .dedupe import Refused
 from .draft import Draft
+from .gathered import Gathered
 from .group_commit import Caps, GroupCommit
 from .owned import Owned
 from .read import Found, Row, find
 from .record import is_posted
+from .steps import STEP, Bits, T
 from .store import Batch, Store, Table
 from .tables import (
     META_CURSOR,
@@ -101,6 +103,11 @@ class OpenGroup:
         if len(self._quarters) > 2 * self.directory.max_slices:
             self._quarters.clear()
 
+    def resume(self, wall_ms: int) -> None:
+        """The group is still open in another turn of the loop: what the clock shows by now."""
+        self.horizon.observe(wall_ms)
+        self.wall_ms = wall_ms
+
     def forget(self) -> None:
         """Drop what was composed and every cached slice: the directory is about to be read again."""
         self._quarters.clear()
@@ -158,6 +165,10 @@ class OpenGroup:
         else:
             self._batch.put(table, key, value)
         self._fresh[table][key] = value
+
+    def hold_back(self, place: Position) -> None:
+        """What is there in RAM alone is not passed by the horizon before this group is durable."""
+        self._made.touch(place)
 
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
         """Delete every stored row with start <= key < end. `get` does not know: nobody reads them again."""
@@ -223,6 +234,35 @@ class OpenGroup:
             raise TooManyShards(piece.start_ms)
         self._quarters[at // NARROWEST_MS] = piece
         return piece
+
+    def stay_below(self, spots: Sequence[tuple[int, Slice | None]]) -> None:
+        """Count the spots as touched: what is placed there later must not find the horizon beyond them."""
+        lowest = min((at for at, piece in spots if piece is not None), default=None)
+        if lowest is not None:
+            self._made.touch(Position(lowest << 48 | self.horizon.seq + 1))
+
+    def place_in_steps(self, drafts: Sequence[Draft], step: int = STEP) -> Bits[list[MessageId]]:
+        """`reserve` and `place` of many. Raises Refused before the first row, and in the first step."""
+        spots = self.reserve(drafts)
+        self.stay_below(spots)
+        ids: list[MessageId] = []
+        for start in range(0, len(drafts), step):
+            yield
+            ids += self.place(drafts[start : start + step], spots[start : start + step])
+        return ids
+
+    def in_order(self, bits: Bits[T]) -> Bits[T]:
+        """Take these steps, and have all rows that they write in the order of their keys (gathered.py)."""
+        gathered = Gathered(self._batch)
+        self._batch = gathered
+        try:
+            answer = yield from bits
+            yield from gathered.pour_in_steps()
+        finally:
+            if self._batch is gathered:
+                gathered.pour()
+                self._batch = gathered.batch
+        return answer
 
     def place(self, drafts: Sequence[Draft], spots: Sequence[tuple[int, Slice | None]]) -> list[MessageId]:
         """Give each draft its position and row. The inner loop of every schedule."""

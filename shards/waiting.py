@@ -12,22 +12,23 @@ is not going to be written is undone, and after a failure both are counted again
 class Waiting:
     """The figures of one timeline. Reading one costs an attribute, so they are no properties."""
 
-    __slots__ = ("_found", "held", "pending")
+    __slots__ = ("_held", "_pending", "held", "pending")
 
     def __init__(self, pending: int = 0, held: int = 0) -> None:
         self.recounted(pending, held)
 
     def recounted(self, pending: int, held: int) -> None:
         """What the rows say."""
-        self.pending, self.held = self._found = pending, held
+        self.pending, self.held = pending, held
+        self.begin()
 
     def begin(self) -> None:
         """A group is opened: `undo` comes back to here."""
-        self._found = self.pending, self.held
+        self._pending, self._held = self.pending, self.held
 
     def undo(self) -> None:
-        """The open group is not going to be written: back to the figures at `begin`."""
-        self.pending, self.held = self._found
+        """The open group is not going to be written: the figures without it."""
+        self.pending, self.held = self._pending, self._held
 
     def placed(self, count: int) -> None:
         """So many messages have come in, to the timeline or to `held`."""
@@ -38,8 +39,9 @@ class Waiting:
         self.pending -= 1
 
     def dispatched(self, count: int) -> None:
-        """The horizon has passed so many that were pending."""
+        """The horizon has passed so many that were pending, none of them of the open group."""
         self.pending -= count
+        self._pending -= count
 
     def held_back(self) -> None:
         """A row was put into `held`."""

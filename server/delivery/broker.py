@@ -62,6 +62,9 @@ HOLD_BYTES = 16 << 20
 
 
 GIVEN_BACK = "given back"
+TOGETHER_MAX = 100
+"""Shared subscriptions whose cursors go with that of a member who leaves, some 3 ms; if it has more than
+these, they go in their turns."""
 """Why something comes again that had no room to wait for the next member."""
 END_MEMBERS = 500
 """Members that a group is taken from in one step when it is ended."""
@@ -441,8 +444,12 @@ class Broker:
         subscriber.unanswered = 0
         subscriber.shut_gate()
         subscriber.session.fall_behind(self.horizon)
-        subscriber.is_entangled = bool(subscriber.groups)
-        for group, flight in self.groups.part(subscriber, is_clean=is_clean):
+        failed = self.groups.part(subscriber, is_clean=is_clean)
+        subscriber.has_given_back = 0 < len(subscriber.groups) <= TOGETHER_MAX
+        # What it still has of groups it has alone.
+        flights = subscriber.session.flights.values()
+        subscriber.is_entangled |= any(flight.loan is not None for flight in flights)
+        for group, flight in failed:
             if is_clean:
                 self.undone.fail(group, flight, GIVEN_BACK, delay_ms=0)
             else:

@@ -96,7 +96,7 @@ class Router:
 
     def _match(self, topic: bytes) -> Targets:
         text = topic.decode()
-        found = [] if self.is_denied(text) else self._trie.holders(text)
+        found = [] if self._denied and self.is_denied(text) else self._trie.holders(text)
         size = len(topic) + TOPIC_OVERHEAD
         if self._topic_bytes + size > self._half:
             self.forget()

@@ -129,6 +129,7 @@ class Subscriber:
         "gate_bytes",
         "gate_bytes_max",
         "groups",
+        "has_given_back",
         "is_entangled",
         "is_gate_planned",
         "is_ready",
@@ -191,7 +192,10 @@ class Subscriber:
         self.even_at = 0.0
         """When what was written of it will be paid for, s of monotonic time."""
         self.is_entangled = False
-        """Its cursor is next written together with those of its shared subscriptions."""
+        """Its cursor is next written together with those of its shared subscriptions, whichever is first."""
+        self.has_given_back = False
+        """Their cursors are next written with its own, though they may be before: a kill then takes nothing
+        from what is known of how often something was tried."""
         self.gate: deque[Waiting] = deque()
         self.gate_bytes = 0
         self.gate_bytes_max = gate_bytes_max

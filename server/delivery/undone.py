@@ -15,11 +15,11 @@ a kill leaves the message in flight, waiting or dead, never two of these and nev
 until that batch is durable; an ack that comes before it is decided wins. Of a message that has expired by
 then, or would before it comes again, the flight ends and that is all.
 
-A thousand flights may fail at once, with a connection: UNDER_WAY of them are with the writer at a time, some
-5 ms of its work and one write of the cursor for all, and sessions and groups take turns, so that who has one
-does not wait for the thousands of another. One that it does not take, or that has no place on the timeline,
-is tried again a second later, when the store can be written: its session goes on meanwhile. What waits so is
-in flight, and bounded with that.
+Thousands of flights may fail at once, with a connection: UNDER_WAY of them at most are with the writer at a
+time, some 5 ms of its work, and sessions and groups take turns, so that who has one does not wait for the
+thousands of another. A turn is a few of them, as the cursor that goes with them is written whole. One that
+it does not take, or that has no place on the timeline, is tried again a second later, when the store can be
+written: its session goes on meanwhile. What waits so is in flight, and bounded with that.
 """
 
 import logging
@@ -44,7 +44,7 @@ from ..clock import Clock
 from ..config import Sessions
 from ..logs import by, shown
 from ..writer import Busy, Writer
-from .cursors import Cursors
+from .cursors import Cursors, cursor_cost
 from .leases import Leases
 from .letters import Letters
 from .membership import Membership
@@ -63,8 +63,15 @@ log = logging.getLogger(__name__)
 _NOT_IN_LEVEL = str.maketrans({character: f"%{ord(character):02X}" for character in "%/+#"})
 """A client id may hold what a level of a topic may not."""
 RETRY_S = 1.0
-UNDER_WAY = 250
-"""Failed deliveries that are with the writer at a time."""
+UNDER_WAY = 200
+"""Failed deliveries that are with the writer at a time, at most, ..."""
+DECIDE_S = 0.008
+"""... and how long they are decided, ..."""
+CURSORS_COST = 8_192
+"""... and what the cursors that go with them may cost, but for the last one (cursors.py): 5 to 10 ms."""
+TURNS = 12
+"""Sessions and groups that have room in one piece, if each has as many as it may have: 16, with one write of
+its cursor."""
 LOOK_S = 0.25
 """How often leases are looked at, ..."""
 LAPSED = 1_000
@@ -159,7 +166,10 @@ class Undone:
         self._node = node
         self._waiting: dict[Subscriber, deque[Failure]] = {}
         """To be decided, by in whose session they are in flight; whose turn it is first. None is empty."""
-        self._under_way = 0
+        self._turn = 0
+        """How many the first of them has had taken in its turn."""
+        self._under_way = False
+        """Some of them are with the writer."""
         self._refused: deque[Failure] = deque()
         """Those that the writer did not take."""
         self._retry_at = self._look_at = 0.0
@@ -233,33 +243,54 @@ class Undone:
 
     def _next(self) -> Failure:
         """Of whoever has waited longest for a turn; there must be one."""
-        holder = next(iter(self._waiting))
-        own = self._waiting.pop(holder)
+        holder, own = next(iter(self._waiting.items()))
         failure = own.popleft()
-        if own:
-            self._waiting[holder] = own
+        self._turn += 1
+        if not own or self._turn >= max(1, UNDER_WAY // TURNS):
+            self._turn = 0
+            del self._waiting[holder]
+            if own:
+                self._waiting[holder] = own
         return failure
 
     def _submit(self) -> None:
-        """As many as may be with the writer at a time, as one request."""
-        while self._waiting and self._under_way < UNDER_WAY:
-            failures = [self._next()]
-            while self._waiting and self._under_way + len(failures) < UNDER_WAY:
+        """Have the next ones decided, when those before have been: who fails meanwhile shares a request."""
+        if self._under_way or not self._waiting:
+            return
+        failures = self._next_piece()
+        try:
+            self._writer.submit(
+                lambda commit: self._decide_all(commit, failures),
+                lambda answer: self._decided_all(failures, answer),
+                cost=len(failures),
+            )
+        except (Busy, StoreFailed) as error:
+            while self._waiting:
                 failures.append(self._next())
-            try:
-                self._writer.submit(
-                    lambda commit, failures=failures: self._decide_all(commit, failures),  # type: ignore[misc]
-                    lambda answer, failures=failures: self._decided_all(failures, answer),  # type: ignore[misc]
-                    cost=len(failures),
-                )
-                self._under_way += len(failures)
-            except (Busy, StoreFailed) as error:
-                for failure in failures:
-                    self._later(failure, error)
+            for failure in failures:
+                self._later(failure, error)
+            return
+        self._under_way = True
+
+    def _next_piece(self) -> list[Failure]:
+        """As many as are decided at a time; one at least."""
+        failures: list[Failure] = []
+        holder, cost = None, 0
+        while self._waiting and len(failures) < UNDER_WAY:
+            first = next(iter(self._waiting))
+            if first is not holder:
+                if cost >= CURSORS_COST:
+                    break
+                holder = first
+                cost += cursor_cost(first)
+            failures.append(self._next())
+        return failures
 
     def _decide_all(self, commit: Commit, failures: list[Failure]) -> list[Nacked | Refused | Corrupt]:
-        """In the writer: what becomes of each; one that has no place, or cannot be read, fails alone."""
+        """In the writer: what becomes of each, as far as there is time; one that has no place, or cannot be
+        read, fails alone."""
         answers: list[Nacked | Refused | Corrupt] = []
+        until = self._clock.mono() + DECIDE_S
         for failure in failures:
             mark = commit.open_group.mark
             try:
@@ -270,11 +301,25 @@ class Undone:
                 if commit.open_group.mark != mark:
                     raise
                 answers.append(corrupt)
+            if self._clock.mono() >= until:
+                break
+        self._put_back(failures, len(answers))
         return answers
+
+    def _put_back(self, failures: list[Failure], decided: int) -> None:
+        """Those for which there was no time are the first of the next piece."""
+        if decided == len(failures):
+            return
+        waiting, self._waiting, self._turn = self._waiting, {}, 0
+        for failure in failures[decided:]:
+            self._enqueue(failure)
+        for holder, own in waiting.items():
+            self._waiting.setdefault(holder, deque()).extend(own)
+        del failures[decided:]
 
     def _decided_all(self, failures: list[Failure], answer: object) -> None:
         """They are durable, or have not been written."""
-        self._under_way -= len(failures)
+        self._under_way = False
         answers = answer if isinstance(answer, list) else [answer] * len(failures)
         for failure, its in zip(failures, answers, strict=True):
             self._decided(failure, its)

@@ -65,7 +65,7 @@ from .cors import opened, origin_in
 from .framing import Body, FramingError, body_of
 from .gate import Gate
 from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head
-from .posting import first_answer, place, place_each
+from .posting import first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
 from .protocol import Protocol
 from .timeline import Timeline
@@ -328,7 +328,7 @@ class Desk:
             else:
                 tell(placed)
 
-        decide = partial(place_each if kind is Kind.EACH else place, drafts=drafts)
+        decide = partial(place_each if kind is Kind.EACH else place_all, drafts=drafts)
         try:
             self._writer.submit(decide, done, cost=len(drafts), size=size)
         except (Busy, StoreFailed) as error:

@@ -10,13 +10,14 @@ from types import MappingProxyType
 
 from aiohttp import web
 
-from shards.adopt import adopt
+from shards.adopt import adopt, adopt_in_steps
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.draft import AS_EVER, Draft, Known, Terms
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING, State
+from shards.steps import STEP, Bits, Steps
 from timeline.position import MessageId, id_text
 
 from ..times import format_ms
@@ -59,15 +60,25 @@ def place(
     terms: Terms = AS_EVER,
     barred: Mapping[int, str] = NOT_BARRED,
 ) -> list[Placed]:
-    """In the writer: place all drafts or none. `barred`: why some cannot be delivered where they say, by
-    index. Raises Refused."""
+    """In the writer: place a few drafts, all or none. `barred`: why some cannot be delivered where they say,
+    by index. Raises Refused."""
     for index in late:
-        if _is_fresh(commit, drafts[index], terms):
-            raise Refused("late", "has passed, and the message is not wanted late", index)
+        _check_time(commit, drafts, index, terms)
     for index, why in barred.items():
-        if _is_fresh(commit, drafts[index], terms):
-            raise Refused("deliver_to", why, index)
+        _check_target(commit, drafts, index, terms, why)
     return adopt(commit, drafts, names, terms) if names else commit.put(drafts, terms)
+
+
+def place_all(
+    commit: Commit,
+    drafts: Sequence[Draft],
+    late: Sequence[int] = (),
+    names: Sequence[MessageId] = (),
+    terms: Terms = AS_EVER,
+    barred: Mapping[int, str] = NOT_BARRED,
+) -> Steps:
+    """In the writer: the same of many, in steps."""
+    return Steps(commit.open_group.in_order(_all(commit, drafts, late, names, terms, barred)))
 
 
 def place_each(
@@ -77,15 +88,50 @@ def place_each(
     names: Sequence[MessageId] = (),
     terms: Terms = AS_EVER,
     barred: Mapping[int, str] = NOT_BARRED,
-) -> list[Placed | Refused]:
-    """In the writer: place each draft that can be; together if all can, which is the usual case."""
+) -> Steps:
+    """In the writer: place each draft that can be, in steps: a list of Placed or Refused."""
+    return Steps(commit.open_group.in_order(_each(commit, drafts, late, names, terms, barred)))
+
+
+def _all(
+    commit: Commit,
+    drafts: Sequence[Draft],
+    late: Sequence[int],
+    names: Sequence[MessageId],
+    terms: Terms,
+    barred: Mapping[int, str],
+) -> Bits[list[Placed]]:
+    for count, index in enumerate(late, 1):
+        _check_time(commit, drafts, index, terms)
+        if not count % STEP:
+            yield
+    for count, (index, why) in enumerate(barred.items(), 1):
+        _check_target(commit, drafts, index, terms, why)
+        if not count % STEP:
+            yield
+    if names:
+        return (yield from adopt_in_steps(commit, drafts, names, terms))
+    return (yield from commit.put_in_steps(drafts, terms))
+
+
+def _each(
+    commit: Commit,
+    drafts: Sequence[Draft],
+    late: Sequence[int],
+    names: Sequence[MessageId],
+    terms: Terms,
+    barred: Mapping[int, str],
+) -> Bits[list[Placed | Refused]]:
+    """Together if all can be placed, which is the usual case."""
     try:
-        return list(place(commit, drafts, late, names, terms, barred))
+        return list((yield from _all(commit, drafts, late, names, terms, barred)))
     except (Refused, Corrupt):
         pass
     dropped = frozenset(late)
     answers: list[Placed | Refused] = []
     for index, draft in enumerate(drafts):
+        if not index % STEP:
+            yield
         try:
             is_late = (0,) if index in dropped else ()
             why = {0: barred[index]} if index in barred else NOT_BARRED
@@ -95,6 +141,16 @@ def place_each(
         except Corrupt as fault:  # before anything of it was written
             answers.append(Refused("unreadable", str(fault)))
     return answers
+
+
+def _check_time(commit: Commit, drafts: Sequence[Draft], index: int, terms: Terms) -> None:
+    if _is_fresh(commit, drafts[index], terms):
+        raise Refused("late", "has passed, and the message is not wanted late", index)
+
+
+def _check_target(commit: Commit, drafts: Sequence[Draft], index: int, terms: Terms, why: str) -> None:
+    if _is_fresh(commit, drafts[index], terms):
+        raise Refused("deliver_to", why, index)
 
 
 def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:

@@ -44,20 +44,30 @@ _REASONS = {
 class Outbox:
     """What one connection is sent: the link that delivery sees.
 
-    `wake` is called when there is something to send or to close. `drop` is given the packet id of a delivery
-    that is larger than the client takes; 0: at QoS 0.
+    `wake` is called when there is an answer to send or it is to be closed, `fill` when there are deliveries:
+    these may wait for others. `drop` is given the packet id of a delivery that is larger than the client
+    takes; 0: at QoS 0.
     """
 
     def __init__(
-        self, broker: Broker, peer: Peer, wake: Callable[[], None], drop: Callable[[int], None]
+        self,
+        broker: Broker,
+        peer: Peer,
+        *,
+        wake: Callable[[], None],
+        fill: Callable[[], None],
+        drop: Callable[[int], None],
     ) -> None:
         self._node = broker.node
         self._traffic = broker.traffic
         self._peer = peer
         self._wake = wake
+        self._fill = fill
         self._drop = drop
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self._has_answer = False
+        """Among what waits there is an answer."""
         self._out_max = broker.config.limits.out_bytes
         """Unsent bytes from which there is no room: the session then reads on by itself, later."""
         self._max_packet = 0
@@ -111,6 +121,7 @@ class Outbox:
         """What is to be sent now, in order."""
         out, self._out = self._out, []
         self._out_bytes = 0
+        self._has_answer = False
         self._look()
         return out
 
@@ -157,7 +168,7 @@ class Outbox:
             head, tail = found
         out = self._out
         if not out:
-            self._wake()
+            self._fill()
         out.append(head)
         if qos:
             out.append(packet_id.to_bytes(2, "big"))
@@ -176,7 +187,7 @@ class Outbox:
     def send_run(self, run: Run, qos: int, packet_ids: Sequence[int]) -> None:
         pieces, size = run_pieces(run, self.level, qos, self._node)
         if not self._out:
-            self._wake()
+            self._fill()
         if qos:
             pieces = pieces.copy()
             pieces[1::3] = [packet_id.to_bytes(2, "big") for packet_id in packet_ids]
@@ -227,7 +238,8 @@ class Outbox:
     def put_puback(self, packet_id: int) -> None:
         """`put_ack` of a QoS 1 publish of which there is nothing to say, the usual one."""
         if not self.is_closed:
-            if not self._out:
+            if not self._has_answer:
+                self._has_answer = True
                 self._wake()
             self._out.append(_PUBACK(0x40, 2, packet_id))
             self._out_bytes += 4
@@ -253,7 +265,8 @@ class Outbox:
         """Queue bytes, whatever their size; nothing once the end has come."""
         if self.is_closed:
             return
-        if not self._out:
+        if not self._has_answer:
+            self._has_answer = True
             self._wake()
         self._out.append(data)
         self._out_bytes += len(data)

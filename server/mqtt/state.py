@@ -77,10 +77,20 @@ TURN_S = 0.003
 
 
 class Connection:
-    """One client's connection. `wake` is called when there is something to send or to close."""
+    """One client's connection.
+
+    `wake` is called when there is an answer to send or something to close, `fill` when there are deliveries.
+    """
 
     def __init__(
-        self, broker: Broker, door: Door, *, peer: str, identity: str, wake: Callable[[], None]
+        self,
+        broker: Broker,
+        door: Door,
+        *,
+        peer: str,
+        identity: str,
+        wake: Callable[[], None],
+        fill: Callable[[], None],
     ) -> None:
         """`identity`: the common name of the client's certificate, empty without one."""
         config = broker.config
@@ -93,7 +103,7 @@ class Connection:
             config.mqtt.maximum_packet_size, users_max=config.limits.user_properties, gathers=True
         )
         self._backlog = Backlog()
-        self._outbox = Outbox(broker, self._peer, wake, self._pass_over)
+        self._outbox = Outbox(broker, self._peer, wake=wake, fill=fill, drop=self._pass_over)
         self._inbound = Inbound(broker, self._peer, self._acknowledge)
         self._acks = Acks(broker, self)
         self._subscribing = Subscribing(

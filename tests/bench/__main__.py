@@ -22,6 +22,7 @@ from .due import drain, lateness
 from .growth import growth, plot
 from .holding import holds
 from .idle import idle
+from .log import log
 from .plain import plain
 from .pulling import pulling
 from .ram import ram
@@ -49,12 +50,13 @@ BENCHMARKS: dict[str, Benchmark] = {
     "budget": budget,
     "growth": growth,
     "holds": holds,
+    "log": log,
 }
 ROWS = ("batch", "single", "lateness", "drain", "plain", "replay", "ram", "pull", "webhook")
 """What `--quick` measures: what is recorded, and has a peer or a floor."""
 
 
-ALONE = {"budget", "growth", "holds"}
+ALONE = {"budget", "growth", "holds", "log"}
 """What is measured only if it is asked for."""
 
 

@@ -3,13 +3,22 @@
 A case is so many pending messages, topics and sessions; of each, what a message costs the server's processor
 when it is taken (batches of 1,000; one by one, 64 in flight) and when it goes out (a drain to all sessions),
 and how late it is. Three rows of cases: one grows, the others stay. What counts is the ratio to the smallest
-case of its row; the plot shows these ratios. `--record` writes the plot into docs/growth.svg.
+case of its row; the plot shows these ratios. `--record` writes the plot into docs/growth.svg. Each case has a
+server of its own: what is pending is what the case says, and the batches that it has been sent itself.
+
+Each message goes to one session, however many there are, and what the clients do is not counted. Two ratios
+have work in them that does grow. A thousand sessions are a thousand sockets: each is written to and its acks
+are read for some deliveries at a time, 25 us, where one has them by the thousand. Of 100,000 topics each is
+looked up for the first time, 2 us, as the cache of answers holds 49,000.
+
+It takes 13 minutes, of which 3 are for the 10 million; 3 GB of disk, 1 GB of RAM.
 """
 
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shutil import rmtree
 from statistics import median
 from typing import NamedTuple
 
@@ -25,6 +34,8 @@ from .workload import batches, item, next_month, now_ms, payload
 IN_FLIGHT = 4
 CALLERS = 64
 PAYLOAD = 200
+LATE_S = 8
+"""At most: there are many cases."""
 STEP = 10_000
 BASE = (0, 1_000, 1)
 TOPICS = (10, 1_000, 100_000)
@@ -52,16 +63,13 @@ def rows(pending: Sequence[int]) -> list[tuple[str, list[Case]]]:
 
 async def growth(env: Env) -> list[Result]:
     found: dict[Case, list[float]] = {}
-    with serving(env.folder / "data", limits__connect_rate=0) as server:
-        env.seen.build = server.build()
-        stored = 0
-        for _, cases in rows(env.sizes.pending):
-            for case in cases:
-                if case.pending > stored:
-                    await fill(server, stored, case.pending)
-                    stored = case.pending
-                if case not in found:
-                    found[case] = await measured(env, server, case)
+    for case in dict.fromkeys(case for _, cases in rows(env.sizes.pending) for case in cases):
+        data = env.folder / "data"
+        with serving(data, limits__connect_rate=0) as server:
+            env.seen.build = server.build()
+            await fill(server, 0, case.pending)
+            found[case] = await measured(env, server, case)
+        rmtree(data)
     return told(found, env.sizes.pending)
 
 
@@ -88,7 +96,9 @@ def plot(results: Sequence[Result], pending: Sequence[int], file: Path = PLOT) -
             for figure in FIGURES
         }
         panels.append(Panel(name, [_short(value) for value in values], lines))
-    file.write_text(draw("cost of a message, the smallest case = 1", panels))
+    file.write_text(
+        draw("of a message: processor time of the server, lateness; the smallest case = 1", panels)
+    )
 
 
 def _short(value: int) -> str:
@@ -156,7 +166,8 @@ async def _drain(env: Env, server: Server, clients: Sequence[Client], case: Case
 
 
 async def _lateness(env: Env, server: Server, clients: Sequence[Client], case: Case, run: int) -> float:
-    count = env.sizes.late_per_s * env.sizes.late_s
+    seconds = min(env.sizes.late_s, LATE_S)
+    count = env.sizes.late_per_s * seconds
     late: list[float] = []
 
     def look(data: bytes, _: int, stop: int) -> None:
@@ -165,7 +176,7 @@ async def _lateness(env: Env, server: Server, clients: Sequence[Client], case: C
     for client in clients:
         client.look = look
     start, rest = now_ms() + int(env.sizes.lead_s * 1000), payload(PAYLOAD - 13)
-    step_ms = env.sizes.late_s * 1000 / count
+    step_ms = seconds * 1000 / count
     dues = [start + int(n * step_ms) for n in range(count)]
     items = [item(_topic(n * 7 + run, case), f"{due}{rest}", due) for n, due in enumerate(dues)]
     await send_all(server.http, batches(items), IN_FLIGHT)

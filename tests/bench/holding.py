@@ -20,7 +20,7 @@ from .mqtt import Publisher, connect
 from .process import ROOT, Address, Server, address, serving
 from .raw import PINGREQ, Peer
 from .results import Env, Result, percentile
-from .workload import NDJSON, batches, item, next_month, now_ms, payload
+from .workload import BATCH, NDJSON, batches, item, next_month, now_ms, payload
 
 PAYLOAD = 200
 IN_FLIGHT = 4
@@ -28,6 +28,8 @@ TOPICS = 4
 WINDOW = 1_000
 SMALL = 300
 """Items of a batch that is answered at the front."""
+LARGEST = 10_000
+"""`http.max_batch`"""
 TICK_S = 0.001
 TARGET = "max < 20"
 
@@ -80,13 +82,40 @@ async def _batches(env: Env, server: Server, felt: Felt) -> None:
 
 
 async def _small(env: Env, server: Server, felt: Felt) -> None:
-    """Each item with a key."""
-    run, items = now_ms(), next_month(env.sizes.batch // 2, PAYLOAD, seed=now_ms())
-    keyed = [one[:-1] + b',"key":"%d-%d"}' % (run, n) for n, one in enumerate(items)]
-    bodies = [b"\n".join(keyed[at : at + SMALL]) for at in range(0, len(keyed), SMALL)]
-    requests = [post("/v1/messages:batch", body, NDJSON) for body in bodies]
+    requests = _batches_of(SMALL, _keyed(env.sizes.batch // 2))
     with felt.while_it_runs():
         await send_all(server.http, requests, IN_FLIGHT)
+
+
+async def _known(env: Env, server: Server, felt: Felt) -> None:
+    """All of them are sent again."""
+    requests = _batches_of(BATCH, _keyed(env.sizes.batch // 2))
+    await send_all(server.http, requests, IN_FLIGHT)
+    with felt.while_it_runs():
+        await send_all(server.http, requests, IN_FLIGHT)
+
+
+async def _largest(env: Env, server: Server, felt: Felt) -> None:
+    requests = _batches_of(LARGEST, next_month(env.sizes.batch, PAYLOAD, seed=now_ms()))
+    with felt.while_it_runs():
+        await send_all(server.http, requests, 1)
+
+
+async def _largest_keyed(env: Env, server: Server, felt: Felt) -> None:
+    requests = _batches_of(LARGEST, _keyed(env.sizes.batch))
+    with felt.while_it_runs():
+        await send_all(server.http, requests, 1)
+
+
+def _keyed(count: int) -> list[bytes]:
+    """Items, each with a key of its own."""
+    run, items = now_ms(), next_month(count, PAYLOAD, seed=now_ms())
+    return [one[:-1] + b',"key":"%d-%d"}' % (run, n) for n, one in enumerate(items)]
+
+
+def _batches_of(size: int, items: list[bytes]) -> list[bytes]:
+    bodies = [b"\n".join(items[at : at + size]) for at in range(0, len(items), size)]
+    return [post("/v1/messages:batch", body, NDJSON) for body in bodies]
 
 
 async def _drain(env: Env, server: Server, felt: Felt) -> None:
@@ -151,6 +180,9 @@ WORKS: dict[str, Work] = {
     "nothing": _nothing,
     "batches of 1,000": _batches,
     "batches of 300, each with a key": _small,
+    "batches of 1,000, each with a known key": _known,
+    "batches of 10,000, one at a time": _largest,
+    "batches of 10,000, each with a key, one at a time": _largest_keyed,
     "all due at once, four topics": _drain,
     "all due at once, one group": _group,
     "plain to one, QoS 1": _plain,

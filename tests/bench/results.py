@@ -43,6 +43,8 @@ class Sizes:
     """Rows of the slice that the Spark jobs work on."""
     split_rows: int
     """Rows of the slice that is split under load."""
+    log: int
+    """Appends."""
 
 
 FULL = Sizes(
@@ -63,6 +65,7 @@ FULL = Sizes(
     slice=1_000_000,
     spark=(1_000_000, 10_000_000),
     split_rows=1_000_000,
+    log=400,
 )
 QUICK = Sizes(
     runs=3,
@@ -82,6 +85,7 @@ QUICK = Sizes(
     slice=60_000,
     spark=(1_000_000,),
     split_rows=300_000,
+    log=200,
 )
 TINY = Sizes(
     runs=1,
@@ -101,6 +105,7 @@ TINY = Sizes(
     slice=15_000,
     spark=(6_000,),
     split_rows=3_000,
+    log=10,
 )
 
 

@@ -27,7 +27,7 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["pull", "plain"])
+@pytest.mark.parametrize("name", ["pull", "plain", "log"])
 def test_it_is_measured_beside_what_is_installed(name: str, tmp_path: Path) -> None:
     results = run(name, TINY, tmp_path)
     assert results

@@ -45,6 +45,10 @@ PACKAGES = {
     "fasti": {"aiohttp", "yarl", "aiomqtt", "paho", "typer", "rich"},
 }
 ONLY_IN = {
+    # The drivers of the log's engines: installed, and imported, only where there is a log. nats-py has no
+    # calls that block; its event loop runs in a thread of the log's own, while a call is waited for.
+    ("shards", "jetstream.py"): {"nats", "asyncio"},
+    ("shards", "postgres.py"): {"psycopg"},
     ("timeline", "recurrence.py"): {"apscheduler.triggers", "dateutil.rrule"},
     ("fasti", "testing.py"): {"pytest"},
 }
@@ -114,14 +118,14 @@ def where(found: Import) -> str:
 
 def is_allowed(found: Import, room: str) -> bool:
     top = found.module.partition(".")[0]
-    if top in NEVER.get(room, ()):
-        return False
-    if top in sys.stdlib_module_names or top == room:
-        return True
     if any(
         found.module == extra or found.module.startswith(f"{extra}.")
         for extra in ONLY_IN.get((room, found.path.name), ())
     ):
+        return True
+    if top in NEVER.get(room, ()):
+        return False
+    if top in sys.stdlib_module_names or top == room:
         return True
     return top in MAY_KNOW[room] or top in PACKAGES[room]
 
@@ -135,6 +139,21 @@ def test_a_room_knows_only_what_the_table_lets_it(room: str) -> None:
 def test_inside_a_room_imports_are_relative(room: str) -> None:
     own = [found for found in all_imports(room) if found.module.partition(".")[0] == room]
     assert [where(found) for found in own if not found.relative] == []
+
+
+def test_only_who_opens_a_log_knows_the_engines() -> None:
+    """And imports one when it is asked for: a node alone has no driver of any."""
+    engines = {"shards.log.jetstream", "shards.log.postgres"}
+    known = {
+        (found.path.name, found.module)
+        for room in ROOMS
+        for found in all_imports(room)
+        if found.module in engines
+    }
+    assert known == {("opening.py", engine) for engine in engines}
+    tree = ast.parse((ROOMS["shards"] / "log" / "opening.py").read_text(encoding="utf-8"))
+    at_once = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert not {node.module for node in at_once} & {"jetstream", "postgres"}
 
 
 def test_the_timeline_reads_no_clock() -> None:

@@ -19,11 +19,13 @@ from server.delivery.subscriber import Subscriber
 from server.writer import Writer
 from shards.commit import Commit
 from shards.cuts import Notes
+from shards.errors import ShardsError
 from shards.group_commit import GroupCommit
 from shards.memory import MemoryStore
 from shards.open_group import OpenGroup
 from shards.owned import Owned
 from shards.tables import StoredCursor, cursor_value
+from shards.waiting import Waiting
 from timeline.horizon import Horizon
 from timeline.position import SEQ_MAX, Position, before
 from timeline.session import Session
@@ -42,6 +44,37 @@ def no_floor(patch: pytest.MonkeyPatch) -> None:
         return Position(max(highest, self.position))
 
     patch.setattr(Horizon, "limit", limit)
+
+
+def half_a_request_holds_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What has been decided and is not written yet is not on the timeline: the horizon may pass it."""
+    patch.setattr(Horizon, "hold", lambda self, floor: None)
+
+
+def reserved_is_not_touched(patch: pytest.MonkeyPatch) -> None:
+    """The horizon waits for rows, not for those that a request in steps is going to place."""
+    patch.setattr(OpenGroup, "stay_below", lambda self, spots: None)
+
+
+def half_a_request_outlives_a_failure(patch: pytest.MonkeyPatch) -> None:
+    """What has not been written cannot have failed."""
+    fail = Writer.fail
+
+    def naive(self: Writer, error: ShardsError) -> None:
+        kept, self._deciding = self._deciding, None
+        fail(self, error)
+        self._deciding = kept
+
+    patch.setattr(Writer, "fail", naive)
+
+
+def a_group_is_undone_as_it_was_begun(patch: pytest.MonkeyPatch) -> None:
+    """While a group is decided nothing is dispatched."""
+
+    def dispatched(self: Waiting, count: int) -> None:
+        self.pending -= count
+
+    patch.setattr(Waiting, "dispatched", dispatched)
 
 
 def floor_of_puts_only(patch: pytest.MonkeyPatch) -> None:
@@ -328,6 +361,10 @@ MUTANTS: tuple[Mutant, ...] = (
     a_cancelled_one_has_no_owner,
     a_spoilt_group_stays_in_ram,
     no_floor,
+    half_a_request_holds_nothing,
+    reserved_is_not_touched,
+    half_a_request_outlives_a_failure,
+    a_group_is_undone_as_it_was_begun,
     floor_of_puts_only,
     horizon_at_the_end_of_the_millisecond,
     now_is_the_wall_clock,

@@ -31,6 +31,7 @@ from shards.leavings import clear, forget, left, look, look_through
 from shards.memory import MemoryStore
 from shards.record import CANCELLED, decode, encode, is_stub, names_of, topic_of
 from shards.recover import count_pending, read_directory
+from shards.steps import Bits, Steps
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
@@ -66,6 +67,10 @@ CONFIG = Config(
     limits=Limits(sessions=10, queued=200),
     replay=Replay(),
 )
+
+
+def in_steps(commit: Commit, bits: Bits[Any]) -> Steps:
+    return Steps(commit.open_group.in_order(bits))
 
 
 class Rig:
@@ -121,14 +126,17 @@ class Rig:
         message = encode(record)
         dues = (self.clock.now_ms + delay_ms, self.clock.now_ms + 40 * DAY_MS)
 
-        def decide(commit: Commit) -> None:
+        def steps(commit: Commit) -> Bits[None]:
             for due_ms in dues:
                 commit.put([Draft(due_ms, topic.encode(), message)])
+                yield
             self.spoilt += 1
             raise ZeroDivisionError
 
         with suppress(StoreFailed, Busy):
-            self.core.writer.submit(decide, lambda answer: None)
+            self.core.writer.submit(
+                lambda commit: in_steps(commit, steps(commit)), lambda answer: None, cost=len(dues)
+            )
 
     def publish(self, topic: str, qos: int) -> None:
         """A plain publish over MQTT: stored only if somebody can replay it."""
@@ -237,12 +245,13 @@ class Rig:
         self.oracle.saw(self.clock.now_ms)
         self.stepper.heartbeat()
 
-    def compose(self, *, is_large: bool = False) -> None:
-        """`is_large`: so that what is due is dispatched before the group is written."""
+    def compose(self, *, is_large: bool = False, is_slow: bool = False) -> None:
+        """`is_large`: so that what is due is dispatched before the group is written. `is_slow`: no more than
+        a step of a request of several, if there is one; the next time it goes on."""
         if self.core.writer.can_compose:
             self.oracle.saw(self.clock.now_ms)
         batches = len(self.store.log) - self.stepper.unsynced
-        self.stepper.compose((lambda: self.dispatch(4)) if is_large else None)
+        self.stepper.compose((lambda: self.dispatch(4)) if is_large else None, 0.0 if is_slow else 1.0)
         self.oracle.written(self.core.writer.broken is not None)
         assert len(self.store.log) - self.stepper.unsynced == batches, "a group is one batch"
 
@@ -422,6 +431,8 @@ class Rig:
         """The next group cannot be written."""
         self.store.fail_writes = True
         self.compose(is_large=self.core.writer.queued > 1)
+        while self.core.writer.is_deciding:
+            self.compose()
         self.store.fail_writes = False
 
     def fail_sync(self) -> None:
@@ -552,7 +563,7 @@ class Rig:
         else:
             self.free = horizon.position
         need(horizon.position < self.oracle.undurable(), "the horizon is beyond what is durable")
-        if core.writer.broken is None:
+        if core.writer.broken is None and not core.writer.is_deciding:
             counted = count_pending(core.reader, horizon.position)
             need(
                 core.opened.pending == counted,
@@ -767,7 +778,7 @@ class Rig:
                 message = one.id if isinstance(one, Known) else one
                 self.oracle.accepted(tag_of(draft.value), message)
 
-        self._submit(lambda commit: commit.put(drafts), done, len(drafts))
+        self._submit(lambda commit: in_steps(commit, commit.put_in_steps(drafts, step=1)), done, len(drafts))
 
     def _submit(self, decide: Callable[[Commit], Any], done: Callable[[Any], None], cost: int = 1) -> bool:
         def checked(answer: Any) -> None:

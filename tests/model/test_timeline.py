@@ -99,11 +99,11 @@ class Machine(RuleBasedStateMachine):
     def expire(self, retention_s: int) -> None:
         self.rig.expire(retention_s)
 
-    @rule(beat=st.booleans(), is_large=st.booleans())
-    def compose(self, beat: bool, is_large: bool) -> None:
+    @rule(beat=st.booleans(), is_large=st.booleans(), is_slow=st.booleans())
+    def compose(self, beat: bool, is_large: bool, is_slow: bool) -> None:
         if beat:
             self.rig.heartbeat()
-        self.rig.compose(is_large=is_large)
+        self.rig.compose(is_large=is_large, is_slow=is_slow)
 
     @rule()
     def settle(self) -> None:

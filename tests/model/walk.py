@@ -87,6 +87,32 @@ def _fail_and_pass(rig: Rig, r: Random) -> None:
     rig.compose()
 
 
+def _half_and_pass(rig: Rig, r: Random) -> None:
+    """The clock passes what a request in steps has reserved, while it is decided; or the store fails then, or
+    the request does."""
+    rig.put([(r.choice((2, 8, 40)), r.choice(TOPICS)) for _ in range(2)])
+    for _ in range(2):
+        rig.compose()
+        rig.settle()
+        rig.load(4)
+    is_failing = r.random() < 0.2
+    if is_failing:
+        rig.put([(_delay(r), r.choice(TOPICS))])
+        rig.compose()
+    if r.random() < 0.7:
+        rig.put([(r.choice((0, 1, 2, 40)), r.choice(TOPICS)) for _ in range(5)])
+    else:
+        rig.spoil(r.choice((1, 40, 5_000)), r.choice(TOPICS))
+    for _ in range(r.randrange(1, 8)):
+        rig.compose(is_large=True, is_slow=True)
+        rig.tick(r.choice(TICKS))
+        rig.heartbeat()
+        rig.load(4)
+        rig.dispatch(4)
+    if is_failing:
+        rig.fail_sync()
+
+
 def _split_far(rig: Rig, r: Random) -> None:
     """Several messages in one far slice, which is cut."""
     rig.put([(r.choice((3 * DAY_MS, 1_000_000)) + r.randrange(40), r.choice(TOPICS)) for _ in range(5)])
@@ -109,7 +135,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "expire": (5, lambda rig, r: rig.expire(r.choice((0, 0, 30)))),
     "sweep": (3, lambda rig, r: rig.sweep()),
     "heartbeat": (6, lambda rig, r: rig.heartbeat()),
-    "compose": (14, lambda rig, r: rig.compose(is_large=r.random() < 0.5)),
+    "compose": (14, lambda rig, r: rig.compose(is_large=r.random() < 0.6, is_slow=r.random() < 0.6)),
     "settle": (13, lambda rig, r: rig.settle()),
     "dispatch": (13, lambda rig, r: rig.dispatch(r.choice((1, 2, 4)))),
     "load": (10, lambda rig, r: rig.load(r.choice((1, 2, 4)))),
@@ -130,6 +156,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "mark": (2, lambda rig, r: rig.mark(is_refused=r.random() < 0.05)),
     "fail_and_pass": (0.4, _fail_and_pass),
     "recover": (2, lambda rig, r: rig.recover(r.randrange(3), is_refused=r.random() < 0.2)),
+    "half_and_pass": (0.7, _half_and_pass),
     "split": (3, lambda rig, r: rig.split(r.randrange(5), r)),
     "split_far": (0.7, _split_far),
     "job_step": (9, lambda rig, r: rig.jobs.step(r.randrange(2))),

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from server.outgoing import PIECE, Outgoing
+from server.outgoing import FILLING, FILLING_MIN, PIECE, PIECE_S, Outgoing
 
 
 async def _turn() -> None:
@@ -72,6 +72,78 @@ def test_who_writes_may_have_more_to_write() -> None:
         assert sent == ["first"]
         await _turn()
         assert sent == ["first", "more"]
+
+    asyncio.run(go())
+
+
+def test_deliveries_wait_for_more_while_there_is_more_to_dispatch() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        count = FILLING * FILLING_MIN
+        for number in range(2 * count):
+            outgoing.add(partial(sent.append, number))
+        outgoing.is_filling = True
+        await _turn()
+        assert len(sent) == 2 * FILLING_MIN
+        await _turn()
+        assert len(sent) == 2 * FILLING_MIN + (2 * count - len(sent) // 2) // FILLING
+        before = len(sent)
+        outgoing.is_filling = False
+        await _turn()
+        assert len(sent) == before + PIECE
+        assert sent == list(range(before + PIECE))
+
+    asyncio.run(go())
+
+
+def test_a_few_connections_do_not_wait_for_more() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        outgoing.is_filling = True
+        for number in range(FILLING_MIN):
+            outgoing.add(partial(sent.append, number))
+        await _turn()
+        assert len(sent) == FILLING_MIN
+
+    asyncio.run(go())
+
+
+def test_answers_do_not_wait_for_more() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        outgoing.is_filling = True
+        writes = [partial(sent.append, number) for number in range(20 * FILLING_MIN)]
+        for write in writes:
+            outgoing.add(write)
+        outgoing.press(writes[-1])  # has deliveries, and an answer behind them
+        outgoing.press(writes[-1])
+        await _turn()
+        assert sent[0] == len(writes) - 1
+        assert sent.count(len(writes) - 1) == 1
+        outgoing.is_filling = False
+        for _ in range(3):
+            await _turn()
+        assert sorted(sent) == list(range(len(writes)))
+
+    asyncio.run(go())
+
+
+def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
+    async def go() -> None:
+        outgoing, sent = Outgoing(), list[int]()
+        now_s = asyncio.get_running_loop().time
+
+        def end(number: int) -> None:
+            until = now_s() + PIECE_S
+            while now_s() < until:
+                """It leaves a thousand groups."""
+            sent.append(number)
+
+        for number in range(3):
+            outgoing.press(partial(end, number))
+        for count in (1, 2, 3):
+            await _turn()
+            assert len(sent) == count
 
     asyncio.run(go())
 

@@ -15,11 +15,12 @@ from shards.fields import Record
 from shards.memory import MemoryStore
 from shards.record import decode, encode
 from shards.recover import count_pending, read_directory
+from shards.steps import Bits, Steps
 from shards.store import Table
 from shards.verify import verify_counts
 from tests.support.clock import HandClock
 from tests.support.stepper import Stepper
-from timeline.position import END
+from timeline.position import END, at_of, before
 
 NOW_MS = 1_800_000_000_000
 LIMITS = replace(Limits(), queued_bytes=1_000)
@@ -369,3 +370,161 @@ class TestLargeGroups:
         rig.sync()
         assert [name for name, _ in rig.answers] == ["a", "b"]
         check_counts(rig)
+
+
+class TestSteps:
+    """A large request is decided in several turns of the loop, and nothing else is meanwhile."""
+
+    DUES = (60_000, 0, 3, 90_000)
+
+    def put_many(self, rig: Rig, name: str, fault: Exception | None = None) -> None:
+        drafts = []
+        for delay_ms in self.DUES:
+            due_ms = NOW_MS + delay_ms if delay_ms else 0
+            drafts.append(
+                Draft(due_ms, name.encode(), encode(Record(name.encode(), b"x", due_ms or NOW_MS, 1)))
+            )
+
+        def steps(commit: Commit) -> Bits[object]:
+            placed = yield from commit.put_in_steps(drafts, step=1)
+            if fault is not None:
+                raise fault
+            return placed
+
+        rig.writer.submit(
+            lambda commit: Steps(commit.open_group.in_order(steps(commit))),
+            lambda answer: rig.answers.append((name, answer)),
+            cost=len(drafts),
+        )
+
+    def step(self, rig: Rig) -> bool:
+        """Whether there is a group to sync."""
+        return rig.writer.compose(large=1, decide_s=0.0) is not None
+
+    def pass_on(self, rig: Rig) -> None:
+        rig.stepper.load()
+        rig.stepper.dispatch()
+
+    def turns(self, rig: Rig) -> int:
+        """As many as it takes until it is written."""
+        for count in range(1, 20):
+            self.pass_on(rig)
+            if self.step(rig):
+                rig.stepper._unsynced.append(len(rig.store.log))
+                return count
+        raise AssertionError("it is never written")
+
+    def test_it_is_written_whole_in_a_turn_of_its_own(self) -> None:
+        rig = Rig()
+        rig.put("first")
+        assert rig.compose()
+        rig.sync()
+        self.put_many(rig, "many")
+        assert not self.step(rig)
+        assert rig.writer.is_deciding
+        assert rig.writer.can_compose
+        assert not rig.writer.is_idle
+        rig.put("after")
+        assert self.turns(rig) == 1 + len(self.DUES), "a step to reserve, one for each, one to write"
+        assert stored(rig).count("many") == len(self.DUES)
+        assert "after" not in stored(rig)
+        rig.sync()
+        assert [name for name, _ in rig.answers] == ["first", "many"]
+        assert rig.compose()
+        rig.sync()
+        assert rig.writer.is_idle
+        check_counts(rig)
+
+    def test_the_horizon_waits_for_what_is_reserved(self) -> None:
+        rig = Rig()
+        rig.put("first")
+        assert rig.compose()
+        rig.sync()
+        self.put_many(rig, "many")
+        rig.stepper.heartbeat()
+        assert not self.step(rig)
+        clock = rig.stepper._clock
+        assert isinstance(clock, HandClock)
+        clock.now_ms += 50
+        self.turns(rig)
+        self.pass_on(rig)
+        placed = [place for place, _, _ in rig.writer._open[0][0].placed]
+        assert [at_of(place) - NOW_MS for place in placed] == list(self.DUES)
+        assert rig.core.horizon.position < min(placed)
+        rig.sync()
+        self.pass_on(rig)
+        assert rig.core.horizon.position > before(NOW_MS + 3)
+        assert rig.core.dispatch.counts.dispatched == 2
+
+    def test_it_begins_a_group_of_its_own(self) -> None:
+        rig = Rig()
+        rig.put("a")
+        self.put_many(rig, "many")
+        assert self.step(rig)
+        assert stored(rig) == ["a"]
+
+    def test_a_small_one_is_decided_in_one_go(self) -> None:
+        rig = Rig()
+        rig.put("a")
+        self.put_many(rig, "many")
+        assert rig.compose()
+        assert len(stored(rig)) == 5
+
+    def test_when_the_store_fails_so_does_it(self) -> None:
+        rig = Rig()
+        rig.put("first")
+        assert rig.compose()
+        self.put_many(rig, "many")
+        rig.put("after")
+        rig.writer._gather = 0
+        assert not self.step(rig)
+        assert rig.writer.is_deciding
+        rig.stepper.fail_sync()
+        assert [(name, type(answer)) for name, answer in rig.answers] == [
+            ("first", StoreFailed),
+            ("many", StoreFailed),
+            ("after", StoreFailed),
+        ]
+        assert not rig.writer.is_deciding
+        assert rig.writer.queued_bytes == 0
+        assert rig.writer.recover()
+        rig.put("b")
+        assert rig.compose()
+        rig.sync()
+        assert "many" not in stored(rig)
+        check_counts(rig)
+
+    def test_one_that_fails_in_a_later_step_spoils_its_own_group(self) -> None:
+        rig = Rig()
+        self.put_many(rig, "many", ZeroDivisionError("later"))
+        rig.put("after")
+        for _ in range(10):
+            assert not self.step(rig)
+            if not rig.writer.is_deciding:
+                break
+        assert rig.writer.given_up == 1
+        assert [(name, type(answer)) for name, answer in rig.answers] == [("many", ZeroDivisionError)]
+        assert rig.compose()
+        rig.sync()
+        assert stored(rig) == ["after"]
+        check_counts(rig)
+
+    def test_requests_that_take_long_share_no_group(self) -> None:
+        """What costs more than its messages say, as keys do that have to be read."""
+        rig = Rig()
+        clock = rig.stepper._clock
+        assert isinstance(clock, HandClock)
+
+        def slow(commit: Commit) -> object:
+            clock.mono_s += 0.003
+            return put_one(commit, "slow")
+
+        for _ in range(5):
+            rig.submit("slow", slow)
+        sizes = []
+        while rig.writer.can_compose:
+            group = rig.writer.compose()
+            assert group is not None
+            rig.writer.settle()
+            sizes.append(len(group.placed))
+        assert sizes == [2, 2, 1]

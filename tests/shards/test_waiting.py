@@ -34,6 +34,16 @@ def test_a_group_that_is_not_written_is_undone() -> None:
     assert figures(waiting) == (6, 2)
 
 
+def test_what_was_dispatched_meanwhile_stays_dispatched() -> None:
+    """A group may be open for several turns."""
+    waiting = Waiting(5, 2)
+    waiting.begin()
+    waiting.placed(3)
+    waiting.dispatched(4)
+    waiting.undo()
+    assert figures(waiting) == (1, 2)
+
+
 def test_what_is_counted_again_stays_when_a_group_is_undone() -> None:
     waiting = Waiting(5, 2)
     waiting.begin()

@@ -70,8 +70,15 @@ class Peer:
     def __init__(self, rig: "Rig", level: int, identity: str = "") -> None:
         self.rig = rig
         self.level = level
+        self.planned: list[str] = []
+        """What there was to write, each time that there was something."""
         self.connection = Connection(
-            rig.core.broker, rig.door, peer="10.0.0.1:5", identity=identity, wake=lambda: None
+            rig.core.broker,
+            rig.door,
+            peer="10.0.0.1:5",
+            identity=identity,
+            wake=lambda: self.planned.append("answers"),
+            fill=lambda: self.planned.append("deliveries"),
         )
         self.decoder = Decoder(1 << 28, level, "client")
         self.inbox: list[Packet] = []

@@ -70,14 +70,17 @@ class Stepper:
         """Groups whose sync has not ended."""
         return len(self._unsynced)
 
-    def compose(self, between: Callable[[], object] | None = None) -> bool:
+    def compose(self, between: Callable[[], object] | None = None, decide_s: float = 1.0) -> bool:
         """Decide what is queued and write it as one group. Whether anything moved.
 
-        `between`: as between the two when a group is large.
+        `between`: as between the two when a group is large. `decide_s`: 0 for one step of a large request.
         """
         writer = self.core.writer
         queued, could = writer.queued, writer.can_compose
-        group = writer.compose() if between is None else writer.compose(between, large=1)
+        if between is None:
+            group = writer.compose(decide_s=decide_s)
+        else:
+            group = writer.compose(between, large=1, decide_s=decide_s)
         if group is not None:
             self._unsynced.append(self._written())
         self._reached("composed")

@@ -28,7 +28,7 @@ from ..access import Rights, charge, may_send, not_to_send, rights_of
 from ..answers import raw_answer, refusal, refusals
 from ..batching import Result, accepted, fresh, line_of, said
 from ..calls import SCHEDULE, WRITES, Gives, described
-from ..posting import TERMS, keyless, no_key, place, place_each, terms_of
+from ..posting import TERMS, keyless, no_key, place_all, place_each, terms_of
 from ..problems import Problem
 from ..requests import flag, whole_body
 from ..spread import Spreader
@@ -132,7 +132,7 @@ class Batch:
             charge(rights, len(messages))
         with refusals():
             try:
-                drafts, placed = await self._submit(messages, now_ms, place, terms, rights, turn)
+                drafts, placed = await self._submit(messages, now_ms, place_all, terms, rights, turn)
             except Refused as error:
                 raise refusal(error, line_of(body, content_type, error.index, len(messages))) from None
         self._metrics.accepted.inc(fresh(placed, drafts))
@@ -211,7 +211,7 @@ class Batch:
     ) -> web.Response:
         with refusals():
             try:
-                placed = await self._ask(partial(place, drafts=drafts, terms=terms), cost=len(drafts))
+                placed = await self._ask(partial(place_all, drafts=drafts, terms=terms), cost=len(drafts))
             except Refused as error:
                 raise refusal(error, line_of(body, content_type, error.index, len(drafts))) from None
         self._metrics.accepted.inc(fresh(placed, drafts))
@@ -250,7 +250,7 @@ class Batch:
         rights: Rights | None,
         turn: Turn,
     ) -> tuple[list[Draft], Any]:
-        """The drafts and what `decide` (`place` or `place_each`) says of them in the writer."""
+        """The drafts and what `decide` (`place_all` or `place_each`) says of them in the writer."""
         if any(message.spread_ms for message in messages):
             async with turn.alone(self._spreader.lock):
                 messages = await self._spreader.settled(messages, now_ms, self._turns.apart())

@@ -9,9 +9,10 @@ import pytest
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.codec.reasons import Reason
-from server.delivery.undone import UNDER_WAY, Nacked
+from server.delivery.undone import UNDER_WAY, Failure, Nacked, Undone
 from server.delivery.wish import Wish
 from server.writer import Busy
+from shards.commit import Commit
 from shards.errors import StoreFailed
 from shards.fields import Record
 from shards.record import decode, is_retry, is_stub
@@ -681,3 +682,46 @@ def test_who_has_one_that_failed_does_not_wait_for_the_thousands_of_another(
     assert rig.core.broker.undone.retried < 40
     rig.pump()
     assert rig.core.broker.undone.retried == 40 + 1
+
+
+def test_a_turn_is_a_few_so_that_cursors_are_written_seldom() -> None:
+    """Of 20 groups with 16 each a piece takes all of some, and not some of all."""
+    rig = Rig()
+    peer = rig.lasting("a")
+    peer.subscribe(*(f"$share/g{number}/t/#" for number in range(20)), qos=1)
+    publish(rig, *map(str, range(16)))
+    groups = list(rig.core.broker.groups)
+    assert [len(group.session.flights) for group in groups] == [16] * 20
+    peer.drop(pump=False)
+    for _ in range(2):
+        rig.compose()
+        rig.settle()
+    left = [len(group.session.flights) for group in groups]
+    assert sum(left) > 100
+    assert left.count(0) >= 10
+    rig.pump()
+    assert not any(group.session.flights for group in groups)
+    assert rig.core.undone.retried == 320
+
+
+def test_what_there_is_no_time_for_goes_first_with_the_next_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.lasting("a").subscribe(GROUP, qos=1)
+    publish(rig, *map(str, range(10)))
+    decide, decided = Undone._decide, list[int]()
+
+    def slow(self: Undone, commit: Commit, failure: Failure) -> Nacked:
+        rig.clock.now_ms += 3
+        decided.append(failure.flight.position)
+        return decide(self, commit, failure)
+
+    monkeypatch.setattr(Undone, "_decide", slow)
+    rig.core.broker.leave(rig.core.sessions.get("a"), is_clean=False)  # type: ignore[arg-type]
+    counts = []
+    while rig.core.undone._waiting or rig.core.undone._under_way:
+        rig.compose()
+        counts.append(len(decided))
+        rig.settle()
+    assert counts == [1, 4, 7, 10]
+    assert decided == sorted(decided)
+    assert sorted(waiting(rig), key=int) == list(map(str, range(10)))

@@ -3,10 +3,12 @@
 import asyncio
 import json
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
+from server.clock import SimulatedClock
 from server.config import Config, Http, Limits
 from server.http.routes import batch
 from shards.errors import Corrupt
@@ -45,6 +47,34 @@ async def test_ids_come_in_the_order_of_the_lines(server: Running) -> None:
     _, link = await server.connect("c", "#", window=3_000)
     await server.pass_time(2 * MINUTE_MS)
     assert sorted(link.topics) == sorted(topics)
+
+
+@pytest.mark.parametrize("query", ["", "?each=true"])
+async def test_a_large_one_is_decided_while_the_loop_turns(
+    server: Running, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """Each look at the clock takes 2 ms. Whoever comes meanwhile is answered behind it."""
+    passing = count(server.app.core.clock.mono(), 2e-3)
+    monkeypatch.setattr(SimulatedClock, "mono", lambda self: next(passing))
+    writer, turns = server.app.core.writer, 0
+    many = [item(f"t/{n}", key=f"k-{n}") for n in range(1_000)]
+    status = 200 if query else 201
+    large = asyncio.ensure_future(post(server, *many, query=query, status=status))
+    while not writer.is_deciding:
+        await asyncio.sleep(0)
+    assert not pending(server)
+    small = asyncio.ensure_future(server.call("POST", "/v1/messages", item("b"), status=201))
+    while not small.done():
+        turns += writer.is_deciding
+        await asyncio.sleep(0)
+    assert turns > 8
+    body = await large
+    ids = [one["id"] for one in body["results"]] if query else body["ids"]
+    assert len(set(ids)) == 1_000
+    assert pending(server) == 1_001
+    again = await post(server, *many, query=query, status=status)
+    assert ([one["id"] for one in again["results"]] if query else again["ids"]) == ids
+    assert pending(server) == 1_001
 
 
 async def test_an_array_is_a_batch_too(server: Running) -> None:

@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from server.codec import wire
-from server.codec.packets import Ack, Publish, Subscribe, SubscribeOptions
+from server.codec.packets import Ack, Pingreq, Publish, Subscribe, SubscribeOptions
 from tests.support.rig import Rig, config, props
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
@@ -567,3 +567,24 @@ def test_dispatch_keeps_nothing_for_those_who_are_away() -> None:
     tracemalloc.stop()
     assert rig.core.dispatch.counts.dispatched == 2
     assert peak < 500 * 4, "not even a list of them"
+
+
+def test_deliveries_may_wait_for_others_answers_do_not() -> None:
+    """What asks to be written says which it is, once for all that is gathered until then."""
+    rig = Rig()
+    peer, publisher = rig.connected("a"), rig.connected("p")
+    peer.subscribe("t", qos=0)
+    peer.planned.clear()
+    for _ in range(2):
+        publisher.publish("t", "x", pump=False)
+    rig.compose()
+    rig.settle()
+    while rig.turn():
+        """Both are given out."""
+    assert peer.planned == ["deliveries"]
+    for _ in range(2):
+        peer.send(Pingreq(), pump=False)
+    assert peer.planned == ["deliveries", "answers"]
+    rig.pump()
+    peer.send(Pingreq(), pump=False)
+    assert peer.planned == ["deliveries", "answers", "answers"]

@@ -13,12 +13,12 @@ from server.browsers import Pages
 from server.codec.encode import encode
 from server.codec.packets import Connect, Pingreq, Pingresp, Publish, Suback, Subscribe, SubscribeOptions
 from server.delivery.broker import Broker
-from server.delivery.subscriber import Closing
+from server.delivery.subscriber import Closing, Subscriber
 from server.kinds import Address
 from server.mqtt.frames import BINARY
 from server.mqtt.link import Links, MqttLink
 from server.mqtt.websocket import Websocket
-from server.outgoing import Outgoing
+from server.outgoing import PIECE_S, Outgoing
 from tests.server.mqtt.test_links import REQUEST, masked
 from tests.support.build import OPENED
 from tests.support.rig import Rig, config
@@ -345,3 +345,29 @@ async def test_only_who_has_published_waits_while_the_server_is_congested(
     is_congested = False
     await asyncio.sleep(0.02)
     assert not publishing.is_paused
+
+
+async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may be a member of a thousand groups: 6 ms."""
+    served = Served()
+    links = [(await served.link(f"c{number}"))[0] for number in range(3)]
+    broker = served.rig.core.broker
+    leave, left = broker.leave, list[str]()
+
+    def slow(subscriber: Subscriber, *, is_clean: bool) -> None:
+        until = time.monotonic() + PIECE_S
+        while time.monotonic() < until:
+            """It leaves its groups."""
+        left.append(subscriber.name)
+        leave(subscriber, is_clean=is_clean)
+
+    monkeypatch.setattr(broker, "leave", slow)
+    for link in links:
+        link.connection_lost(None)
+    counts = [len(left)]
+    while served.links:
+        await asyncio.sleep(0)
+        counts.append(len(left))
+    assert counts == [0, 1, 2, 3]
+    assert left == ["c0", "c1", "c2"]
+    assert not len(broker.sessions)

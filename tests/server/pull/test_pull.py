@@ -178,6 +178,23 @@ def test_what_was_not_read_is_put_back() -> None:
     assert rig.core.pull.waiting == 0
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_put_back_before_its_lease_was_stored_is_there_after_a_start(is_killed: bool) -> None:
+    rig, puller = _rig(1)
+    asked = puller.ask(wait_ms=20_000, pump=False)
+    while not asked.call.given:
+        rig.core.replay.turn()
+    rig.core.pull.abandon(asked.call)
+    rig.pump()
+    rig.pass_ms(10_000)  # the group's cursor is stored
+    if is_killed:
+        rig.crash()
+    else:
+        rig.restart()
+    (again,) = puller.ask().leased
+    assert again.given.attempt == 1
+
+
 def test_a_lease_that_is_over_was_an_attempt() -> None:
     rig, puller = _rig(1)
     puller.lease(lease_ms=5_000)

@@ -1,0 +1,70 @@
+"""The rows of a large request, gathered so that they go into the batch in the order of their keys.
+
+The engine enters each row into a sorted list in memory, and is quickest when the next row belongs right
+behind the one before: 10,000 messages take 9 ms in order and 16 as they come, 10,000 more rows for their
+idempotency keys, which are hashes, 10 and 20. It holds the interpreter meanwhile, so this is how long
+everybody waits. Sorting is done before, in steps (steps.py), table by table; for one key the order of the
+changes stays.
+"""
+
+from operator import itemgetter
+
+from .steps import STEP, Bits
+from .store import Batch, Table
+
+Row = tuple[bytes, bytes | None]
+"""(key, value, None: deleted)."""
+_key = itemgetter(0)
+
+
+class Gathered:
+    """Stands for a batch until what it has gathered is poured into it."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self._messages: list[Row] = []
+        self._rows: dict[Table, list[Row]] = {Table.MESSAGES: self._messages}
+
+    def put_message(self, key: bytes, value: bytes) -> None:
+        self._messages.append((key, value))
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        self._rows.setdefault(table, []).append((key, value))
+
+    def delete(self, table: Table, key: bytes) -> None:
+        self._rows.setdefault(table, []).append((key, None))
+
+    def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
+        self.pour()
+        self.batch.delete_range(table, start, end)
+
+    def __len__(self) -> int:
+        return len(self.batch) + sum(map(len, self._rows.values()))
+
+    def pour_in_steps(self) -> Bits[None]:
+        """All that is gathered goes into the batch, in order."""
+        for table, rows in self._rows.items():
+            rows.sort(key=_key)
+            at = 0
+            while at < len(rows):
+                if at or table is not Table.MESSAGES:
+                    yield
+                self._put(table, rows[at : at + STEP])
+                at += STEP
+            rows.clear()
+
+    def pour(self) -> None:
+        """The same in one go, as it has come."""
+        for table, rows in self._rows.items():
+            self._put(table, rows)
+            rows.clear()
+
+    def _put(self, table: Table, rows: list[Row]) -> None:
+        batch = self.batch
+        for key, value in rows:
+            if value is None:
+                batch.delete(table, key)
+            elif table is Table.MESSAGES:
+                batch.put_message(key, value)
+            else:
+                batch.put(table, key, value)

@@ -1,0 +1,235 @@
+"""The contract of the log, made on an engine that can only put frames one after the other.
+
+**Writing.** The frame of `seq` needs the digest of the one before it, which is known if that was written
+or read here last, and else is read. With it comes that record's epoch, so that the fence has two halves:
+the epoch is compared here, against a record that cannot change any more, and that it is still the last one
+is decided by the engine.
+
+What follows is one loop. `put` is tried until it is done, or until the place is taken; no answer means
+another try with the same bytes, which is harmless: whichever of them comes first takes the place of the
+others.
+
+    put 7 ──> done                                        return
+          ──> no answer (it was stored, its ack was lost)
+    put 7 ──> taken;  fetch 7: our bytes                  confirm, return
+                               other bytes                Fenced
+                               nothing: decided, but not yet readable; or not decided by who we asked: again
+          ──> no answer until the deadline                LogDown
+
+Ours are told by the frame's digest, which covers (seq, epoch) and, of a claim, its nonce. `confirm` is
+there for engines in which a record can be seen before a quorum has it (PostgreSQL, after a crash of the
+primary).
+
+**Patience.** Each try gets a quarter of the deadline, 2 s at most: whoever is asked may hang while another
+would answer, and what waits for a server that was killed finds the new leader only by its next try.
+
+**Reading** fetches up to BATCH frames at a time, fewer where they are large, and starts with the record
+before the first that is wanted, so that the first one's link is checked too. The end of the log is where
+the engine's leader says it is. A leader that has just been elected may not know the newest records yet;
+what seems lost is asked for again until the deadline, before it is said to be.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from .contract import Clock
+from .engine import Engine, NoAnswer, Taken
+from .errors import Damaged, Fenced, LogDown, LogError, TooLarge, Trimmed, Unfit
+from .record import EXTRA_BYTES, ORIGIN, Claim, Seal, claim_data, digest_in, follows, frame_of, opened
+
+PAUSE_S = 0.05
+"""Between two tries."""
+TRIES = 4
+PATIENCE_S = 2.0
+"""A try gets a quarter of the deadline, and never more than this; 16 MiB need 70 Mbit/s then."""
+BATCH = 16
+BATCH_BYTES = 16 << 20
+"""Frames asked for at a time; their bytes are judged by the largest of those before."""
+
+T = TypeVar("T")
+
+
+class ChainedLog:
+    """A Log on an engine that is connected; `deadline_s` for each call. Not for several threads at once."""
+
+    def __init__(self, engine: Engine, clock: Clock, deadline_s: float) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._last: Seal | None = None  # of the record that was written or read here last
+
+    @property
+    def largest(self) -> int:
+        return self._engine.largest - EXTRA_BYTES
+
+    def append(self, seq: int, epoch: int, data: bytes) -> None:
+        assert 0 < epoch < seq
+        self._write(seq, epoch, data)
+
+    def claim(self, seq: int, node: str, url: str) -> int:
+        self._write(seq, seq, claim_data(Claim(node, url, os.urandom(16).hex())))
+        return seq
+
+    def epoch_at(self, seq: int) -> int | None:
+        frame = self._frame(seq, self._timer()) if seq > 0 else None
+        return None if frame is None else opened(frame, seq).seal.epoch
+
+    def bounds(self) -> tuple[int, int]:
+        return self._timer().ask(self._engine.bounds)
+
+    def read(self, after: int) -> Iterator[tuple[int, int, bytes]]:
+        before = self._sealed_here(after)
+        seq = after + 1 if before else after
+        count, timer = 1, self._timer()
+        while True:
+            frames = timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s))  # noqa: B023
+            if not frames:
+                first, last = timer.ask(self._engine.bounds)
+                if seq == last + 1 and seq > after:
+                    return
+                if seq == after and first == seq + 1:
+                    seq += 1  # the one before the first is trimmed: the first one's link cannot be checked
+                else:
+                    _missed(seq, first, last, timer)
+                continue
+            for frame in frames:
+                record = opened(frame, seq)
+                if before is not None and not follows(record, before):
+                    raise Damaged(
+                        f"record {seq} of the log was not written after the one that stands before it"
+                    )
+                before = self._last = record.seal
+                if seq > after:
+                    yield seq, record.seal.epoch, record.data
+                seq += 1
+            count, timer = _next_count(frames), self._timer()
+
+    def trim(self, upto: int) -> None:
+        timer = self._timer()
+        first, last = timer.ask(self._engine.bounds)
+        goes = min(upto, last - 1)
+        if goes >= first:
+            timer.ask(lambda left_s: self._engine.drop(goes, left_s))
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _timer(self) -> "_Timer":
+        return _Timer(self._clock, self._deadline_s)
+
+    def _write(self, seq: int, epoch: int, data: bytes) -> None:
+        if len(data) > self.largest:
+            raise TooLarge(f"a record of {len(data):,} bytes, the engine takes {self.largest:,}")
+        timer = self._timer()
+        before = self._sealed_here(seq - 1) or self._read_before(seq, timer)
+        if epoch not in (seq, before.epoch):
+            raise Fenced(f"record {before.seq} is of epoch {before.epoch}, not {epoch}")
+        frame = frame_of(seq, epoch, before, data)
+        while not self._is_put(seq, frame, timer):
+            pass
+        self._last = Seal(seq, epoch, digest_in(frame))
+
+    def _is_put(self, seq: int, frame: bytes, timer: "_Timer") -> bool:
+        """Try until it is decided; False: the place is taken, by whom cannot be seen yet. Raises Fenced."""
+        try:
+            timer.ask(lambda left_s: self._engine.put(seq, frame, left_s))
+        except Taken:
+            pass
+        else:
+            return True
+        there = self._frame(seq, timer)
+        if there is None:
+            timer.doubt(LogDown(f"the place of record {seq} is taken, by what cannot be read"))
+            return False
+        if there != frame:
+            raise Fenced(f"record {seq} is another's")
+        timer.ask(self._engine.confirm)
+        return True
+
+    def _sealed_here(self, seq: int) -> Seal | None:
+        """What is known of a record without asking."""
+        if seq <= 0:
+            return ORIGIN
+        return self._last if self._last is not None and self._last.seq == seq else None
+
+    def _read_before(self, seq: int, timer: "_Timer") -> Seal:
+        """The seal of the record before this one. Raises Trimmed, Damaged."""
+        while (frame := self._frame(seq - 1, timer)) is None:
+            _missed(seq - 1, *timer.ask(self._engine.bounds), timer)
+        return opened(frame, seq - 1).seal
+
+    def _frame(self, seq: int, timer: "_Timer") -> bytes | None:
+        frames = timer.ask(lambda left_s: self._engine.fetch(seq, 1, left_s))
+        return frames[0] if frames else None
+
+
+class _Timer:
+    """The deadline of one call, the tries within it, and what there is to say when it is over."""
+
+    def __init__(self, clock: Clock, deadline_s: float) -> None:
+        self._clock = clock
+        self._patience_s = _patience_s(deadline_s)
+        self._until = clock.monotonic() + deadline_s
+        self._verdict: LogError = LogDown("no answer")
+
+    def doubt(self, verdict: LogError) -> None:
+        """An answer that cannot stay so. Pause for another try; raises `verdict` if this was the last."""
+        self._verdict = verdict
+        self._pause()
+
+    def ask(self, call: Callable[[float], T]) -> T:
+        """The answer to a call, which is told how long it may take. Raises LogDown, or what was in doubt."""
+        while True:
+            told_s = min(self._left_s(), self._patience_s)
+            try:
+                return call(told_s)
+            except (NoAnswer, Unfit) as error:
+                if told_s == self._patience_s:  # one that was cut short says nothing of the reason
+                    self._verdict = LogDown(str(error))
+            self._pause()
+
+    def _pause(self) -> None:
+        self._clock.sleep(min(PAUSE_S, self._left_s()))
+
+    def _left_s(self) -> float:
+        left_s = self._until - self._clock.monotonic()
+        if left_s <= 0:
+            raise self._verdict
+        return left_s
+
+
+def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
+    """A log on an engine, once that has answered. Raises LogDown, Unfit."""
+    until, patience_s, missed = clock.monotonic() + deadline_s, _patience_s(deadline_s), "no answer"
+    while (left_s := until - clock.monotonic()) > 0:
+        try:
+            engine.connect(min(left_s, patience_s))
+            return ChainedLog(engine, clock, deadline_s)
+        except NoAnswer as error:
+            if left_s >= patience_s:
+                missed = str(error)
+        clock.sleep(min(PAUSE_S, left_s))
+    raise LogDown(missed)
+
+
+def _patience_s(deadline_s: float) -> float:
+    return min(deadline_s / TRIES, PATIENCE_S)
+
+
+def _next_count(frames: Sequence[bytes]) -> int:
+    """How many to ask for after these."""
+    return max(1, min(BATCH, BATCH_BYTES // max(map(len, frames))))
+
+
+def _missed(seq: int, first: int, last: int, timer: _Timer) -> None:
+    """A record that should be there was not found. Return to have it asked for again.
+
+    Raises Trimmed; Damaged, when it was looked for until the deadline.
+    """
+    if seq < first:
+        raise Trimmed(f"the log begins at {first}, record {seq} is trimmed")
+    if seq > last:
+        timer.doubt(Damaged(f"the log ends at {last}, record {seq} was there"))
+    else:
+        timer.doubt(Damaged(f"record {seq} of the log is missing, it goes from {first} to {last}"))

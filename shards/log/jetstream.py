@@ -1,0 +1,337 @@
+"""NATS JetStream: a stream is the log, a message is a record, the stream's sequences are the log's.
+
+    put       publish with Nats-Expected-Last-Sequence; the ack comes when a quorum of servers has stored it
+    fetch     $JS.API.STREAM.MSG.GET, which the stream's leader alone answers, several on the way at a time
+    bounds    $JS.API.STREAM.INFO, of the leader too
+    drop      $JS.API.STREAM.PURGE up to a sequence
+
+Consumers are not used: one that is asked for a trimmed sequence begins with the first that is left, and
+one may be served by a follower, whose file can lose records silently. Nor are direct gets, for the same
+reason.
+
+**What it has to be** (else Unfit): nats-server 2.15 or later; a stream in files, of 3 replicas, which
+never gives up a record by itself (no age, a full one refuses) and whose writes are not put off
+(`persist_mode`). That the *servers* sync before they acknowledge is their own setting, `jetstream {
+sync_interval: always }`, which no client can see: without it a power cut of two machines takes
+acknowledged records.
+
+A stream that is not there is made by `connect` at the opening; later one that is gone stays gone: a new
+and empty one would look like a log in which nothing was ever written.
+
+**Size.** A record is one message, so the servers' `max_payload` (1 MB if nothing is said) bounds it:
+`largest` is what they allow, and who opens a log says how much it needs. 16 MiB under `max_payload: 24MB`
+take 0.2 s to append. Records of several messages would need a sequence for each, or a second stream;
+neither is worth what a line of configuration does.
+
+**The connection.** One server at a time, never nats-py's own reconnecting: after any failure the line
+(`line.py`) is left and the next one goes to the next server. The event loop of nats-py lives in the line's
+thread and runs only while a call is waited for; the server's pings are answered then. A connection over
+which nothing was asked for minutes is closed by the server, and made again by the next call.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from nats.aio.client import Client
+
+from .engine import NoAnswer, Taken
+from .errors import Unfit
+from .line import Line
+
+PORT = 4222
+OLDEST = (2, 15)
+REPLICAS = 3
+IN_FLIGHT = 16
+HEADER_BYTES = 256
+"""Room for the headers of a record, which count for the servers' bound too."""
+CLOSE_S = 1.0
+NO_STREAM = 10059
+NO_MESSAGE = 10037
+WRONG_LAST = (10071, 10164)
+NOT_CLUSTERED = (10074, 10005)
+"""Replicas were asked for of a server alone, or of fewer servers than that."""
+
+T = TypeVar("T")
+
+
+class ApiError(msgspec.Struct):
+    """What a server refuses with."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class State(msgspec.Struct):
+    """What a stream holds; both 0 if nothing was ever in it."""
+
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class Config(msgspec.Struct):
+    """Of a stream, as far as it matters here."""
+
+    subjects: list[str] = []
+    retention: str = "limits"
+    max_msgs: int = -1
+    max_msgs_per_subject: int = -1
+    max_bytes: int = -1
+    max_age: int = 0
+    max_msg_size: int = -1
+    storage: str = "file"
+    discard: str = "new"
+    num_replicas: int = REPLICAS
+    deny_delete: bool = True
+    allow_msg_ttl: bool = False
+    sealed: bool = False
+    persist_mode: str | None = None
+
+
+class Message(msgspec.Struct):
+    """A stored one; `data` comes as Base64."""
+
+    data: bytes = b""
+
+
+class Answer(msgspec.Struct):
+    """Whatever the API answers, and the ack of a publish."""
+
+    error: ApiError | None = None
+    seq: int = 0
+    state: State = msgspec.field(default_factory=State)
+    config: Config = msgspec.field(default_factory=Config)
+    message: Message | None = None
+
+
+_ANSWER = msgspec.json.Decoder(Answer)
+
+
+class JetStream:
+    """An engine on the stream `name`. `must_replicate`: refuse one with fewer than 3 replicas."""
+
+    def __init__(self, url: str, name: str, *, must_replicate: bool = True) -> None:
+        self._servers = servers_of(url)
+        self._name = name
+        self._subject = f"{name}.log"
+        self._must_replicate = must_replicate
+        self._largest = 0
+        self._is_made = False
+        self._tried = 0
+        self._line: Line[_Session] = Line(self._session, _Session.close, _Session.cut)
+
+    def connect(self, timeout_s: float) -> None:
+        self._line.call(lambda _session, _left_s: None, timeout_s)
+        self._is_made = True
+
+    @property
+    def largest(self) -> int:
+        return self._largest
+
+    def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        headers = {"Nats-Expected-Last-Sequence": str(seq - 1), "Nats-Expected-Stream": self._name}
+        answer = self._line.call(
+            lambda session, left_s: session.ask(self._subject, frame, left_s, headers), timeout_s
+        )
+        if answer.error is not None:
+            if answer.error.err_code in WRONG_LAST:
+                raise Taken
+            raise NoAnswer(_said(answer.error))
+        if answer.seq != seq:
+            raise NoAnswer(f"the stream {self._name} took record {seq} as {answer.seq}")
+
+    def fetch(self, seq: int, count: int, timeout_s: float) -> list[bytes]:
+        asked = range(seq, seq + count)
+        return self._line.call(lambda session, left_s: session.fetch(asked, left_s), timeout_s)
+
+    def bounds(self, timeout_s: float) -> tuple[int, int]:
+        state = self._api("INFO", b"", timeout_s).state
+        return (state.first_seq, state.last_seq) if state.last_seq else (1, 0)
+
+    def confirm(self, timeout_s: float) -> None:
+        """What the leader has in the stream, a quorum has in its log."""
+
+    def drop(self, upto: int, timeout_s: float) -> None:
+        self._api("PURGE", b'{"seq":%d}' % (upto + 1), timeout_s)
+
+    def close(self) -> None:
+        self._line.close()
+
+    def _api(self, verb: str, said: bytes, timeout_s: float) -> Answer:
+        answer = self._line.call(lambda session, left_s: session.api(verb, said, left_s), timeout_s)
+        if answer.error is not None:
+            raise NoAnswer(_said(answer.error))
+        return answer
+
+    def _session(self, timeout_s: float) -> "_Session":
+        """In the line's thread: a connection to the next server, and the stream looked at."""
+        server = self._servers[self._tried % len(self._servers)]
+        self._tried += 1
+        session = _Session(server, self._name, timeout_s)
+        try:
+            self._largest = session.payload - HEADER_BYTES
+            self._judge(self._stream(session, timeout_s))
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _stream(self, session: "_Session", timeout_s: float) -> Config:
+        """How the stream is; it is made if it is not there, the first time."""
+        answer = session.api("INFO", b"", timeout_s)
+        if answer.error is not None and answer.error.err_code == NO_STREAM and not self._is_made:
+            answer = self._make(session, REPLICAS, timeout_s)
+            if (
+                answer.error is not None
+                and answer.error.err_code in NOT_CLUSTERED
+                and not self._must_replicate
+            ):
+                answer = self._make(session, 1, timeout_s)
+        if answer.error is not None:
+            if answer.error.err_code == NOT_CLUSTERED[0]:
+                raise Unfit(
+                    f"the stream {self._name} cannot be of {REPLICAS} replicas: {_said(answer.error)}"
+                )
+            raise NoAnswer(_said(answer.error))
+        return answer.config
+
+    def _make(self, session: "_Session", replicas: int, timeout_s: float) -> Answer:
+        wanted = Config(subjects=[self._subject], num_replicas=replicas)
+        said = {key: value for key, value in msgspec.to_builtins(wanted).items() if value is not None}
+        return session.api("CREATE", msgspec.json.encode({"name": self._name, **said}), timeout_s)
+
+    def _judge(self, config: Config) -> None:
+        """Raises Unfit."""
+        if config.num_replicas < REPLICAS and self._must_replicate:
+            raise Unfit(
+                f"the stream {self._name} is of {config.num_replicas} replicas, fewer than {REPLICAS}"
+            )
+        wrong = [
+            f"{setting} is {is_so!r}, not {should!r}"
+            for setting, is_so, should in (
+                ("subjects", config.subjects, [self._subject]),
+                ("storage", config.storage, "file"),
+                ("retention", config.retention, "limits"),
+                ("discard", config.discard, "new"),
+                ("max_age", config.max_age, 0),
+                ("allow_msg_ttl", config.allow_msg_ttl, False),
+                ("sealed", config.sealed, False),
+                ("persist_mode", config.persist_mode or "default", "default"),
+            )
+            if is_so != should
+        ]
+        if wrong:
+            raise Unfit(f"the stream {self._name} does not keep what it acknowledges: {', '.join(wrong)}")
+        if config.max_msg_size > 0:
+            self._largest = min(self._largest, config.max_msg_size - HEADER_BYTES)
+
+
+class _Session:
+    """A connection of nats-py with its event loop: everything here is called in one thread."""
+
+    def __init__(self, server: str, stream: str, timeout_s: float) -> None:
+        self._stream = stream
+        self._runner = asyncio.Runner()
+        self._client = Client()
+        try:
+            self._run(
+                self._client.connect(
+                    server,
+                    error_cb=_unsaid,
+                    allow_reconnect=False,
+                    connect_timeout=timeout_s,  # type: ignore[arg-type]
+                    ping_interval=3_600,
+                    name="fasti",
+                ),
+                timeout_s,
+            )
+            self._judge()
+        except BaseException:
+            self.close()
+            raise
+
+    def _judge(self) -> None:
+        """Raises Unfit."""
+        version = self._client.connected_server_version
+        if (version.major, version.minor) < OLDEST:
+            raise Unfit(f"nats-server {version}; {'.'.join(map(str, OLDEST))} or later is needed")
+
+    @property
+    def payload(self) -> int:
+        """Most bytes that this server takes in one message."""
+        return int(self._client.max_payload)
+
+    def ask(
+        self, subject: str, said: bytes, timeout_s: float, headers: dict[str, str] | None = None
+    ) -> Answer:
+        return self._run(self._asked(subject, said, timeout_s, headers), timeout_s)
+
+    def api(self, verb: str, said: bytes, timeout_s: float) -> Answer:
+        return self.ask(f"$JS.API.STREAM.{verb}.{self._stream}", said, timeout_s)
+
+    def fetch(self, asked: range, timeout_s: float) -> list[bytes]:
+        """The messages of these sequences up to the first that is not there."""
+        return self._run(self._fetched(asked, timeout_s), timeout_s)
+
+    def close(self) -> None:
+        with suppress(Exception):  # it is left behind in any case
+            self._run(self._client.close(), CLOSE_S)
+        self._runner.close()
+
+    def cut(self) -> None:
+        """Nothing is to be done: what waits in the event loop is ended by its own time."""
+
+    def _run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        return self._runner.run(_timed(work, timeout_s))
+
+    async def _asked(
+        self, subject: str, said: bytes, timeout_s: float, headers: dict[str, str] | None = None
+    ) -> Answer:
+        answer = await self._client.request(subject, said, timeout=timeout_s, headers=headers)
+        return _ANSWER.decode(answer.data)
+
+    async def _fetched(self, asked: range, timeout_s: float) -> list[bytes]:
+        subject = f"$JS.API.STREAM.MSG.GET.{self._stream}"
+        found: list[bytes] = []
+        for start in range(0, len(asked), IN_FLIGHT):
+            answers = await asyncio.gather(
+                *(
+                    self._asked(subject, b'{"seq":%d}' % seq, timeout_s)
+                    for seq in asked[start : start + IN_FLIGHT]
+                )
+            )
+            for answer in answers:
+                if answer.error is not None and answer.error.err_code != NO_MESSAGE:
+                    raise NoAnswer(_said(answer.error))
+                if answer.message is None:
+                    return found
+                found.append(answer.message.data)
+        return found
+
+
+def servers_of(url: str) -> list[str]:
+    """One URL for each server of nats://[user:password@]a[:port],b[:port],…"""
+    parts = urlsplit(url)
+    user, _, hosts = parts.netloc.rpartition("@")
+    found = []
+    for host in hosts.split(","):
+        port = "" if host.rpartition(":")[2].isdigit() else f":{PORT}"
+        found.append(f"{parts.scheme}://{user}{'@' if user else ''}{unquote(host)}{port}")
+    return found
+
+
+async def _timed(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    async with asyncio.timeout(timeout_s):
+        return await work
+
+
+async def _unsaid(_error: Exception) -> None:
+    """What nats-py has to say of a connection is said again by the call that fails over it."""
+
+
+def _said(error: ApiError) -> str:
+    return f"{error.description} ({error.err_code})"

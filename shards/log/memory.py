@@ -1,0 +1,61 @@
+"""The engine in RAM: the model of the others.
+
+A *shelf* holds the frames; each engine on it is one node's. It answers at once and always: faults are
+planted around an engine, whichever it is, by the tests.
+"""
+
+from dataclasses import dataclass, field
+
+from .engine import Taken
+
+LARGEST = 64 << 20
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Frames by sequence, from `first` to `last`."""
+
+    frames: dict[int, bytes] = field(default_factory=dict)
+    first: int = 1
+    last: int = 0
+
+
+class MemoryEngine:
+    """One node's engine on a shelf."""
+
+    def __init__(self, shelf: Shelf, largest: int = LARGEST) -> None:
+        self._shelf = shelf
+        self._largest = largest
+
+    @property
+    def largest(self) -> int:
+        return self._largest
+
+    def connect(self, timeout_s: float) -> None:
+        """It is there."""
+
+    def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        if seq != self._shelf.last + 1:
+            raise Taken
+        self._shelf.frames[seq] = frame
+        self._shelf.last = seq
+
+    def fetch(self, seq: int, count: int, timeout_s: float) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < count and (frame := self._shelf.frames.get(seq + len(found))) is not None:
+            found.append(frame)
+        return found
+
+    def bounds(self, timeout_s: float) -> tuple[int, int]:
+        return self._shelf.first, self._shelf.last
+
+    def confirm(self, timeout_s: float) -> None:
+        """There is one copy."""
+
+    def drop(self, upto: int, timeout_s: float) -> None:
+        for seq in range(self._shelf.first, upto + 1):
+            self._shelf.frames.pop(seq, None)
+        self._shelf.first = max(self._shelf.first, upto + 1)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,51 @@
+"""From a URL to an open log: the engine that is meant, asked whether it is fit.
+
+    nats://[user:password@]a[:4222],b,c        jetstream.py
+    tls://…                                    the same, over TLS
+    postgresql://[user[:password]@]a[:5432],b/database      postgres.py
+
+The driver is imported here and now, by who has a log: a node alone has none installed.
+"""
+
+import re
+
+from .chained import open_engine
+from .contract import Clock, Log
+from .engine import Engine
+from .errors import Unfit
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
+
+def open_log(
+    url: str, name: str, clock: Clock, *, deadline_s: float, largest: int, must_replicate: bool = True
+) -> Log:
+    """The log of the timeline `name`, made if it is not there.
+
+    `deadline_s`: most that any call takes, this one too. `largest`: most bytes that will be appended at once.
+    `must_replicate`: refuse what would lose acknowledged records with one machine. Raises LogDown, Unfit;
+    ValueError for a URL or a name that is none.
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(f"a log is named with small letters, digits and _, not {name!r}")
+    log = open_engine(_engine(url, name, must_replicate), clock, deadline_s)
+    if log.largest < largest:
+        log.close()
+        raise Unfit(f"the log's engine takes records of {log.largest:,} bytes, {largest:,} are needed")
+    return log
+
+
+def _engine(url: str, name: str, must_replicate: bool) -> Engine:
+    scheme = url.partition("://")[0]
+    try:
+        if scheme in ("nats", "tls"):
+            from .jetstream import JetStream
+
+            return JetStream(url, name, must_replicate=must_replicate)
+        if scheme in ("postgresql", "postgres"):
+            from .postgres import Postgres
+
+            return Postgres(url, name, must_replicate=must_replicate)
+    except ModuleNotFoundError as error:
+        raise Unfit(f"{error.name} is missing: pip install 'fasti-server[cluster]'") from error
+    raise ValueError(f"a log is at nats://… or postgresql://…, not at {scheme}://…")

@@ -1,0 +1,205 @@
+"""PostgreSQL: a table is the log, a row is a record; a commit that waits for synchronous standbys makes it
+durable.
+
+    CREATE TABLE fasti_log (seq bigint PRIMARY KEY, record bytea NOT NULL)
+
+**The fence.** One statement, its own transaction: the row goes in if `seq - 1` is the greatest there is.
+Two at once for one place both see that; then the primary key lets one wait for the other, and fail when
+that has committed.
+
+**A quorum.** `synchronous_commit` is set for the session, whatever the default of the database. Whether
+the commit then waits for anybody is the primary's `synchronous_standby_names`, which has to name somebody
+(else Unfit). A fail-over manager may empty it while no standby is there, so each `put` looks again, in its
+transaction. Between that look and the commit a change is possible still: with Patroni
+`synchronous_mode_strict` keeps it from being emptied at all.
+
+**What is seen and not yet safe.** A commit that waits is invisible, until somebody ends the wait: a
+cancel, a restart of the primary. Then it is there, on the primary alone. So nothing here ever cancels a
+statement or sets a timeout in the server; a commit that returns with a warning has not been waited for and
+counts as unanswered; and a record that was found instead of acknowledged is confirmed by a small commit of
+its own, which cannot reach the standbys before everything earlier has.
+
+**Connections** that were left because they hung: psycopg lets go when its socket is cut, the server when
+it next looks after the client, each second (`client_connection_check_interval`). One backend may stay in a
+commit that no standby confirms; later tries for the same place wait for it as for a lock, and end like the
+others.
+
+Give the addresses of all nodes (`postgresql://a,b,c/db`): the one that takes writes is found, in random
+order. Poolers that hand a session round between clients are not for this: its settings are the session's.
+"""
+
+import os
+import socket
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from .engine import NoAnswer, Taken
+from .errors import Unfit
+from .line import Line
+
+LARGEST = 64 << 20
+"""A row takes up to 1 GB; this much is copied a few times on its way."""
+OLDEST = 15
+CONNECT_S = 2
+"""For each of the addresses; libpq knows no less."""
+SESSION = (
+    "SET synchronous_commit = on; SET statement_timeout = 0; SET lock_timeout = 0; "
+    "SET idle_in_transaction_session_timeout = 0; SET idle_session_timeout = 0; "
+    "SET client_connection_check_interval = 1000"
+)
+MAKE = """
+CREATE TABLE IF NOT EXISTS {table} (seq bigint PRIMARY KEY, record bytea NOT NULL);
+ALTER TABLE {table} ALTER COLUMN record SET STORAGE EXTERNAL
+"""
+PUT = """
+INSERT INTO {table} (seq, record) SELECT %(seq)s, %(frame)s
+WHERE (SELECT coalesce(max(seq), 0) FROM {table}) = %(seq)s - 1
+  AND (%(alone)s OR current_setting('synchronous_standby_names') <> '')
+"""
+FETCH = "SELECT seq, record FROM {table} WHERE seq >= %s AND seq < %s ORDER BY seq"
+BOUNDS = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM {table}"
+DROP = "DELETE FROM {table} WHERE seq <= %s"
+CONFIRM = "SELECT pg_logical_emit_message(true, 'fasti', '')"
+STANDBYS = "SHOW synchronous_standby_names"
+
+Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
+
+
+class Postgres:
+    """An engine on the table `name`_log. `must_replicate`: refuse a server without synchronous standbys."""
+
+    def __init__(self, url: str, name: str, *, must_replicate: bool = True) -> None:
+        self._conninfo = _conninfo(url)
+        self._table = f"{name}_log"
+        self._must_replicate = must_replicate
+        self._is_made = False
+        self._warnings: list[str] = []
+        self._line: Line[Connection] = Line(self._connected, _closed, _cut)
+
+    def connect(self, timeout_s: float) -> None:
+        self._line.call(lambda _connection, _left_s: None, timeout_s)
+        self._is_made = True
+
+    @property
+    def largest(self) -> int:
+        return LARGEST
+
+    def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        self._line.call(lambda connection, _left_s: self._put(connection, seq, frame), timeout_s)
+
+    def fetch(self, seq: int, count: int, timeout_s: float) -> list[bytes]:
+        rows = self._line.call(
+            lambda connection, _left_s: self._rows(connection, FETCH, (seq, seq + count)), timeout_s
+        )
+        return [row[1] for index, row in enumerate(rows) if row[0] == seq + index]
+
+    def bounds(self, timeout_s: float) -> tuple[int, int]:
+        ((first, last),) = self._line.call(
+            lambda connection, _left_s: self._rows(connection, BOUNDS, ()), timeout_s
+        )
+        return first, last
+
+    def confirm(self, timeout_s: float) -> None:
+        self._line.call(lambda connection, _left_s: self._committed(connection, CONFIRM, ()), timeout_s)
+
+    def drop(self, upto: int, timeout_s: float) -> None:
+        self._line.call(lambda connection, _left_s: self._committed(connection, DROP, (upto,)), timeout_s)
+
+    def close(self) -> None:
+        self._line.close()
+
+    # -- in the line's thread
+
+    def _connected(self, _timeout_s: float) -> Connection:
+        connection = psycopg.connect(self._conninfo, autocommit=True)
+        try:
+            connection.add_notice_handler(self._noted)
+            connection.execute(SESSION)
+            self._judge(connection)
+            if not self._is_made:
+                self._make(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _judge(self, connection: Connection) -> None:
+        """Raises Unfit."""
+        version = connection.info.server_version // 10_000
+        if version < OLDEST:
+            raise Unfit(f"PostgreSQL {version}; {OLDEST} or later is needed")
+        for setting in ("fsync", "full_page_writes"):
+            if self._rows(connection, f"SHOW {setting}", ()) != [("on",)]:
+                raise Unfit(f"PostgreSQL runs with {setting} = off: a power cut takes what it acknowledged")
+        if self._must_replicate and self._rows(connection, STANDBYS, ()) == [("",)]:
+            raise Unfit("PostgreSQL has no synchronous standbys: synchronous_standby_names is empty")
+
+    def _make(self, connection: Connection) -> None:
+        """The table, if it is not there."""
+        ((there,),) = self._rows(connection, "SELECT to_regclass(%s) IS NOT NULL", (self._table,))
+        if there:
+            return
+        try:
+            self._committed(connection, MAKE, ())
+        except psycopg.errors.UniqueViolation as error:
+            raise NoAnswer(f"another node makes the table: {error}") from error
+
+    def _put(self, connection: Connection, seq: int, frame: bytes) -> None:
+        said = {"seq": seq, "frame": frame, "alone": not self._must_replicate}
+        try:
+            count = self._committed(connection, PUT, said)
+        except psycopg.errors.UniqueViolation:
+            raise Taken from None
+        if not count:
+            self._judge(connection)
+            raise Taken
+
+    def _committed(self, connection: Connection, statement: str, said: Any) -> int:
+        """Execute and commit; how many rows there were. Raises NoAnswer if the commit was not waited for."""
+        self._warnings.clear()
+        with connection.cursor() as cursor:
+            cursor.execute(self._named(statement), said or None)
+            count = cursor.rowcount
+        if self._warnings:
+            raise NoAnswer(self._warnings[0])
+        return count
+
+    def _rows(self, connection: Connection, statement: str, said: tuple[Any, ...]) -> list[Row]:
+        with connection.cursor(binary=True) as cursor:
+            return cursor.execute(self._named(statement), said or None).fetchall()
+
+    def _named(self, statement: str) -> sql.Composed:
+        return sql.SQL(statement).format(table=sql.Identifier(self._table))
+
+    def _noted(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.severity_nonlocalized == "WARNING":
+            self._warnings.append(f"{diagnostic.message_primary}: {diagnostic.message_detail}")
+
+
+def _conninfo(url: str) -> str:
+    said: dict[str, Any] = {
+        "application_name": "fasti",
+        "target_session_attrs": "read-write",
+        "load_balance_hosts": "random",
+        "connect_timeout": CONNECT_S,
+    }
+    return make_conninfo(**{**said, **conninfo_to_dict(url)})
+
+
+def _closed(connection: Connection) -> None:
+    connection.close()
+
+
+def _cut(connection: Connection) -> None:
+    """From another thread: end what is waited for."""
+    try:
+        held = socket.socket(fileno=os.dup(connection.fileno()))
+    except (OSError, psycopg.Error):
+        return  # it is closed
+    with held, suppress(OSError):  # nobody is at the other end
+        held.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,155 @@
+"""The engines, each with what a test does to it from outside; the servers are started once."""
+
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shards.log.chained import ChainedLog, open_engine
+from shards.log.contract import Clock
+from shards.log.engine import Engine
+from shards.log.jetstream import JetStream
+from shards.log.memory import MemoryEngine, Shelf
+from shards.log.postgres import Postgres as PostgresEngine
+from tests.support.logs import Elapsing, Faulty
+from tests.support.nats import Nats
+from tests.support.postgres import Postgres, programs
+
+ENGINES = ("memory", "jetstream", "postgres")
+NAMES = (f"t{number}" for number in itertools.count(1))
+
+
+class Place:
+    """One log of one engine, and who opens it: as often as wanted, each time as another node would.
+
+    `deadline_s` is short where a test waits for it.
+    """
+
+    clock: Clock = time
+    name: str
+
+    def __init__(self) -> None:
+        self._opened: list[ChainedLog] = []
+
+    def engine(self) -> Engine:
+        raise NotImplementedError
+
+    def lose(self, seq: int) -> None:
+        """Take one record out of the engine, as rot would."""
+        raise NotImplementedError
+
+    def open(self, deadline_s: float = 8) -> ChainedLog:
+        return self.faulty(deadline_s)[0]
+
+    def faulty(self, deadline_s: float = 8) -> tuple[ChainedLog, Faulty]:
+        """A log, and the network before its engine."""
+        network = Faulty(self.engine())
+        log = open_engine(network, self.clock, deadline_s)
+        self._opened.append(log)
+        return log, network
+
+    def close(self) -> None:
+        for log in self._opened:
+            log.close()
+
+
+class MemoryPlace(Place):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Elapsing()
+        self.name = "memory"
+        self.shelf = Shelf()
+
+    def engine(self) -> Engine:
+        return MemoryEngine(self.shelf)
+
+    def lose(self, seq: int) -> None:
+        del self.shelf.frames[seq]
+
+
+class JetStreamPlace(Place):
+    def __init__(self, servers: Nats) -> None:
+        super().__init__()
+        self.servers = servers
+        self.name = next(NAMES)
+
+    def engine(self) -> Engine:
+        return JetStream(self.servers.url, self.name)
+
+    def lose(self, seq: int) -> None:
+        said = self.servers.api(f"STREAM.MSG.DELETE.{self.name}", {"seq": seq})
+        assert said.get("success"), said
+
+    def losing(self) -> None:
+        """Have the stream made so that a record can be taken out."""
+        config = {
+            "name": self.name,
+            "subjects": [f"{self.name}.log"],
+            "storage": "file",
+            "discard": "new",
+            "num_replicas": 3,
+        }
+        assert "error" not in self.servers.api(f"STREAM.CREATE.{self.name}", config)
+
+
+class PostgresPlace(Place):
+    def __init__(self, servers: Postgres) -> None:
+        super().__init__()
+        self.servers = servers
+        self.name = next(NAMES)
+
+    def engine(self) -> Engine:
+        return PostgresEngine(self.servers.url_of_all, self.name)
+
+    def lose(self, seq: int) -> None:
+        self.servers.asked(f"DELETE FROM {self.name}_log WHERE seq = {seq}")
+
+
+@pytest.fixture(scope="session")
+def fleeting() -> Path | None:
+    """Where files are kept in RAM, if there is room: what ends here is processes, never the machine."""
+    place = Path("/dev/shm")
+    return place if place.is_dir() and shutil.disk_usage(place).free > 2 << 30 else None
+
+
+@pytest.fixture(scope="session")
+def nats_servers(fleeting: Path | None) -> Iterator[Nats]:
+    with (
+        tempfile.TemporaryDirectory(prefix="fasti-nats-", dir=fleeting) as folder,
+        Nats(Path(folder)) as servers,
+    ):
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def postgres_servers(fleeting: Path | None) -> Iterator[Postgres]:
+    if programs() is None:
+        pytest.skip("no PostgreSQL from 15 on is installed")
+    with Postgres(fleeting) as servers:
+        yield servers
+
+
+@pytest.fixture
+def jetstream(nats_servers: Nats) -> Iterator[JetStreamPlace]:
+    place = JetStreamPlace(nats_servers)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def postgres(postgres_servers: Postgres) -> Iterator[PostgresPlace]:
+    place = PostgresPlace(postgres_servers)
+    yield place
+    place.close()
+
+
+@pytest.fixture(params=ENGINES)
+def place(request: pytest.FixtureRequest) -> Place:
+    if request.param == "memory":
+        return MemoryPlace()
+    found: Place = request.getfixturevalue(request.param)
+    return found

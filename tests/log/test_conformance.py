@@ -1,0 +1,444 @@
+"""What the log promises, held against every engine. The promises are the theory of shards/log/contract.py."""
+
+import hashlib
+import random
+import threading
+
+import pytest
+
+from shards.log.contract import Log
+from shards.log.errors import Damaged, Fenced, LogDown, TooLarge, Trimmed, UnknownVersion
+from shards.log.record import DIGEST_BYTES, VERSION, claim_of, frame_of, opened
+from tests.support.logs import Elapsing, Lost
+
+from .conftest import JetStreamPlace, Place
+
+LOSSES = (Lost.REQUEST, Lost.ANSWER, Lost.LATE)
+
+
+def filled(log: Log, count: int, seq: int = 1) -> int:
+    """Claimed at `seq`, then records up to `count` in all; gives the epoch."""
+    epoch = log.claim(seq, "a", "http://a")
+    for one in range(seq + 1, count + 1):
+        log.append(one, epoch, b"data %d" % one)
+    return epoch
+
+
+def seqs(log: Log, after: int = 0) -> list[int]:
+    return [seq for seq, _, _ in log.read(after)]
+
+
+def test_an_empty_log(place: Place) -> None:
+    log = place.open()
+    assert log.bounds() == (1, 0)
+    assert list(log.read(0)) == []
+    assert log.epoch_at(0) is None
+    assert log.epoch_at(1) is None
+    log.trim(5)
+    assert log.bounds() == (1, 0)
+
+
+def test_what_is_appended_is_read(place: Place) -> None:
+    log = place.open()
+    assert log.claim(1, "a", "http://a") == 1
+    log.append(2, 1, b"")
+    log.append(3, 1, b"\x00\xff" * 500)
+    for reader in (log, place.open()):
+        (seq, epoch, said), *others = reader.read(0)
+        assert (seq, epoch) == (1, 1)
+        assert claim_of(said)[:2] == ("a", "http://a")
+        assert others == [(2, 1, b""), (3, 1, b"\x00\xff" * 500)]
+        assert list(reader.read(2)) == others[1:]
+        assert list(reader.read(3)) == []
+        assert reader.bounds() == (1, 3)
+        assert [reader.epoch_at(seq) for seq in range(1, 5)] == [1, 1, 1, None]
+
+
+def test_another_takes_over(place: Place) -> None:
+    ours, theirs = place.open(), place.open()
+    assert filled(ours, 3) == 1
+    assert seqs(theirs) == [1, 2, 3]
+    assert theirs.claim(4, "b", "http://b") == 4
+    theirs.append(5, 4, b"of b")
+    assert [(seq, epoch) for seq, epoch, _ in ours.read(3)] == [(4, 4), (5, 4)]
+    assert ours.epoch_at(5) == 4
+
+
+def test_an_old_epoch_is_fenced(place: Place) -> None:
+    ours, theirs = place.open(), place.open()
+    filled(ours, 3)
+    theirs.claim(4, "b", "http://b")
+    with pytest.raises(Fenced):
+        ours.append(4, 1, b"late")
+    theirs.append(5, 4, b"of b")
+    for seq in (4, 5):
+        with pytest.raises(Fenced):
+            ours.append(seq, 1, b"late")
+    with pytest.raises(Fenced):
+        ours.append(6, 1, b"it would fit")
+    assert seqs(ours) == [1, 2, 3, 4, 5]
+    with pytest.raises(Fenced):
+        ours.append(6, 1, b"it would fit, and it has read on")
+    assert [epoch for _, epoch, _ in theirs.read(0)] == [1, 1, 1, 4, 4]
+
+
+def test_of_two_claims_for_a_place_one_wins(place: Place) -> None:
+    ours, theirs = place.open(), place.open()
+    filled(ours, 2)
+    assert theirs.claim(3, "b", "http://b") == 3
+    with pytest.raises(Fenced):
+        ours.claim(3, "a", "http://a")
+    with pytest.raises(Fenced):
+        place.open().claim(3, "b", "http://b")  # of the same name, and not the same
+    assert ours.claim(4, "a", "http://a") == 4
+    with pytest.raises(Fenced):
+        theirs.append(4, 3, b"")
+
+
+def test_of_many_claims_at_once_one_wins(place: Place) -> None:
+    filled(place.open(), 2)
+    logs = [place.open() for _ in range(4)]
+    start, won = threading.Barrier(len(logs)), []
+
+    def run(index: int) -> None:
+        start.wait()
+        try:
+            logs[index].claim(3, f"node {index}", "")
+        except Fenced:
+            return
+        won.append(index)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(logs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    ((_, _, said),) = place.open().read(2)
+    assert claim_of(said).node == f"node {won[0]}"
+
+
+# -- outcomes that are not known
+
+
+@pytest.mark.parametrize(
+    "losses", [*((one,) for one in LOSSES), (Lost.LATE, Lost.ANSWER), (Lost.ANSWER, Lost.REQUEST)]
+)
+def test_an_append_whose_answer_was_lost_is_there_once(place: Place, losses: tuple[Lost, ...]) -> None:
+    log, network = place.faulty()
+    epoch = filled(log, 2)
+    network.plan.extend(losses)
+    log.append(3, epoch, b"third")
+    assert not network.plan
+    log.append(4, epoch, b"fourth")
+    assert list(place.open().read(2)) == [(3, epoch, b"third"), (4, epoch, b"fourth")]
+
+
+def test_a_claim_whose_answer_was_lost_fences(place: Place) -> None:
+    ours, (theirs, network) = place.open(), place.faulty()
+    filled(ours, 2)
+    assert seqs(theirs) == [1, 2]
+    network.plan.append(Lost.ANSWER)
+    assert theirs.claim(3, "b", "http://b") == 3
+    with pytest.raises(Fenced):
+        ours.append(3, 1, b"late")
+    theirs.append(4, 3, b"of b")
+    assert [epoch for _, epoch, _ in ours.read(0)] == [1, 1, 3, 3]
+
+
+def test_a_claim_that_nobody_knows_of_fences(place: Place) -> None:
+    """It was granted; who asked has given up before it could know."""
+    ours, (theirs, network) = place.open(), place.faulty(deadline_s=0.4)
+    filled(ours, 2)
+    assert seqs(theirs) == [1, 2]
+    network.plan.extend([Lost.ANSWER, *[Lost.REQUEST] * 50])
+    with pytest.raises(LogDown):
+        theirs.claim(3, "b", "http://b")
+    with pytest.raises(Fenced):
+        ours.append(3, 1, b"late")
+    assert seqs(ours) == [1, 2, 3]
+    assert ours.claim(4, "a", "http://a") == 4
+
+
+def test_what_was_written_is_ours_though_another_has_claimed_since(place: Place) -> None:
+    (ours, network), theirs = place.faulty(), place.open()
+    epoch = filled(ours, 2)
+    network.plan.append(Lost.ANSWER)
+    network.between = lambda: theirs.claim(4, "b", "http://b") and None
+    ours.append(3, epoch, b"third")
+    with pytest.raises(Fenced):
+        ours.append(4, epoch, b"fourth")
+    assert [(seq, at) for seq, at, _ in ours.read(2)] == [(3, epoch), (4, 4)]
+
+
+@pytest.mark.parametrize("loss", [Lost.REQUEST, Lost.LATE])
+def test_what_was_not_written_is_fenced_by_who_came_first(place: Place, loss: Lost) -> None:
+    (ours, network), theirs = place.faulty(), place.open()
+    epoch = filled(ours, 2)
+    network.plan.append(loss)
+    network.between = lambda: theirs.claim(3, "b", "http://b") and None
+    with pytest.raises(Fenced):
+        ours.append(3, epoch, b"third")
+    network.arrive()
+    assert [(seq, at) for seq, at, _ in theirs.read(1)] == [(2, epoch), (3, 3)]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_after_the_deadline_the_same_bytes_may_be_tried_again(place: Place, loss: Lost) -> None:
+    log, network = place.faulty(deadline_s=0.4)
+    epoch = filled(log, 2)
+    network.plan.append(loss)
+    network.between = lambda: setattr(network, "is_cut", True)
+    with pytest.raises(LogDown):
+        log.append(3, epoch, b"third")
+    network.is_cut = False
+    if loss is not Lost.REQUEST:
+        network.arrive()
+        with pytest.raises(Fenced):
+            log.append(3, epoch, b"other bytes")
+    log.append(3, epoch, b"third")
+    log.append(3, epoch, b"third")
+    log.append(4, epoch, b"fourth")
+    assert list(log.read(2)) == [(3, epoch, b"third"), (4, epoch, b"fourth")]
+
+
+def test_who_is_cut_off_is_told_by_the_deadline_and_goes_on_after(place: Place) -> None:
+    log, network = place.faulty(deadline_s=0.4)
+    epoch = filled(log, 2)
+    network.is_cut = True
+    for call in (
+        lambda: log.append(3, epoch, b""),
+        lambda: log.claim(3, "a", ""),
+        lambda: log.epoch_at(1),
+        lambda: log.bounds(),
+        lambda: list(log.read(0)),
+        lambda: log.trim(1),
+    ):
+        began = place.clock.monotonic()
+        with pytest.raises(LogDown, match="planted"):
+            call()
+        assert 0.3 < place.clock.monotonic() - began < 2
+    network.is_cut = False
+    log.append(3, epoch, b"")
+    assert seqs(log) == [1, 2, 3]
+
+
+# -- what is not there, or not as it was
+
+
+def test_a_trimmed_log(place: Place) -> None:
+    log = place.open()
+    epoch = filled(log, 9)
+    log.trim(5)
+    for one in (log, place.open()):
+        assert one.bounds() == (6, 9)
+        assert [one.epoch_at(seq) for seq in (5, 6)] == [None, epoch]
+        assert seqs(one, 5) == [6, 7, 8, 9]
+        assert seqs(one, 6) == [7, 8, 9]
+        for after in (0, 1, 4):
+            with pytest.raises(Trimmed):
+                next(one.read(after))
+    log.trim(3)
+    assert log.bounds() == (6, 9)
+    with pytest.raises(Trimmed):
+        place.open().claim(5, "b", "http://b")
+
+
+def test_the_last_record_is_never_trimmed(place: Place) -> None:
+    log = place.open()
+    epoch = filled(log, 4)
+    log.trim(4)
+    assert log.bounds() == (4, 4)
+    log.trim(100)
+    assert log.bounds() == (4, 4)
+    place.open().append(5, epoch, b"chained")
+    assert seqs(place.open(), 3) == [4, 5]
+    assert place.open().claim(6, "b", "http://b") == 6
+
+
+def test_a_log_that_is_trimmed_while_it_is_read(place: Place) -> None:
+    log, reader = place.open(), place.open()
+    filled(log, 30)
+    read = reader.read(0)
+    assert next(read)[0] == 1
+    log.trim(25)
+    with pytest.raises(Trimmed):
+        list(read)
+
+
+def test_what_comes_while_it_is_read_is_read(place: Place) -> None:
+    log, reader = place.open(), place.open()
+    epoch = filled(log, 3)
+    read = reader.read(0)
+    assert next(read)[0] == 1
+    log.append(4, epoch, b"")
+    assert [seq for seq, _, _ in read] == [2, 3, 4]
+    log.append(5, epoch, b"")
+    assert seqs(reader, 4) == [5]
+
+
+def test_a_gap_is_damage(place: Place) -> None:
+    if isinstance(place, JetStreamPlace):
+        place.losing()
+    log, reader = place.open(), place.open(deadline_s=0.5)
+    epoch = filled(log, 6)
+    place.lose(4)
+    read = reader.read(0)
+    assert [next(read)[0] for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(Damaged, match="record 4"):
+        next(read)
+    with pytest.raises(Damaged, match="record 4"):
+        seqs(reader, 4)  # whether 5 follows what was there as 4 cannot be told
+    assert seqs(reader, 5) == [6]
+    log.append(7, epoch, b"")
+
+
+def test_a_log_that_ends_before_what_was_read_is_damage(place: Place) -> None:
+    log = place.open(deadline_s=0.5)
+    filled(log, 3)
+    for one in (log, place.open(deadline_s=0.5)):
+        with pytest.raises(Damaged, match="ends at 3"):
+            list(one.read(5))
+    with pytest.raises(Damaged, match="ends at 3"):
+        log.claim(7, "a", "http://a")
+
+
+def test_a_flipped_bit_is_damage(place: Place) -> None:
+    log, engine = place.open(), place.engine()
+    epoch = filled(log, 2)
+    before = opened(engine.fetch(2, 1, 5)[0], 2).seal
+    frame = bytearray(frame_of(3, epoch, before, b"third" * 100))
+    frame[200] ^= 4
+    engine.put(3, bytes(frame), 5)
+    engine.close()
+    for reader in (log, place.open()):
+        read = reader.read(0)
+        assert [next(read)[0] for _ in range(2)] == [1, 2]
+        with pytest.raises(Damaged, match="record 3"):
+            next(read)
+        with pytest.raises(Damaged):
+            reader.epoch_at(3)
+    with pytest.raises(Damaged):
+        place.open().claim(4, "a", "http://a")
+
+
+def test_what_was_not_written_after_the_one_before_it_is_damage(place: Place) -> None:
+    log, engine = place.open(), place.engine()
+    epoch = filled(log, 3)
+    other = opened(engine.fetch(3, 1, 5)[0], 3).seal._replace(digest=b"0" * 16)
+    engine.put(4, frame_of(4, epoch, other, b"of another log"), 5)
+    last = opened(engine.fetch(4, 1, 5)[0], 4).seal
+    engine.put(5, frame_of(5, 2, last, b"of an epoch that is not"), 5)
+    engine.close()
+    for after in (0, 3):
+        with pytest.raises(Damaged, match="record 4"):
+            list(place.open().read(after))
+    with pytest.raises(Damaged, match="record 5"):
+        list(place.open().read(4))
+
+
+def test_a_record_at_another_place_is_damage(place: Place) -> None:
+    log, engine = place.open(), place.engine()
+    filled(log, 2)
+    engine.put(3, engine.fetch(2, 1, 5)[0], 5)
+    engine.close()
+    with pytest.raises(Damaged, match="record 2 of the log stands at 3"):
+        list(log.read(0))
+
+
+def test_a_record_of_a_later_version_is_said_to_be_one(place: Place) -> None:
+    log, engine = place.open(), place.engine()
+    filled(log, 1)
+    body = bytes((VERSION + 1,)) + b"whatever they say then, and their digest at the end"
+    engine.put(2, body + hashlib.sha256(body).digest()[:DIGEST_BYTES], 5)
+    engine.close()
+    with pytest.raises(UnknownVersion, match="version 2"):
+        list(log.read(0))
+
+
+# -- size
+
+
+def test_a_large_record(place: Place) -> None:
+    log = place.open()
+    epoch = filled(log, 1)
+    data = random.Random(1).randbytes(16 << 20)
+    log.append(2, epoch, data)
+    log.append(3, epoch, b"small")
+    assert list(place.open().read(1)) == [(2, epoch, data), (3, epoch, b"small")]
+
+
+def test_a_record_too_large_is_refused(place: Place) -> None:
+    log = place.open()
+    epoch = filled(log, 1)
+    with pytest.raises(TooLarge):
+        log.append(2, epoch, bytes(log.largest + 1))
+    log.append(2, epoch, b"")
+    assert seqs(log) == [1, 2]
+
+
+def test_many_records_are_read_in_their_order(place: Place) -> None:
+    log = place.open()
+    epoch = log.claim(1, "a", "http://a")
+    sizes = random.Random(2).choices((0, 10, 3_000, 100_000), k=80)
+    for seq, size in enumerate(sizes, 2):
+        log.append(seq, epoch, bytes(size))
+    assert [(seq, len(data)) for seq, _, data in place.open().read(1)] == list(enumerate(sizes, 2))
+
+
+# -- all of it
+
+
+def test_whatever_is_lost_what_was_acknowledged_is_there(place: Place) -> None:
+    """Two nodes lead in turns, over bad networks: what was acknowledged is there, nothing else is."""
+    simulated = isinstance(place.clock, Elapsing)
+    for seed in range(200 if simulated else 1):
+        if simulated:
+            place = type(place)()
+        walk(place, seed, 60)
+
+
+def walk(place: Place, seed: int, steps: int) -> None:
+    chance = random.Random(seed)
+    nodes = [Node(place, name) for name in ("a", "b")]
+    acked: dict[int, tuple[int, bytes]] = {}
+    tried: set[tuple[int, int, bytes]] = set()
+    for step in range(steps):
+        node = chance.choice(nodes)
+        node.network.plan.extend(
+            chance.choice((None, None, None, *LOSSES)) for _ in range(chance.randrange(3))
+        )
+        node.network.is_cut = chance.random() < 0.05
+        node.step(b"%d" % step, acked, tried)
+    for node in nodes:
+        node.network.arrive()
+    there = {seq: (epoch, data) for seq, epoch, data in place.open().read(0)}
+    assert {seq: there.get(seq) for seq in acked} == acked, f"seed {seed}"
+    for seq, (epoch, data) in there.items():
+        assert seq == epoch or (seq, epoch, data) in tried, f"seed {seed}"
+
+
+class Node:
+    """Leads, appends, and after an error reads and claims."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self.log, self.network = place.faulty(deadline_s=0.3)
+        self._name = name
+        self._epoch: int | None = None
+        self._seq = 0
+
+    def step(
+        self, data: bytes, acked: dict[int, tuple[int, bytes]], tried: set[tuple[int, int, bytes]]
+    ) -> None:
+        try:
+            if self._epoch is None:
+                for seq, _, _ in self.log.read(self._seq):
+                    self._seq = seq
+                self._epoch = self.log.claim(self._seq + 1, self._name, "")
+            else:
+                tried.add((self._seq + 1, self._epoch, data))
+                self.log.append(self._seq + 1, self._epoch, data)
+                acked[self._seq + 1] = self._epoch, data
+            self._seq += 1
+        except (Fenced, LogDown):
+            self._epoch = None

@@ -1,0 +1,237 @@
+"""What befalls three NATS servers: killed, stopped, all of them; and what is no log for anybody."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+
+from shards.log.chained import ChainedLog, open_engine
+from shards.log.errors import Damaged, Fenced, LogDown, Unfit
+from shards.log.jetstream import JetStream, servers_of
+from tests.support.nats import MAX_PAYLOAD, Nats
+from tests.support.soak import SOAK
+
+from .ledger import Ledger
+
+
+@pytest.fixture
+def servers(nats_servers: Nats) -> Nats:
+    """They are hurt here, and mended."""
+    return nats_servers
+
+
+def opened(servers: Nats, name: str, deadline_s: float = 12) -> ChainedLog:
+    return open_engine(JetStream(servers.url, name), time, deadline_s)
+
+
+def test_its_leader_is_killed_during_appends(servers: Nats) -> None:
+    """No acknowledged record is lost, and the one whose outcome was not known is settled."""
+    ledger = Ledger(opened(servers, "killed"))
+    ledger.append(20)
+    leader = servers.leader("killed")
+    with ledger.appending() as appending:
+        appending.wait(20)
+        servers.kill(leader)
+        appending.wait(40)  # within the deadline, or the thread has an error
+    servers.start(leader)
+    ledger.check(opened(servers, "killed"))
+    servers.wait_ready()
+
+
+def test_all_are_killed_at_once(servers: Nats) -> None:
+    ledger = Ledger(opened(servers, "all_killed", deadline_s=2))
+    ledger.append(20)
+    for name in servers.names:
+        servers.kill(name)
+    began = time.monotonic()
+    with pytest.raises(LogDown):
+        ledger.append(1)
+    assert time.monotonic() - began < 3
+    for name in servers.names:
+        servers.start(name)
+    servers.wait_ready()
+    ledger.log = opened(servers, "all_killed")
+    ledger.append(20)
+    ledger.check(ledger.log)
+
+
+def test_all_are_stopped_for_longer_than_the_deadline(servers: Nats) -> None:
+    """nats-py waits for what does not come: the call ends by the deadline, the log works again after."""
+    log = opened(servers, "stopped", deadline_s=1)
+    other = opened(servers, "stopped")
+    ledger = Ledger(log)
+    ledger.append(3)
+    servers.stop(*servers.names)
+    try:
+        for call in (lambda: ledger.append(1), log.bounds, lambda: list(log.read(0))):
+            began = time.monotonic()
+            with pytest.raises(LogDown):
+                call()
+            assert 0.9 < time.monotonic() - began < 1.9
+    finally:
+        servers.resume(*servers.names)
+    ledger.log = opened(servers, "stopped")
+    ledger.append(3)
+    ledger.check(other)
+
+
+@pytest.mark.parametrize("how", ["blocks", "will not be cancelled"])
+def test_the_client_hangs(servers: Nats, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Whatever nats-py does, who calls is free by the deadline; then there is a fresh connection."""
+    released = threading.Event()
+
+    async def hang(*_arguments: object, **_options: object) -> None:
+        while not released.is_set():
+            try:
+                if how == "blocks":
+                    time.sleep(0.01)  # noqa: ASYNC251 - the event loop stands still
+                else:
+                    await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    ledger = Ledger(opened(servers, f"hung_{how[0]}", deadline_s=1))
+    ledger.append(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "request", hang)
+        began = time.monotonic()
+        with pytest.raises(LogDown, match="no answer within"):
+            ledger.append(1)
+        assert time.monotonic() - began < 1.5
+    ledger.append(3)
+    released.set()
+    ledger.check(ledger.log)
+    ledger.log.close()
+
+
+def test_one_is_stopped(servers: Nats) -> None:
+    """Whichever it is that this log is connected to: another is asked."""
+    ledger = Ledger(opened(servers, "one_stopped"))
+    ledger.append(3)
+    follower = next(name for name in servers.names if name != servers.leader("one_stopped"))
+    servers.stop(follower)
+    try:
+        for _ in range(3):
+            ledger.log = opened(servers, "one_stopped", deadline_s=4)
+            ledger.append(2)
+    finally:
+        servers.resume(follower)
+    ledger.check(ledger.log)
+
+
+def test_a_stream_that_is_gone_is_not_made_anew_by_who_had_it(servers: Nats) -> None:
+    log = opened(servers, "gone", deadline_s=1)
+    epoch = log.claim(1, "a", "http://a")
+    assert servers.api("STREAM.DELETE.gone", {})["success"]
+    with pytest.raises(LogDown, match="stream not found"):
+        log.append(2, epoch, b"")
+    assert servers.api("STREAM.INFO.gone", {})["error"]["err_code"] == 10059
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"num_replicas": 1}, "1 replicas"),
+        ({"storage": "memory"}, "storage"),
+        ({"discard": "old"}, "discard"),
+        ({"max_age": 3_600_000_000_000}, "max_age"),
+        ({"retention": "interest"}, "retention"),
+        ({"subjects": ["unfit.log", "unfit.other"]}, "subjects"),
+        ({"persist_mode": "async", "num_replicas": 1}, "persist_mode|replicas"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_stream_that_would_lose_records_is_refused(
+    servers: Nats, setting: dict[str, object], said: str
+) -> None:
+    config = {"name": "unfit", "subjects": ["unfit.log"], "num_replicas": 3, "discard": "new"} | setting
+    made = servers.api("STREAM.CREATE.unfit", config)
+    assert "error" not in made, made
+    try:
+        with pytest.raises(Unfit, match=said):
+            opened(servers, "unfit")
+        if setting == {"num_replicas": 1}:
+            open_engine(JetStream(servers.url, "unfit", must_replicate=False), time, 5).close()
+    finally:
+        servers.api("STREAM.DELETE.unfit", {})
+
+
+def test_one_server_alone_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
+    with Nats(tmp_path, count=1) as alone:
+        with pytest.raises(Unfit, match="replicas"):
+            opened(alone, "alone")
+        log = open_engine(JetStream(alone.url, "alone", must_replicate=False), time, 5)
+        log.append(2, log.claim(1, "a", "http://a"), b"x")
+        assert len(list(log.read(0))) == 2
+        log.close()
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    servers = Nats(tmp_path)
+    began = time.monotonic()
+    with pytest.raises(LogDown):
+        opened(servers, "nobody", deadline_s=0.5)
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_record_is_as_large_as_the_servers_allow(servers: Nats) -> None:
+    log = opened(servers, "size")
+    assert MAX_PAYLOAD - 1_000 < log.largest < MAX_PAYLOAD
+    epoch = log.claim(1, "a", "http://a")
+    log.append(2, epoch, bytes(log.largest))
+    assert [len(data) for _, _, data in log.read(1)] == [log.largest]
+
+
+def test_another_client_publishes_into_the_stream(servers: Nats) -> None:
+    """It takes a place, and is nobody's record."""
+    log = opened(servers, "foreign", deadline_s=1)
+    epoch = log.claim(1, "a", "http://a")
+    servers.publish("foreign.log", b"hello")
+    with pytest.raises(Fenced):
+        log.append(2, epoch, b"")
+
+
+def test_urls() -> None:
+    assert servers_of("nats://a,b:5000,c") == ["nats://a:4222", "nats://b:5000", "nats://c:4222"]
+    assert servers_of("tls://u:p@a,b") == ["tls://u:p@a:4222", "tls://u:p@b:4222"]
+    assert servers_of("nats://[::1]:4000,[::2]") == ["nats://[::1]:4000", "nats://[::2]:4222"]
+
+
+@pytest.mark.skipif(not SOAK, reason="FASTI_SOAK=1")
+@pytest.mark.parametrize("whose", ["leader", "follower"])
+def test_a_bit_of_a_server_s_file_is_flipped(servers: Nats, whose: str) -> None:
+    """The servers may mend it, or lose records with it; a reader gets all of them, or an error.
+
+    Also where the one that was hurt leads.
+    """
+    name = f"flipped_{whose}"
+    ledger = Ledger(opened(servers, name), size=1_000)
+    ledger.append(60)
+    leader = servers.leader(name)
+    hurt = leader if whose == "leader" else next(one for one in servers.names if one != leader)
+    for one in servers.names:
+        servers.kill(one)
+    (block,) = (servers.folder / hurt).glob(f"js/**/streams/{name}/msgs/1.blk")
+    raw = bytearray(block.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    block.write_bytes(raw)
+    for one in servers.names:
+        servers.start(one)
+    servers.wait_ready()
+    print(f"{whose} hurt, whoever leads: {said_of(ledger, servers, name)}")
+    until = time.monotonic() + 20
+    while servers.leader(name) != hurt and time.monotonic() < until:
+        servers.api(f"STREAM.LEADER.STEPDOWN.{name}", {"placement": {"preferred": hurt}})
+        time.sleep(0.5)
+    print(f"{whose} hurt, {servers.leader(name) == hurt} leads: {said_of(ledger, servers, name)}")
+
+
+def said_of(ledger: Ledger, servers: Nats, name: str) -> str:
+    try:
+        ledger.check(opened(servers, name, deadline_s=8))
+    except (Damaged, LogDown) as error:
+        return str(error)
+    return "mended"

@@ -1,0 +1,97 @@
+"""A line: whatever a driver does, who calls is free by the deadline, and has a fresh connection after."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from shards.log.engine import NoAnswer, Taken
+from shards.log.errors import Unfit
+from shards.log.line import STUCK, Line
+
+
+class Wires:
+    """Connections that are counted: each is a number, and hangs until `released`, or until it is cut."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        self.closed: list[int] = []
+        self.cut: list[int] = []
+        self.released = threading.Event()
+        self.line: Line[int] = Line(self._connect, self.closed.append, self.cut.append)
+
+    def _connect(self, _timeout_s: float) -> int:
+        self.made.append(len(self.made))
+        return self.made[-1]
+
+    def hang(self, _connection: int, _timeout_s: float) -> None:
+        self.released.wait()
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    made = Wires()
+    yield made
+    made.released.set()
+    made.line.close()
+
+
+def number(connection: int, _timeout_s: float) -> int:
+    return connection
+
+
+def raising(error: Exception) -> int:
+    raise error
+
+
+def test_calls_go_over_one_connection(wires: Wires) -> None:
+    assert [wires.line.call(number, 1) for _ in range(3)] == [0, 0, 0]
+    wires.line.close()
+    assert (wires.closed, wires.cut) == ([0], [])
+
+
+def test_who_hangs_is_left_and_cut(wires: Wires) -> None:
+    began = time.monotonic()
+    with pytest.raises(NoAnswer, match="within 0"):
+        wires.line.call(wires.hang, 0.1)
+    assert time.monotonic() - began < 0.4
+    assert wires.cut == [0]
+    assert wires.line.call(number, 1) == 1
+    wires.released.set()
+    wires.line.close()
+    assert sorted(wires.closed) == [0, 1]
+
+
+def test_who_connects_for_ever_is_left_too(wires: Wires) -> None:
+    line: Line[None] = Line(lambda left_s: wires.hang(0, left_s), lambda _: None, lambda _: None)
+    with pytest.raises(NoAnswer):
+        line.call(lambda _, _left_s: None, 0.05)
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("odd"), NoAnswer("refused"), Unfit("alone")])
+def test_after_an_error_the_connection_is_a_fresh_one(wires: Wires, error: Exception) -> None:
+    expected = type(error) if isinstance(error, NoAnswer | Unfit) else NoAnswer
+    with pytest.raises(expected, match=error.args[0]):
+        wires.line.call(lambda _, _left_s: raising(error), 1)
+    assert wires.line.call(number, 1) == 1
+
+
+def test_a_place_that_is_taken_is_an_answer(wires: Wires) -> None:
+    wires.line.call(number, 1)
+    with pytest.raises(Taken):
+        wires.line.call(lambda _, _left_s: raising(Taken()), 1)
+    assert wires.line.call(number, 1) == 0
+
+
+def test_so_many_may_hang_and_no_more(wires: Wires) -> None:
+    for _ in range(STUCK):
+        with pytest.raises(NoAnswer, match="within"):
+            wires.line.call(wires.hang, 0.01)
+    with pytest.raises(NoAnswer, match=f"{STUCK} calls to the engine hang"):
+        wires.line.call(number, 1)
+    wires.released.set()
+    until = time.monotonic() + 5
+    while len(wires.closed) < STUCK and time.monotonic() < until:
+        time.sleep(0.01)
+    assert wires.line.call(number, 1) == STUCK

@@ -1,0 +1,181 @@
+"""What befalls a PostgreSQL with standbys: killed, stopped, promoted, cancelled; and what is no log."""
+
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from shards.log.chained import ChainedLog, open_engine
+from shards.log.errors import LogDown, Unfit
+from shards.log.postgres import Postgres as PostgresEngine
+from tests.support.postgres import PRIMARY, QUORUM, STANDBYS, Postgres, programs
+
+from .ledger import Ledger
+
+pytestmark = pytest.mark.skipif(programs() is None, reason="no PostgreSQL from 15 on is installed")
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+
+@pytest.fixture
+def servers(postgres_servers: Postgres) -> Postgres:
+    """They are hurt here, and mended."""
+    return postgres_servers
+
+
+def opened(servers: Postgres, name: str, deadline_s: float = 8, *, must_replicate: bool = True) -> ChainedLog:
+    engine = PostgresEngine(servers.url_of_all, name, must_replicate=must_replicate)
+    return open_engine(engine, time, deadline_s)
+
+
+def test_the_primary_is_killed_during_appends(servers: Postgres) -> None:
+    ledger = Ledger(opened(servers, "killed", deadline_s=20))
+    ledger.append(20)
+    with ledger.appending() as appending:
+        appending.wait(20)
+        servers.kill(PRIMARY)
+        servers.start(PRIMARY)
+        appending.wait(40)
+    servers.wait_replicating()
+    ledger.check(opened(servers, "killed"))
+
+
+def test_no_standby_confirms(servers: Postgres) -> None:
+    """The call ends by the deadline; the same one goes on where the standbys do."""
+    ledger = Ledger(opened(servers, "unconfirmed", deadline_s=1))
+    ledger.append(3)
+    servers.stop(*STANDBYS)
+    try:
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(LogDown):
+                ledger.append(1)
+            assert 0.9 < time.monotonic() - began < 1.9
+        assert len(servers.asked(WAITING)) == 1  # and not one more for each try
+    finally:
+        servers.resume(*STANDBYS)
+    servers.wait_replicating()
+    ledger.append(3)
+    ledger.check(opened(servers, "unconfirmed"))
+
+
+def test_one_standby_is_enough(servers: Postgres) -> None:
+    ledger = Ledger(opened(servers, "one"))
+    servers.stop(STANDBYS[0])
+    try:
+        ledger.append(3)
+    finally:
+        servers.resume(STANDBYS[0])
+    ledger.check(ledger.log)
+
+
+def test_the_primary_is_stopped_for_longer_than_the_deadline(servers: Postgres) -> None:
+    ledger = Ledger(opened(servers, "stopped", deadline_s=1))
+    ledger.append(3)
+    servers.stop(PRIMARY)
+    try:
+        for call in (lambda: ledger.append(1), ledger.log.bounds, lambda: list(ledger.log.read(0))):
+            began = time.monotonic()
+            with pytest.raises(LogDown):
+                call()
+            assert 0.9 < time.monotonic() - began < 1.9
+    finally:
+        servers.resume(PRIMARY)
+    servers.wait_ready(PRIMARY)
+    servers.wait_replicating()
+    ledger.append(3)
+    ledger.check(opened(servers, "stopped"))
+
+
+def test_the_client_hangs(servers: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever psycopg does, who calls is free by the deadline; then there is a fresh connection."""
+    released = threading.Event()
+    ledger = Ledger(opened(servers, "hung", deadline_s=1))
+    ledger.append(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(psycopg.Cursor, "execute", lambda *_, **__: released.wait())
+        began = time.monotonic()
+        with pytest.raises(LogDown, match="no answer within"):
+            ledger.append(1)
+        assert time.monotonic() - began < 1.5
+    ledger.append(3)
+    released.set()
+    ledger.check(ledger.log)
+    ledger.log.close()
+
+
+def test_a_wait_that_is_cancelled_is_no_acknowledgement(servers: Postgres) -> None:
+    """The row is there to be seen then, on the primary alone; the log does not take it for durable."""
+    ledger = Ledger(opened(servers, "cancelled", deadline_s=1.5))
+    ledger.append(1)
+    servers.stop(*STANDBYS)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            ledger.append(1)
+        except LogDown as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        while not (waiting := servers.asked(WAITING)):
+            assert thread.is_alive()
+        servers.asked(f"SELECT pg_cancel_backend({waiting[0][0]})")
+        thread.join()
+        assert servers.asked("SELECT max(seq) FROM cancelled_log") == [(3,)]
+        assert len(errors) == 1
+    finally:
+        servers.resume(*STANDBYS)
+    servers.wait_replicating()
+    ledger.append(1)
+    ledger.check(ledger.log)
+
+
+def test_standbys_that_are_given_up_meanwhile(servers: Postgres) -> None:
+    ledger = Ledger(opened(servers, "given_up", deadline_s=1))
+    ledger.append(1)
+    servers.set_standbys("")
+    try:
+        with pytest.raises(LogDown, match="no synchronous standbys"):
+            ledger.append(1)
+        with pytest.raises(Unfit, match="no synchronous standbys"):
+            opened(servers, "given_up")
+    finally:
+        servers.set_standbys(QUORUM)
+    servers.wait_replicating()
+    ledger.append(1)
+    ledger.check(ledger.log)
+
+
+def test_a_standby_takes_over(fleeting: Path | None) -> None:
+    """What was acknowledged is on the one that has more; without standbys of its own it takes nothing new."""
+    with Postgres(fleeting) as servers:
+        ledger = Ledger(opened(servers, "over", deadline_s=2))
+        ledger.append(20)
+        servers.kill(PRIMARY)
+        received = "SELECT pg_last_wal_receive_lsn()::text::pg_lsn - '0/0'"
+        heir = max(STANDBYS, key=lambda name: servers.asked(received, name)[0][0])
+        servers.asked("SELECT pg_promote()", heir)
+        with pytest.raises(LogDown, match="no synchronous standbys"):
+            ledger.append(1)
+        ledger.log = opened(servers, "over", must_replicate=False)
+        ledger.append(3)
+        ledger.check(ledger.log)
+
+
+def test_a_server_without_standbys_is_refused_unless_told_otherwise(fleeting: Path | None) -> None:
+    with Postgres(fleeting, standbys=()) as alone:
+        with pytest.raises(Unfit, match="no synchronous standbys"):
+            opened(alone, "alone")
+        ledger = Ledger(opened(alone, "alone", must_replicate=False))
+        ledger.append(3)
+        ledger.check(ledger.log)
+        ledger.log.close()
+        alone.asked("ALTER SYSTEM SET fsync = off")
+        alone.asked("SELECT pg_reload_conf()")
+        time.sleep(0.2)
+        with pytest.raises(Unfit, match="fsync"):
+            opened(alone, "alone", must_replicate=False)

@@ -1,0 +1,95 @@
+"""What the tests of the log stand on: a clock that elapses by sleeping, and faults around any engine."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import TypeVar
+
+from shards.log.engine import Engine, NoAnswer, Taken
+
+T = TypeVar("T")
+
+
+class Elapsing:
+    """Nobody waits: to sleep is to have slept."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += seconds
+
+
+class Lost(Enum):
+    """What gets lost of one call. None of them is answered."""
+
+    REQUEST = "request"
+    ANSWER = "answer"
+    LATE = "late"
+    """The request is under way when the caller gives up: it arrives after the next one."""
+
+
+class Faulty:
+    """An engine over a bad network.
+
+    `plan`: what becomes of the next calls, None for nothing; `is_cut`: all are lost.
+    `between`: called after a call that was lost, before it is tried again: what others do meanwhile.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.plan: deque[Lost | None] = deque()
+        self.is_cut = False
+        self.between: Callable[[], None] = lambda: None
+        self._engine = engine
+        self._late: list[Callable[[], object]] = []
+
+    @property
+    def largest(self) -> int:
+        return self._engine.largest
+
+    def connect(self, timeout_s: float) -> None:
+        self._called(lambda: self._engine.connect(timeout_s))
+
+    def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
+        self._called(lambda: self._engine.put(seq, frame, timeout_s))
+
+    def fetch(self, seq: int, count: int, timeout_s: float) -> Sequence[bytes]:
+        return self._called(lambda: self._engine.fetch(seq, count, timeout_s))
+
+    def bounds(self, timeout_s: float) -> tuple[int, int]:
+        return self._called(lambda: self._engine.bounds(timeout_s))
+
+    def confirm(self, timeout_s: float) -> None:
+        self._called(lambda: self._engine.confirm(timeout_s))
+
+    def drop(self, upto: int, timeout_s: float) -> None:
+        self._called(lambda: self._engine.drop(upto, timeout_s))
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def arrive(self) -> None:
+        """What was late is here; nobody waits for its answer."""
+        late, self._late = self._late, []
+        for call in late:
+            with suppress(Taken, NoAnswer):
+                call()
+
+    def _called(self, call: Callable[[], T]) -> T:
+        lost = Lost.REQUEST if self.is_cut else self.plan.popleft() if self.plan else None
+        if lost is None:
+            try:
+                return call()
+            finally:
+                self.arrive()
+        if lost is Lost.LATE:
+            self._late.append(call)
+        elif lost is Lost.ANSWER:
+            call()
+        between, self.between = self.between, lambda: None
+        between()
+        raise NoAnswer(f"planted: {lost.value}")
