@@ -20,13 +20,15 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
+from .clock import Clock
+
 log = logging.getLogger(__name__)
 
 PIECE = 256
 """Connections that write one after the other, some 3 ms, ..."""
 PIECE_S = 0.005
-"""... and for how long at most: one that has ended leaves its session, and a thousand shared subscriptions
-with it. Then the loop looks at what has come."""
+"""... and for how long, but for the last one: who has ended leaves its session, and a thousand shared
+subscriptions with it. Then the loop looks at what has come."""
 FILLING = 16
 """While there is more to dispatch, this part of those with deliveries writes in a turn, ..."""
 FILLING_MIN = 32
@@ -36,7 +38,8 @@ FILLING_MIN = 32
 class Outgoing:
     """The connections that wait to write, in the order of their coming; who has answers before the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._answers: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._deliveries: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._is_planned = False
@@ -56,7 +59,7 @@ class Outgoing:
 
     def flush(self) -> None:
         """Those that are the first, now."""
-        until = asyncio.get_running_loop().time() + PIECE_S
+        until = self._clock.mono() + PIECE_S
         left = PIECE - self._write(self._answers, PIECE, until)
         if self.is_filling:
             left = min(left, max(FILLING_MIN, len(self._deliveries) // FILLING))
@@ -64,14 +67,14 @@ class Outgoing:
 
     def _write(self, waiting: OrderedDict[Callable[[], None], None], most: int, until_s: float) -> int:
         """How many have written."""
-        now_s, count = asyncio.get_running_loop().time, min(len(waiting), most)
-        for done in range(count):
-            if now_s() >= until_s:
-                return done
+        count = min(len(waiting), most)
+        for done in range(1, count + 1):
             try:
                 waiting.popitem(last=False)[0]()
             except Exception:
                 log.exception("what a connection was given could not be written")
+            if self._clock.mono() >= until_s:
+                return done
         return count
 
     def _plan(self) -> None:
