@@ -20,8 +20,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
-from .clock import Clock
-
 log = logging.getLogger(__name__)
 
 PIECE = 256
@@ -38,8 +36,8 @@ FILLING_MIN = 32
 class Outgoing:
     """The connections that wait to write, in the order of their coming; who has answers before the others."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, mono: Callable[[], float]) -> None:
+        self._mono = mono
         self._answers: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._deliveries: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._is_planned = False
@@ -59,7 +57,7 @@ class Outgoing:
 
     def flush(self) -> None:
         """Those that are the first, now."""
-        until = self._clock.mono() + PIECE_S
+        until = self._mono() + PIECE_S
         left = PIECE - self._write(self._answers, PIECE, until)
         if self.is_filling:
             left = min(left, max(FILLING_MIN, len(self._deliveries) // FILLING))
@@ -73,7 +71,7 @@ class Outgoing:
                 waiting.popitem(last=False)[0]()
             except Exception:
                 log.exception("what a connection was given could not be written")
-            if self._clock.mono() >= until_s:
+            if self._mono() >= until_s:
                 return done
         return count
 

@@ -86,7 +86,7 @@ class Served:
         self.rig = Rig(config(**keys))
         start_s = self.rig.clock.mono() - time.monotonic()
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
-        self.links = Links(self.rig.core.broker, Counter(), Outgoing(self.rig.clock))
+        self.links = Links(self.rig.core.broker, Counter(), Outgoing(self.rig.clock.mono))
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()
