@@ -1,9 +1,14 @@
 """What pip asks for a wheel: setuptools, and for a compiled wheel mypy with all that the types come from.
 
 With FASTI_COMPILE=1 in the environment `pip wheel .` makes a wheel for this platform, with sources and
-compiled modules; without it the wheel has the sources alone."""
+compiled modules; without it the wheel has the sources alone.
+
+setuptools gathers what goes into a wheel in build/ and takes all that lies there. A module that has been
+deleted since an earlier build would be in the wheel, and of one with compiled modules no server would start,
+since these know their sources. So what an earlier build has gathered goes first."""
 
 import os
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,3 +26,12 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     dev = project["optional-dependencies"]["dev"]
     return [*project["dependencies"], *(one for one in dev if one.startswith(TOOLS))]
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
+) -> str:
+    """Of what is in the tree now. The name of the file."""
+    for gathered in Path("build").glob("lib*"):
+        shutil.rmtree(gathered)
+    return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))

@@ -12,7 +12,11 @@ What cannot be compiled, or would behave otherwise, is in modules of its own
 - `except A as error` and `except B as error` in one function: `error` has the type of the first;
 - what extends a compiled class has to be compiled;
 - an attribute whose name makes a word of C (`self._volatile` is `__volatile` there);
-- a tuple of fixed types and a large int have no identity: they are compared by `==`, never by `is`.
+- a tuple of fixed types and a large int have no identity: they are compared by `==`, never by `is`;
+- what mypy has narrowed is checked: after `self.begun = row` or `if self.begun is not None` it must not be
+  None, also where a call has made it so. Who changes it says so in what it returns;
+- a local is let go after its last use, and `del` is none: what has to live as long as something else is
+  an attribute of it, or is used last.
 
 `shards/rocks.py` and what stands in tests as a base class (stores, clocks, `Opening`) are source, too,
 and so is what is called once for many messages: `server/app.py`, `server/core.py`, the routes."""

@@ -419,8 +419,7 @@ class Writer:
         if deciding.is_decided:
             return True
         if deciding.begun is not None:
-            self._go_on(deciding, until)
-            deciding.is_decided = deciding.begun is None
+            deciding.is_decided = self._go_on(deciding, until)
             return not deciding.is_whole
         syncing = not self._takes_writes
         while self._queue and deciding.messages < GROUP_MESSAGES and deciding.filled < GROUP_BYTES:
@@ -439,8 +438,7 @@ class Writer:
                 answer = self._failed(deciding, error, mark)
             if isinstance(answer, Steps):
                 deciding.begun = size, done, mark, answer
-                self._go_on(deciding, until if cost > large else END_OF_TIME)
-                if deciding.begun is not None:
+                if not self._go_on(deciding, until if cost > large else END_OF_TIME):
                     deciding.is_cut = True
                     return False
             else:
@@ -449,19 +447,21 @@ class Writer:
                 break
         return True
 
-    def _go_on(self, deciding: Deciding, until: float) -> None:
-        """Take steps of the request that is half decided, one at least, as long as there is time."""
+    def _go_on(self, deciding: Deciding, until: float) -> bool:
+        """Take steps of the request that is half decided, one at least, as long as there is time; whether it
+        is decided."""
         assert deciding.begun is not None
         size, done, mark, steps = deciding.begun
         try:
             while steps.step():
                 if self._clock.mono() >= until:
-                    return
+                    return False
             answer = steps.answer
         except Exception as error:
             answer = self._failed(deciding, error, mark)
         deciding.begun = None
         deciding.answers.append((size, done, answer))
+        return True
 
     def _failed(self, deciding: Deciding, error: Exception, mark: tuple[int, int, int]) -> Exception:
         """What a request has raised, which is its answer. `mark`: of the group before it."""

@@ -166,6 +166,10 @@ class OpenGroup:
             self._batch.put(table, key, value)
         self._fresh[table][key] = value
 
+    def hold_back(self, place: Position) -> None:
+        """What is there in RAM alone is not passed by the horizon before this group is durable."""
+        self._made.touch(place)
+
     def clear(self, table: Table, start: bytes, end: bytes) -> None:
         """Delete every stored row with start <= key < end. `get` does not know: nobody reads them again."""
         self._batch.delete_range(table, start, end)

@@ -3,7 +3,8 @@
 Used raw, the binding loses rows without an error in three ways, each reproduced in tests/store:
 
   - the iterator keeps a pointer to the bytes of its upper bound; once Python frees them the bound is
-    whatever lies there. The generator below owns the bound and the ReadOptions as long as it runs;
+    whatever lies there. The generator below owns the bound and the ReadOptions as long as it runs, in a
+    `_Within` that it asks last: compiled, a local is let go after its last use, and `del` is none;
   - `set_iterate_lower_bound` sets the *upper* bound: it is never called, the scan starts with a seek;
   - an iterator that meets a corrupt block just becomes invalid: its status is asked after the last row.
 
@@ -25,12 +26,30 @@ RUN = 256
 The first run is of one row, each next one twice as long: a caller who wants only the first pays for one."""
 
 
+class _Within:
+    """What an iterator points into: the options, and in them the bound. Needed as long as the iterator."""
+
+    __slots__ = ("_bound", "options")
+
+    def __init__(self, end: bytes) -> None:
+        self._bound = bytes(end)
+        self.options = ReadOptions()
+        self.options.set_iterate_upper_bound(self._bound)
+
+    def check(self, rows: RdictIter, key: bytes, refusal: Refusal) -> None:
+        """Raises `refusal` if the iterator ended because it could not go on.
+
+        A scan asks this last, so what its iterator points into has lived until then."""
+        try:
+            rows.status()
+        except Exception as error:
+            raise refusal(f"after key {key.hex()}", error) from error
+
+
 def scan(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:
     """The rows of [start, end) in key order. Raises `refusal`."""
-    bound = bytes(end)
-    options = ReadOptions()
-    options.set_iterate_upper_bound(bound)
-    rows = family.iter(options)
+    within = _Within(end)
+    rows = family.iter(within.options)
     rows.seek(start)
     key, most = start, 1
     valid, key_of, value_of, step = rows.valid, rows.key, rows.value, rows.next
@@ -43,16 +62,13 @@ def scan(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[
                 break
         yield from run
         key, most = run[-1][0], min(2 * most, RUN)
-    _check(rows, key, refusal)
-    # The bound must outlive the iterator: naming it here keeps it.
-    del rows, options, bound
+    within.check(rows, key, refusal)
 
 
 def scan_at_rest(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> Iterator[tuple[bytes, bytes]]:
     """As `scan`, of a database that nobody writes to: faster over many rows, and the cache is left alone."""
-    bound = bytes(end)
-    options = ReadOptions()
-    options.set_iterate_upper_bound(bound)
+    within = _Within(end)
+    options = within.options
     options.fill_cache(False)  # type: ignore[call-arg]  # as it is; the stub forgets the argument
     rows = cast("Iterator[tuple[bytes, bytes]]", family.items(from_key=start, read_opt=options))
     row: tuple[bytes, bytes] | None = None
@@ -63,15 +79,6 @@ def scan_at_rest(family: Rdict, start: bytes, end: bytes, refusal: Refusal) -> I
     again.seek(key)
     if row is not None and again.valid():
         again.next()
-    _check(again, key, refusal)
+    within.check(again, key, refusal)
     if again.valid():
         raise refusal(f"after key {key.hex()}", Corrupt("Corruption: the rows ended before their end"))
-    del rows, again, options, bound
-
-
-def _check(rows: RdictIter, key: bytes, refusal: Refusal) -> None:
-    """Raises `refusal` if the iterator ended because it could not go on."""
-    try:
-        rows.status()
-    except Exception as error:
-        raise refusal(f"after key {key.hex()}", error) from error

@@ -246,6 +246,9 @@ class Publishing:
                 is_wanted = self.router.route(wish.record.topic)
                 answer(Verdict.TAKEN if is_wanted else Verdict.UNWANTED, 0)
             return
+        if wish.received:
+            # Answered when its packet id is durable: were it sent before, that could be an error.
+            commit.open_group.hold_back(message.position)
         self._dispatch.add_live(message, answer)
 
     def is_to_store(self, wish: Wish, known: Judged | None = None, *, is_full: bool = False) -> bool:

@@ -5,7 +5,7 @@ Each rule was seen to matter: see `fast/modules.py`.
 
 import ast
 import keyword
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,10 +49,61 @@ def faults_in(tree: ast.Module) -> Iterator[str]:
             names = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
             if "asynccontextmanager" in names:
                 yield f"{node.name}: an async generator"
+            yield from (f"{node.name}: asked twice, {text}" for text in asked_twice(node.body, frozenset()))
         elif isinstance(node, ast.Attribute) and node.attr[0] == "_" and node.attr[1:] in C_WORDS:
             yield f"{node.attr}: a word of the compiler"
+        elif isinstance(node, ast.Delete) and any(isinstance(one, ast.Name) for one in node.targets):
+            yield f"line {node.lineno}: a local is let go, which may have been before"
         elif isinstance(node, ast.GeneratorExp) and not is_drained(node, tree):
             yield f"line {node.lineno}: a generator expression that may be meant to be lazy"
+
+
+def asked_twice(body: Sequence[ast.stmt], known: frozenset[str]) -> Iterator[str]:
+    """Attributes that are compared with None where the compiler takes for known that they are not None.
+
+    Only a call may have changed them, and then it is a TypeError. `known`: at the beginning of `body`."""
+    for one in body:
+        blocks = [part for name in ("body", "orelse", "finalbody") if (part := getattr(one, name, []))]
+        blocks += [handler.body for handler in getattr(one, "handlers", [])]
+        heads = [getattr(one, "test", None)] if blocks else [one]
+        for text in (found for head in heads if head is not None for found, _ in asked(head)):
+            if text in known:
+                yield text
+        tested = dict(asked(one.test)) if isinstance(one, ast.If | ast.Assert | ast.While) else {}
+        some = {text for text, is_some in tested.items() if is_some}
+        none = tested.keys() - some
+        for part in blocks:
+            is_then = isinstance(one, ast.If | ast.While) and part is one.body
+            yield from asked_twice(part, known | some if is_then else known)
+        for target in getattr(one, "targets", []):
+            if isinstance(target, ast.Attribute):
+                value = getattr(one, "value", None)
+                known -= {ast.unparse(target)}
+                known |= (
+                    {ast.unparse(target)} if isinstance(value, ast.Tuple | ast.List | ast.Dict) else set()
+                )
+        if isinstance(one, ast.Assert):
+            known |= some
+        elif isinstance(one, ast.If) and isinstance(one.body[-1], ast.Return | ast.Raise | ast.Continue):
+            known |= none
+        elif blocks:  # what is set in one branch may be another thing in the next
+            known -= {ast.unparse(n) for n in ast.walk(one) if isinstance(n, ast.Attribute) and is_set(n)}
+
+
+def is_set(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+def asked(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Attributes that are compared with None, and whether they must not be it."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Compare)
+            and isinstance(node.left, ast.Attribute)
+            and isinstance(node.ops[0], ast.Is | ast.IsNot)
+            and ast.unparse(node.comparators[0]) == "None"
+        ):
+            yield ast.unparse(node.left), isinstance(node.ops[0], ast.IsNot)
 
 
 DRAIN = {
@@ -132,9 +183,18 @@ def read(rows):
     except ValueError as error: ...
     self._volatile = sum(x for x in rows)
     return merge(x for x in rows)
+    del rows
+def decide(self, deciding):
+    deciding.begun = 1, 2
+    self.go_on(deciding)
+    if deciding.begun is not None: return
+def go_on(self):
+    if self.begun is not None:
+        self.step()
+        self.is_over = self.begun is None
 @asynccontextmanager
 async def room(): yield
 """
     assert sorted(fault.partition(":")[0] for fault in faults_in(ast.parse(planted))) == [
-        *("Plan", "Refused", "Row", "_volatile", "line 13", "read", "room"),
+        *("Plan", "Refused", "Row", "_volatile", "decide", "go_on", "line 13", "line 14", "read", "room"),
     ]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
@@ -130,3 +131,25 @@ def test_a_process_that_is_told_so_runs_the_sources(tmp_path: Path) -> None:
     refused = run(FASTI_PURE="", FASTI_FAST=str(tmp_path))
     assert refused.returncode
     assert "nothing is compiled there" in refused.stderr
+
+
+def test_a_wheel_has_nothing_of_an_earlier_build(tmp_path: Path) -> None:
+    """A module that is there no more: compiled ones, which know all sources, would refuse to run with it."""
+    text = "[build-system]\nrequires = []\n[project]\nname = 'rooms'\nversion = '1'\n"
+    (tmp_path / "pyproject.toml").write_text(text + "[tool.setuptools]\npackages = ['timeline']\n")
+    room = tmp_path / "timeline"
+    room.mkdir()
+    for name in ("__init__", "kept", "deleted"):
+        (room / f"{name}.py").write_text("")
+    script = "from fast.backend import build_wheel; print(build_wheel('wheels'))"
+    own = {**os.environ, "PYTHONPATH": str(ROOT), "FASTI_COMPILE": "", "FASTI_PURE": "1"}
+
+    def built() -> set[str]:
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=True)
+        with zipfile.ZipFile(tmp_path / "wheels" / done.stdout.split()[-1]) as wheel:
+            return {name for name in wheel.namelist() if name.startswith("timeline/")}
+
+    assert "timeline/deleted.py" in built()
+    (room / "deleted.py").unlink()
+    assert built() == {"timeline/__init__.py", "timeline/kept.py"}

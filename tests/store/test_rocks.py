@@ -4,12 +4,14 @@ import base64
 import gc
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from weakref import ref
 
 import pytest
 from rocksdict import Options, Rdict
 
+from shards import scan
 from shards.errors import Corrupt, StoreFailed, StoreLocked
 from shards.rocks import LOG_BYTES, MEMTABLE_BYTES, RocksStore
 from shards.store import Table
@@ -52,6 +54,67 @@ def test_a_scan_owns_its_upper_bound(store: RocksStore) -> None:
                 junk = [key_of(5) for _ in range(3)]
             assert rows == ROWS - number
             assert len(junk) == 3
+
+
+class Wanted:
+    """Options as the binding's, that can be looked at."""
+
+    def set_iterate_upper_bound(self, bound: bytes) -> None:
+        assert bound == key_of(9)
+
+    def fill_cache(self, wanted: bool) -> None: ...
+
+
+class Looking:
+    """A family, and iterators over three rows of it, that have to have their options at every step."""
+
+    def __init__(self) -> None:
+        self.left, self.asked = 3, 0
+        self._options: Callable[[], Wanted | None] = lambda: None
+
+    def iter(self, options: Wanted) -> "Looking":
+        self._options = ref(options)
+        return self
+
+    def items(self, from_key: bytes, read_opt: Wanted) -> Iterator[tuple[bytes, bytes]]:
+        self._options = ref(read_opt)
+        del read_opt
+        while self.valid():
+            yield b"k", b"v"
+            self.next()
+
+    def seek(self, key: bytes) -> None: ...
+
+    def valid(self) -> bool:
+        self.look()
+        return self.left > 0
+
+    def next(self) -> None:
+        self.look()
+        self.left -= 1
+
+    def key(self) -> bytes:
+        return b"k"
+
+    value = key
+
+    def status(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        self.asked += 1
+        assert self._options() is not None, "what the iterator points into is gone"
+
+
+@pytest.mark.parametrize("through", [scan.scan, scan.scan_at_rest])
+def test_options_and_bound_live_as_long_as_their_iterator(
+    through: Callable[..., Iterator[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is compiled, and a local is let go after its last use."""
+    monkeypatch.setattr(scan, "ReadOptions", Wanted)
+    family = Looking()
+    assert len(list(through(family, b"", key_of(9), RuntimeError))) == 3
+    assert family.asked > 6
 
 
 def test_many_scans_at_once_lose_nothing(store: RocksStore) -> None:
