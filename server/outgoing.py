@@ -8,8 +8,8 @@ A write and the read of what it is answered with cost 25 us, as much as three de
 more to dispatch at once (`is_filling`), deliveries wait for company: a sixteenth of the connections writes in
 a turn. Of 100,000 messages due at once to 1,000 connections:
 
-    pieces of 256 always       3.6 deliveries a write    16.9 us of processor time each
-    a sixteenth, at most 256   12                        11.0 us
+    pieces of 256 always       3.6 deliveries a write    16.5 us of processor time each
+    a sixteenth, at most 256   12                        11.2 us
 
 A turn then is some 8 ms, so that nobody waits for much longer than 100 ms on account of others. Answers do
 not wait for company.
