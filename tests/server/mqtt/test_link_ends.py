@@ -347,6 +347,7 @@ async def test_only_who_has_published_waits_while_the_server_is_congested(
     assert not publishing.is_paused
 
 
+@OPENED
 async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """One may be a member of a thousand groups: 6 ms."""
     served = Served()
