@@ -83,7 +83,7 @@ class App:
             gather=GATHER,
         )
         self.metrics = Metrics()
-        self.outgoing = Outgoing()
+        self.outgoing = Outgoing(clock.mono)
         self.is_ready = False
         self._fatal = fatal
         self._is_dead = False

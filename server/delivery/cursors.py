@@ -143,14 +143,25 @@ class Cursors(Rider):
                 self._ended[subscriber.session.client_id] = False
             self._asked.setdefault(subscriber, []).append(done)
 
-        def answered(_: object) -> None:
-            if not is_decided:
+        def answered(answer: object) -> None:
+            # A group that is given up is never written: nobody else says so to those who wait for its rows.
+            if not is_decided or (isinstance(answer, Exception) and self._withdraw(subscriber, done)):
                 done(-1)
 
         try:
             self._writer.submit(decide, answered)
         except (Busy, StoreFailed):
             done(-1)
+
+    def _withdraw(self, subscriber: Subscriber, done: Secured) -> bool:
+        """`done` waits no longer; whether it did."""
+        waiting = self._asked.get(subscriber, [])
+        if done not in waiting:
+            return False
+        waiting.remove(done)
+        if not waiting:
+            del self._asked[subscriber]
+        return True
 
     def outdate(self, subscriber: Subscriber) -> None:
         """Something in its row that is no subscription (its will, when it left) is not as it was: the row is

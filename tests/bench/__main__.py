@@ -10,6 +10,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +64,8 @@ ALONE = {"budget", "growth", "holds", "log"}
 def main(arguments: list[str]) -> int:
     wanted = _read(arguments)
     sizes = QUICK if wanted.quick else FULL
+    if wanted.pending:
+        sizes = replace(sizes, pending=tuple(wanted.pending))
     names = wanted.names or (ROWS if wanted.quick else [name for name in BENCHMARKS if name not in ALONE])
     seen = Seen()
     measure = partial(_told, sizes=sizes, parent=wanted.dir, before=wanted.before, seen=seen)
@@ -96,6 +99,9 @@ def _read(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--before", type=Path, help="another checkout, measured beside this one")
     parser.add_argument(
         "--dir", type=Path, help="where to put the data (a directory below the system's for files in passing)"
+    )
+    parser.add_argument(
+        "--pending", type=int, nargs="+", metavar="N", help="messages that `ram` and `growth` store"
     )
     wanted = parser.parse_args(arguments)
     unknown = set(wanted.names) - BENCHMARKS.keys()

@@ -153,6 +153,17 @@ def test_who_takes_a_session_over_keeps_it_when_the_connection_before_fails() ->
     rig.drain()
 
 
+def test_who_comes_back_in_a_group_that_is_given_up_is_told() -> None:
+    """Nobody answered its CONNECT before another group was written, which may be long."""
+    rig = ready(("p0", "#"))
+    rig.connect("p0")
+    rig.spoil(5_000, "a/1")
+    rig.compose()
+    assert rig.core.writer.given_up == rig.spoilt == 1
+    assert rig.clients["p0"].is_closed
+    rig.drain()
+
+
 def test_a_key_is_asked_for_again_in_the_group_that_cuts_its_slice() -> None:
     """What the group had placed lay in a shard that the pieces borrow; it was looked for among their own."""
     rig = ready(("p0", "#"))

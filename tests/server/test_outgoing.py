@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from server.outgoing import FILLING, FILLING_MIN, PIECE, PIECE_S, Outgoing
+from tests.support.clock import HandClock
 
 
 async def _turn() -> None:
@@ -15,7 +16,7 @@ async def _turn() -> None:
 
 def test_at_the_end_of_the_turn() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         for number in range(3):
             outgoing.add(partial(sent.append, number))
         assert sent == []
@@ -30,7 +31,7 @@ def test_at_the_end_of_the_turn() -> None:
 
 def test_at_once_and_not_a_second_time() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         outgoing.add(partial(sent.append, 1))
         outgoing.flush()
         assert sent == [1]
@@ -46,7 +47,7 @@ def test_at_once_and_not_a_second_time() -> None:
 
 def test_thousands_leave_in_pieces() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         for number in range(2 * PIECE + 1):
             outgoing.add(partial(sent.append, number))
         counts = []
@@ -61,7 +62,7 @@ def test_thousands_leave_in_pieces() -> None:
 
 def test_who_writes_may_have_more_to_write() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[str]()
+        outgoing, sent = Outgoing(HandClock(0).mono), list[str]()
 
         def first() -> None:
             sent.append("first")
@@ -78,7 +79,7 @@ def test_who_writes_may_have_more_to_write() -> None:
 
 def test_deliveries_wait_for_more_while_there_is_more_to_dispatch() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         count = FILLING * FILLING_MIN
         for number in range(2 * count):
             outgoing.add(partial(sent.append, number))
@@ -98,7 +99,7 @@ def test_deliveries_wait_for_more_while_there_is_more_to_dispatch() -> None:
 
 def test_a_few_connections_do_not_wait_for_more() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         outgoing.is_filling = True
         for number in range(FILLING_MIN):
             outgoing.add(partial(sent.append, number))
@@ -110,7 +111,7 @@ def test_a_few_connections_do_not_wait_for_more() -> None:
 
 def test_answers_do_not_wait_for_more() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         outgoing.is_filling = True
         writes = [partial(sent.append, number) for number in range(20 * FILLING_MIN)]
         for write in writes:
@@ -130,13 +131,11 @@ def test_answers_do_not_wait_for_more() -> None:
 
 def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[int]()
-        now_s = asyncio.get_running_loop().time
+        clock = HandClock(0)
+        outgoing, sent = Outgoing(clock.mono), list[int]()
 
         def end(number: int) -> None:
-            until = now_s() + PIECE_S
-            while now_s() < until:
-                """It leaves a thousand groups."""
+            clock.mono_s += PIECE_S  # it leaves a thousand groups
             sent.append(number)
 
         for number in range(3):
@@ -150,7 +149,7 @@ def test_what_takes_long_leaves_the_others_to_the_next_turns() -> None:
 
 def test_one_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> None:
-        outgoing, sent = Outgoing(), list[int]()
+        outgoing, sent = Outgoing(HandClock(0).mono), list[int]()
         outgoing.add(lambda: sent.remove(7))
         outgoing.add(partial(sent.append, 1))
         await _turn()

@@ -704,6 +704,7 @@ def test_a_turn_is_a_few_so_that_cursors_are_written_seldom() -> None:
     assert rig.core.undone.retried == 320
 
 
+@OPENED
 def test_what_there_is_no_time_for_goes_first_with_the_next_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.lasting("a").subscribe(GROUP, qos=1)

@@ -85,7 +85,7 @@ async def test_one_address_has_so_many_over_all_listeners(
 @OPENED
 def test_what_is_refused_for_its_address_does_not_use_up_the_rate_of_others() -> None:
     rig = Rig(config(connect_rate=3, connections_per_address=2, connections=4))
-    links = Links(rig.core.broker, Counter(), Outgoing())
+    links = Links(rig.core.broker, Counter(), Outgoing(rig.clock.mono))
     admitted = Counter[str]()
 
     class One:

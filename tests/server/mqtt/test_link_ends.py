@@ -86,7 +86,7 @@ class Served:
         self.rig = Rig(config(**keys))
         start_s = self.rig.clock.mono() - time.monotonic()
         self.rig.clock.mono = lambda: start_s + time.monotonic()  # type: ignore[method-assign]
-        self.links = Links(self.rig.core.broker, Counter(), Outgoing())
+        self.links = Links(self.rig.core.broker, Counter(), Outgoing(self.rig.clock.mono))
 
     async def link(self, client_id: str) -> tuple[MqttLink, Transport]:
         link, transport = self.begin()
@@ -347,6 +347,7 @@ async def test_only_who_has_published_waits_while_the_server_is_congested(
     assert not publishing.is_paused
 
 
+@OPENED
 async def test_many_that_are_lost_at_once_leave_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """One may be a member of a thousand groups: 6 ms."""
     served = Served()

@@ -602,7 +602,7 @@ class _Server:
 async def test_held_links_wait_in_one_queue() -> None:
     """10,000 of them ask no more often than one, and go on in their order, a few at a time."""
     server = _Server()
-    links = Links(cast("Any", server), Counter(), Outgoing())
+    links = Links(cast("Any", server), Counter(), Outgoing(SystemClock().mono))
     resumed: list[int] = []
 
     class Held:
