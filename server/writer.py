@@ -110,7 +110,7 @@ def _nothing() -> None:
 class Deciding:
     """What has been decided in the group that is open."""
 
-    __slots__ = ("answers", "begun", "filled", "is_cut", "is_decided", "is_whole", "messages", "writes")
+    __slots__ = ("answers", "begun", "filled", "is_cut", "is_whole", "messages", "writes")
 
     def __init__(self) -> None:
         self.answers: Answers = []
@@ -124,8 +124,7 @@ class Deciding:
         """The last request, if it is half decided: its size and callback, the group's mark before it, and its
         steps."""
         self.is_cut = False
-        """It has been decided in several turns of the loop."""
-        self.is_decided = False
+        """It has been decided in several turns of the loop, or is being."""
 
     @property
     def open_answers(self) -> Answers:
@@ -416,10 +415,10 @@ class Writer:
 
     def _decide(self, commit: Commit, deciding: Deciding, large: int, until: float) -> bool:
         """Decide what is queued, as long as there is time; whether the group can be written in this turn."""
-        if deciding.is_decided:
-            return True
-        if deciding.begun is not None:
-            deciding.is_decided = self._go_on(deciding, until)
+        if deciding.is_cut:
+            if deciding.begun is None:
+                return True
+            self._go_on(deciding, until)
             return not deciding.is_whole
         syncing = not self._takes_writes
         while self._queue and deciding.messages < GROUP_MESSAGES and deciding.filled < GROUP_BYTES:

@@ -124,32 +124,39 @@ class Commit:
 
         Raises Refused, naming the first that cannot be.
         """
-        # A list: to begin a generator costs more than all else that a lone publish has done to it here.
-        has_keys = any([draft.key for draft in drafts])  # noqa: C419
-        known = self.known(drafts, terms) if has_keys else {}
-        fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
-        owner = owner_of(drafts[0].value) if drafts else b""
-        self.check_pending(len(fresh), owner)
+        known = self.known(drafts, terms) if _has_keys(drafts) else {}
+        fresh, owner = self._admitted(drafts, known)
         group = self.open_group
-        ids: list[MessageId | Known] = list(group.place(fresh, group.reserve(fresh)))
-        self.placed(len(fresh), owner)
-        return woven(ids, known, len(drafts)) if known else ids
+        ids = group.place(fresh, group.reserve(fresh))
+        return self._told(ids, known, owner)
 
     def put_in_steps(
         self, drafts: Sequence[Draft], terms: Terms = AS_EVER, step: int = STEP
     ) -> Bits[list[MessageId | Known]]:
         """`put` of many, `step` of them in each step."""
-        has_keys = any([draft.key for draft in drafts])  # noqa: C419
         known: dict[int, Known | int] = {}
-        if has_keys:
+        if _has_keys(drafts):
             known = yield from self.known_in_steps(drafts, terms, step)
+        fresh, owner = self._admitted(drafts, known)
+        ids = yield from self.open_group.place_in_steps(fresh, step)
+        return self._told(ids, known, owner)
+
+    def _admitted(
+        self, drafts: Sequence[Draft], known: dict[int, Known | int]
+    ) -> tuple[Sequence[Draft], bytes]:
+        """Those of the drafts that are to be placed, and whose they are. Raises Refused for too many."""
         fresh = [draft for index, draft in enumerate(drafts) if index not in known] if known else drafts
         owner = owner_of(drafts[0].value) if drafts else b""
         self.check_pending(len(fresh), owner)
-        names = yield from self.open_group.place_in_steps(fresh, step)
-        self.placed(len(fresh), owner)
-        ids: list[MessageId | Known] = list(names)
-        return woven(ids, known, len(drafts)) if known else ids
+        return fresh, owner
+
+    def _told(
+        self, ids: list[MessageId], known: dict[int, Known | int], owner: bytes
+    ) -> list[MessageId | Known]:
+        """They have been placed: what is said of each draft."""
+        self.placed(len(ids), owner)
+        said: list[MessageId | Known] = list(ids)
+        return woven(said, known, len(ids) + len(known)) if known else said
 
     def put_known(self, draft: Draft) -> MessageId:
         """Place one message without a key, that the rest of this group may cancel or move."""
@@ -375,6 +382,11 @@ class Commit:
             group.let_go(found.position)
         else:
             group.row(Table.HELD, keys.place(found.position), left)
+
+
+def _has_keys(drafts: Sequence[Draft]) -> bool:
+    # A list: to begin a generator costs more than all else that a lone publish has done to it here.
+    return any([draft.key for draft in drafts])  # noqa: C419
 
 
 __all__ = ["Caps", "Commit", "Control", "Draft", "GroupCommit", "Known", "Outcome", "Refused"]

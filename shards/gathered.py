@@ -45,12 +45,10 @@ class Gathered:
         """All that is gathered goes into the batch, in order."""
         for table, rows in self._rows.items():
             rows.sort(key=_key)
-            at = 0
-            while at < len(rows):
+            for at in range(0, len(rows), STEP):
                 if at or table is not Table.MESSAGES:
                     yield
                 self._put(table, rows[at : at + STEP])
-                at += STEP
             rows.clear()
 
     def pour(self) -> None:

@@ -62,10 +62,10 @@ HOLD_BYTES = 16 << 20
 
 
 GIVEN_BACK = "given back"
+"""Why something comes again that had no room to wait for the next member."""
 TOGETHER_MAX = 100
 """Shared subscriptions whose cursors go with that of a member who leaves, some 3 ms; if it has more than
 these, they go in their turns."""
-"""Why something comes again that had no room to wait for the next member."""
 END_MEMBERS = 500
 """Members that a group is taken from in one step when it is ended."""
 

@@ -5,8 +5,9 @@ A single message comes in at the front or by the route of `POST /v1/messages`, m
 to get its first answer even when its time has passed since; or its endpoint has been dropped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec
 
 from aiohttp import web
 
@@ -17,7 +18,7 @@ from shards.draft import AS_EVER, Draft, Known, Terms
 from shards.errors import Corrupt
 from shards.record import decode
 from shards.state import PENDING, State
-from shards.steps import STEP, Bits, Steps
+from shards.steps import STEP, Bits, Steps, at_once
 from timeline.position import MessageId, id_text
 
 from ..times import format_ms
@@ -28,6 +29,7 @@ from .values.message_body import ParsedMessage
 from .values.scalars import FLAG, Query
 from .values.views import etag
 
+P = ParamSpec("P")
 Placed = MessageId | Known
 NOT_BARRED: Mapping[int, str] = MappingProxyType({})
 TERMS: Query = {"replace": FLAG, "key_only": FLAG}
@@ -62,53 +64,20 @@ def place(
 ) -> list[Placed]:
     """In the writer: place a few drafts, all or none. `barred`: why some cannot be delivered where they say,
     by index. Raises Refused."""
-    for index in late:
-        _check_time(commit, drafts, index, terms)
-    for index, why in barred.items():
-        _check_target(commit, drafts, index, terms, why)
+    if late or barred:
+        at_once(_check(commit, drafts, late, terms, barred))
     return adopt(commit, drafts, names, terms) if names else commit.put(drafts, terms)
-
-
-def place_all(
-    commit: Commit,
-    drafts: Sequence[Draft],
-    late: Sequence[int] = (),
-    names: Sequence[MessageId] = (),
-    terms: Terms = AS_EVER,
-    barred: Mapping[int, str] = NOT_BARRED,
-) -> Steps:
-    """In the writer: the same of many, in steps."""
-    return Steps(commit.open_group.in_order(_all(commit, drafts, late, names, terms, barred)))
-
-
-def place_each(
-    commit: Commit,
-    drafts: Sequence[Draft],
-    late: Sequence[int] = (),
-    names: Sequence[MessageId] = (),
-    terms: Terms = AS_EVER,
-    barred: Mapping[int, str] = NOT_BARRED,
-) -> Steps:
-    """In the writer: place each draft that can be, in steps: a list of Placed or Refused."""
-    return Steps(commit.open_group.in_order(_each(commit, drafts, late, names, terms, barred)))
 
 
 def _all(
     commit: Commit,
     drafts: Sequence[Draft],
-    late: Sequence[int],
-    names: Sequence[MessageId],
-    terms: Terms,
-    barred: Mapping[int, str],
+    late: Sequence[int] = (),
+    names: Sequence[MessageId] = (),
+    terms: Terms = AS_EVER,
+    barred: Mapping[int, str] = NOT_BARRED,
 ) -> Bits[list[Placed]]:
-    for count, index in enumerate(late, 1):
-        _check_time(commit, drafts, index, terms)
-        if not count % STEP:
-            yield
-    for count, (index, why) in enumerate(barred.items(), 1):
-        _check_target(commit, drafts, index, terms, why)
-        if not count % STEP:
-            yield
+    yield from _check(commit, drafts, late, terms, barred)
     if names:
         return (yield from adopt_in_steps(commit, drafts, names, terms))
     return (yield from commit.put_in_steps(drafts, terms))
@@ -117,10 +86,10 @@ def _all(
 def _each(
     commit: Commit,
     drafts: Sequence[Draft],
-    late: Sequence[int],
-    names: Sequence[MessageId],
-    terms: Terms,
-    barred: Mapping[int, str],
+    late: Sequence[int] = (),
+    names: Sequence[MessageId] = (),
+    terms: Terms = AS_EVER,
+    barred: Mapping[int, str] = NOT_BARRED,
 ) -> Bits[list[Placed | Refused]]:
     """Together if all can be placed, which is the usual case."""
     try:
@@ -143,19 +112,38 @@ def _each(
     return answers
 
 
-def _check_time(commit: Commit, drafts: Sequence[Draft], index: int, terms: Terms) -> None:
-    if _is_fresh(commit, drafts[index], terms):
-        raise Refused("late", "has passed, and the message is not wanted late", index)
-
-
-def _check_target(commit: Commit, drafts: Sequence[Draft], index: int, terms: Terms, why: str) -> None:
-    if _is_fresh(commit, drafts[index], terms):
-        raise Refused("deliver_to", why, index)
+def _check(
+    commit: Commit, drafts: Sequence[Draft], late: Sequence[int], terms: Terms, barred: Mapping[int, str]
+) -> Bits[None]:
+    """Refuse the first whose time has passed, or which cannot be delivered where it says, unless it was
+    accepted before."""
+    wrong = [(index, "late", "has passed, and the message is not wanted late") for index in late]
+    wrong += [(index, "deliver_to", why) for index, why in barred.items()]
+    for count, (index, field, why) in enumerate(wrong, 1):
+        if _is_fresh(commit, drafts[index], terms):
+            raise Refused(field, why, index)
+        if not count % STEP:
+            yield
 
 
 def _is_fresh(commit: Commit, draft: Draft, terms: Terms) -> bool:
     """Whether it was not accepted before, under its key."""
     return not draft.key or commit.taken(draft.key, terms) is None
+
+
+def _in_steps(decide: Callable[Concatenate[Commit, P], Bits[Any]]) -> Callable[Concatenate[Commit, P], Steps]:
+    """The same as the writer takes it, and with its rows in the order of their keys."""
+
+    def begun(commit: Commit, /, *args: P.args, **kwargs: P.kwargs) -> Steps:
+        return Steps(commit.open_group.in_order(decide(commit, *args, **kwargs)))
+
+    return begun
+
+
+place_all = _in_steps(_all)
+"""In the writer: `place` of many, in steps: a list of Placed."""
+place_each = _in_steps(_each)
+"""In the writer: place each draft that can be, in steps: a list of Placed or Refused."""
 
 
 def first_answer(

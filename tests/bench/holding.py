@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from select import select
 
 from .due import drained_by
-from .http import post, send_all
+from .http import send_all
 from .mqtt import Publisher, connect
 from .process import ROOT, Address, Server, address, serving
 from .raw import PINGREQ, Peer
 from .results import Env, Result, percentile
-from .workload import BATCH, NDJSON, batches, item, next_month, now_ms, payload
+from .workload import batches, item, next_month, now_ms, payload
 
 PAYLOAD = 200
 IN_FLIGHT = 4
@@ -82,27 +82,27 @@ async def _batches(env: Env, server: Server, felt: Felt) -> None:
 
 
 async def _small(env: Env, server: Server, felt: Felt) -> None:
-    requests = _batches_of(SMALL, _keyed(env.sizes.batch // 2))
+    requests = batches(_keyed(env.sizes.batch // 2), SMALL)
     with felt.while_it_runs():
         await send_all(server.http, requests, IN_FLIGHT)
 
 
 async def _known(env: Env, server: Server, felt: Felt) -> None:
     """All of them are sent again."""
-    requests = _batches_of(BATCH, _keyed(env.sizes.batch // 2))
+    requests = batches(_keyed(env.sizes.batch // 2))
     await send_all(server.http, requests, IN_FLIGHT)
     with felt.while_it_runs():
         await send_all(server.http, requests, IN_FLIGHT)
 
 
 async def _largest(env: Env, server: Server, felt: Felt) -> None:
-    requests = _batches_of(LARGEST, next_month(env.sizes.batch, PAYLOAD, seed=now_ms()))
+    requests = batches(next_month(env.sizes.batch, PAYLOAD, seed=now_ms()), LARGEST)
     with felt.while_it_runs():
         await send_all(server.http, requests, 1)
 
 
 async def _largest_keyed(env: Env, server: Server, felt: Felt) -> None:
-    requests = _batches_of(LARGEST, _keyed(env.sizes.batch))
+    requests = batches(_keyed(env.sizes.batch), LARGEST)
     with felt.while_it_runs():
         await send_all(server.http, requests, 1)
 
@@ -111,11 +111,6 @@ def _keyed(count: int) -> list[bytes]:
     """Items, each with a key of its own."""
     run, items = now_ms(), next_month(count, PAYLOAD, seed=now_ms())
     return [one[:-1] + b',"key":"%d-%d"}' % (run, n) for n, one in enumerate(items)]
-
-
-def _batches_of(size: int, items: list[bytes]) -> list[bytes]:
-    bodies = [b"\n".join(items[at : at + size]) for at in range(0, len(items), size)]
-    return [post("/v1/messages:batch", body, NDJSON) for body in bodies]
 
 
 async def _drain(env: Env, server: Server, felt: Felt) -> None:

@@ -42,9 +42,20 @@ return {ids, redis.call('HMGET', 'messages', unpack(ids))}
 """
 
 Fill = Callable[[Address, int], Awaitable[None]]
-Work = Callable[[Address], Awaitable[tuple[int, float]]]
-"""One worker: takes batches until there is nothing more; how many messages it has done, and when by
-`perf_counter` the last of them was acked: that nothing more comes it knows later."""
+Work = Callable[[Address, "Tally"], Awaitable[None]]
+"""One worker: takes batches until there is nothing more."""
+
+
+class Tally:
+    """How many messages all workers have done, and when by `perf_counter` the last one was acked: that
+    nothing more comes they know later."""
+
+    def __init__(self) -> None:
+        self.count, self.last = 0, 0.0
+
+    def acked(self, count: int) -> None:
+        self.count += count
+        self.last = time.perf_counter()
 
 
 async def pulling(env: Env) -> list[Result]:
@@ -66,10 +77,11 @@ async def pulling(env: Env) -> list[Result]:
 def _entry(name: str, ack: str, process: Process, at: Address, count: int, fill: Fill, work: Work) -> Entry:
     async def round_(_: int) -> Sample:
         await fill(at, count)
+        tally = Tally()
         cpu, started = process.cpu_s(), time.perf_counter()
-        done = await asyncio.gather(*[work(at) for _ in range(WORKERS)])
-        seconds, cpu = max(last for _, last in done) - started, process.cpu_s() - cpu
-        assert sum(some for some, _ in done) == count, "each message is done once"
+        await asyncio.gather(*[work(at, tally) for _ in range(WORKERS)])
+        seconds, cpu = tally.last - started, process.cpu_s() - cpu
+        assert tally.count == count, "each message is done once"
         return Sample(count / seconds, {"cpu_us": cpu / count * 1e6})
 
     return Entry(name, round_, ack)
@@ -85,14 +97,13 @@ async def _fill(at: Address, count: int) -> None:
         await ask(at, post("/v1/messages:batch", body))
 
 
-async def _pull(at: Address) -> tuple[int, float]:
-    line, done, last = await line_to(at, taken_end), 0, 0.0
+async def _pull(at: Address, tally: Tally) -> None:
+    line = await line_to(at, taken_end)
     lease = post(f"{PATH}:lease", json.dumps({"max": BATCH, "wait": 1}).encode())
     while ids := LEASE_ID.findall(await line.ask(lease)):
         await line.ask(post(f"{PATH}:ack", b'{"lease_ids":["%b"]}' % b'","'.join(ids)))
-        done, last = done + len(ids), time.perf_counter()
+        tally.acked(len(ids))
     line.close()
-    return done, last
 
 
 # -- redis
@@ -109,13 +120,12 @@ async def _fill_redis(at: Address, count: int) -> None:
     line.close()
 
 
-async def _lease_redis(at: Address) -> tuple[int, float]:
-    worker, done, last = await rd.Worker.at(at, LEASE), 0, 0.0
+async def _lease_redis(at: Address, tally: Tally) -> None:
+    worker = await rd.Worker.at(at, LEASE)
     while (found := await worker.take(BATCH))[0]:
         await worker.ack(found[0])
-        done, last = done + len(found[0]), time.perf_counter()
+        tally.acked(len(found[0]))
     worker.close()
-    return done, last
 
 
 # -- beanstalkd
@@ -132,9 +142,8 @@ async def _fill_beanstalkd(at: Address, count: int) -> None:
     writer.close()
 
 
-async def _reserve(at: Address) -> tuple[int, float]:
+async def _reserve(at: Address, tally: Tally) -> None:
     reader, writer = await asyncio.open_connection(*at)
-    done, last = 0, 0.0
     while True:
         writer.write(b"reserve-with-timeout 0\r\n" * BATCH)
         ids = []
@@ -145,8 +154,8 @@ async def _reserve(at: Address) -> tuple[int, float]:
                 await reader.readexactly(int(told[2]) + 2)
         if not ids:
             writer.close()
-            return done, last
+            return
         writer.write(b"".join(b"delete %b\r\n" % one for one in ids))
         for _ in ids:
             assert await reader.readline() == b"DELETED\r\n"
-        done, last = done + len(ids), time.perf_counter()
+        tally.acked(len(ids))

@@ -114,6 +114,6 @@ def bodies(items: Sequence[bytes], batch: int = BATCH) -> list[bytes]:
     return [b"\n".join(items[at : at + batch]) + b"\n" for at in range(0, len(items), batch)]
 
 
-def batches(items: Sequence[bytes]) -> list[bytes]:
-    """The items as requests to `:batch`."""
-    return [post("/v1/messages:batch", body, NDJSON) for body in bodies(items)]
+def batches(items: Sequence[bytes], batch: int = BATCH) -> list[bytes]:
+    """The items as requests to `:batch`, of `batch` items each."""
+    return [post("/v1/messages:batch", body, NDJSON) for body in bodies(items, batch)]
