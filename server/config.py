@@ -29,6 +29,7 @@ from .kinds import (
     FLAG,
     HOSTS,
     LISTENERS,
+    LOG,
     MS,
     MS_OR_NEVER,
     NAME,
@@ -48,6 +49,10 @@ from .kinds import (
 ENV_PREFIX = "FASTI__"
 POST_MS_MIN, POST_MS_MAX = 1_000, 60_000
 """How long a post may take, of all endpoints or of one."""
+TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
+"""How long nothing may come of a leader: two heartbeats at least."""
+CLUSTER_KEY_MIN = 16
+"""Characters of the nodes' key."""
 POSTS_MAX = 100
 """Posts to an endpoint at a time: so many bodies are signed in one go."""
 GROUP_ATTEMPTS = 20
@@ -277,6 +282,22 @@ class Auth:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """[cluster]"""
+
+    log: str = _key(LOG, "")
+    name: str = _key(NAME, "fasti")
+    node: str = _key(TEXT, "")
+    url: str = _key(TEXT, "")
+    mqtt: str = _key(TEXT, "")
+    key: str = _key(TEXT, "")
+    takeover_after_ms: int = _key(ms(TAKEOVER_MS_MIN, TAKEOVER_MS_MAX), "3s")
+    clock_skew_ms: int = _key(MS, "5s")
+    keep: int = _key(size(1 << 20), "4GiB")
+    allow_unreplicated: bool = _key(FLAG, False)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All sections; `Config()` is the defaults."""
 
@@ -294,6 +315,7 @@ class Config:
     webhook: Webhook = Webhook()
     spark: Spark = Spark()
     auth: Auth = Auth()
+    cluster: Cluster = Cluster()
 
     @property
     def has_keys(self) -> bool:
@@ -446,6 +468,16 @@ def _check_sessions(config: Config) -> None:
         raise ConfigError("sessions.backoff", "must have no step above limits.max_delay")
 
 
+def _check_cluster(cluster: Cluster) -> None:
+    if not cluster.log:
+        return
+    for key, value in (("node", cluster.node), ("key", cluster.key)):
+        if not value:
+            raise ConfigError(f"cluster.{key}", "is needed: cluster.log is set")
+    if len(cluster.key) < CLUSTER_KEY_MIN:
+        raise ConfigError("cluster.key", f"must have {CLUSTER_KEY_MIN} characters or more")
+
+
 def _check_together(config: Config) -> None:
     """Raise ConfigError for values that are fine each and not together."""
     limits, auth, data = config.limits, config.auth, os.path.abspath(config.store.dir)
@@ -458,6 +490,7 @@ def _check_together(config: Config) -> None:
         if limits.max_payload >= bound:
             raise ConfigError(key, f"must be above limits.max_payload ({show_size(limits.max_payload)})")
     _check_sessions(config)
+    _check_cluster(config.cluster)
     if (
         any(listener.scheme in ("mqtts", "wss") for listener in config.mqtt.listen)
         and not config.mqtt.tls_cert

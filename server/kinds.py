@@ -126,6 +126,18 @@ def _read_name(value: object) -> str:
     return _read_text(value)
 
 
+def _without_password(url: str) -> str:
+    return re.sub(r"(?<=://)([^/@]*?):[^/@]*@", r"\1:***@", url)
+
+
+def _read_log(value: object) -> str:
+    """The address of a cluster's log; empty: there is none."""
+    text = _read_text(value)
+    if text and not text.startswith(LOGS):
+        raise ValueError(f"must be empty or begin with {', '.join(LOGS)}")
+    return text
+
+
 def _read_filters(value: object) -> tuple[str, ...]:
     """A list of topic filters; from a variable a JSON list, or filters with commas between them."""
     if isinstance(value, str):
@@ -276,6 +288,7 @@ def _read_backoff(value: object) -> tuple[int, ...]:
 
 
 BACKOFF_STEPS_MAX = 32
+LOGS = ("nats://", "tls://", "postgresql://", "postgres://")
 SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 ADDRESS = Kind(_read_address)
 ANONYMOUS = Kind(_read_anonymous, _show_anonymous)
@@ -285,6 +298,7 @@ ATTEMPTS = Kind(_read_attempts, lambda number: "auto" if number is None else str
 BACKOFF = Kind(_read_backoff, lambda steps: json.dumps([_show_ms(step) for step in steps]))
 FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))
 FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
+LOG = Kind(_read_log, lambda url: json.dumps(_without_password(url)))
 MS = Kind(_some_ms, _show_ms)
 MS_OR_NEVER = Kind(_read_ms, _show_ms)
 NAME = Kind(_read_name, json.dumps)

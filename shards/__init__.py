@@ -57,6 +57,9 @@ Opening and checking
     verify.py        derived data against the rows; repair
 
 Several machines
+    changes.py       a batch as values, and as the bytes that go into a log
+    overlay.py       batches that are readable and not yet in the store
+    replicated.py    the contract of a store on a log: what the log has is durable
     log/             the log of group commits, on an engine that replicates
 
 What rows stand for are values of timeline/; server/writer.py decides when a group is composed and synced.

@@ -67,8 +67,8 @@ class ChainedLog:
         assert 0 < epoch < seq
         self._write(seq, epoch, data)
 
-    def claim(self, seq: int, node: str, url: str) -> int:
-        self._write(seq, seq, claim_data(Claim(node, url, os.urandom(16).hex())))
+    def claim(self, seq: int, node: str, url: str, *, has_base: bool = False) -> int:
+        self._write(seq, seq, claim_data(Claim(node, url, os.urandom(16).hex(), has_base)))
         return seq
 
     def epoch_at(self, seq: int) -> int | None:

@@ -42,11 +42,12 @@ class Log(Protocol):
     def append(self, seq: int, epoch: int, data: bytes) -> None:
         """Return once `data` is durable on a quorum as record `seq`. Raises Fenced, TooLarge."""
 
-    def claim(self, seq: int, node: str, url: str) -> int:
+    def claim(self, seq: int, node: str, url: str, *, has_base: bool = False) -> int:
         """Become the leader with record `seq`; gives the epoch, which is `seq`. Raises Fenced, TooLarge.
 
         `seq` is one more than the last record that this node has applied. `url`: where others send its
-        clients. Raises Trimmed if the record before it is no longer there, Damaged if it never was.
+        clients; empty, with an empty `node`: nobody leads, and whoever wants to may claim at once.
+        `has_base`: its store had rows before the log had records. Raises Trimmed if the record before it is no longer there, Damaged if it never was.
         """
 
     def epoch_at(self, seq: int) -> int | None:

@@ -54,6 +54,8 @@ class Claim(NamedTuple):
     node: str
     url: str
     nonce: str
+    has_base: bool = False
+    """Its store had rows before the log had records: who has none cannot begin with the first record."""
 
 
 def frame_of(seq: int, epoch: int, before: Seal, data: bytes) -> bytes:
@@ -100,7 +102,9 @@ def claim_of(data: bytes) -> Claim:
     """What a claim says. Raises Damaged."""
     try:
         said: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        return Claim(str(said["node"]), str(said["url"]), str(said["nonce"]))
+        return Claim(
+            str(said["node"]), str(said["url"]), str(said["nonce"]), bool(said.get("has_base", False))
+        )
     except (msgspec.MsgspecError, KeyError) as error:
         raise Damaged(f"a claim of the log cannot be read: {error}") from error
 

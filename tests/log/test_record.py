@@ -73,4 +73,5 @@ def test_a_claim_follows_any_epoch() -> None:
 def test_a_claim_that_says_nothing_is_damage(data: bytes) -> None:
     with pytest.raises(Damaged):
         claim_of(data)
-    assert claim_of(claim_data(Claim("a", "b", "c"))) == ("a", "b", "c")
+    assert claim_of(claim_data(Claim("a", "b", "c"))) == Claim("a", "b", "c")
+    assert claim_of(claim_data(Claim("a", "b", "c", has_base=True))).has_base

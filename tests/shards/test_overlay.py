@@ -60,7 +60,7 @@ def test_layers_say_what_the_store_would(
     start, end = bytes([ends[0]]), bytes([ends[1]])
     for table in TABLES:
         assert list(through(layers, store, table, start, end)) == list(whole.scan(table, start, end))
-        for key in map(lambda n: bytes([n]), range(13)):
+        for key in (bytes([n]) for n in range(13)):
             seen = look(layers, table, key)
             found = store.get(table, key) if seen is None else seen.value
             assert found == whole.get(table, key)

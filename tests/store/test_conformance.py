@@ -30,7 +30,7 @@ def opened(engine: str, path: Path) -> Store:
     below: Store = MemoryStore() if engine.endswith("memory") else RocksStore(path)
     if engine in ENGINES:
         return below
-    store = ReplicatedStore(below, open_engine(MemoryEngine(Shelf(), time), time, 1.0))
+    store = ReplicatedStore(below, open_engine(MemoryEngine(Shelf()), time, 1.0))
     store.lead("a", "http://127.0.0.1:1")
     return store
 
