@@ -50,6 +50,8 @@ class MemoryBatch:
 class MemoryStore:
     """Sorted dictionaries, one a table, and the log that makes them."""
 
+    is_shared = False
+
     def __init__(self) -> None:
         self.log: list[MemoryBatch] = []
         self.durable = 0

@@ -42,6 +42,8 @@ NOBODY = 0
 class ReplicatedStore:
     """One node's store and its hand on the log. It takes the batches that it has made, no engine's own."""
 
+    is_shared = True
+
     def __init__(self, store: Store, log: Log) -> None:
         """`store`: rows of this log and no other; empty, or up to where they say."""
         self._store = store

@@ -128,6 +128,8 @@ class RocksBatch:
 class RocksStore:
     """A data directory, open. Raises StoreLocked, Corrupt or StoreFailed when it cannot be."""
 
+    is_shared = False
+
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
         self.path = path

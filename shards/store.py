@@ -74,6 +74,11 @@ class Batch(Protocol):
 class Store(Protocol):
     """One database. Errors: StoreFailed, Corrupt."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other nodes have the same rows, by a log: then batches alone change them, and it takes no
+        table files and no mark."""
+
     def batch(self) -> Batch: ...
 
     def write(self, batch: Batch) -> None:
