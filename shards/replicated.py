@@ -168,6 +168,9 @@ class ReplicatedStore:
     def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
         return self._store.examine(file, folder, sought)
 
+    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:
+        return self._store.rows_in(file, folder)
+
     def ingest(self, table: Table, files: Sequence[Path]) -> None:
         raise StoreFailed(f"{len(files)} files for {table.value}: rows come here by the log alone")
 
