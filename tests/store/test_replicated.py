@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shards.changes import decode_changes
-from shards.errors import Corrupt, StoreFailed
+from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.errors import Fenced, LogError
+from shards.log.errors import Fenced, LogError, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import opened
 from shards.memory import MemoryStore
@@ -278,6 +278,6 @@ def test_rows_of_a_later_version_stop_who_follows(pair: tuple[Shelf, Node, Node]
     _, one, other = pair
     one.store.lead("one", "")
     one.store._log.append(2, 1, msgspec.msgpack.encode({"newer": []}))
-    with pytest.raises(Corrupt, match="another version"):
+    with pytest.raises(UnknownVersion, match="another version"):
         other.store.follow()
     assert other.store.applied == Applied(1, 1), "up to there it has come"
