@@ -42,7 +42,7 @@ from ..schedules.retime import note_zones, retime, zones_version
 from ..serving import Server, Term
 from ..tls import Certificates
 from ..version import server_version
-from .copy_in import CopyFailed, fetch, recover_swap, swap
+from .copy_in import CopyFailed, fetch, recover_swap
 from .copy_out import CopyRoutes
 from .doors import Doors
 from .engine_side import LogSide
@@ -107,6 +107,7 @@ class Node:
         self._figures = ClusterFigures(self.view)
         self._routes = ClusterRoutes(self.view, self._members, self._retime, cluster.key)
         self._doors = Doors(config, http_tls, mqtt_tls, self._figures, self._leader)
+        self._copies = CopyRoutes(lambda: self._store, self._data, cluster.key)
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- a process (server/run.py)
@@ -128,7 +129,7 @@ class Node:
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._doors.close()
+        await self._doors.end()
         await self._side.close()
         await self._reports.close()
 
@@ -225,7 +226,9 @@ class Node:
             lease.renew(since)
             log.info("time zones changed from %s to %s: %s", stored, self._zones, report)
         elif stored != self._zones:
-            text = "dues were made with time zones %s, this node has %s: `fasti cluster retime` recomputes them"
+            text = (
+                "dues were made with time zones %s, this node has %s: `fasti cluster retime` recomputes them"
+            )
             log.warning(text, stored, self._zones)
         self._is_retime_asked = False
         self._stored_zones = _zones_in(store)
@@ -268,13 +271,13 @@ class Node:
         await self._reports.tell(self._member(), "")
         bounds = await self._side.bounds()
         if bounds is None or bounds[1] < applied:
-            self._why = f"the log ends before record {applied}, which this node has: it has lost records, or is another"
+            self._why = f"the log ends before record {applied}: it has lost records, or is another"
             await self._pause()
             return
         for url in self._reports.others():
             try:
                 await fetch(self._reports.session, url, self._config.cluster.key, self._data)
-                await _in_thread(partial(swap, self._data))
+                await _in_thread(partial(recover_swap, self._data))
             except CopyFailed as failure:
                 log.warning("no copy from %s: %s", url, failure)
                 self._why = f"no copy from {url}: {failure}"
@@ -340,7 +343,10 @@ class Node:
 
     def _more(self) -> list[Any]:
         """The cluster's routes, of every node."""
-        return [*self._routes.routes(), *CopyRoutes(lambda: self._store, self._data, self._config.cluster.key).routes()]
+        return [
+            *self._routes.routes(),
+            *CopyRoutes(lambda: self._store, self._data, self._config.cluster.key).routes(),
+        ]
 
     # -- what others see
 

@@ -1,6 +1,6 @@
 """A node's store with its hand on the log, opened and looked at: whose rows are they?
 
-    no rows                       a new node: it begins with the first record, or with a copy of another's data
+    no rows                       a new node: it begins with record 1, or with a copy of another's data
     rows up to a record           it goes on there
     rows of its own               the log has to be empty, and begins with them
 
@@ -65,7 +65,7 @@ def open_store(config: Config) -> ReplicatedStore:
 
 
 def _check_own(config: Config, hand: Log) -> None:
-    """That a log may begin with this store's rows: nothing is in it, or only this node's word that it does."""
+    """That a log may begin with this store's rows: it is empty, or this node has said that it does."""
     _, last = hand.bounds()
     if last == 0:
         return

@@ -50,7 +50,11 @@ class Reports:
         """The URLs of all other nodes, those first that have the most of the log and lead nobody."""
         rows = [row for row in self._members if row.member.node != self._node]
         rows.sort(
-            key=lambda row: (row.heard_ms < ALIVE_S * 1000, row.member.state == "follower", row.member.applied),
+            key=lambda row: (
+                row.heard_ms < ALIVE_S * 1000,
+                row.member.state == "follower",
+                row.member.applied,
+            ),
             reverse=True,
         )
         mine = {row.member.url for row in self._members if row.member.node == self._node}
@@ -74,3 +78,8 @@ class Reports:
                     log.warning("%s does not take reports: status %d", url, answer.status)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             log.debug("%s was not told: %s", url, error)
+
+
+def _worth(row: Row) -> tuple[bool, bool, int]:
+    """Of a node as a source of a copy."""
+    return row.heard_ms < ALIVE_S * 1000, row.member.state == "follower", row.member.applied

@@ -13,7 +13,15 @@ from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
-from shards.tables import META_APPLIED, META_CURSOR, META_FORMAT, Applied, StoredCursor, applied_value, cursor_value
+from shards.tables import (
+    META_APPLIED,
+    META_CURSOR,
+    META_FORMAT,
+    Applied,
+    StoredCursor,
+    applied_value,
+    cursor_value,
+)
 from tests.support.logs import Elapsing, Faulty
 from timeline.horizon import BOUND_MS
 from timeline.position import START
@@ -81,8 +89,10 @@ def led(made: Callable[[str], Node]) -> tuple[Node, Node]:
 
 def test_nobody_waits_where_nobody_ever_led(made: Callable[[str], Node]) -> None:
     leader, other = led(made)
-    assert leader.store.is_leading and not other.store.is_leading
-    assert other.store.leader is not None and other.store.leader.url == "http://a"
+    assert leader.store.is_leading
+    assert not other.store.is_leading
+    assert other.store.leader is not None
+    assert other.store.leader.url == "http://a"
     assert other.follower.hears_leader
 
 
