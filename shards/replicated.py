@@ -46,6 +46,8 @@ NOBODY = 0
 class ReplicatedStore:
     """One node's store and its hand on the log. It takes the batches that it has made, no engine's own."""
 
+    is_shared = True
+
     def __init__(self, store: Store, log: Log) -> None:
         """`store`: rows of this log and no other; empty, or up to where they say."""
         self._store = store
@@ -221,6 +223,9 @@ class ReplicatedStore:
 
     def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
         return self._store.examine(file, folder, sought)
+
+    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:
+        return self._store.rows_in(file, folder)
 
     def ingest(self, table: Table, files: Sequence[Path]) -> None:
         raise StoreFailed(f"{len(files)} files for {table.value}: rows come here by the log alone")

@@ -62,6 +62,19 @@ def keys_of(store: Store, start: bytes = b"", end: bytes = b"\xff" * 8) -> list[
     return [key for key, _ in store.scan(Table.MESSAGES, start, end)]
 
 
+def test_what_is_shared_takes_batches_alone(store: Store, tmp_path: Path) -> None:
+    if not store.is_shared:
+        return
+    with pytest.raises(StoreFailed):
+        store.ingest(Table.MESSAGES, [tmp_path / "a"])
+    with pytest.raises(StoreFailed):
+        store.mark(1)
+
+
+def test_who_is_shared(request: pytest.FixtureRequest, store: Store) -> None:
+    assert store.is_shared == (request.node.callspec.params["store"] in REPLICATED)
+
+
 def test_a_row_is_there_once_written(store: Store) -> None:
     assert store.get(Table.MESSAGES, b"k") is None
     put(store, {b"k": b"v"})
