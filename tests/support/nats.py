@@ -92,6 +92,11 @@ class Nats:
     def url(self) -> str:
         return "nats://" + ",".join(f"127.0.0.1:{port}" for port in self._ports[: len(self.names)])
 
+    @property
+    def missing(self) -> list[str]:
+        """Those that do not run."""
+        return [name for name in self.names if name not in self._running]
+
     def start(self, name: str) -> None:
         with (self.folder / name / "log").open("ab") as log:
             self._running[name] = subprocess.Popen(
