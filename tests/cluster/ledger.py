@@ -25,11 +25,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -144,7 +145,7 @@ class Ledger:
 
     def gap_ms(self) -> int:
         """The longest time in which nothing was answered."""
-        return max((b - a for a, b in zip(self.acks_ms, self.acks_ms[1:], strict=False)), default=0)
+        return max((b - a for a, b in pairwise(self.acks_ms)), default=0)
 
 
 class Client:
@@ -341,7 +342,7 @@ class Session(Client):
         self._address: tuple[str, int] | None = None
         """Where the last node has sent it."""
         self.paho = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, reconnect_on_failure=False
+            CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, reconnect_on_failure=False
         )
         self.paho.max_inflight_messages_set(100)
         self.paho.on_connect = self._on_connect

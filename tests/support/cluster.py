@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -161,11 +161,12 @@ class Cluster:
             self._ending.enter_context(self._network)
         self.nodes: dict[str, Node] = {}
         for index, node in enumerate(NAMES):
-            own = {
+            own: dict[str, object] = {
                 "cluster.log": self._way(node),
                 "cluster.name": name,
                 "cluster.node": node,
                 "cluster.key": KEY,
+                "cluster.peers": json.dumps([f"http://127.0.0.1:{port}" for port in ports[::2]]),
                 **(settings or {}),
             }
             self.nodes[node] = Node(node, folder, ports[2 * index :][:2], own)
@@ -347,8 +348,3 @@ class Machines:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.close()
-
-
-def told(addresses: Iterable[Node]) -> str:
-    """Where the nodes are reached, a line each."""
-    return "\n".join(f"  {one.name}  {one.url}  mqtt 127.0.0.1:{one.mqtt[1]}" for one in addresses)

@@ -55,7 +55,7 @@ class Nats:
         self._ports = free_ports(3 * count)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         for index, name in enumerate(self.names):
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
             (folder / name / "conf").write_text(self._conf(index))
 
     def _conf(self, index: int) -> str:
