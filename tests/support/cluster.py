@@ -62,9 +62,9 @@ class Node:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+    def has_ended(self) -> bool:
+        """By itself."""
+        return self._process is not None and self._process.poll() is not None
 
     def start(self) -> None:
         assert not self.is_running
@@ -87,13 +87,15 @@ class Node:
         if self._process is not None:
             self._process.kill()
             self._process.wait(STOP_S)
-        self._is_stopped = False
+        self._process, self._is_stopped = None, False
 
     def terminate(self) -> int:
         """SIGTERM; its exit code."""
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(STOP_S)
+        code = self._process.wait(STOP_S)
+        self._process = None
+        return code
 
     def stop(self) -> None:
         """SIGSTOP: it holds its connections and says nothing."""
@@ -251,10 +253,10 @@ class Cluster:
         return leader
 
     def until(self, is_so: Callable[[], bool], what: str, limit_s: float) -> None:
-        """Wait. Raises TimeoutError with what the nodes say of themselves."""
+        """Wait. Raises TimeoutError with what the nodes say, at once if one has ended by itself."""
         until = time.monotonic() + limit_s
         while not is_so():
-            if time.monotonic() > until:
+            if time.monotonic() > until or any(node.has_ended for node in self.nodes.values()):
                 raise TimeoutError(f"{what} after {limit_s:.0f} s\n{self.told()}")
             time.sleep(PAUSE_S)
 
