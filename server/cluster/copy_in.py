@@ -70,7 +70,9 @@ async def fetch(session: aiohttp.ClientSession, url: str, key: str, data: Path) 
         thread.shutdown(wait=False)
 
 
-async def _put(pieces: "queue.Queue[bytes | None]", piece: bytes | None, work: "asyncio.Future[None]") -> None:
+async def _put(
+    pieces: "queue.Queue[bytes | None]", piece: bytes | None, work: "asyncio.Future[None]"
+) -> None:
     """Hand a piece on when there is room, if anybody still takes them."""
     while not work.done():
         try:

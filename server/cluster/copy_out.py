@@ -146,7 +146,7 @@ def pack(folder: Path, give: Callable[[bytes], None]) -> None:
                 info = tarfile.TarInfo(path.name)
                 info.size = path.stat().st_size
                 hashed = _Hashed(file)
-                tar.addfile(info, hashed)  # type: ignore[arg-type]  # it only reads
+                tar.addfile(info, hashed)
                 manifest[path.name] = info.size, hashed.sha.hexdigest()
         said = json.dumps(manifest).encode()
         info = tarfile.TarInfo(MANIFEST)

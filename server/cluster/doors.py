@@ -81,11 +81,8 @@ class Doors:
         if not self._is_announced:
             self._is_announced = True
             self._watch.start()
-            first = listening[0]
-            print(
-                f"listening http={config.http.listen.host}:{port} mqtt={first['host']}:{first['port']}",
-                flush=True,
-            )  # noqa: T201
+            http, mqtt = self.config.http.listen, self.config.mqtt.listen[0]
+            print(f"listening http={http} mqtt={mqtt.host}:{mqtt.port}", flush=True)  # noqa: T201
 
     async def close(self) -> None:
         """They may be opened again."""
