@@ -13,8 +13,8 @@ A node *follows*: it writes into its store what others append (`follow`). Or it 
 which it has claimed that (`lead`), and only then takes batches. It goes on for as long as the last record is
 of its epoch; when an append finds another's there, nothing is taken any more, and `reopen` says so
 (`is_leading`). Safety hangs on that alone, on no clock. An append whose outcome stays unknown may become a
-record later; then it is the next one here that finds the place taken, and `reopen` finds the record of its
-own epoch, writes it, and goes on.
+record later, and what was decided without it would be wrong by then: rows would appear behind the horizon. So
+`reopen` claims the log anew. Either it reads that record, or the record finds its place taken for ever.
 
 Not for the loop: `flush`, `reopen`, `lead` and `follow` block as long as the log does, and are called by one
 thread at a time.
@@ -191,6 +191,8 @@ class ReplicatedStore:
         self.applied, self.leader = applied_of(self._store), leader_of(self._store)
         try:
             self.follow()
+            if self.leader is not None and self.applied.epoch == self._epoch:
+                self.lead(self.leader.node, self.leader.url)
         except LogError as error:
             self._refusal = error
             raise StoreFailed(f"what the log has is not known: {error}") from error

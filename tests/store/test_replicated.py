@@ -226,30 +226,46 @@ def test_who_does_not_lead_takes_nothing(pair: tuple[Shelf, Node, Node]) -> None
         put(one, b"k")
 
 
-def test_what_comes_late_is_found_and_the_lead_goes_on(pair: tuple[Shelf, Node, Node]) -> None:
-    """The append was given up, its request arrives after that: it is the epoch's own, and is written."""
-    _, one, _ = pair
-    one.store.lead("one", "")
-    put(one, b"a")
-    one.engine.is_slow = True
-    one.engine.plan.extend([Lost.LATE] + [Lost.REQUEST] * 50)
+def given_up(node: Node, lost: Lost) -> None:
+    """Its append of the row `a` ends without an answer."""
+    node.store.lead("one", "http://127.0.0.1:1")
+    put(node, b"a")
+    node.engine.is_slow = True
+    node.engine.plan.extend([lost] + [Lost.REQUEST] * 50)
     with pytest.raises(StoreFailed, match="not in the log"):
-        one.store.flush()
+        node.store.flush()
     with pytest.raises(StoreFailed, match="before this"):
-        put(one, b"b")
-    one.engine.plan.clear()
-    one.store.reopen()
-    assert rows_of(one.store) == {}
-    put(one, b"c")
-    one.engine.is_slow = False
+        put(node, b"b")
+    node.engine.plan.clear()
+
+
+@pytest.mark.parametrize("lost", [Lost.LATE, Lost.ANSWER])
+def test_what_came_before_the_reopening_is_found(pair: tuple[Shelf, Node, Node], lost: Lost) -> None:
+    """The append was given up, and is a record nevertheless: it is the epoch's own, and is written."""
+    _, one, _ = pair
+    given_up(one, lost)
     one.engine.arrive()
-    with pytest.raises(StoreFailed, match="another's"):
-        one.store.flush()
     one.store.reopen()
     assert rows_of(one.store) == {b"a": b"v"}
     put(one, b"d")
     one.store.flush()
     assert rows_of(one.below) == {b"a": b"v", b"d": b"v"}
+
+
+def test_what_comes_after_the_reopening_never_does(pair: tuple[Shelf, Node, Node]) -> None:
+    """What has been decided without it stays true: its place is taken by a claim of the same node's."""
+    shelf, one, _ = pair
+    given_up(one, Lost.LATE)
+    one.store.reopen()
+    assert rows_of(one.store) == {}
+    assert one.store.is_leading
+    assert one.store.leader is not None
+    assert one.store.leader.url == "http://127.0.0.1:1"
+    put(one, b"c")
+    one.engine.arrive()
+    one.store.flush()
+    assert rows_of(one.below) == {b"c": b"v"}
+    assert [seq for seq, _ in logged(shelf)] == [3]
 
 
 def test_who_was_cut_off_leads_no_longer(pair: tuple[Shelf, Node, Node]) -> None:
