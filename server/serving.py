@@ -154,7 +154,7 @@ class Server:
     async def _stop_mqtt(self) -> None:
         links = self._listeners.links
         for link in list(links):
-            link.shut(Closing.STOPPING)
+            link.shut(Closing.STOPPING if self._term is None else Closing.MOVED)
         deadline = asyncio.get_running_loop().time() + STOP_S
         # Bounded, and only at the end.
         while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110

@@ -58,6 +58,8 @@ class ReplicatedStore:
         """Up to which record the store has the log."""
         self.leader = leader_of(store)
         """Who has claimed it last, up to there."""
+        self.resigns = True
+        """Whether to say, when it is closed, that nobody leads any more."""
         self.passed_bytes = 0
         """Of the records that were applied here since the opening."""
         self._emptied: list[tuple[bytes, bytes]] = []
@@ -252,7 +254,7 @@ class ReplicatedStore:
 
     def close(self) -> None:
         """Who leads and can says first that nobody does, so that the others need not wait."""
-        if self.is_leading and self._refusal is None and not self._waiting:
+        if self.resigns and self.is_leading and self._refusal is None and not self._waiting:
             try:
                 self._log.claim(self.applied.seq + 1, "", "")
             except LogError as error:

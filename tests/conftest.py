@@ -6,11 +6,13 @@ from xdist.scheduler import LoadScopeScheduling
 import server  # noqa: F401 - before anything that may be compiled
 
 GROUPS = {
+    "tests/cluster/": "cluster",
     "tests/spark/test_cluster.py": "programs",
     "tests/spark/test_program.py": "programs",
     "tests/spark/": "session",
 }
-"""By how a path starts: one process has the Spark session, another the programs that start their own."""
+"""By how a path starts: one process has the Spark session, another the programs that start their own, another
+the nodes of a cluster."""
 
 
 class Groups(LoadScopeScheduling):

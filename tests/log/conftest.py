@@ -1,11 +1,8 @@
 """The engines, each with what a test does to it from outside; the servers are started once."""
 
 import itertools
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +12,10 @@ from shards.log.engine import Engine
 from shards.log.jetstream import JetStream
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.postgres import Postgres as PostgresEngine
+from tests.support.engines import fleeting, nats_servers, postgres_servers  # noqa: F401
 from tests.support.logs import Elapsing, Faulty
 from tests.support.nats import Nats
-from tests.support.postgres import Postgres, programs
+from tests.support.postgres import Postgres
 
 ENGINES = ("memory", "jetstream", "postgres")
 NAMES = (f"t{number}" for number in itertools.count(1))
@@ -109,39 +107,15 @@ class PostgresPlace(Place):
         self.servers.asked(f"DELETE FROM {self.name}_log WHERE seq = {seq}")
 
 
-@pytest.fixture(scope="session")
-def fleeting() -> Path | None:
-    """Where files are kept in RAM, if there is room: what ends here is processes, never the machine."""
-    place = Path("/dev/shm")
-    return place if place.is_dir() and shutil.disk_usage(place).free > 2 << 30 else None
-
-
-@pytest.fixture(scope="session")
-def nats_servers(fleeting: Path | None) -> Iterator[Nats]:
-    with (
-        tempfile.TemporaryDirectory(prefix="fasti-nats-", dir=fleeting) as folder,
-        Nats(Path(folder)) as servers,
-    ):
-        yield servers
-
-
-@pytest.fixture(scope="session")
-def postgres_servers(fleeting: Path | None) -> Iterator[Postgres]:
-    if programs() is None:
-        pytest.skip("no PostgreSQL from 15 on is installed")
-    with Postgres(fleeting) as servers:
-        yield servers
-
-
 @pytest.fixture
-def jetstream(nats_servers: Nats) -> Iterator[JetStreamPlace]:
+def jetstream(nats_servers: Nats) -> Iterator[JetStreamPlace]:  # noqa: F811
     place = JetStreamPlace(nats_servers)
     yield place
     place.close()
 
 
 @pytest.fixture
-def postgres(postgres_servers: Postgres) -> Iterator[PostgresPlace]:
+def postgres(postgres_servers: Postgres) -> Iterator[PostgresPlace]:  # noqa: F811
     place = PostgresPlace(postgres_servers)
     yield place
     place.close()

@@ -55,7 +55,7 @@ class Nats:
         self._ports = free_ports(3 * count)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         for index, name in enumerate(self.names):
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
             (folder / name / "conf").write_text(self._conf(index))
 
     def _conf(self, index: int) -> str:
@@ -91,6 +91,11 @@ class Nats:
     @property
     def url(self) -> str:
         return "nats://" + ",".join(f"127.0.0.1:{port}" for port in self._ports[: len(self.names)])
+
+    @property
+    def missing(self) -> list[str]:
+        """Those that do not run."""
+        return [name for name in self.names if name not in self._running]
 
     def start(self, name: str) -> None:
         with (self.folder / name / "log").open("ab") as log:

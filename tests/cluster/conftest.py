@@ -1,0 +1,85 @@
+"""One cluster for all tests of this folder: what a test has broken the next one mends."""
+
+import itertools
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.engines import fleeting, nats_servers  # noqa: F401
+from tests.support.nats import Nats
+
+from .ledger import Load
+
+SETTINGS = {"cluster.takeover_after": "2s"}
+
+
+class Shared:
+    """The cluster, and another one from scratch where it does not come back."""
+
+    def __init__(self, nats: Nats, folder: Path) -> None:
+        self.nats, self.folder = nats, folder
+        self._numbers = itertools.count(1)
+        self._ending = ExitStack()
+        self._cluster: Cluster | None = None
+
+    def ready(self) -> Cluster:
+        for name in self.nats.missing:
+            self.nats.start(name)
+        self.nats.wait_ready()
+        if self._cluster is not None and self._is_back(self._cluster):
+            return self._cluster
+        self.close()
+        name = f"c{next(self._numbers)}"
+        self._cluster = self._ending.enter_context(
+            Cluster(self.folder / name, self.nats.url, name=name, settings=SETTINGS)
+        )
+        self._cluster.start()
+        self._cluster.wait_ready()
+        return self._cluster
+
+    def close(self) -> None:
+        self._ending.close()
+
+    def _is_back(self, cluster: Cluster) -> bool:
+        cluster.mend()
+        try:
+            cluster.wait_ready(15)
+        except TimeoutError:
+            return False
+        return True
+
+
+@pytest.fixture(scope="session")
+def shared(nats_servers: Nats, fleeting: Path | None) -> Iterator[Shared]:  # noqa: F811
+    folder = Path(tempfile.mkdtemp(prefix="fasti-cluster-", dir=fleeting))
+    made = Shared(nats_servers, folder)
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(shared: Shared) -> Cluster:
+    """Three nodes, together."""
+    return shared.ready()
+
+
+@pytest.fixture
+def load(
+    cluster: Cluster, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Iterator[Load]:
+    """Clients of all of them under way; in the end everything is up again, and the account is right."""
+    seed = int(os.environ.get("FASTI_SEED", random.randrange(1 << 32)))
+    print(f"FASTI_SEED={seed}", flush=True)
+    with Load(list(cluster.nodes.values()), request.node.name.replace("[", "-").strip("]"), seed) as made:
+        made.acked(20)
+        yield made
