@@ -133,7 +133,7 @@ class _Feed:
 
 
 class _Plain(tarfile.TarInfo):
-    """A file of an engine or the manifest. Anything else is refused by its head, before more is read of it."""
+    """A file of an engine or the manifest. Anything else is refused by its head, before more is read."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Plain":

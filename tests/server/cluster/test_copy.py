@@ -215,6 +215,32 @@ async def test_one_at_a_time_and_nothing_is_left_of_who_has_gone(
     assert not scratch.exists()
 
 
+async def test_a_store_that_is_not_open_or_gives_none_is_said(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    routes = CopyRoutes(lambda: None, theirs.path, KEY)
+    async with serving(routes) as url:
+        with pytest.raises(CopyFailed, match="status 503"):
+            await fetch(session, url, KEY, tmp_path / "mine")
+    async with serving(routes_of(theirs, theirs.path)) as url:
+        with patch.object(RocksStore, "checkpoint", side_effect=StoreFailed("no room")):
+            for _ in range(2):
+                with pytest.raises(CopyFailed, match="status 503"):
+                    await fetch(session, url, KEY, tmp_path / "mine")
+        await fetch(session, url, KEY, tmp_path / "mine")
+
+
+def test_what_a_kill_left_of_a_copy_goes(tmp_path: Path) -> None:
+    rows = made(tmp_path, "old")
+    for name in (IN, copy_out.OUT):
+        (tmp_path / FOLDER / name).mkdir(parents=True)
+        (tmp_path / FOLDER / name / "CURRENT").touch()
+    check_swapped(tmp_path)
+    recover_swap(tmp_path)
+    assert not (tmp_path / FOLDER).exists()
+    assert opened(tmp_path) == rows
+
+
 async def test_who_takes_nothing_is_given_up(theirs: RocksStore, session: aiohttp.ClientSession) -> None:
     big = theirs.batch()
     for number in range(300):
@@ -275,7 +301,10 @@ async def test_what_was_cut_off_or_changed_is_not_taken(
     whole, mine = packed(tmp_path / "check"), tmp_path / "mine"
     rows = made(mine, "old")
     manifest = whole.index(copy_out.MANIFEST.encode())
-    cuts = [whole[:at] for at in (0, 100, 512, len(whole) // 2, manifest - 1, manifest, manifest + 600)]
+    some = range(1_000, manifest, manifest // 20)
+    cuts = [
+        whole[:at] for at in (0, 100, 512, len(whole) // 2, manifest - 1, manifest, manifest + 600, *some)
+    ]
     await refused(session, mine, *cuts, match="cut off|ReadError|unexpected end|StreamError|JSON|truncated")
     at = whole.index(b"new" * 20) if b"new" * 20 in whole else len(whole) // 3
     flipped = bytearray(whole)
