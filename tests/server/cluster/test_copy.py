@@ -211,7 +211,12 @@ async def test_one_at_a_time_and_nothing_is_left_of_who_has_gone(
         assert scratch.exists()
         first.close()
         await until(lambda: not scratch.exists())
-        await fetch(session, url, KEY, tmp_path / "mine")
+        async with asyncio.timeout(10):
+            while True:
+                async with session.get(f"{url}/v1/cluster/checkpoint", headers=head) as third:
+                    if third.status == 200:
+                        break
+        await until(lambda: not scratch.exists())
     assert not scratch.exists()
 
 
