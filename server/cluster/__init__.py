@@ -13,6 +13,7 @@ copy_in.py       another node's data, fetched
 swap.py          and put in the place of this one's
 routes.py        the calls of a cluster
 figures.py       what a node says of the cluster to Prometheus
+space.py         the space of what the leader has deleted, given back here too
 front.py         HTTP of a node that does not lead
 doors.py         where a node that does not lead is reached
 node.py          its states, one after the other
