@@ -424,7 +424,10 @@ class Writer:
             self._go_on(deciding, until)
             return not deciding.is_whole
         syncing = not self._takes_writes
+        group = self._open_group
         while self._queue and deciding.messages < GROUP_MESSAGES and deciding.filled < GROUP_BYTES:
+            if group.size >= GROUP_BYTES:  # of requests whose bytes somebody else counts
+                break
             cost, size, needs_write, decide, done = self._queue[0]
             if (needs_write and syncing) or (cost > large and deciding.answers):
                 break
@@ -433,7 +436,7 @@ class Writer:
             deciding.messages += cost
             deciding.filled += size
             deciding.writes = deciding.writes or needs_write
-            mark = self._open_group.mark
+            mark = group.mark
             try:
                 answer = decide(commit)
             except Exception as error:
