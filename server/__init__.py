@@ -43,12 +43,17 @@
     housekeeping.py  what has to be done now and then
     resting.py       memory that work has left behind, given back
     simulation.py    walks of a simulated clock
+    lease.py         how long a node may lead without a sign that it does
     disk_thread.py   the thread that waits for the disk
     app.py           a core turned in rounds on an event loop
     site.py          the HTTP side put together, of the app's parts
 
+    serving.py       a server with its listeners: in which order things begin and end
+
+    cluster/         several nodes, one of which leads
+
     offline.py       commands on a stopped server's data
-    run.py           the process: listeners, signals, the order in which things begin and end
+    run.py           the process: a server alone or a node, and signals
     __main__.py      the command line
 
 What stands lower here imports what stands higher, never the other way.

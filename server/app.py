@@ -12,12 +12,13 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from shards.commit import GroupCommit
 from shards.errors import ShardsError, StoreFailed
 from shards.recover import reopen_store
-from shards.rocks import RocksStore
+from shards.store import Store
 
 from .alarm import Alarm
 from .auth.aside import Threads
@@ -35,6 +36,7 @@ from .jobs.overfull import Overfull
 from .jobs.pipeline import Pipeline
 from .jobs.splitting import Splits
 from .jobs.workers import Workers
+from .lease import Lease
 from .metrics import Metrics
 from .outgoing import Outgoing
 from .simulation import Simulation
@@ -55,6 +57,10 @@ GATHER = 250
 """Messages that have to wait for a group to be written while another one is being synced."""
 
 
+def _nothing() -> None:
+    """Nobody waits for it."""
+
+
 class App:
     """Holds a core and turns it: `start` begins the rounds, `stop` ends them in order.
 
@@ -62,8 +68,18 @@ class App:
     its answer.
     """
 
-    def __init__(self, config: Config, clock: Clock, store: RocksStore, *, fatal: Callable[[], None]) -> None:
-        """`fatal`: called when the server cannot go on.
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: Store,
+        *,
+        fatal: Callable[[], None],
+        lease: Lease | None = None,
+        lost: Callable[[], None] = _nothing,
+    ) -> None:
+        """`fatal`: called when the server cannot go on. `lease`: of a node that leads others; when it ends,
+        or the store fails, nothing is done any more, and `lost` is called.
 
         Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
         """
@@ -86,6 +102,8 @@ class App:
         self.outgoing = Outgoing(clock.mono)
         self.is_ready = False
         self._fatal = fatal
+        self._lease = lease
+        self._lost = lost
         self._is_dead = False
         self._disk = DiskThread()
         self._syncs = 0
@@ -109,7 +127,7 @@ class App:
             self.workers,
             self.launcher,
             node=core.node,
-            folder=store.path / "jobs",
+            folder=Path(config.store.dir) / "jobs",
         )
         self.splits = Splits(self.pipeline, self.workers, opened, core.wheel)
         self.expiries = Expiries(self.pipeline, self.workers, self.leavings, self.ask, opened, config.slices)
@@ -167,6 +185,11 @@ class App:
         self._disk.stop()
         self._checks.stop()
         self._store.close()
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether no other node can lead by now; a server alone needs none."""
+        return self._lease is None or self._lease.is_fresh
 
     # -- work
 
@@ -230,7 +253,9 @@ class App:
 
     def _turn(self) -> None:
         core = self.core
-        core.heartbeat()
+        if self._lease is not None and self._has_lost(self._lease):
+            return
+        core.heartbeat(is_due=self._lease is not None and self._lease.is_due)
         if core.writer.broken is not None:
             self._mark()
             self._retry()
@@ -258,6 +283,18 @@ class App:
             self.plan()
         elif not self._is_planned:
             self._wait()
+
+    def _has_lost(self, lease: Lease) -> bool:
+        """Whether another node may lead by now: then nothing is sent or taken here any more."""
+        writer = self.core.writer
+        if writer.broken is None and not lease.is_fresh:
+            writer.fail(StoreFailed(f"nothing has come into the log for {lease.for_s:g} s"))
+        if writer.broken is None:
+            return False
+        self.is_ready = False
+        self._release_quiet()
+        self._lost()
+        return True
 
     def _send_due(self) -> bool:
         """Before work of some milliseconds: dispatch what is due by now and put it on the sockets.
@@ -315,6 +352,8 @@ class App:
         self._syncs -= 1
         self.metrics.committed(rows, self._clock.mono() - started)
         try:
+            if error is None and self._lease is not None:
+                self._lease.renew(started)
             if error is None and writer.broken is None:
                 writer.settle()
             elif error is not None and writer.broken is None:

@@ -51,6 +51,7 @@ POST_MS_MIN, POST_MS_MAX = 1_000, 60_000
 """How long a post may take, of all endpoints or of one."""
 TAKEOVER_MS_MIN, TAKEOVER_MS_MAX = 2_000, 60_000
 """How long nothing may come of a leader: two heartbeats at least."""
+EVERYWHERE = ("0.0.0.0", "::", "")
 CLUSTER_KEY_MIN = 16
 """Characters of the nodes' key."""
 POSTS_MAX = 100
@@ -290,6 +291,7 @@ class Cluster:
     node: str = _key(TEXT, "")
     url: str = _key(TEXT, "")
     mqtt: str = _key(TEXT, "")
+    peers: tuple[str, ...] = _key(ORIGINS, [])
     key: str = _key(TEXT, "")
     takeover_after_ms: int = _key(ms(TAKEOVER_MS_MIN, TAKEOVER_MS_MAX), "3s")
     clock_skew_ms: int = _key(MS, "5s")
@@ -468,9 +470,13 @@ def _check_sessions(config: Config) -> None:
         raise ConfigError("sessions.backoff", "must have no step above limits.max_delay")
 
 
-def _check_cluster(cluster: Cluster) -> None:
+def _check_cluster(config: Config) -> None:
+    cluster = config.cluster
     if not cluster.log:
         return
+    for key, listener in (("url", config.http.listen), ("mqtt", config.mqtt.listen[0])):
+        if listener.host in EVERYWHERE and not getattr(cluster, key):
+            raise ConfigError(f"cluster.{key}", f"is needed: {listener} is no address that others can use")
     for key, value in (("node", cluster.node), ("key", cluster.key)):
         if not value:
             raise ConfigError(f"cluster.{key}", "is needed: cluster.log is set")
@@ -490,7 +496,7 @@ def _check_together(config: Config) -> None:
         if limits.max_payload >= bound:
             raise ConfigError(key, f"must be above limits.max_payload ({show_size(limits.max_payload)})")
     _check_sessions(config)
-    _check_cluster(config.cluster)
+    _check_cluster(config)
     if (
         any(listener.scheme in ("mqtts", "wss") for listener in config.mqtt.listen)
         and not config.mqtt.tls_cert

@@ -206,15 +206,19 @@ class Core:
             node=NODE,
         )
 
-    def heartbeat(self) -> None:
-        """Keep the durable bound ahead of the clock, and have written what somebody waits for."""
+    def heartbeat(self, *, is_due: bool = False) -> None:
+        """Keep the durable bound ahead of the clock, and have written what somebody waits for.
+
+        `is_due`: a group is wanted whatever the wall clock shows.
+        """
         self.horizon.observe(self.clock.wall_ms())
         self.cursors.step()
         self.groups.step()
         self.wills.step()
         self.undone.step()
         self.late.step()
-        if self._is_beating or not self.horizon.needs_heartbeat or self.writer.broken is not None:
+        is_due = is_due or self.horizon.needs_heartbeat
+        if self._is_beating or not is_due or self.writer.broken is not None:
             return
 
         def beaten(_: object) -> None:

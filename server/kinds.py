@@ -126,7 +126,8 @@ def _read_name(value: object) -> str:
     return _read_text(value)
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
+    """An address as it may be shown."""
     return re.sub(r"(?<=://)([^/@]*?):[^/@]*@", r"\1:***@", url)
 
 
@@ -298,7 +299,7 @@ ATTEMPTS = Kind(_read_attempts, lambda number: "auto" if number is None else str
 BACKOFF = Kind(_read_backoff, lambda steps: json.dumps([_show_ms(step) for step in steps]))
 FILTERS = Kind(_read_filters, lambda filters: json.dumps(list(filters)))
 FLAG = Kind(_read_flag, lambda flag: "true" if flag else "false")
-LOG = Kind(_read_log, lambda url: json.dumps(_without_password(url)))
+LOG = Kind(_read_log, lambda url: json.dumps(without_password(url)))
 MS = Kind(_some_ms, _show_ms)
 MS_OR_NEVER = Kind(_read_ms, _show_ms)
 NAME = Kind(_read_name, json.dumps)

@@ -51,8 +51,11 @@ from .http.turns import Turns
 from .metrics import Metrics
 
 
-def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> web.Application:
-    """The application that serves `app`. `listening`: where MQTT does, as /v1/info tells it."""
+def build_site(
+    app: App, gate: Gate, listening: Sequence[dict[str, object]], more: Sequence[web.RouteDef] = ()
+) -> web.Application:
+    """The application that serves `app`. `listening`: where MQTT does, as /v1/info tells it. `more`: routes
+    that are not the app's."""
     core = app.core
     ask, metrics, hooks = app.ask, app.metrics, app.webhooks
     config, clock, writer, store = core.config, core.clock, core.writer, core.opened.store
@@ -99,11 +102,12 @@ def build_site(app: App, gate: Gate, listening: Sequence[dict[str, object]]) -> 
             metrics,
             node=core.node,
             listening=listening,
-            is_ready=lambda: app.is_ready,
+            is_ready=lambda: app.is_ready and app.has_lease,
         ),
         OpenApi(has_keys=app.keyring.has_keys),
     ):
         site.router.add_routes([_patient(route) for route in resource.routes()])
+    site.router.add_routes([_patient(route) for route in more])
     return site
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .errors import Corrupt
+from .log.errors import UnknownVersion
 from .store import Batch, Table
 
 Change = tuple[bytes, bytes | None, bytes | None]
@@ -68,15 +68,15 @@ class Changes:
 
 
 def decode_changes(data: bytes) -> Changes:
-    """What `encode` has written. Raises Corrupt, also for a table that this program does not know."""
+    """What `encode` has written. Raises UnknownVersion: it is whole, so a later one wrote it."""
     try:
         found = _decode(data)
     except msgspec.DecodeError as error:
-        raise Corrupt(f"a record of {len(data)} bytes in the log: {error}") from error
+        raise UnknownVersion(f"a record of {len(data)} bytes in the log: {error}") from error
     made = Changes()
     for name, changes in found.items():
         table = _TABLES.get(name)
         if table is None:
-            raise Corrupt(f"a record in the log changes a table {name!r}: another version wrote it")
+            raise UnknownVersion(f"a record in the log changes a table {name!r}: another version wrote it")
         made._of(table).extend(changes)
     return made

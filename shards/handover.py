@@ -93,6 +93,12 @@ def _check_cuts(commit: Commit, piece: Slice, cuts: Sequence[int]) -> None:
         raise Refused("cuts", f"are too many: a slice and what came of it can be cut {GENERATION_MAX} times")
 
 
+def copy(commit: Commit, rows: Sequence[tuple[bytes, bytes]]) -> None:
+    """Put rows of a job's files in place, where files are not ingested. Nobody reads them before `switch`."""
+    for key, value in rows:
+        commit.row(Table.MESSAGES, key, value)
+
+
 def overwrite(commit: Commit, cut: Cut, limit: int) -> int:
     """Overwrite ingested rows by the stubs that have been noted, `limit` of them; how many are left.
 

@@ -13,13 +13,14 @@ A node *follows*: it writes into its store what others append (`follow`). Or it 
 which it has claimed that (`lead`), and only then takes batches. It goes on for as long as the last record is
 of its epoch; when an append finds another's there, nothing is taken any more, and `reopen` says so
 (`is_leading`). Safety hangs on that alone, on no clock. An append whose outcome stays unknown may become a
-record later; then it is the next one here that finds the place taken, and `reopen` finds the record of its
-own epoch, writes it, and goes on.
+record later, and what was decided without it would be wrong by then: rows would appear behind the horizon. So
+`reopen` claims the log anew. Either it reads that record, or the record finds its place taken for ever.
 
 Not for the loop: `flush`, `reopen`, `lead` and `follow` block as long as the log does, and are called by one
 thread at a time.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import merge
@@ -30,10 +31,13 @@ from threading import Lock
 from .changes import Changes, decode_changes
 from .errors import ShardsError, StoreFailed
 from .log.contract import Log
-from .log.errors import LogError
+from .log.errors import Damaged, LogError, Trimmed
+from .log.record import Claim, claim_of
 from .overlay import Layer, look, through
 from .store import Batch, Contents, Store, Table
-from .tables import META_APPLIED, Applied, applied_from, applied_value
+from .tables import META_APPLIED, META_FORMAT, META_LEADER, Applied, applied_from, applied_value
+
+log = logging.getLogger(__name__)
 
 NOBODY = 0
 """No epoch: of who does not lead."""
@@ -42,12 +46,21 @@ NOBODY = 0
 class ReplicatedStore:
     """One node's store and its hand on the log. It takes the batches that it has made, no engine's own."""
 
+    is_shared = True
+
     def __init__(self, store: Store, log: Log) -> None:
         """`store`: rows of this log and no other; empty, or up to where they say."""
         self._store = store
         self._log = log
         self.applied = applied_of(store)
         """Up to which record the store has the log."""
+        self.leader = leader_of(store)
+        """Who has claimed it last, up to there."""
+        self.resigns = True
+        """Whether to say, when it is closed, that nobody leads any more."""
+        self.passed_bytes = 0
+        """Of the records that were applied here since the opening."""
+        self._has_fit = False
         self._epoch = NOBODY
         self._refusal: ShardsError | None = None
         """Why no batch is taken until the store is reopened."""
@@ -66,12 +79,14 @@ class ReplicatedStore:
     def follow(self) -> int:
         """Write into the store what the log has beyond it: how many records that were.
 
-        Raises LogError, StoreFailed; Corrupt for a record that is no batch, or one of another version.
+        Raises Trimmed and Damaged if the store cannot go on with this log, UnknownVersion for a record that
+        it does not understand, other LogErrors, StoreFailed.
         """
         start = self.applied.seq
+        if not self._has_fit:
+            self._check_fit()
         for seq, epoch, data in self._log.read(start):
-            claims = seq == epoch
-            self._apply(Changes() if claims else decode_changes(data), Applied(seq, epoch))
+            self._take(Applied(seq, epoch), data)
         return self.applied.seq - start
 
     def lead(self, node: str, url: str) -> None:
@@ -79,9 +94,50 @@ class ReplicatedStore:
 
         Raises Fenced if the log is further than the store, other LogErrors, StoreFailed.
         """
-        epoch = self._log.claim(self.applied.seq + 1, node, url)
-        self._apply(Changes(), Applied(epoch, epoch))
-        self._epoch, self._refusal = epoch, None
+        has_base = self.applied.seq == 0 and self.has_rows
+        epoch = self._log.claim(self.applied.seq + 1, node, url, has_base=has_base)
+        self.follow()
+        if self.applied.epoch == epoch:
+            self._epoch, self._refusal = epoch, None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there has ever been a timeline in the store."""
+        return self._store.get(Table.META, META_FORMAT) is not None
+
+    def sync(self) -> Applied:
+        """Up to which record the store below has the log for good, whatever becomes of the machine. Blocks;
+        from any thread. Raises StoreFailed."""
+        applied = self.applied
+        self._store.flush()
+        return applied
+
+    def _check_fit(self) -> None:
+        """That the store is a prefix of this log, as far as the log still says. Raises Damaged, LogError."""
+        seq, epoch = self.applied
+        there = self._log.epoch_at(seq)
+        if there is not None and there != epoch:
+            raise Damaged(f"record {seq} of the log is of epoch {there}, the store has it of epoch {epoch}")
+        if self.leader is not None and self._log.epoch_at(epoch) is not None:
+            for _, _, data in self._log.read(epoch - 1):
+                if claim_of(data) != self.leader:
+                    raise Damaged(f"record {epoch} of the log is another claim than the store knows")
+                break
+        self._has_fit = True
+
+    def _take(self, place: Applied, data: bytes) -> None:
+        """Write a record of the log into the store."""
+        self.passed_bytes += len(data)
+        if place.seq != place.epoch:
+            self._apply(decode_changes(data), place)
+            return
+        claim = claim_of(data)
+        if claim.has_base and not self.has_rows:
+            raise Trimmed("the log begins with the rows of a store, and this one has none")
+        changes = Changes()
+        changes.put(Table.META, META_LEADER, data)
+        self._apply(changes, place)
+        self.leader = claim
 
     # -- batches
 
@@ -104,8 +160,10 @@ class ReplicatedStore:
             layer = self._waiting[0]
             try:
                 place = Applied(self.applied.seq + 1, self._epoch)
-                self._log.append(*place, layer.changes.encode())
+                data = layer.changes.encode()
+                self._log.append(*place, data)
                 self._apply(layer.changes, place)
+                self.passed_bytes += len(data)
             except ShardsError as error:
                 self._refusal = error
                 raise StoreFailed(f"a batch is not in the log: {error}") from error
@@ -118,9 +176,11 @@ class ReplicatedStore:
             self._layers = ()
             self._waiting.clear()
         self._store.reopen()
-        self.applied = applied_of(self._store)
+        self.applied, self.leader = applied_of(self._store), leader_of(self._store)
         try:
             self.follow()
+            if self.leader is not None and self.applied.epoch == self._epoch:
+                self.lead(self.leader.node, self.leader.url)
         except LogError as error:
             self._refusal = error
             raise StoreFailed(f"what the log has is not known: {error}") from error
@@ -166,6 +226,9 @@ class ReplicatedStore:
     def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
         return self._store.examine(file, folder, sought)
 
+    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:
+        return self._store.rows_in(file, folder)
+
     def ingest(self, table: Table, files: Sequence[Path]) -> None:
         raise StoreFailed(f"{len(files)} files for {table.value}: rows come here by the log alone")
 
@@ -176,6 +239,14 @@ class ReplicatedStore:
         return self._store.marked_ms()
 
     def close(self) -> None:
+        """Who leads and can says first that nobody does, so that the others need not wait."""
+        if self.resigns and self.is_leading and self._refusal is None and not self._waiting:
+            try:
+                self._log.claim(self.applied.seq + 1, "", "")
+            except LogError as error:
+                log.warning("nobody is told that this node leads no longer: %s", error)
+        self._epoch = NOBODY
+        self._log.close()
         self._store.close()
 
 
@@ -183,3 +254,9 @@ def applied_of(store: Store) -> Applied:
     """Up to which record a store has the log. Raises StoreFailed, Corrupt."""
     value = store.get(Table.META, META_APPLIED)
     return Applied(0, 0) if value is None else applied_from(value)
+
+
+def leader_of(store: Store) -> Claim | None:
+    """Who has claimed the log last, up to where a store has it. Raises StoreFailed, Damaged."""
+    value = store.get(Table.META, META_LEADER)
+    return None if value is None else claim_of(value)

@@ -16,7 +16,7 @@ format was raised by something else than its first retry.
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 
 from timeline.position import HELD_SHARD, MessageId, Position, id_position, id_shard
 
@@ -38,6 +38,8 @@ from .unreadable import readable
 
 log = logging.getLogger(__name__)
 
+INDEX_ROWS = 1_000
+"""Of the rows by message, in a batch that writes all of them."""
 SPOTS_MAX = 16
 """Retries of a message that wait for one addressee, as many as are known: of more the first is not found."""
 
@@ -93,15 +95,22 @@ def waiting(rows: Iterable[Row], horizon: Position) -> dict[bytes, list[Spot]]:
 
 
 def index_by_message(store: Store, reader: Reader, horizon: Position) -> None:
-    """Write the rows by message of a store that has none yet; in its log on return.
+    """Write the rows by message of a store that has none yet; durable on return.
 
-    Raises StoreFailed.
+    In several batches, the last of which says that there they are. Raises StoreFailed.
     """
-    batch = store.batch()
-    for key, spots in waiting(chain(_stored(store, reader), reader.held()), horizon).items():
-        batch.put(Table.RETRIES, key, spots_value(spots))
-    batch.put(Table.META, META_RETRIES, b"")
-    store.write(batch)
+    rows = iter(waiting(chain(_stored(store, reader), reader.held()), horizon).items())
+    is_whole = False
+    while not is_whole:
+        some = list(islice(rows, INDEX_ROWS))
+        is_whole = len(some) < INDEX_ROWS
+        batch = store.batch()
+        for key, spots in some:
+            batch.put(Table.RETRIES, key, spots_value(spots))
+        if is_whole:
+            batch.put(Table.META, META_RETRIES, b"")
+        store.write(batch)
+        store.flush()
 
 
 def _stored(store: Store, reader: Reader) -> Iterator[Row]:

@@ -32,7 +32,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -127,6 +127,8 @@ class RocksBatch:
 
 class RocksStore:
     """A data directory, open. Raises StoreLocked, Corrupt or StoreFailed when it cannot be."""
+
+    is_shared = False
 
     def __init__(self, path: Path, *, read_only: bool = False, for_repair: bool = False) -> None:
         """`for_repair`: nothing is compacted, and a rewrite may have been cut off."""
@@ -238,24 +240,27 @@ class RocksStore:
             raise StoreFailed(f"checkpoint into {path}: {error}") from error
 
     def examine(self, file: Path, folder: Path, sought: Sequence[bytes] = ()) -> Contents:
-        scratch, link = folder / "scratch", folder / file.name
         try:
-            link.hardlink_to(file)
-            db = Rdict(str(scratch), _options(Cache(1 << 20)))
-            try:
-                db.ingest_external_file([str(link)], _moving())
+            with _by_itself(file, folder) as db:
                 (held,) = db.live_files()
                 absent = tuple(key for key in sought if db.get(key) is None)
-            finally:
-                db.close()
         except Exception as error:
             raise Corrupt(f"table file {file.name}: {error}") from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-            link.unlink(missing_ok=True)
         # Range deletions are entries too, and not counted as such: a file with any is not taken.
         rows = held["num_entries"] if not held["num_deletions"] else -1
         return Contents(rows, held["start_key"], held["end_key"], absent)
+
+    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:
+        def refusal(where: str, error: Exception) -> Corrupt:
+            return Corrupt(f"table file {file.name}, {where}: {error}")
+
+        try:
+            with _by_itself(file, folder) as db:
+                yield from scan_at_rest(db, b"", _END, refusal)
+        except ShardsError:
+            raise
+        except Exception as error:
+            raise refusal("at its opening", error) from error
 
     def ingest(self, table: Table, files: Sequence[Path]) -> None:
         family = self._family(table)
@@ -531,6 +536,23 @@ def _close(db: Rdict) -> None:
         with suppress(Exception):
             db.close()
             break
+
+
+@contextmanager
+def _by_itself(file: Path, folder: Path) -> Iterator[Rdict]:
+    """A table file as a database of its own, in an empty folder on its file system."""
+    scratch, link = folder / "scratch", folder / file.name
+    try:
+        link.hardlink_to(file)
+        db = Rdict(str(scratch), _options(Cache(1 << 20)))
+        try:
+            db.ingest_external_file([str(link)], _moving())
+            yield db
+        finally:
+            db.close()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        link.unlink(missing_ok=True)
 
 
 def _moving() -> IngestExternalFileOptions:

@@ -9,8 +9,8 @@ one conformance suite (tests/store) holds for all of them. What an engine promis
     a row can be read but may be gone after a crash;
   - `scan` gives every row of [start, end) in key order as of its opening, or raises: it never ends early
     and quietly;
-  - `flush`, `compact`, `checkpoint`, `examine` and `ingest` block and may be called from another thread than
-    the rest, at the same time as each other and as the rest;
+  - `flush`, `compact`, `checkpoint`, `examine`, `rows_in` and `ingest` block and may be called from another
+    thread than the rest, at the same time as each other and as the rest;
   - a *table file* is a sorted run of rows, made by somebody else with the engine's own writer. `ingest` takes
     whole ones in: its rows are readable and durable on return, whatever becomes of batches around it.
 """
@@ -74,6 +74,11 @@ class Batch(Protocol):
 class Store(Protocol):
     """One database. Errors: StoreFailed, Corrupt."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other nodes have the same rows, by a log: then batches alone change them, and it takes no
+        table files and no mark."""
+
     def batch(self) -> Batch: ...
 
     def write(self, batch: Batch) -> None:
@@ -107,6 +112,12 @@ class Store(Protocol):
         """What a table file holds, and which of the sought keys it does not; the file stays as it is.
 
         `folder`: an empty one on the file's file system, for scratch. Raises Corrupt.
+        """
+
+    def rows_in(self, file: Path, folder: Path) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of a table file, in order; the file stays as it is. `folder`: as for `examine`.
+
+        Raises Corrupt.
         """
 
     def ingest(self, table: Table, files: Sequence[Path]) -> None:

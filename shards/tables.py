@@ -51,6 +51,7 @@ META_RETAINED = b"retained"
 META_DEAD = b"dead"
 META_RETRIES = b"retries"
 META_APPLIED = b"applied"
+META_LEADER = b"leader"
 
 _SHARD = Struct(">HIIQ12s12s")
 _SLICE = Struct(">QQ")

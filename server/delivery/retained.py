@@ -46,6 +46,8 @@ STEP_BYTES = 16 << 20
 FRESH_BYTES = 32 << 20
 """Bytes of RAM of messages that are not durable yet; a disk that takes its time syncs as much in a second."""
 INDEX_ROWS = 1_000
+INDEX_BYTES = 1 << 20
+"""Of a batch of rows by position, in topics."""
 TOPIC_END = b"\xff"
 """Behind every topic, which is UTF-8, and before the rows by position."""
 Kept = bytes | Message
@@ -228,12 +230,14 @@ class Retained(Rider):
 
     def _index(self) -> None:
         """Write the rows by position of a store that has none yet."""
-        batch = self._store.batch()
+        batch, size = self._store.batch(), 0
         for topic, value in self._store.scan(Table.RETAINED, b"", TOPIC_END):
             batch.put(Table.RETAINED, _at(value), topic)
-            if len(batch) >= INDEX_ROWS:
+            size += len(topic)
+            if len(batch) >= INDEX_ROWS or size >= INDEX_BYTES:
                 self._store.write(batch)
-                batch = self._store.batch()
+                self._store.flush()  # what waits for a sync may wait in RAM
+                batch, size = self._store.batch(), 0
         batch.put(Table.META, META_RETAINED, b"")
         self._store.write(batch)
 

@@ -53,6 +53,8 @@ class Closing(Enum):
     """Nothing can be sent to it: a fault of the server."""
     STOPPING = auto()
     """The server stops."""
+    MOVED = auto()
+    """Another server is to serve it: this one leads no more."""
     TIMED_OUT = auto()
     """Nothing has come for longer than was agreed."""
     REVOKED = auto()

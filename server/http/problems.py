@@ -67,6 +67,7 @@ SLUGS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "store-unavailable": (503, "The store cannot be written"),
         "not-implemented": (501, "The server does not know this"),
         "not-ready": (503, "The server is not ready"),
+        "no-leader": (503, "No node leads at the moment"),
         "version-not-supported": (505, "This version of HTTP is not spoken here"),
     }
 )

@@ -14,15 +14,19 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from shards.borrow import Counts, counted_key, counting
+from shards.errors import Corrupt
 from shards.manifest import Fault, MovedFile, files_faults
 from shards.store import Store, Table
 from timeline.slices import Shard, Slice
 
 STEP_ROWS = 1_000
+CHUNK_ROWS = 1_000
+CHUNK_BYTES = 1 << 20
+"""Of rows that go through the writer: each chunk is one group, which the loop stands still for."""
 PAUSE_S = 0.001
 """Between two steps: the thread shares its interpreter with the event loop."""
 
@@ -70,6 +74,37 @@ def ingest(store: Store, folder: Path, files: Sequence[MovedFile]) -> None:
     """Take in what `check` has linked; the files in `out` stay. Raises StoreFailed."""
     if files:
         store.ingest(Table.MESSAGES, [folder / "in" / file.name for file in files])
+
+
+def rows(
+    store: Store, folder: Path, files: Sequence[MovedFile]
+) -> Generator[list[tuple[bytes, bytes]], None, None]:
+    """The rows of what `check` has linked, a chunk at a time. Raises Corrupt: they are not what it was."""
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    for file in files:
+        low, high, count = bytes.fromhex(file.first), bytes.fromhex(file.last), 0
+        for chunk in _chunks(store.rows_in(folder / "in" / file.name, scratch)):
+            count += len(chunk)
+            if chunk[0][0] < low or chunk[-1][0] > high:
+                raise Corrupt(f"table file {file.name} has changed: there are rows beyond its range")
+            yield chunk
+        if count != file.rows:
+            raise Corrupt(f"table file {file.name} has changed: there are {count} rows")
+    remove(scratch)
+
+
+def _chunks(every: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    chunk: list[tuple[bytes, bytes]] = []
+    size = 0
+    for row in every:
+        if len(chunk) == CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += len(row[1])
+    if chunk:
+        yield chunk
 
 
 def counted(store: Store, pieces: Iterable[tuple[Slice, Shard]]) -> dict[bytes, Counts]:

@@ -4,10 +4,15 @@
     begin     the cuts: one batch; then the checkpoint that the job copies from
     commit    the files: checked and ingested in a thread, what changed meanwhile put over, then one batch
 
+A store that other nodes share takes no files: there the rows of the files that were checked go through the
+writer, 1,000 to a group, between everybody's requests, and so into the log that the others read. What
+that leaves behind if it is cut off is what an ingestion leaves, rows of no shard, and goes with the job.
+
 A refused commit leaves the job as it was, so that it may correct and commit again, unless it cannot win
 any more because its slice has come too near or more rows changed than are noted: then it is aborted.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,13 +24,14 @@ from shards.borrow import Counts, counted_key
 from shards.commit import Commit
 from shards.cuts import Cut
 from shards.dedupe import Refused
+from shards.errors import Corrupt
 from shards.jobs import COMMITTING, MOVING, PLANNING, SPLIT, JobRow
 from shards.manifest import MovedFile, manifest_faults
 from shards.recover import Opened
 from timeline.position import Position, before
 from timeline.wheel import Wheel
 
-from ..writer import Busy, Entry
+from ..writer import Busy, Decide, Entry
 from . import jobfolder
 from .pipeline import Job, JobRefused, Pipeline, homes, write_row
 from .workers import Workers
@@ -36,6 +42,9 @@ MARGIN_MS = 5_000
 """A slice that starts within this of T is too near to be cut, loaded or not."""
 OVERWRITE_ROWS = 1_000
 """Stubs that are put over ingested rows in one group."""
+BUSY_S = 0.1
+TRIES = 600
+"""A chunk of rows is offered so often to a writer that is full, a minute long."""
 
 
 class Splits:
@@ -126,7 +135,10 @@ class Splits:
                 )
                 handover.undo_overwrite(cut)
             job.is_ingested = True
-            await self._workers.in_thread(partial(jobfolder.ingest, store, job.folder, files))
+            if store.is_shared:
+                await self._copy(job, files)
+            else:
+                await self._workers.in_thread(partial(jobfolder.ingest, store, job.folder, files))
         except OSError as error:
             raise JobRefused("bad-manifest", f"the files cannot be taken: {error}") from error
         left = 1
@@ -142,6 +154,30 @@ class Splits:
 
         row: JobRow = await self._pipeline.ask(job, decide)
         return row
+
+    async def _copy(self, job: Job, files: Sequence[MovedFile]) -> None:
+        """The rows of the files, as groups like all others. Raises JobRefused, StoreFailed, Busy."""
+        chunks = jobfolder.rows(self._opened.store, job.folder, files)
+        try:
+            while chunk := await self._workers.in_thread(partial(next, chunks, None)):
+                await self._patiently(job, partial(handover.copy, rows=chunk), len(chunk))
+        except Corrupt as error:
+            raise JobRefused("bad-manifest", f"a file cannot be read: {error}") from error
+        except Exception:
+            await self._workers.in_thread(chunks.close)
+            raise
+
+    async def _patiently(self, job: Job, decide: Decide, cost: int) -> None:
+        """Have it decided when there is room: a busy moment is no reason to begin again."""
+        for left in reversed(range(TRIES)):
+            try:
+                await self._pipeline.ask(job, decide, cost=cost)
+            except Busy:
+                if not left:
+                    raise
+                await asyncio.sleep(BUSY_S)
+            else:
+                return
 
     def _check_near(self, cut: Cut) -> None:
         if before(cut.start_ms) <= self.nearest():

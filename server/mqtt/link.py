@@ -45,6 +45,7 @@ from ..revoked import Shown
 from ..tls import common_name, shown_on
 from ..unsent import counting
 from .door import Door
+from .peer import peer_of
 from .state import Connection
 
 log = logging.getLogger(__name__)
@@ -491,9 +492,3 @@ def _cut(transport: asyncio.Transport) -> None:
         if int.from_bytes(ioctl(accepted.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder):
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
-
-
-def peer_of(transport: asyncio.BaseTransport) -> str:
-    """Address and port of the other end, for the log."""
-    peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if peer else "?"

@@ -22,7 +22,7 @@ from .door import Door
 from .link import Links, MqttLink
 from .websocket import Websocket
 
-_TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
+TRANSPORTS = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss"}
 
 
 class Listeners:
@@ -68,7 +68,7 @@ class Listeners:
             partial(self._begin, door=door, pages=pages),
             None if certificates is None else certificates.context,
         )
-        return {"transport": _TRANSPORTS[scheme], "host": address.host, "port": port}
+        return {"transport": TRANSPORTS[scheme], "host": address.host, "port": port}
 
     def review(self) -> None:
         """Keys or certificates are others now: end who is here by one that counts no more."""

@@ -482,7 +482,7 @@ class Connection:
 
     def close(self, why: Closing) -> None:
         """Say why, at level 5, and close."""
-        self._is_clean = self._is_clean or why is Closing.STOPPING
+        self._is_clean = self._is_clean or why in (Closing.STOPPING, Closing.MOVED)
         self._outbox.close(why)
 
     def put(self, packet: Packet) -> None:

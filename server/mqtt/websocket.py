@@ -7,14 +7,14 @@ comes, and the bounds are those of the link and its decoder, whatever the frames
 
 import asyncio
 import logging
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from ..accepting import Opening
 from ..browsers import Pages
 from ..logs import by
 from .frames import BINARY, CLOSE, NORMAL, PING, PONG, FrameError, Frames, frame
 from .handshake import HEAD_MAX, HandshakeRefused, answer_handshake
-from .link import MqttLink, peer_of
+from .peer import peer_of
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +24,27 @@ PONG_MAX = 64 << 10
 """Unsent bytes from which on pings are not answered."""
 
 
+class Inner(Protocol):
+    """What stands behind the frames: a connection that takes a websocket for its transport."""
+
+    @property
+    def is_begun(self) -> bool: ...
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def eof_received(self) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def end(self) -> None: ...
+
+    def keep_frames(self, count: int) -> None:
+        """So many bytes of frames are not read yet."""
+
+
 class Websocket(Opening):
     """One connection. To the link it is a transport: what stands under "asyncio.Transport" is that."""
 
-    def __init__(self, link: MqttLink, pages: Pages) -> None:
+    def __init__(self, link: Inner, pages: Pages) -> None:
         self._link = link
         self._pages = pages
         self._raw: asyncio.Transport

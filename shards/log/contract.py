@@ -46,8 +46,9 @@ class Log(Protocol):
         """Become the leader with record `seq`; gives the epoch, which is `seq`. Raises Fenced, TooLarge.
 
         `seq` is one more than the last record that this node has applied. `url`: where others send its
-        clients; empty, with an empty `node`: nobody leads, and whoever wants to may claim at once.
-        `has_base`: its store had rows before the log had records. Raises Trimmed if the record before it is no longer there, Damaged if it never was.
+        clients; with an empty `node` nobody leads from here on, and whoever wants to may claim at once.
+        `has_base`: the node's store had rows before the log had records. Raises Trimmed if the record before
+        it is no longer there, Damaged if it never was.
         """
 
     def epoch_at(self, seq: int) -> int | None:

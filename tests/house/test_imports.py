@@ -220,7 +220,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "networks",
         "disk_thread",
     ),
-    ("kinds",),
+    ("kinds", "lease"),
     ("config", "accepting"),
     ("rider", "metrics", "tls", "unsent", "browsers"),
     ("writer",),
@@ -234,6 +234,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("simulation",),
     ("app",),
     ("site",),
+    ("serving",),
+    ("cluster",),
     ("run", "offline"),
     ("__main__",),
 )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.changes import Changes, decode_changes
-from shards.errors import Corrupt
+from shards.log.errors import UnknownVersion
 from shards.memory import MemoryStore
 from shards.overlay import Layer, look, through
 from shards.store import Table
@@ -94,13 +94,13 @@ def test_a_batch_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x80", b"\xc1", b"\x93\x01\x02\x03"])
-def test_what_is_no_batch_is_corrupt(data: bytes) -> None:
-    with pytest.raises(Corrupt, match="record"):
+def test_what_is_no_batch_is_not_understood(data: bytes) -> None:
+    with pytest.raises(UnknownVersion, match="record"):
         decode_changes(data)
 
 
 def test_a_table_of_another_version_is_said() -> None:
     made = Changes()
     made.put(Table.META, b"k", b"v")
-    with pytest.raises(Corrupt, match="another version"):
+    with pytest.raises(UnknownVersion, match="another version"):
         decode_changes(made.encode().replace(b"meta", b"mets"))

@@ -19,10 +19,11 @@ from shards.memory import MemoryStore, write_table
 from shards.replicated import ReplicatedStore
 from shards.rocks import RocksStore
 from shards.store import Store, Table
-from shards.tables import META_APPLIED
+from shards.tables import META_APPLIED, META_LEADER
 from tests.support.mover import write_sst
 
 ENGINES = ("memory", "rocks")
+OF_THE_LOG = (META_APPLIED, META_LEADER)
 REPLICATED = ("replicated memory", "replicated rocks")
 
 
@@ -59,6 +60,19 @@ def put(store: Store, rows: dict[bytes, bytes], table: Table = Table.MESSAGES) -
 
 def keys_of(store: Store, start: bytes = b"", end: bytes = b"\xff" * 8) -> list[bytes]:
     return [key for key, _ in store.scan(Table.MESSAGES, start, end)]
+
+
+def test_what_is_shared_takes_batches_alone(store: Store, tmp_path: Path) -> None:
+    if not store.is_shared:
+        return
+    with pytest.raises(StoreFailed):
+        store.ingest(Table.MESSAGES, [tmp_path / "a"])
+    with pytest.raises(StoreFailed):
+        store.mark(1)
+
+
+def test_who_is_shared(request: pytest.FixtureRequest, store: Store) -> None:
+    assert store.is_shared == (request.node.callspec.params["store"] in REPLICATED)
 
 
 def test_a_row_is_there_once_written(store: Store) -> None:
@@ -125,7 +139,7 @@ def test_tables_are_apart(store: Store) -> None:
         put(store, {b"k": table.value.encode()}, table)
     for table in Table:
         assert store.get(table, b"k") == table.value.encode()
-        rows = [row for row in store.scan(table, b"", b"z") if row[0] != META_APPLIED]
+        rows = [row for row in store.scan(table, b"", b"z") if row[0] not in OF_THE_LOG]
         assert rows == [(b"k", table.value.encode())]
     batch = store.batch()
     batch.delete_range(Table.MESSAGES, b"", b"z")

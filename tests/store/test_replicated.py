@@ -14,37 +14,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shards.changes import decode_changes
-from shards.errors import Corrupt, StoreFailed
+from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.errors import Fenced, LogError
-from shards.log.memory import Fault, Loss, MemoryEngine, Shelf
+from shards.log.errors import Fenced, LogError, UnknownVersion
+from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import opened
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
 from shards.store import Table
-from shards.tables import META_APPLIED, Applied
+from shards.tables import Applied
+from tests.support.logs import Elapsing, Faulty, Lost
 
 KEYS = st.integers(0, 6)
 LAST = b"\xff" * 8
-
-
-class LogClock:
-    """Only elapses, and only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float, /) -> None:
-        self.now_s += seconds
+NAME = b"batch"
+"""With it begins the row of META that says which batch this was."""
 
 
 class Node:
     def __init__(self, shelf: Shelf) -> None:
-        self.clock = LogClock()
-        self.engine = MemoryEngine(shelf, self.clock)
+        self.clock = Elapsing()
+        self.engine = Faulty(MemoryEngine(shelf))
         self.below = MemoryStore()
         self.start()
 
@@ -64,6 +54,10 @@ def logged(shelf: Shelf) -> Iterator[tuple[int, bytes]]:
 
 def rows_of(store: MemoryStore | ReplicatedStore) -> dict[bytes, bytes]:
     return dict(store.scan(Table.MESSAGES, b"", LAST))
+
+
+def names_of(store: MemoryStore) -> set[bytes]:
+    return {key for key, _ in store.scan(Table.META, NAME, LAST) if key.startswith(NAME)}
 
 
 def name_in(data: bytes) -> bytes:
@@ -88,7 +82,7 @@ class Replication(RuleBasedStateMachine):
     def write(self, n: int, puts: dict[int, bytes], wiped: int | None) -> None:
         node = self.nodes[n]
         self.count += 1
-        name = b"batch%d" % self.count
+        name = NAME + b"%d" % self.count
         batch = node.store.batch()
         batch.put(Table.META, name, b"")
         if wiped is not None:
@@ -108,10 +102,10 @@ class Replication(RuleBasedStateMachine):
             del before[key]
         assert rows_of(node.store) == before | {bytes([key]): value for key, value in puts.items()}
 
-    @rule(n=st.integers(0, 1), losses=st.lists(st.sampled_from(Loss), max_size=5))
-    def flush(self, n: int, losses: list[Loss]) -> None:
+    @rule(n=st.integers(0, 1), losses=st.lists(st.none() | st.sampled_from(Lost), max_size=5))
+    def flush(self, n: int, losses: list[Lost | None]) -> None:
         node = self.nodes[n]
-        node.engine.faults.extend(Fault(loss) for loss in losses)
+        node.engine.plan.extend(losses)
         rows = rows_of(node.store)
         try:
             node.store.flush()
@@ -122,7 +116,14 @@ class Replication(RuleBasedStateMachine):
                 self.acked[name] = next(seq for seq, data in logged(self.shelf) if name_in(data) == name)
             node.written.clear()
             assert rows_of(node.store) == rows_of(node.below) == rows
-        node.engine.faults.clear()
+        node.engine.plan.clear()
+
+    @rule(n=st.integers(0, 1), are_slow=st.booleans())
+    def late(self, n: int, are_slow: bool) -> None:
+        """What is under way of a node arrives; or stays there until then, whatever else is asked."""
+        engine = self.nodes[n].engine
+        engine.is_slow = are_slow
+        engine.arrive()
 
     @rule(n=st.integers(0, 1))
     def reopen(self, n: int) -> None:
@@ -189,8 +190,7 @@ class Replication(RuleBasedStateMachine):
                     decode_changes(data).into(batch)
                     whole.write(batch)
             assert rows_of(node.below) == rows_of(whole)
-            names = {key for key, _ in node.below.scan(Table.META, b"", LAST)} - {META_APPLIED}
-            assert names == {key for key, _ in whole.scan(Table.META, b"", LAST)}
+            assert names_of(node.below) == names_of(whole)
 
     @invariant()
     def what_was_acked_is_where_it_was_and_nothing_twice(self) -> None:
@@ -226,29 +226,46 @@ def test_who_does_not_lead_takes_nothing(pair: tuple[Shelf, Node, Node]) -> None
         put(one, b"k")
 
 
-def test_what_comes_late_is_found_and_the_lead_goes_on(pair: tuple[Shelf, Node, Node]) -> None:
-    """The append was given up, its request arrives after that: it is the epoch's own, and is written."""
-    shelf, one, _ = pair
-    one.store.lead("one", "")
-    put(one, b"a")
-    one.engine.faults.extend([Fault(Loss.DELAYED)] + [Fault(Loss.REQUEST)] * 20)
+def given_up(node: Node, lost: Lost) -> None:
+    """Its append of the row `a` ends without an answer."""
+    node.store.lead("one", "http://127.0.0.1:1")
+    put(node, b"a")
+    node.engine.is_slow = True
+    node.engine.plan.extend([lost] + [Lost.REQUEST] * 50)
     with pytest.raises(StoreFailed, match="not in the log"):
-        one.store.flush()
+        node.store.flush()
     with pytest.raises(StoreFailed, match="before this"):
-        put(one, b"b")
-    one.engine.faults.clear()
-    late, shelf.delayed = shelf.delayed, []
-    one.store.reopen()
-    assert rows_of(one.store) == {}
-    put(one, b"c")
-    shelf.delayed = late
-    with pytest.raises(StoreFailed, match="another's"):
-        one.store.flush()
+        put(node, b"b")
+    node.engine.plan.clear()
+
+
+@pytest.mark.parametrize("lost", [Lost.LATE, Lost.ANSWER])
+def test_what_came_before_the_reopening_is_found(pair: tuple[Shelf, Node, Node], lost: Lost) -> None:
+    """The append was given up, and is a record nevertheless: it is the epoch's own, and is written."""
+    _, one, _ = pair
+    given_up(one, lost)
+    one.engine.arrive()
     one.store.reopen()
     assert rows_of(one.store) == {b"a": b"v"}
     put(one, b"d")
     one.store.flush()
     assert rows_of(one.below) == {b"a": b"v", b"d": b"v"}
+
+
+def test_what_comes_after_the_reopening_never_does(pair: tuple[Shelf, Node, Node]) -> None:
+    """What has been decided without it stays true: its place is taken by a claim of the same node's."""
+    shelf, one, _ = pair
+    given_up(one, Lost.LATE)
+    one.store.reopen()
+    assert rows_of(one.store) == {}
+    assert one.store.is_leading
+    assert one.store.leader is not None
+    assert one.store.leader.url == "http://127.0.0.1:1"
+    put(one, b"c")
+    one.engine.arrive()
+    one.store.flush()
+    assert rows_of(one.below) == {b"c": b"v"}
+    assert [seq for seq, _ in logged(shelf)] == [3]
 
 
 def test_who_was_cut_off_leads_no_longer(pair: tuple[Shelf, Node, Node]) -> None:
@@ -277,6 +294,6 @@ def test_rows_of_a_later_version_stop_who_follows(pair: tuple[Shelf, Node, Node]
     _, one, other = pair
     one.store.lead("one", "")
     one.store._log.append(2, 1, msgspec.msgpack.encode({"newer": []}))
-    with pytest.raises(Corrupt, match="another version"):
+    with pytest.raises(UnknownVersion, match="another version"):
         other.store.follow()
     assert other.store.applied == Applied(1, 1), "up to there it has come"

@@ -37,12 +37,14 @@ class Faulty:
     """An engine over a bad network.
 
     `plan`: what becomes of the next calls, None for nothing; `is_cut`: all are lost.
+    `is_slow`: what is late stays under way until it is told to arrive.
     `between`: called after a call that was lost, before it is tried again: what others do meanwhile.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.plan: deque[Lost | None] = deque()
         self.is_cut = False
+        self.is_slow = False
         self.between: Callable[[], None] = lambda: None
         self._engine = engine
         self._late: list[Callable[[], object]] = []
@@ -85,7 +87,8 @@ class Faulty:
             try:
                 return call()
             finally:
-                self.arrive()
+                if not self.is_slow:
+                    self.arrive()
         if lost is Lost.LATE:
             self._late.append(call)
         elif lost is Lost.ANSWER:

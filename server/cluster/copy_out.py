@@ -1,0 +1,154 @@
+"""A copy of this node's data, streamed to another node.
+
+A checkpoint is made beside the data (files are linked: a moment, and next to no room) and sent as a tar while
+the node goes on. Its last member is a *manifest*, the size and SHA-256 of every file before it: a stream
+without it was cut off. One copy is made at a time; who comes meanwhile is asked to come again.
+
+A thread reads and hashes; each piece of PIECE bytes waits until the client has taken the one before it.
+"""
+
+import asyncio
+import hashlib
+import io
+import json
+import logging
+import shutil
+import tarfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from aiohttp import web
+
+from shards.errors import ShardsError
+from shards.store import Store
+
+from ..http.answers import RETRY_AFTER
+from ..http.calls import OPEN, Gives, described
+from ..http.problems import Problem
+from .shown import check_shown
+
+log = logging.getLogger(__name__)
+
+FOLDER = "copy"
+"""In the data directory: on its file system, also where that is a mount of its own."""
+OUT = "out"
+MANIFEST = "manifest.json"
+PIECE = 1 << 20
+TAKE_S = 30.0
+"""How long the other node may take for a piece."""
+
+
+class CopyRoutes:
+    """`GET /v1/cluster/checkpoint`."""
+
+    def __init__(self, store: Callable[[], Store | None], data: Path, key: str) -> None:
+        """`store`: what is open at the moment. `key`: the cluster's."""
+        self._store = store
+        self._folder = data / FOLDER / OUT
+        self._key = key
+        self._is_busy = False
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/cluster/checkpoint", self.get)]
+
+    @described(
+        "A copy of this node's data, for another node",
+        OPEN,
+        Gives(200, bytes, media="application/x-tar"),
+        problems=("store-unavailable",),
+    )
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        check_shown(request, self._key)
+        store = self._store()
+        if store is None or self._is_busy:
+            raise Problem("store-unavailable", "no copy can be made now", headers=RETRY_AFTER)
+        self._is_busy = True
+        # A thread of its own: those that others wait for are not held by a slow client.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="copy")
+        try:
+            return await self._send(request, store, thread)
+        finally:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(thread, self._clear))
+            thread.shutdown(wait=False)
+            self._is_busy = False
+
+    async def _send(
+        self, request: web.Request, store: Store, thread: ThreadPoolExecutor
+    ) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(thread, partial(self._check, store))
+        except (ShardsError, OSError) as error:
+            raise Problem("store-unavailable", f"no copy was made: {error}", headers=RETRY_AFTER) from None
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-tar"})
+        await answer.prepare(request)
+
+        def give(piece: bytes) -> None:
+            asyncio.run_coroutine_threadsafe(answer.write(piece), loop).result(TAKE_S)
+
+        work = loop.run_in_executor(thread, partial(pack, self._folder, give))
+        try:
+            await asyncio.shield(work)
+        except (OSError, TimeoutError) as error:
+            log.warning("a copy was not taken to its end: %s", error)
+            if request.transport is not None:
+                request.transport.abort()
+            return answer
+        await answer.write_eof()
+        return answer
+
+    def _check(self, store: Store) -> None:
+        """In the thread: the checkpoint. Raises ShardsError, OSError."""
+        self._clear()
+        self._folder.parent.mkdir(exist_ok=True)
+        store.checkpoint(self._folder)
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Pieces(io.RawIOBase):
+    """A file that is written and gone."""
+
+    def __init__(self, give: Callable[[bytes], None]) -> None:
+        self._give = give
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        piece = bytes(data)  # type: ignore[call-overload]
+        self._give(piece)
+        return len(piece)
+
+
+class _Hashed:
+    """A file that is read once, and its hash."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self.sha = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.sha.update(data)
+        return data
+
+
+def pack(folder: Path, give: Callable[[bytes], None]) -> None:
+    """The files of a folder as a tar, piece by piece. Raises OSError, and what `give` raises."""
+    manifest: dict[str, tuple[int, str]] = {}
+    with tarfile.open(fileobj=_Pieces(give), mode="w|", bufsize=PIECE, format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(folder.iterdir()):
+            with path.open("rb") as file:
+                info = tarfile.TarInfo(path.name)
+                info.size = path.stat().st_size
+                hashed = _Hashed(file)
+                tar.addfile(info, hashed)
+                manifest[path.name] = info.size, hashed.sha.hexdigest()
+        said = json.dumps(manifest).encode()
+        info = tarfile.TarInfo(MANIFEST)
+        info.size = len(said)
+        tar.addfile(info, io.BytesIO(said))

@@ -1,0 +1,119 @@
+"""Where a node that does not lead is reached: the same addresses at which a leader serves.
+
+The first opening settles the ports: where 0 was configured, what the system gave is taken from then on, so
+that the node is found there in whichever state.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aiohttp import web
+from prometheus_client.registry import Collector
+
+from ..auth.aside import Threads
+from ..auth.keyring import Keyring
+from ..clock import SystemClock
+from ..config import Config
+from ..kinds import Address
+from ..metrics import Metrics
+from ..mqtt.turned_away import AwayListeners
+from ..tls import Certificates
+from ..watch import Watch
+from .front import Front
+from .view import Leader
+
+log = logging.getLogger(__name__)
+
+
+class Doors:
+    """HTTP and MQTT of a node that does not lead, to be opened and closed again."""
+
+    def __init__(
+        self,
+        config: Config,
+        http_tls: Certificates | None,
+        mqtt_tls: Certificates | None,
+        figures: Collector,
+        leader: Callable[[], Leader | None],
+    ) -> None:
+        """Raises KeysFileError."""
+        self.config = config
+        """With the ports at which it listens, once it has been opened."""
+        self._tls = http_tls, mqtt_tls
+        self._leader = leader
+        self._metrics = Metrics()
+        self._metrics.registry.register(figures)
+        self._checks = Threads()
+        self._keyring = Keyring(config, SystemClock(), self._checks)
+        self._watch = Watch([self._keyring], _nothing)
+        self._front: Front | None = None
+        self._away: AwayListeners | None = None
+        self._is_announced = False
+
+    @property
+    def places(self) -> tuple[str, str]:
+        """URL and MQTT's host:port of this node, for others."""
+        config = self.config
+        http, mqtt = config.http.listen, config.mqtt.listen[0]
+        scheme = "http" if self._tls[0] is None else "https"
+        return (
+            config.cluster.url or f"{scheme}://{_host(http)}:{http.port}",
+            config.cluster.mqtt or f"{_host(mqtt)}:{mqtt.port}",
+        )
+
+    async def open(self, routes: Sequence[web.RouteDef]) -> None:
+        """Raises OSError."""
+        config, (http_tls, mqtt_tls) = self.config, self._tls
+        self._front = Front(
+            config, http_tls, self._keyring, self._metrics, routes, lambda: self._where("url")
+        )
+        self._away = AwayListeners(config, mqtt_tls, self._metrics.bounded_mqtt, lambda: self._where("mqtt"))
+        listening = await self._away.open()
+        port = await self._front.open()
+        ports = [int(str(said["port"])) for said in listening]
+        at = zip(config.mqtt.listen, ports, strict=True)
+        self.config = replace(
+            config,
+            http=replace(config.http, listen=replace(config.http.listen, port=port)),
+            mqtt=replace(config.mqtt, listen=tuple(replace(one, port=port) for one, port in at)),
+        )
+        if not self._is_announced:
+            self._is_announced = True
+            self._watch.start()
+            http, mqtt = self.config.http.listen, self.config.mqtt.listen[0]
+            print(f"listening http={http} mqtt={mqtt.host}:{mqtt.port}", flush=True)  # noqa: T201
+
+    async def close(self) -> None:
+        """They may be opened again."""
+        if self._away is not None:
+            self._away.close()
+            self._away = None
+        if self._front is not None:
+            await self._front.close()
+            self._front = None
+
+    async def end(self) -> None:
+        """For good."""
+        await self.close()
+        if self._is_announced:
+            await self._watch.stop()
+        self._checks.stop()
+
+    def hang_up(self) -> None:
+        """Read the keys again."""
+        self._watch.hurry()
+
+    def _where(self, what: str) -> str:
+        leader = self._leader()
+        if leader is None:
+            return ""
+        return leader["url"] if what == "url" else leader["mqtt"]
+
+
+def _nothing() -> None:
+    """Whoever is here is gone in a moment."""
+
+
+def _host(address: Address) -> str:
+    return f"[{address.host}]" if ":" in address.host else address.host

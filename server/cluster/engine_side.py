@@ -1,0 +1,62 @@
+"""A second hand on the log, for what is asked of it beside reading and appending: its bounds, and trimming.
+
+A Log is for one thread at a time; this one has a thread of its own, and nobody waits for it but who asks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from shards.log.contract import Log
+from shards.log.errors import LogError
+
+log = logging.getLogger(__name__)
+
+
+class LogSide:
+    """Opened when it is first needed, and again after it has failed."""
+
+    def __init__(self, opened: Callable[[], Log]) -> None:
+        self._opened = opened
+        self._log: Log | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="log")
+
+    async def bounds(self) -> tuple[int, int] | None:
+        """First and last record; None: the log does not answer."""
+        return await self._in_thread(self._bounds)
+
+    async def trim(self, upto: int) -> None:
+        await self._in_thread(partial(self._trim, upto))
+
+    async def close(self) -> None:
+        await self._in_thread(self._close)
+        self._thread.shutdown(wait=False)
+
+    async def _in_thread(self, work: Callable[[], tuple[int, int] | None]) -> tuple[int, int] | None:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _bounds(self) -> tuple[int, int] | None:
+        try:
+            return self._at_hand().bounds()
+        except LogError:
+            self._close()
+            return None
+
+    def _trim(self, upto: int) -> None:
+        try:
+            self._at_hand().trim(upto)
+        except LogError as error:
+            log.warning("the log is not trimmed to %d: %s", upto, error)
+            self._close()
+
+    def _close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _at_hand(self) -> Log:
+        if self._log is None:
+            self._log = self._opened()
+        return self._log

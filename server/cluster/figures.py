@@ -1,0 +1,42 @@
+"""What a node says of the cluster to Prometheus, whether it leads or follows."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .view import View
+
+
+class ClusterFigures(Collector):
+    """Reads the node's view of the cluster, when somebody asks."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing; otherwise the registry would collect everything once, just for the names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._view()
+        state = GaugeMetricFamily("fasti_cluster_state", "1 for the state of this node", labels=["state"])
+        for name in ("leader", "follower", "resync"):
+            state.add_metric([name], float(view["state"] == name))
+        yield state
+        yield GaugeMetricFamily("fasti_cluster_epoch", "Epoch of the last claim seen", value=view["epoch"])
+        yield GaugeMetricFamily(
+            "fasti_cluster_applied", "Last record of the log applied here", value=view["applied"]
+        )
+        lag = GaugeMetricFamily(
+            "fasti_cluster_lag_records", "Records that a node has not applied durably", labels=["node"]
+        )
+        heard = GaugeMetricFamily("fasti_cluster_heard_seconds", "Since a node was heard", labels=["node"])
+        for row in view["nodes"]:
+            lag.add_metric([row["node"]], row["lag"])
+            heard.add_metric([row["node"]], row["heard_ms"] / 1000)
+        yield lag
+        yield heard
+        yield CounterMetricFamily(
+            "fasti_cluster_takeovers", "Times that this node has taken the lead", value=view["takeovers"]
+        )

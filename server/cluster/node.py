@@ -1,0 +1,433 @@
+"""A node of a cluster: its states, one after the other, in one process.
+
+    resync ──copy of another node's data──> follower ──claim──> leader
+       ^                                     |    ^                |
+       +── does not fit the log, trimmed, ───+    +── a record did not come into the log
+           damaged
+
+A *follower* reads the log and writes it into its store (follower.py). A *leader* is a whole server
+(server/serving.py) on that store for as long as its *term* lasts: until an append fails, its lease runs out
+or somebody wants it to end. Then its clients are told, everything of it goes, the store is opened again and
+followed with, and what the log has beyond it is read there like anything else.
+
+The doors are always open: a node that does not lead tells clients where to go (doors.py). For the moment in
+which one kind of door is closed and the other opened, connections are refused.
+
+What blocks (the store, the log) is done in threads. A term begins in the follower's thread, which has
+claimed the log and hands the store on with it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any, TypeVar
+
+from shards.errors import Corrupt, ShardsError, StoreFailed
+from shards.log.errors import Damaged, LogDown, Trimmed
+from shards.replicated import ReplicatedStore
+from shards.store import Table
+from shards.tables import META_ZONES
+
+from ..clock import SystemClock
+from ..config import Config
+from ..core import timeline_of
+from ..kinds import without_password
+from ..lease import Lease
+from ..schedules.retime import note_zones, retime, zones_version
+from ..serving import Server, Term
+from ..tls import Certificates
+from ..version import server_version
+from .copy_in import CopyFailed, fetch, recover_swap
+from .copy_out import CopyRoutes
+from .doors import Doors
+from .engine_side import LogSide
+from .figures import ClusterFigures
+from .follower import Follower
+from .members import ALIVE_S, Member, Members
+from .opening import open_hand, open_store
+from .reports import Reports
+from .routes import ClusterRoutes
+from .trail import Trail
+from .view import Leader, NodeRow, View, places_in, urls_of
+
+log = logging.getLogger(__name__)
+
+FOLLOW_S = 0.05
+"""Between two looks at the log."""
+SYNC_S = 1.0
+"""After so long a node makes durable what it has applied."""
+LOOK_S = 1.0
+TRIM_EVERY = 5
+"""Looks."""
+TRIM_AFTER_S = 30.0
+"""Of a term: by then all who live have reported."""
+AGAIN_S = 1.0
+"""After a store or a log could not be opened, or no copy be made."""
+
+T = TypeVar("T")
+
+
+class Node:
+    """One node, from start to stop. `exit_code` counts once `stopping` is set."""
+
+    def __init__(self, config: Config, http_tls: Certificates | None, mqtt_tls: Certificates | None) -> None:
+        """Raises KeysFileError."""
+        self.stopping = asyncio.Event()
+        self.exit_code = 0
+        self._config = config
+        self._tls = http_tls, mqtt_tls
+        self._data = Path(config.store.dir)
+        self._takeover_s = config.cluster.takeover_after_ms / 1000
+        self._clock = SystemClock()
+        self._state = "follower"
+        self._why = ""
+        self._takeovers = 0
+        self._zones, self._stored_zones = zones_version(), ""
+        self._is_retime_asked = False
+        self._bounds: tuple[int, int] | None = None
+        self._durable = 0
+        self._store: ReplicatedStore | None = None
+        self._follower: Follower | None = None
+        self._server: Server | None = None
+        self._halt = Event()
+        """Whoever follows is to end."""
+        self._over = asyncio.Event()
+        """The term is to end."""
+        self._led_since = 0.0
+        cluster = config.cluster
+        self._members = Members(self._clock.mono)
+        self._reports = Reports(self._members, cluster.node, cluster.key, cluster.peers)
+        self._trail = Trail(cluster.keep)
+        self._side = LogSide(partial(open_hand, config))
+        self._figures = ClusterFigures(self.view)
+        self._routes = ClusterRoutes(self.view, self._members, self._retime, cluster.key)
+        self._doors = Doors(config, http_tls, mqtt_tls, self._figures, self._leader)
+        self._copies = CopyRoutes(lambda: self._store, self._data, cluster.key)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- a process (server/run.py)
+
+    async def start(self) -> None:
+        """Begin to follow. Raises ConfigError, StoreLocked, WrongFormat, Unfit, OSError."""
+        await _in_thread(partial(recover_swap, self._data))
+        first = await self._opened()
+        await self._doors.open(self._more())
+        self._config = self._doors.config
+        works = (self._live(first), self._report(), self._look())
+        self._tasks = [asyncio.ensure_future(self._guarded(work)) for work in works]
+
+    async def stop(self) -> None:
+        """End the term, if there is one, and everything else."""
+        self.stopping.set()
+        self._over.set()
+        self._halt.set()
+        for task in self._tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._doors.end()
+        await self._side.close()
+        await self._reports.close()
+
+    def hang_up(self) -> None:
+        """SIGHUP: read again what can be read again."""
+        self._doors.hang_up()
+        if self._server is not None:
+            self._server.hang_up()
+
+    # -- states
+
+    async def _live(self, store: ReplicatedStore | None) -> None:
+        """One state after the other until the node stops. `store`: if it is open already."""
+        while not self.stopping.is_set():
+            if store is None:
+                store = await self._opened()
+            if store is None:
+                await self._pause()
+                continue
+            try:
+                await self._follow(store)
+            except (Trimmed, Damaged, Corrupt) as error:
+                await self._resync(error, store.applied.seq)
+            except ShardsError as error:
+                self._fault(error)
+                await self._pause()
+            store = None
+
+    async def _opened(self) -> ReplicatedStore | None:
+        """The store on the log; None: the log does not answer, or another node's data is needed first."""
+        try:
+            return await _in_thread(partial(open_store, self._config))
+        except (LogDown, StoreFailed) as error:
+            self._fault(error)
+        except (Damaged, Corrupt) as error:
+            await self._resync(error, 0)
+        return None
+
+    async def _follow(self, store: ReplicatedStore) -> None:
+        """Follow, and lead when that comes to it; the store is closed at the end."""
+        self._state = "follower"
+        self._store = store
+        cluster = self._config.cluster
+        follower = self._follower = Follower(
+            store,
+            node=cluster.node,
+            urls=urls_of(*self._doors.places),
+            takeover_s=self._takeover_s,
+            skew_ms=cluster.clock_skew_ms,
+            mono=self._clock.mono,
+            wall_ms=self._clock.wall_ms,
+            chance=random.random,
+        )
+        lease = None
+        try:
+            lease = await _in_thread(partial(self._follow_on, follower, store))
+            self._follower = None
+            if lease is not None and not self.stopping.is_set():
+                await self._lead(store, lease)
+                store = None  # type: ignore[assignment]  # the server has closed it
+        finally:
+            self._store = self._follower = None
+            if store is not None:
+                await _in_thread(store.close)
+
+    def _follow_on(self, follower: Follower, store: ReplicatedStore) -> Lease | None:
+        """In a thread, until this node leads: its lease; None: it is to end."""
+        self._stored_zones = _zones_in(store)
+        synced = self._clock.mono()
+        while not self._halt.is_set():
+            since = self._clock.mono()
+            if follower.step():
+                return self._begun(store, since)
+            if since - synced >= SYNC_S:
+                self._durable, synced = store.sync().seq, since
+                self._trail.note(store.applied.seq, store.passed_bytes)
+                self._stored_zones = _zones_in(store)
+            self._why = follower.why
+            self._halt.wait(FOLLOW_S)
+        return None
+
+    def _begun(self, store: ReplicatedStore, since: float) -> Lease:
+        """In a thread: a term has begun. What has to be done before anybody is served."""
+        lease = Lease(self._clock, self._takeover_s)
+        lease.renew(since)
+        stored = _zones_in(store)
+        if not stored:
+            note_zones(store, self._zones)
+        elif stored != self._zones and self._is_retime_asked:
+            wall_ms = self._clock.wall_ms()
+            report = retime(timeline_of(self._config, self._clock, store), wall_ms, _unsaid)
+            since = self._clock.mono()
+            note_zones(store, self._zones)
+            lease.renew(since)
+            log.info("time zones changed from %s to %s: %s", stored, self._zones, report)
+        elif stored != self._zones:
+            text = (
+                "dues were made with time zones %s, this node has %s: `fasti cluster retime` recomputes them"
+            )
+            log.warning(text, stored, self._zones)
+        self._is_retime_asked = False
+        self._stored_zones = _zones_in(store)
+        return lease
+
+    async def _lead(self, store: ReplicatedStore, lease: Lease) -> None:
+        """A term: a whole server. The store is closed at the end."""
+        self._over.clear()
+        if self.stopping.is_set():
+            self._over.set()
+        self._takeovers += 1
+        self._state, self._led_since = "leader", self._clock.mono()
+        log.info("leads since record %d of the log", store.applied.epoch)
+        term = Term(lease, self._over.set, self._doors.close, self._more(), self._figures)
+        try:
+            server = Server(self._config, self._clock, store, *self._tls, term)
+        except BaseException:
+            await _in_thread(store.close)
+            raise
+        self._server = server
+        try:
+            await server.start()
+            if not server.exit_code:
+                await _first(server.stopping, self._over, self.stopping)
+        finally:
+            self._state = "follower"
+            await server.stop()
+            self._server = None
+            log.info("leads no longer, at record %d of the log", store.applied.seq)
+        if server.exit_code:
+            self.exit_code = server.exit_code
+            self.stopping.set()
+        if not self.stopping.is_set():
+            await self._doors.open(self._more())
+
+    async def _resync(self, error: ShardsError, applied: int) -> None:
+        """Take another node's data in place of this one's."""
+        self._state = "resync"
+        self._fault(error)
+        await self._reports.tell(self._member(), "")
+        bounds = await self._side.bounds()
+        if bounds is None or bounds[1] < applied:
+            self._why = f"the log ends before record {applied}: it has lost records, or is another"
+            await self._pause()
+            return
+        for url in self._reports.others():
+            try:
+                await fetch(self._reports.session, url, self._config.cluster.key, self._data)
+                await _in_thread(partial(recover_swap, self._data))
+            except CopyFailed as failure:
+                log.warning("no copy from %s: %s", url, failure)
+                self._why = f"no copy from {url}: {failure}"
+            else:
+                log.info("has a copy of the data of %s", url)
+                return
+        await self._pause()
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S):
+                await self.stopping.wait()
+
+    def _fault(self, error: ShardsError) -> None:
+        if str(error) != self._why:
+            log.warning("%s: %s", self._state, error)
+        self._why = str(error)
+
+    # -- beside them
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """What fails for good ends the process."""
+        try:
+            await work
+        except Exception:
+            log.exception("the node stops")
+            self.exit_code = 1
+            self.stopping.set()
+
+    async def _report(self) -> None:
+        """Tell the leader of this node, now and then; who leads hears itself."""
+        while True:
+            leader = self._leader()
+            if self._state == "leader":
+                self._members.hear(self._member())
+            else:
+                await self._reports.tell(self._member(), "" if leader is None else leader["url"])
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        """Where the log begins and ends; who leads makes its own rows durable and trims."""
+        looks = 0
+        while True:
+            looks += 1
+            self._bounds = await self._side.bounds()
+            server, store = self._server, self._store
+            if server is not None and store is not None and server.app.is_ready:
+                with suppress(ShardsError):
+                    self._durable = (await server.app.workers.in_thread(store.sync)).seq
+                self._trail.note(store.applied.seq, store.passed_bytes)
+                if looks % TRIM_EVERY == 0 and self._clock.mono() - self._led_since > TRIM_AFTER_S:
+                    behind = max(self._members.lowest(), self._trail.oldest(store.passed_bytes))
+                    await self._side.trim(min(behind, self._durable))
+            await asyncio.sleep(LOOK_S)
+
+    def _retime(self) -> bool:
+        """Begin another term that recomputes dues; False: this node does not lead."""
+        if self._server is None or self._store is None:
+            return False
+        self._is_retime_asked, self._store.resigns = True, False
+        self._over.set()
+        return True
+
+    def _more(self) -> list[Any]:
+        """The cluster's routes, of every node."""
+        return [
+            *self._routes.routes(),
+            *CopyRoutes(lambda: self._store, self._data, self._config.cluster.key).routes(),
+        ]
+
+    # -- what others see
+
+    def _leader(self) -> Leader | None:
+        """Who leads, if this node knows of one that does."""
+        store, follower = self._store, self._follower
+        if store is None or store.leader is None or not store.leader.node:
+            return None
+        if self._server is None and (follower is None or not follower.hears_leader):
+            return None
+        url, mqtt = places_in(store.leader.url)
+        return {"node": store.leader.node, "url": url, "mqtt": mqtt}
+
+    def _member(self) -> Member:
+        url, mqtt = self._doors.places
+        epoch = 0 if self._store is None else self._store.applied.epoch
+        return Member(
+            self._config.cluster.node, url, mqtt, self._state, epoch, self._durable, server_version()
+        )
+
+    def view(self) -> View:
+        """`/v1/cluster`."""
+        applied = (0, 0) if self._store is None else self._store.applied
+        first, last = self._bounds or (0, 0)
+        newest = max([last, applied[0], *(row.member.applied for row in self._members)])
+        rows: list[NodeRow] = [
+            {
+                "node": row.member.node,
+                "url": row.member.url,
+                "mqtt": row.member.mqtt,
+                "state": row.member.state,
+                "epoch": row.member.epoch,
+                "applied": row.member.applied,
+                "lag": newest - row.member.applied,
+                "heard_ms": row.heard_ms,
+                "version": row.member.version,
+                "is_alive": row.heard_ms < ALIVE_S * 1000,
+            }
+            for row in self._members
+        ]
+        cluster = self._config.cluster
+        zones = self._stored_zones
+        return {
+            "name": cluster.name,
+            "node": cluster.node,
+            "state": self._state,
+            "epoch": applied[1],
+            "applied": applied[0],
+            "leader": self._leader(),
+            "log": None
+            if self._bounds is None
+            else {"url": without_password(cluster.log), "first": first, "last": last},
+            "takeovers": self._takeovers,
+            "why": self._why if self._server is None else "",
+            "tzdata": {"node": self._zones, "store": zones, "retime": bool(zones) and zones != self._zones},
+            "nodes": rows,
+        }
+
+
+def _zones_in(store: ReplicatedStore) -> str:
+    value = store.get(Table.META, META_ZONES)
+    return "" if value is None else value.decode(errors="replace")
+
+
+def _unsaid(_: str) -> None:
+    """The report says how many there were."""
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Return when one of them is set."""
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(_set(event)) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _set(event: asyncio.Event) -> Awaitable[Any]:
+    return event.wait()

@@ -1,0 +1,83 @@
+"""A node's store with its hand on the log, opened and looked at: whose rows are they?
+
+    no rows                       a new node: it begins with record 1, or with a copy of another's data
+    rows up to a record           it goes on there
+    rows of its own               the log has to be empty, and begins with them
+
+Two timelines cannot be joined: whoever comes with rows of its own to a log that has records is turned away.
+"""
+
+import time
+from pathlib import Path
+
+from shards.log.contract import Log
+from shards.log.errors import Trimmed
+from shards.log.opening import open_log
+from shards.log.record import claim_of
+from shards.recover import format_of
+from shards.replicated import ReplicatedStore
+from shards.rocks import RocksStore
+
+from ..config import Config, ConfigError
+from ..writer import GROUP_BYTES
+
+MARGIN = 1 << 20
+"""What a record has beside the messages of its group."""
+
+
+def open_hand(config: Config) -> Log:
+    """A hand on the log. Blocks, `takeover_after` at most. Raises ConfigError, LogDown, Unfit."""
+    cluster = config.cluster
+    try:
+        return open_log(
+            cluster.log,
+            cluster.name,
+            time,
+            deadline_s=cluster.takeover_after_ms / 1000,
+            largest=config.http.max_body + GROUP_BYTES + MARGIN,
+            must_replicate=not cluster.allow_unreplicated,
+        )
+    except ValueError as error:
+        raise ConfigError("cluster.log", str(error)) from None
+
+
+def open_store(config: Config) -> ReplicatedStore:
+    """This node's store on the log. Blocks.
+
+    Raises ConfigError for rows of its own beside a log that has records, StoreLocked, WrongFormat, Corrupt,
+    StoreFailed, and what the log raises.
+    """
+    below = RocksStore(Path(config.store.dir))
+    try:
+        format_of(below)
+        hand = open_hand(config)
+    except BaseException:
+        below.close()
+        raise
+    store = ReplicatedStore(below, hand)
+    try:
+        if store.has_rows and store.applied.seq == 0:
+            _check_own(config, hand)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _check_own(config: Config, hand: Log) -> None:
+    """That a log may begin with this store's rows: it is empty, or this node has said that it does."""
+    _, last = hand.bounds()
+    if last == 0:
+        return
+    try:
+        claim = next(claim_of(data) for _, _, data in hand.read(0))
+    except Trimmed:
+        pass
+    else:
+        if claim.has_base and claim.node == config.cluster.node:
+            return
+    raise ConfigError(
+        "store.dir",
+        f"{config.store.dir} holds a timeline of its own, and the log {config.cluster.name} has another: "
+        "a node joins with an empty directory",
+    )

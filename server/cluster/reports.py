@@ -1,0 +1,85 @@
+"""What a node says to others and asks of them, over HTTP with the cluster's key."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+
+import aiohttp
+import msgspec
+
+from .members import ALIVE_S, Member, Members, Row
+
+log = logging.getLogger(__name__)
+
+CALL_S = 2.0
+"""How long one node waits for another."""
+ANSWER_BYTES = 256 << 10
+
+_ROWS = msgspec.json.Decoder(list[Row])
+
+
+class Reports:
+    """Tells other nodes of this one, and hears of all."""
+
+    def __init__(self, members: Members, node: str, key: str, peers: Iterable[str]) -> None:
+        """`peers`: where nodes may be found of which nobody has told."""
+        self._members = members
+        self._node = node
+        self._key = key
+        self._peers = tuple(peers)
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """On a running loop."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def tell(self, member: Member, leader_url: str) -> None:
+        """Report to the leader, or to everybody while none is known."""
+        self._members.hear(member)
+        urls = [leader_url] if leader_url else list(self.others())
+        await asyncio.gather(*(self._tell(url, member) for url in urls))
+
+    def others(self) -> Iterator[str]:
+        """The URLs of all other nodes, those first that have the most of the log and lead nobody."""
+        rows = [row for row in self._members if row.member.node != self._node]
+        rows.sort(
+            key=lambda row: (
+                row.heard_ms < ALIVE_S * 1000,
+                row.member.state == "follower",
+                row.member.applied,
+            ),
+            reverse=True,
+        )
+        mine = {row.member.url for row in self._members if row.member.node == self._node}
+        yield from dict.fromkeys(
+            url for url in (*(row.member.url for row in rows), *self._peers) if url and url not in mine
+        )
+
+    async def _tell(self, url: str, member: Member) -> None:
+        try:
+            async with self.session.post(
+                f"{url}/v1/cluster/nodes",
+                data=msgspec.json.encode(member),
+                headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=CALL_S),
+                allow_redirects=False,
+            ) as answer:
+                body = await answer.content.read(ANSWER_BYTES)
+                if answer.status == 200:
+                    self._members.hear_all(_ROWS.decode(body))
+                else:
+                    log.warning("%s does not take reports: status %d", url, answer.status)
+        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
+            log.debug("%s was not told: %s", url, error)
+
+
+def _worth(row: Row) -> tuple[bool, bool, int]:
+    """Of a node as a source of a copy."""
+    return row.heard_ms < ALIVE_S * 1000, row.member.state == "follower", row.member.applied

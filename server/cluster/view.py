@@ -1,0 +1,69 @@
+"""What `/v1/cluster` answers."""
+
+from typing import TypedDict
+
+
+class Leader(TypedDict):
+    """Where the node that leads is reached. `mqtt`: host:port."""
+
+    node: str
+    url: str
+    mqtt: str
+
+
+class LogBounds(TypedDict):
+    """The log: its address without a password, its first and last record."""
+
+    url: str
+    first: int
+    last: int
+
+
+class Zones(TypedDict):
+    """The time zone databases of this node and of the pending messages; `retime`: they differ."""
+
+    node: str
+    store: str
+    retime: bool
+
+
+class NodeRow(TypedDict):
+    """One node as this one has heard of it; `lag`: records that it lacks."""
+
+    node: str
+    url: str
+    mqtt: str
+    state: str
+    epoch: int
+    applied: int
+    lag: int
+    heard_ms: int
+    version: str
+    is_alive: bool
+
+
+class View(TypedDict):
+    """The cluster as this node sees it. `why`: what keeps it from following or from leading, if anything."""
+
+    name: str
+    node: str
+    state: str
+    epoch: int
+    applied: int
+    leader: Leader | None
+    log: LogBounds | None
+    takeovers: int
+    why: str
+    tzdata: Zones
+    nodes: list[NodeRow]
+
+
+def urls_of(url: str, mqtt: str) -> str:
+    """What a claim says of where a node is: its HTTP and its MQTT."""
+    return f"{url} mqtt://{mqtt}"
+
+
+def places_in(urls: str) -> tuple[str, str]:
+    """The URL and MQTT's host:port of a claim; empty what it does not say."""
+    http, _, mqtt = urls.partition(" mqtt://")
+    return http, mqtt

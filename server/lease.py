@@ -1,0 +1,36 @@
+"""How long a node may lead without a sign that it still does.
+
+Each group that comes into the log is that sign, a heartbeat where there is nothing else. The others wait for
+the time that a lease lasts, from when they have *seen* the last record, before one of them takes the lead; it
+was begun before they could see it. So who keeps to its lease hands on and acknowledges nothing beside another
+leader. That is a courtesy to clients: what is in the log is safe by the log's fence, whatever clocks do.
+
+The wall clock has no part in it: it may be set back, and a group be due nevertheless.
+"""
+
+from .clock import Clock
+
+BEATS = 4
+"""Groups in the time of a lease, at least."""
+
+
+class Lease:
+    """Lasts `for_s` from the beginning of the last append that succeeded."""
+
+    def __init__(self, clock: Clock, for_s: float) -> None:
+        self.for_s = for_s
+        self._clock = clock
+        self._since = clock.mono()
+
+    def renew(self, since: float) -> None:
+        """An append that was begun then has come into the log. In monotonic seconds."""
+        self._since = max(self._since, since)
+
+    @property
+    def is_fresh(self) -> bool:
+        return self._clock.mono() - self._since < self.for_s
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a group should be written, so that it stays so."""
+        return self._clock.mono() - self._since > self.for_s / BEATS

@@ -1,0 +1,218 @@
+"""A server with its listeners: in which order things begin and end."""
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client.registry import Collector
+
+from shards.store import Store
+
+from .accepting import Acceptor
+from .app import App
+from .auth.last_use import NOTE_S, LastUse
+from .clock import Clock, SimulatedClock
+from .config import Config
+from .delivery.subscriber import Closing
+from .http.front import Desk
+from .http.gate import Gate
+from .kinds import Address
+from .lease import Lease
+from .mqtt.listeners import Listeners
+from .resting import LOOK_S, Rest
+from .site import build_desk, build_site
+from .tls import Certificates
+from .watch import Watch
+
+log = logging.getLogger(__name__)
+
+STOP_S = 5.0
+INSIDE = Address("127.0.0.1", 0)
+"""Where HTTP listens without TLS, for the server's own jobs, if elsewhere it has TLS."""
+REVIEW_S = 0.005
+"""How long the subscriptions of all sessions are looked through at a time."""
+HANDLERS_S = 0.5
+"""How long handlers may go on, twice, once their connections have been ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What a server has more while it leads other nodes."""
+
+    lease: Lease
+    lost: Callable[[], None]
+    """Called when it leads no longer; perhaps more than once."""
+    before_doors: Callable[[], Awaitable[None]]
+    """To be waited for before it listens."""
+    routes: Sequence[web.RouteDef]
+    figures: Collector
+
+
+class Server:
+    """An app with its listeners."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: Store,
+        http_tls: Certificates | None,
+        mqtt_tls: Certificates | None,
+        term: Term | None = None,
+    ) -> None:
+        """`term`: for as long as it leads; None: it is alone."""
+        self.config = config
+        self.stopping = asyncio.Event()
+        self.exit_code = 0
+        self._term = term
+        if term is None:
+            self.app = App(config, clock, store, fatal=self._fatal)
+        else:
+            self.app = App(config, clock, store, fatal=self._fatal, lease=term.lease, lost=term.lost)
+            self.app.metrics.registry.register(term.figures)
+        if isinstance(clock, SimulatedClock):
+            clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
+        self._http_tls = http_tls
+        app = self.app
+        self._listeners = Listeners(app.core.broker, config, app.keyring, mqtt_tls, app.metrics, app.outgoing)
+        certificates = [one for one in (http_tls, mqtt_tls) if one is not None]
+        self._watch = Watch([app.keyring, *certificates], self._review)
+        self._last_use = LastUse(app.keyring.used, Path(config.store.dir))
+        self._rest = Rest(store, app.workers, time.process_time)
+        self._runner: web.AppRunner | None = None
+        self._desk: Desk | None = None
+        self._acceptor = Acceptor(
+            self.app.metrics.bounded,
+            handshake_bound="http.head_timeout",
+            handshake_s=config.http.head_timeout_ms / 1000,
+        )
+        self._is_started = False
+        self._reviewing: Iterator[None] = iter(())
+
+    async def start(self) -> None:
+        """Catch up with the timeline, then listen: MQTT first, which HTTP tells of."""
+        await self.app.start()
+        if self.exit_code:
+            return
+        if self._term is not None:
+            await self._term.before_doors()
+        http = self.config.http.listen
+        listening = await self._listeners.open()
+        gate = Gate(self.config, self.app.core.writer)
+        self._runner = web.AppRunner(
+            build_site(self.app, gate, listening, () if self._term is None else self._term.routes),
+            shutdown_timeout=HANDLERS_S,
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._desk = build_desk(self.app, gate, self._runner.server)
+        begin, tls = self._desk.connection, self._http_tls
+        context = None if tls is None else tls.context
+        http_port = await self._acceptor.open(http, begin, context)
+        at = f"{_reachable(http.host)}:{http_port}"
+        if tls is not None and self.config.spark.enabled != "off":
+            # The server's own jobs come to it by an address, which is in nobody's certificate.
+            inside = await self._acceptor.open(INSIDE, begin, None)
+            at = f"{INSIDE.host}:{inside}"
+        self.app.launcher.reachable_at(f"http://{at}")
+        self.app.housekeeping.start((self._last_use.note, NOTE_S), (self._rest.look, LOOK_S))
+        self._watch.start()
+        self._review()  # the files may have changed while nobody was there
+        self._is_started = True
+        _settle_garbage_collector()
+        for key, address in self.config.open_beyond:
+            text = "%s %s is open: other machines can reach it, nobody has to show a key (auth.allow_open)"
+            log.warning(text, key, address)
+        has_keys = self.app.keyring.has_keys
+        _announce(f"{http.host}:{http_port}", listening, has_tls=tls is not None, has_keys=has_keys)
+
+    async def stop(self) -> None:
+        """Stop accepting, tell the clients, finish the group commit, close the store."""
+        gc.unfreeze()
+        if self._is_started:
+            self.app.housekeeping.stop()
+            await self._watch.stop()
+            self._reviewing = iter(())
+            await self._last_use.note()
+        self._listeners.close()
+        self._acceptor.close()
+        self.app.core.pull.stop()
+        await asyncio.gather(self._stop_http(), self._stop_mqtt())
+        await self.app.stop()
+
+    async def _stop_http(self) -> None:
+        if self._desk is not None:
+            await self._desk.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _stop_mqtt(self) -> None:
+        links = self._listeners.links
+        for link in list(links):
+            link.shut(Closing.STOPPING if self._term is None else Closing.MOVED)
+        deadline = asyncio.get_running_loop().time() + STOP_S
+        # Bounded, and only at the end.
+        while links and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    def hang_up(self) -> None:
+        """SIGHUP: read again what can be read again."""
+        self._watch.hurry()
+
+    def _review(self) -> None:
+        """Keys or certificates are others now: who came by one that counts no more is ended."""
+        self._listeners.review()
+        self.app.core.review()
+        self._reviewing = self.app.core.broker.review()
+        self._go_on_reviewing(self._reviewing)
+
+    def _go_on_reviewing(self, steps: Iterator[None]) -> None:
+        """For a bounded time, and then the others have their turn; not if it has been begun anew."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + REVIEW_S
+        if steps is self._reviewing:
+            for _ in steps:
+                if loop.time() >= until:
+                    loop.call_soon(self._go_on_reviewing, steps)
+                    break
+
+    def _fatal(self) -> None:
+        self.exit_code = 1
+        self.stopping.set()
+
+
+def _reachable(host: str) -> str:
+    """Where a process of this machine finds what listens at `host`."""
+    if host in ("0.0.0.0", "::", ""):
+        return "127.0.0.1" if host != "::" else "[::1]"
+    return f"[{host}]" if ":" in host else host
+
+
+def _settle_garbage_collector() -> None:
+    """What is there now stays; look at what comes less often.
+
+    The wheel and the tail hold up to 100,000 objects that live for seconds and contain no cycles. Visiting
+    them at the default pace costs a drain 5 to 8 % of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+
+
+def _announce(http: str, listening: list[dict[str, object]], *, has_tls: bool, has_keys: bool) -> None:
+    """Where the server listens and one line to try, for people and for scripts."""
+    first, *more = listening
+    key = "-H 'authorization: Bearer KEY' " if has_keys else ""
+    others = "".join(f" {at['transport']}={at['host']}:{at['port']}" for at in more)
+    lines = (
+        f"listening http={http} mqtt={first['host']}:{first['port']}{others}",
+        f"try: curl -s http{'s' if has_tls else ''}://{http}/v1/messages {key}"
+        "-H 'content-type: application/json' "
+        '-d \'{"topic":"hello","payload":"world","deliver_in":"5s"}\'',
+    )
+    print("\n".join(lines), flush=True)  # noqa: T201

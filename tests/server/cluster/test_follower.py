@@ -1,0 +1,224 @@
+"""Who takes the lead, and when: nodes on one log in RAM, with clocks that are set."""
+
+from collections.abc import Callable
+
+import pytest
+
+from server.cluster.follower import MOMENT_S, Follower
+from shards.changes import Changes
+from shards.errors import StoreFailed
+from shards.log.chained import open_engine
+from shards.log.errors import Damaged, Trimmed
+from shards.log.memory import MemoryEngine, Shelf
+from shards.memory import MemoryStore
+from shards.replicated import ReplicatedStore
+from shards.store import Table
+from shards.tables import (
+    META_APPLIED,
+    META_CURSOR,
+    META_FORMAT,
+    Applied,
+    StoredCursor,
+    applied_value,
+    cursor_value,
+)
+from tests.support.logs import Elapsing, Faulty
+from timeline.horizon import BOUND_MS
+from timeline.position import START
+
+TAKEOVER_S = 3.0
+
+
+class Node:
+    """A follower on a store of its own; its log may be cut off."""
+
+    def __init__(self, shelf: Shelf, name: str, below: MemoryStore | None = None) -> None:
+        self.name = name
+        self.clock = Elapsing()
+        self.wall_ms = 1_000_000
+        self.engine = Faulty(MemoryEngine(shelf))
+        self.below = MemoryStore() if below is None else below
+        self.store = ReplicatedStore(self.below, open_engine(self.engine, self.clock, 2.0))
+        self.follower = Follower(
+            self.store,
+            node=name,
+            urls=f"http://{name}",
+            takeover_s=TAKEOVER_S,
+            skew_ms=5_000,
+            mono=self.clock.monotonic,
+            wall_ms=lambda: self.wall_ms,
+            chance=lambda: 0.5,
+        )
+
+    def step(self, after_s: float = 0.0) -> bool:
+        self.clock.now += after_s
+        self.wall_ms += int(after_s * 1000)
+        return self.follower.step()
+
+    def beat(self) -> None:
+        """A group of a leader, as its own clock has it."""
+        batch = Changes()
+        batch.put(
+            Table.META, META_CURSOR, cursor_value(StoredCursor(START, self.wall_ms + BOUND_MS, 0, 0, START))
+        )
+        self.store.write(batch)
+        self.store.flush()
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def made(shelf: Shelf) -> Callable[[str], Node]:
+    return lambda name: Node(shelf, name)
+
+
+def led(made: Callable[[str], Node]) -> tuple[Node, Node]:
+    """One that leads and one that follows, which has heard it."""
+    leader, other = made("a"), made("b")
+    assert not leader.step()
+    assert leader.step(MOMENT_S)
+    leader.beat()
+    assert not other.step()
+    leader.beat()
+    assert not other.step(1.0)
+    return leader, other
+
+
+def test_nobody_waits_where_nobody_ever_led(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    assert leader.store.is_leading
+    assert not other.store.is_leading
+    assert other.store.leader is not None
+    assert other.store.leader.url == "http://a"
+    assert other.follower.hears_leader
+
+
+def test_who_is_heard_goes_on_to_lead(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    for _ in range(10):
+        leader.beat()
+        assert not other.step(TAKEOVER_S - 0.1)
+
+
+def test_who_is_not_heard_is_followed_by_another(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    assert not other.step(TAKEOVER_S - 0.1)
+    assert other.step(0.2)
+    with pytest.raises(StoreFailed, match="not in the log"):
+        leader.beat()
+    assert other.store.is_leading
+
+
+def test_two_claim_and_one_of_them_leads(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    third = made("c")
+    third.step()
+    both = [other.step(TAKEOVER_S + 0.1), third.step(TAKEOVER_S + 0.1)]
+    assert both == [True, False]
+    assert not third.step(TAKEOVER_S - 0.1), "its time begins again"
+    assert third.step(0.2)
+    del leader
+
+
+def test_a_log_that_does_not_answer_says_nothing_of_the_leader(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    other.engine.is_cut = True
+    assert not other.step(10 * TAKEOVER_S)
+    assert "planted" in other.follower.why
+    other.engine.is_cut = False
+    assert not other.step(TAKEOVER_S - 0.1)
+    assert other.step(0.2)
+    del leader
+
+
+def test_who_led_before_need_not_wait_for_itself(shelf: Shelf, made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    again = Node(shelf, "a", leader.below)
+    assert not again.step()
+    assert again.step(MOMENT_S)
+    assert not other.step(TAKEOVER_S), "it sees the claim"
+
+
+def test_who_says_that_it_leads_no_more_is_not_waited_for(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    leader.store.close()
+    assert not other.step(0.05)
+    assert not other.follower.hears_leader
+    assert other.step(MOMENT_S)
+
+
+def test_who_is_told_to_keep_the_lead_does(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    leader.store.resigns = False
+    leader.store.close()
+    assert not other.step(MOMENT_S)
+
+
+def test_a_clock_that_is_ahead_does_not_lead(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    other.wall_ms += 3_600_000
+    leader.beat()
+    assert not other.step(1.0)
+    assert not other.step(2 * TAKEOVER_S)
+    assert "ahead" in other.follower.why
+    other.wall_ms -= 3_600_000
+    leader.wall_ms = other.wall_ms
+    leader.beat()
+    other.step()
+    assert other.step(TAKEOVER_S)
+
+
+def test_a_clock_that_is_behind_may(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    other.wall_ms -= 3_600_000
+    leader.beat()
+    assert not other.step()
+    assert other.step(TAKEOVER_S)
+
+
+def test_what_is_read_at_the_beginning_says_nothing_of_clocks(made: Callable[[str], Node]) -> None:
+    leader = made("a")
+    leader.step()
+    assert leader.step(MOMENT_S)
+    leader.beat()
+    late = made("b")
+    late.wall_ms += 3_600_000
+    assert not late.step()
+    assert late.step(TAKEOVER_S)
+
+
+def test_a_trimmed_log_is_not_passed_over(shelf: Shelf, made: Callable[[str], Node]) -> None:
+    leader, _ = led(made)
+    leader.store._log.trim(2)
+    with pytest.raises(Trimmed):
+        made("c").step()
+
+
+def test_rows_that_came_before_the_log_are_missed(shelf: Shelf) -> None:
+    below = MemoryStore()
+    batch = below.batch()
+    batch.put(Table.META, META_FORMAT, b"5")
+    below.write(batch)
+    old = Node(shelf, "a", below)
+    old.step()
+    assert old.step(MOMENT_S)
+    with pytest.raises(Trimmed, match="begins with the rows"):
+        Node(shelf, "b").step()
+
+
+@pytest.mark.parametrize("applied", [Applied(2, 2), Applied(1, 1)])
+def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node], applied: Applied) -> None:
+    """By the epoch, or, where that is the same, by the claim."""
+    led(made)
+    other = Shelf()
+    stranger = Node(other, "x")
+    stranger.step()
+    stranger.step(MOMENT_S)
+    batch = stranger.below.batch()
+    batch.put(Table.META, META_APPLIED, applied_value(applied))
+    stranger.below.write(batch)
+    with pytest.raises(Damaged):
+        Node(shelf, "x", stranger.below).step()

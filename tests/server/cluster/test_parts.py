@@ -1,0 +1,104 @@
+"""Members, the trail and the lease: small things that trimming and serving hang on."""
+
+import pytest
+
+from server.cluster.members import GIVEN_UP_S, MEMBERS_MAX, Member, Members, Row
+from server.cluster.trail import Trail
+from server.cluster.view import places_in, urls_of
+from server.lease import Lease
+
+
+class Hand:
+    """A clock that is set."""
+
+    is_simulated = False
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def mono(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def until(self, at_ms: int) -> float:
+        return at_ms / 1000 - self.now
+
+
+def member(node: str, applied: int = 0) -> Member:
+    return Member(node, f"http://{node}", f"{node}:1883", "follower", 1, applied, "1")
+
+
+def test_the_log_is_kept_for_who_is_away_for_a_while() -> None:
+    clock = Hand()
+    members = Members(clock.mono)
+    assert members.lowest() == 0
+    members.hear(member("a", 90))
+    members.hear(member("b", 50))
+    assert members.lowest() == 50
+    clock.now += GIVEN_UP_S - 1
+    members.hear(member("a", 95))
+    assert members.lowest() == 50
+    clock.now += 2
+    assert members.lowest() == 95
+
+
+def test_what_was_heard_later_stays() -> None:
+    clock = Hand()
+    members, others = Members(clock.mono), Members(clock.mono)
+    others.hear(member("b", 1))
+    clock.now += 5
+    members.hear(member("b", 7))
+    clock.now += 1
+    members.hear_all(list(others))
+    assert [(row.member.applied, row.heard_ms) for row in members] == [(7, 1000)]
+    members.hear_all([Row(member("c", 3), 2_000)])
+    assert [(row.member.node, row.heard_ms) for row in members] == [("b", 1000), ("c", 2000)]
+
+
+def test_who_was_heard_longest_ago_makes_room() -> None:
+    clock = Hand()
+    members = Members(clock.mono)
+    for number in range(MEMBERS_MAX + 1):
+        clock.now += 1
+        members.hear(member(f"n{number:02}"))
+    assert len(list(members)) == MEMBERS_MAX
+    assert "n00" not in {row.member.node for row in members}
+    members.hear(member("x" * 1000))
+    assert "x" * 1000 not in {row.member.node for row in members}
+
+
+@pytest.mark.parametrize("step", [1, 7, 64, 1000])
+def test_the_trail_gives_up_what_is_further_back(step: int) -> None:
+    keep, trail, oldest = 6400, Trail(6400), 0
+    for seq in range(1, 20_000 // step + 2):
+        trail.note(seq, seq * step)
+        oldest = trail.oldest(seq * step)
+        kept = (seq - oldest) * step
+        assert kept >= keep or oldest == 0
+        assert kept <= keep + keep // 32 + 2 * step, "not much more either"
+    assert oldest > 0
+
+
+def test_a_lease_is_due_before_it_is_over() -> None:
+    clock = Hand()
+    lease = Lease(clock, 4.0)
+    assert lease.is_fresh
+    assert not lease.is_due
+    clock.now += 1.1
+    assert lease.is_fresh
+    assert lease.is_due
+    lease.renew(clock.now - 0.5)
+    assert not lease.is_due
+    lease.renew(clock.now - 3.0)
+    clock.now += 3.4
+    assert lease.is_fresh, "an older one takes nothing back"
+    clock.now += 0.2
+    assert not lease.is_fresh
+
+
+def test_where_a_node_is_goes_into_a_claim_and_back() -> None:
+    assert places_in(urls_of("http://a:8080", "a:1883")) == ("http://a:8080", "a:1883")
+    assert places_in("http://a:8080") == ("http://a:8080", "")
+    assert places_in("") == ("", "")
