@@ -46,8 +46,11 @@ KEEP_ALIVE_S = 2
 TURN_S = 0.03
 UNDER_WAY = 50
 EXPIRY_S = 600
+PACE_S = 0.03
 ELSEWHERE, STEPPED_DOWN = 0x9C, 0x9D
-DUES_MS = (0, 50, 500, 1_500, 3_000, 5_000)
+NOT_FOUND = 0x92
+"""What a PUBREL is answered with when it comes once more: it is done."""
+DUES_MS = (0, 50, 500, 1_000, 2_000, 3_000)
 UNANSWERED = (OSError, http.client.HTTPException)
 
 
@@ -231,7 +234,7 @@ class Poster(Client):
     """`batch`: messages of a request, 1 for singles; `pace_s`: pause after each."""
 
     def __init__(
-        self, ledger: Ledger, nodes: Sequence[Node], seed: int, *, batch: int = 1, pace_s: float = 0.02
+        self, ledger: Ledger, nodes: Sequence[Node], seed: int, *, batch: int = 1, pace_s: float = PACE_S
     ) -> None:
         super().__init__(ledger, nodes, seed)
         self.batch, self.pace_s = batch, pace_s
@@ -240,10 +243,11 @@ class Poster(Client):
     def turn(self) -> None:
         kind = "batch" if self.batch > 1 else "single"
         letters = [self.ledger.letter(self.soon_ms(), kind) for _ in range(self.batch)]
-        items = [
+        items: list[dict[str, object]] = [
             {
                 "topic": f"{self.ledger.topic}/{self.chance.randrange(20)}",
                 "payload": letter.tag,
+                "qos": 2,
                 "deliver_at": format_ms(letter.due_ms),
             }
             for letter in letters
@@ -255,7 +259,7 @@ class Poster(Client):
         super().end()
         self._calls.close()
 
-    def _post(self, letters: list[Letter], items: list[dict[str, str]]) -> None:
+    def _post(self, letters: list[Letter], items: list[dict[str, object]]) -> None:
         """The same request, until it is answered."""
         while not self.is_over.is_set():
             try:
@@ -276,7 +280,7 @@ class Poster(Client):
     def _key(self, letter: Letter) -> str:
         return f"{self.ledger.topic}-{letter.tag}"
 
-    def _ask(self, letters: list[Letter], items: list[dict[str, str]]) -> tuple[int, dict[str, Any]]:
+    def _ask(self, letters: list[Letter], items: list[dict[str, object]]) -> tuple[int, dict[str, Any]]:
         if self.batch == 1:
             return self._calls.ask(
                 "POST",
@@ -382,8 +386,8 @@ class Session(Client):
     def _keep_releases(self) -> None:
         """paho forgets with the second connection that fails in a row that it has sent a PUBREL.
 
-        It would send the PUBLISH again, as a new one: each attempt begins with `_messages_reconnect_reset_out`,
-        which takes what it has itself set to "resend the PUBREL" for something never sent.
+        It would send the PUBLISH again, as a new one: `_messages_reconnect_reset_out`, with which each
+        attempt begins, takes what it has itself set to "resend the PUBREL" for something never sent.
         """
         for message in self.paho._out_messages.values():
             if message.state == MessageState.MQTT_MS_RESEND_PUBREL:
@@ -450,10 +454,12 @@ class Publisher(Session):
     def __init__(self, ledger: Ledger, nodes: Sequence[Node], seed: int, name: str) -> None:
         super().__init__(ledger, nodes, seed, name)
         self._under_way: dict[int, Letter] = {}
+        self._next_s = 0.0
         self.paho.on_publish = self._on_publish
 
     def step(self) -> None:
-        if self.connected.is_set() and len(self._under_way) < UNDER_WAY:
+        if self.connected.is_set() and len(self._under_way) < UNDER_WAY and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + PACE_S
             letter = self.ledger.letter(self.soon_ms(), "qos2")
             asked = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
             asked.UserProperty = [("deliver-at", format_ms(letter.due_ms))]
@@ -462,7 +468,7 @@ class Publisher(Session):
 
     def _on_publish(self, _client: Any, _user: Any, mid: int, reason: Any, _properties: Any) -> None:
         letter = self._under_way.pop(mid)
-        if reason.is_failure:
+        if reason.is_failure and reason.value != NOT_FOUND:
             self.ledger.faults.append(f"refused: {reason} for {letter}")
         else:
             letter.is_acked = True
