@@ -471,6 +471,7 @@ class Publisher(Session):
         if reason.is_failure and reason.value != NOT_FOUND:
             self.ledger.faults.append(f"refused: {reason} for {letter}")
         else:
+            letter.id = f"mid {mid} {reason} at {wall_ms()} by {self.where}"
             letter.is_acked = True
             self.ledger.acks_ms.append(wall_ms())
 
