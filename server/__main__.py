@@ -5,10 +5,11 @@
     python -m server inspect --data DIR
     python -m server verify [--repair] --data DIR
     python -m server retime --data DIR
+    python -m server leave --data DIR
     python -m server keys add NAME --scope SCOPE ... | ls | revoke NAME   [--file FILE]
 
 Exit codes: 0 ended in order, 1 the data is damaged or the server could not go on, 2 wrong usage,
-configuration, a data directory in use or of another format.
+configuration, a data directory in use, of another format or of a cluster.
 
 What one command needs and the others do not is imported where that one begins: a start is mostly imports.
 """
@@ -20,7 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shards.errors import ShardsError, StoreLocked, WrongFormat
+from shards.errors import ShardsError, SharedData, StoreLocked, WrongFormat
 
 from .auth.keys_file import KeysFileError
 from .config import Config, ConfigError, load, table
@@ -52,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WrongFormat as error:
         print(f"fasti-server: {config.store.dir}: {error}; see docs/upgrade.md", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
+    except SharedData as error:
+        where = f"{config.store.dir}: {error}"
+        print(f"fasti-server: {where}; see docs/operations.md, A node's data", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
     except (ConfigError, StoreLocked, KeysFileError) as error:
         print(f"fasti-server: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -63,13 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, config: Config) -> int:
     if options.command is None:
         return _serve(options, config)
-    from .offline import inspect, retime, verify
+    from .offline import inspect, leave, retime, verify
 
     path = Path(config.store.dir)
     if options.command == "inspect":
         return inspect(path, config.slices.max)
     if options.command == "verify":
         return verify(path, config.slices.max, repair=options.repair)
+    if options.command == "leave":
+        return leave(path)
     return retime(path, config)
 
 
@@ -158,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
         help="show every setting, its origin and the sum of the bounds, and exit",
     )
     parser.set_defaults(repair=False)
-    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime,keys}")
+    commands = parser.add_subparsers(dest="command", metavar="{inspect,verify,retime,leave,keys}")
     quiet = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     quiet.add_argument("--config", type=Path)
     quiet.add_argument("--data")
@@ -166,6 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("verify", parents=[quiet], help="check counts and rows of a stopped server")
     commands.add_parser(
         "retime", parents=[quiet], help="recompute local wall times of a stopped server's data"
+    )
+    commands.add_parser(
+        "leave", parents=[quiet], help="make a stopped node's data its own, without the cluster's log"
     )
     check.add_argument("--repair", action="store_true", help="write derived data again")
     _add_keys(commands.add_parser("keys", parents=[quiet], help="add, list and revoke keys"), quiet)

@@ -6,12 +6,12 @@ from itertools import chain
 from pathlib import Path
 
 from shards import keys
-from shards.errors import Corrupt, StoreFailed, StoreLocked, WrongFormat
+from shards.errors import Corrupt, SharedData, StoreFailed, StoreLocked, WrongFormat
 from shards.pointers import Pointer, pointers, repair_pointers
-from shards.recover import format_of, read_directory, stored_cursor
+from shards.recover import check_own, format_of, place_in_log, read_directory, stored_cursor
 from shards.rocks import RocksStore, is_open
 from shards.store import Table
-from shards.tables import session_of
+from shards.tables import META_APPLIED, META_LEADER, session_of
 from shards.verify import (
     Damage,
     Fault,
@@ -38,6 +38,7 @@ from .times import format_ms
 def inspect(path: Path, max_slices: int) -> int:
     """Print slices, shards and sessions; 0."""
     store = _open_existing(path, is_read=True)
+    _say_whose(store)
     cursor = stored_cursor(store, 0)
     directory = read_directory(store, max_slices)
     _say(f"{path}: horizon {format_ms(at_of(cursor.horizon))}, bound {format_ms(cursor.bound_ms)}")
@@ -68,10 +69,19 @@ def inspect(path: Path, max_slices: int) -> int:
 def verify(path: Path, max_slices: int, *, repair: bool) -> int:
     """Check derived data against the rows, and that all can be read; 0 if all is well or repaired, else 1.
 
-    What is damaged in the directory cannot be repaired, and then nothing is. Raises Corrupt: it has gone.
+    What is damaged in the directory cannot be repaired, and then nothing is. Raises Corrupt: it has gone;
+    SharedData: what is of a cluster is not repaired.
     """
     store = _open_existing(path, is_read=not repair, for_repair=repair)
     try:
+        if repair:
+            _check_own(
+                store,
+                "a repair of its own would make it unlike the others: empty the directory, and "
+                "the node takes a copy of another when it starts",
+            )
+        else:
+            _say_whose(store)
         return _verify(store, max_slices, is_repair=repair)
     finally:
         store.close()
@@ -162,14 +172,52 @@ def _repair(
 
 
 def retime(path: Path, config: Config) -> int:
-    """Move pending messages to where their local wall times are now; print each; 0."""
+    """Move pending messages to where their local wall times are now; print each; 0. Raises SharedData."""
     store = _open_existing(path)
+    try:
+        _check_own(store, "`fasti cluster retime` has the one that leads do it, for all")
+    except SharedData:
+        store.close()
+        raise
     clock = SystemClock()
     report = retime_all(timeline_of(config, clock, store), clock.wall_ms(), _say)
     note_zones(store, zones_version())
     store.close()
     _say(f"time zones {zones_version()}: {report}")
     return 0
+
+
+def leave(path: Path) -> int:
+    """Make data of a cluster's node data of its own: rows without a log; 0."""
+    store = _open_existing(path)
+    try:
+        place = place_in_log(store)
+        batch = store.batch()
+        for key in (META_APPLIED, META_LEADER):
+            batch.delete(Table.META, key)
+        store.write(batch)
+        store.flush()
+    finally:
+        store.close()
+    _say(f"{path}: {'was of no cluster' if place is None else f'is of its own now, {place}'}")
+    return 0
+
+
+def _say_whose(store: RocksStore) -> None:
+    """Whether the data is of a cluster, if that can be read."""
+    with suppress(Corrupt):
+        place = place_in_log(store)
+        if place is not None:
+            _say(f"of a cluster's node, {place}")
+
+
+def _check_own(store: RocksStore, instead: str) -> None:
+    """Raises SharedData, which says what to do instead."""
+    with suppress(Corrupt):  # what cannot be read is found by the command
+        try:
+            check_own(store)
+        except SharedData as error:
+            raise SharedData(f"{error}; {instead}") from None
 
 
 def _open_existing(path: Path, *, is_read: bool = False, for_repair: bool = False) -> RocksStore:

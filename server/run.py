@@ -8,7 +8,7 @@ from typing import Protocol
 
 import uvloop
 
-from shards.recover import format_of
+from shards.recover import check_own, format_of
 from shards.rocks import RocksStore
 
 from .bounds import told_short
@@ -67,6 +67,7 @@ def _alone(
 ) -> Server:
     store = RocksStore(Path(config.store.dir))
     format_of(store)  # before anything is written
+    check_own(store)
     wall_ms = SystemClock().wall_ms() if start_ms is None else start_ms
     clock: Clock = SimulatedClock(wall_ms) if is_simulated else SystemClock()
     retime_if_changed(lambda: timeline_of(config, clock, store), store, wall_ms, zones_version())

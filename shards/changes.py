@@ -42,6 +42,10 @@ class Changes:
     def __len__(self) -> int:
         return sum(map(len, self.tables.values()))
 
+    def emptied(self, table: Table) -> list[tuple[bytes, bytes]]:
+        """The ranges of a table that are deleted."""
+        return [(start, end) for start, _, end in self.tables.get(table, ()) if end is not None]
+
     def encode(self) -> bytes:
         return _encode({table.value: changes for table, changes in self.tables.items() if changes})
 

@@ -17,5 +17,9 @@ class StoreLocked(ShardsError):
     """Another process has the data directory open."""
 
 
+class SharedData(ShardsError):
+    """The rows are those of a cluster's log: nothing but what that has may change them."""
+
+
 class WrongFormat(ShardsError):
     """The data directory was written by another version of the format."""

@@ -20,7 +20,7 @@ from timeline.structures import Structures
 from . import keys
 from .commit import Caps, Commit
 from .cuts import Notes
-from .errors import Corrupt, ShardsError, StoreFailed, WrongFormat
+from .errors import Corrupt, ShardsError, SharedData, StoreFailed, WrongFormat
 from .open_group import OpenGroup
 from .owned import Owned, QuotaOf, any_number
 from .read import Reader
@@ -31,10 +31,13 @@ from .tables import (
     FORMAT_OF_OWNERS,
     FORMAT_OF_RETRIES,
     FORMATS,
+    META_APPLIED,
     META_CURSOR,
     META_FORMAT,
     META_RETRIES,
+    Applied,
     StoredCursor,
+    applied_from,
     cursor_from,
     shard_from,
     slice_from,
@@ -290,6 +293,19 @@ def format_of(store: Store) -> int | None:
             return known
     found = value[:20].decode("ascii", "replace")
     raise WrongFormat(f"the data has format {found}, this program reads format {FORMATS[-1]}")
+
+
+def place_in_log(store: Store) -> Applied | None:
+    """Up to where a store has the log that it is shared by; None: it is of its own. Raises Corrupt."""
+    value = store.get(Table.META, META_APPLIED)
+    return None if value is None else applied_from(value)
+
+
+def check_own(store: Store) -> None:
+    """Raises SharedData if the store is of a cluster's node."""
+    place = place_in_log(store)
+    if place is not None:
+        raise SharedData(f"the data is of a cluster's node, {place}")
 
 
 def write_format(store: Store, version: int) -> None:

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 NOBODY = 0
 """No epoch: of who does not lead."""
+EMPTIED_MAX = 1_000
+"""Ranges that are remembered; when there are more they become one that goes over all of them."""
 
 
 class ReplicatedStore:
@@ -60,6 +62,7 @@ class ReplicatedStore:
         """Whether to say, when it is closed, that nobody leads any more."""
         self.passed_bytes = 0
         """Of the records that were applied here since the opening."""
+        self._emptied: list[tuple[bytes, bytes]] = []
         self._has_fit = False
         self._epoch = NOBODY
         self._refusal: ShardsError | None = None
@@ -112,6 +115,12 @@ class ReplicatedStore:
         self._store.flush()
         return applied
 
+    def take_emptied(self) -> list[tuple[bytes, bytes]]:
+        """The ranges of messages that were deleted by what has been followed since the last call: their space
+        comes back when they are compacted. For the thread that follows."""
+        taken, self._emptied = self._emptied, []
+        return taken
+
     def _check_fit(self) -> None:
         """That the store is a prefix of this log, as far as the log still says. Raises Damaged, LogError."""
         seq, epoch = self.applied
@@ -129,7 +138,12 @@ class ReplicatedStore:
         """Write a record of the log into the store."""
         self.passed_bytes += len(data)
         if place.seq != place.epoch:
-            self._apply(decode_changes(data), place)
+            changes = decode_changes(data)
+            self._apply(changes, place)
+            self._emptied += changes.emptied(Table.MESSAGES)
+            if len(self._emptied) > EMPTIED_MAX:
+                starts, ends = zip(*self._emptied, strict=True)
+                self._emptied = [(min(starts), max(ends))]
             return
         claim = claim_of(data)
         if claim.has_base and not self.has_rows:

@@ -71,6 +71,9 @@ class Applied(NamedTuple):
     seq: int
     epoch: int
 
+    def __str__(self) -> str:
+        return f"with the log up to record {self.seq:,} of epoch {self.epoch:,}"
+
 
 class StoredCursor(msgspec.Struct, frozen=True):
     """What every batch writes: how far dispatch has come and how far it may go."""

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,8 @@ from ..auth.last_use import FILE as LAST_USE
 from .copy_out import FOLDER, MANIFEST, PIECE
 
 IN, READY, MOVING = "in", "ready", "moving"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
+"""Of a file of the store: none leads out of its directory."""
 KEPT = frozenset((FOLDER, LAST_USE))
 """What is not the store's: it stays."""
 CONNECT_S = 5.0
@@ -117,7 +120,7 @@ def unpack(pieces: "queue.Queue[bytes | None]", folder: Path) -> None:
     manifest: dict[str, tuple[int, str]] | None = None
     with tarfile.open(fileobj=_Stream(pieces), mode="r|", bufsize=PIECE) as tar:  # type: ignore[call-overload]
         for member in tar:
-            if manifest is not None or not member.isreg() or Path(member.name).name != member.name:
+            if manifest is not None or not member.isreg() or not NAME.fullmatch(member.name):
                 raise ValueError(f"a copy has no {member.name!r}")
             if member.name == MANIFEST:
                 if member.size > MANIFEST_BYTES:

@@ -37,7 +37,7 @@ from server.codec.packets import Ack, Publish
 from server.config import Config
 from server.delivery import retained
 from server.delivery.message import Message
-from server.offline import verify
+from server.offline import leave, verify
 from server.schedules import retime
 from server.times import format_ms, parse_deliver_at
 from shards.errors import Corrupt, ShardsError, StoreFailed
@@ -197,6 +197,7 @@ def _repair(folder: Path, say: Say) -> None:
             verify(path, 50, repair=True)
         gc.collect()  # a store that an error has left open
     verify(path, 50, repair=True)
+    leave(path)  # of no cluster, which it may say again
     say("repaired")
 
 
@@ -377,7 +378,7 @@ def _serve(folder: Path, say: Say) -> None:
 
     thread = threading.Thread(target=clients)
     thread.start()
-    with patch.object(retained, "INDEX_ROWS", 1):
+    with patch.object(retained, "INDEX_ROWS", 1):  # so that one batch is not all
         code = main(["--data", str(folder / "data"), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"])
     thread.join()
     if failed:

@@ -5,6 +5,7 @@ An engine joins by a fixture of its own. The list of promises is the theory of s
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -319,3 +320,23 @@ def test_batches_add_up_as_in_a_dictionary(
     low, high = min(bounds), max(bounds)
     expected = [(k, model[k]) for k in model.irange(bytes([low]), bytes([high]), (True, False))]
     assert list(store.scan(Table.MESSAGES, bytes([low]), bytes([high]))) == expected
+
+
+def test_the_rows_of_a_table_file(engine: Store, tmp_path: Path) -> None:
+    rows = {n.to_bytes(2, "big"): b"v%d" % n for n in range(1_000)}
+    file, folder = table_file(engine, tmp_path / "file", rows), tmp_path / "scratch"
+    folder.mkdir()
+    content = file.read_bytes()
+    assert list(engine.rows_in(file, folder)) == sorted(rows.items())
+    assert next(engine.rows_in(file, folder)) == (b"\0\0", b"v0"), "it may be left half read"
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        every = engine.rows_in(file, folder)
+        found = [threads.submit(next, every).result() for _ in range(250) for threads in (one, other)]
+    assert found == sorted(rows.items())[:500], "by whichever thread"
+    del every
+    assert file.read_bytes() == content
+    assert list(folder.iterdir()) == []
+    assert keys_of(engine) == []
+    file.write_bytes(content[:-1])
+    with pytest.raises(Corrupt, match="file"):
+        list(engine.rows_in(file, folder))
