@@ -49,7 +49,7 @@ EXPIRY_S = 600
 PACE_S = 0.03
 ELSEWHERE, STEPPED_DOWN = 0x9C, 0x9D
 NOT_FOUND = 0x92
-"""What a PUBREL is answered with when it comes once more: it is done."""
+"""To a PUBREL that comes once more, or after a PUBREC that refused: paho does not tell the two apart."""
 DUES_MS = (0, 50, 500, 1_000, 2_000, 3_000)
 UNANSWERED = (OSError, http.client.HTTPException)
 
@@ -468,12 +468,11 @@ class Publisher(Session):
 
     def _on_publish(self, _client: Any, _user: Any, mid: int, reason: Any, _properties: Any) -> None:
         letter = self._under_way.pop(mid)
-        if reason.is_failure and reason.value != NOT_FOUND:
-            self.ledger.faults.append(f"refused: {reason} for {letter}")
-        else:
-            letter.id = f"mid {mid} {reason} at {wall_ms()} by {self.where}"
+        if not reason.is_failure:
             letter.is_acked = True
             self.ledger.acks_ms.append(wall_ms())
+        elif reason.value != NOT_FOUND:
+            self.ledger.faults.append(f"refused: {reason} for {letter}")
 
 
 class Load:

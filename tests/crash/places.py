@@ -61,7 +61,6 @@ FREE = {
     "shards.open_group:OpenGroup.hold_back touch": "a group in RAM",
     "shards.open_group:OpenGroup.retire touch": "a group in RAM",
     "shards.recover:_read_again replace": "the directory in RAM",
-    "shards.replicated:": "the store below does it; what a kill has kept from it is read from the log again",
     "shards.rocks:RocksStore._opened ": "links in a temporary directory of the process, made anew each time",
     "shards.replicated:": "the store below it has its own plots; nodes are killed in tests/cluster",
     "server.cluster.copy_out:": "a copy for another node, which is deleted",
