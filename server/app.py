@@ -79,8 +79,8 @@ class App:
         lost: Callable[[], None] = _nothing,
     ) -> None:
         """`fatal`: called when the server cannot go on. `lease`: of a node that leads others; when it ends,
-        or the store fails, nothing is done any more, and `lost` is called, perhaps more than once, and before what was
-        under way is answered.
+        or the store fails, nothing is done any more, and `lost` is called, perhaps more than once: before
+        what was under way is answered.
 
         Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
         """

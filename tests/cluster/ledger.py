@@ -50,7 +50,7 @@ PACE_S = 0.03
 ELSEWHERE, STEPPED_DOWN = 0x9C, 0x9D
 NOT_FOUND = 0x92
 """To a PUBREL that comes once more, or after a PUBREC that refused: paho does not tell the two apart."""
-DUES_MS = (0, 50, 500, 1_000, 2_000, 3_000)
+DUES_MS = (0, 50, 500, 1_000, 2_000)
 UNANSWERED = (OSError, http.client.HTTPException)
 
 
