@@ -147,10 +147,12 @@ class Writer:
         max_queued: int,
         max_bytes: int,
         wake: Callable[[], None],
+        failing: Callable[[], None] = _nothing,
         gather: int = 1,
     ) -> None:
-        """`wake`: something waits for `compose`, or something new may be due. `gather`: how many messages
-        have to wait for a group to be composed while another one is being synced."""
+        """`wake`: something waits for `compose`, or something new may be due. `failing`: a write or sync has
+        failed, of which nobody has been answered. `gather`: how many messages have to wait for a group to be
+        composed while another one is being synced."""
         self._opened = opened
         self._open_group = opened.open_group
         self._wheel = wheel
@@ -159,6 +161,7 @@ class Writer:
         self._max_queued = max_queued
         self._max_bytes = max_bytes
         self._wake = wake
+        self._failing = failing
         self._gather = gather
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
@@ -363,6 +366,7 @@ class Writer:
     def fail(self, error: ShardsError) -> None:
         """A write or sync failed: nothing that is open became durable for certain."""
         log.error("store failed: %s", error)
+        self._failing()
         if self._deciding is not None:
             self._open.append((self._spoilt(), self._deciding.open_answers))
             self._deciding = None
