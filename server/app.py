@@ -79,7 +79,8 @@ class App:
         lost: Callable[[], None] = _nothing,
     ) -> None:
         """`fatal`: called when the server cannot go on. `lease`: of a node that leads others; when it ends,
-        or the store fails, nothing is done any more, and `lost` is called.
+        or the store fails, nothing is done any more, and `lost` is called, perhaps more than once: before
+        what was under way is answered.
 
         Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
         """
@@ -94,6 +95,7 @@ class App:
             clock,
             store,
             wake=self.plan,
+            failing=_nothing if lease is None else lost,
             auth=self.keyring,
             chance=random.random,
             gather=GATHER,
@@ -193,7 +195,7 @@ class App:
 
     # -- work
 
-    async def ask(self, decide: Decide, *, cost: int = 1) -> Any:
+    async def ask(self, decide: Decide, *, cost: int = 1, size: int = 0) -> Any:
         """Have a request decided in the writer; its answer once it is durable.
 
         Raises what `decide` raised, Busy, StoreFailed.
@@ -205,7 +207,7 @@ class App:
             if not future.done():
                 future.set_result(answer)
 
-        self.core.writer.submit(decide, done, cost=cost)
+        self.core.writer.submit(decide, done, cost=cost, size=size)
         answer = await future
         if isinstance(answer, Exception):
             raise answer
