@@ -165,6 +165,7 @@ async def test_what_may_have_been_done_is_not_done_again_elsewhere(way: str) -> 
             with pytest.raises(fasti.Unreachable):
                 await c.server.backup("/b")
             assert (len(leader.seen), other.seen) == (1, [])
+            assert c.url == other.url, "but the next call does not begin with who was lost"
             assert await c.cluster.retime(), "a call that may be repeated goes on to the others"
 
 
