@@ -11,7 +11,7 @@
 nothing of the server.
 
 What a call takes and gives
-    client.py           `Client`: one server, its HTTP side and its MQTT side
+    client.py           `Client`: one server or a cluster of them, HTTP side and MQTT side
     options.py          the keyword arguments of the calls, each named once
     messages.py         schedule, look up, list, cancel and move messages; `Message`, `Handling`, `ByKey`
     bulk.py             millions of messages in, a batch in memory
@@ -26,6 +26,7 @@ What a call takes and gives
     dead.py             what was delivered too often, to be sent again or dropped; `DeadLetter`
     timeline.py         how many messages lie ahead; `Density`
     admin.py            sessions, slices and shards, the server itself; `Session`, `Slice`, `Shard`, `Info`
+    cluster.py          nodes of a cluster, who leads and how far the others are; `ClusterState`
     jobs.py             work on whole slices that the server has done by Spark; `Job`
     errors.py           what can go wrong, as a small tree
 
@@ -35,11 +36,12 @@ Without an event loop
     sync_messages.py    `client.messages`, blocking
     sync_schedules.py   `client.schedules`, blocking
     sync_dead.py        `client.dead`, blocking
-    sync_jobs.py        `client.jobs` and `client.server`, blocking
+    sync_jobs.py        `client.jobs`, `client.server` and `client.cluster`, blocking
     blocking.py         the event loop in a thread that these hand their calls to
 
 Below
     wire.py             values on the wire: instants, spans, payloads, a message's body; `NewMessage`
+    addresses.py        where the server is: one address or several, and whom the key may go to
     transport.py        HTTP with retries, and listings page after page; `Retry`
     coalesce.py         concurrent calls in one request
     mqtt_adapter.py     one MQTT connection, over aiomqtt
@@ -53,6 +55,7 @@ Beside
 from . import sync
 from .admin import Info, Session, Shard, Slice
 from .client import Client
+from .cluster import ClusterNode, ClusterState
 from .dead import DeadLetter
 from .delivery import Delivery
 from .endpoints import Endpoint
@@ -77,6 +80,8 @@ __all__ = [
     "BulkResult",
     "ByKey",
     "Client",
+    "ClusterNode",
+    "ClusterState",
     "DeadLetter",
     "Delivery",
     "Density",

@@ -1,4 +1,4 @@
-"""`fasti.Client`: one server, both of its sides.
+"""`fasti.Client`: one server, or a cluster of them, both sides.
 
 Scheduling and looking go over HTTP, receiving goes over MQTT. Where MQTT listens is asked once from `GET
 /v1/info`, unless `mqtt=` says it. The client holds a connection pool and the open subscriptions; it has no
@@ -14,14 +14,17 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 from weakref import WeakSet
 
+from yarl import URL
+
+from .addresses import Broker, Brokers, addresses, broker
 from .admin import Info, Server, Sessions, Slices
+from .cluster import Cluster
 from .dead import Dead
 from .endpoints import Endpoints
-from .errors import Error
+from .errors import Error, Refused, Unreachable
 from .groups import Groups
 from .jobs import Jobs
 from .messages import Messages
-from .mqtt_values import Target
 from .options import SubscribeOptions
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT, Pull
 from .schedules import Schedules
@@ -38,15 +41,16 @@ class Client:
     """Speaks to one server. Use it as `async with`, or call `close()` at the end.
 
     `url` defaults to FASTI_URL, else to http://127.0.0.1:8080; `key` to FASTI_KEY; `mqtt` is "host:port".
+    A cluster has several addresses, of both kinds: a sequence, or text with commas between them.
     `timeout` bounds one HTTP attempt, in seconds; `retry` says how often and how long to try.
     """
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
         key: str | None = None,
-        mqtt: str | None = None,
+        mqtt: str | Sequence[str] | None = None,
         timeout: float = 30.0,
         retry: Retry | None = None,
     ) -> None:
@@ -57,7 +61,7 @@ class Client:
             timeout_s=timeout,
             retry=self._retry,
         )
-        self._mqtt = None if mqtt is None else _address(mqtt)
+        self._brokers = () if mqtt is None else tuple(broker(text) for text in addresses(mqtt))
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._pulls: WeakSet[Pull] = WeakSet()
         self.messages = Messages(self._transport)
@@ -69,6 +73,7 @@ class Client:
         self.slices = Slices(self._transport)
         self.jobs = Jobs(self._transport)
         self.server = Server(self._transport)
+        self.cluster = Cluster(self._transport)
         self.timeline = Timeline(self._transport)
 
     async def __aenter__(self) -> Self:
@@ -82,7 +87,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """The server's base URL."""
+        """The server's base URL; of a cluster, that of the node which the next call is sent to."""
         return self._transport.url
 
     async def close(self) -> None:
@@ -122,7 +127,8 @@ class Client:
 
     def _open(self, wishes: Sequence[Wish]) -> Subscription:
         """Several filters over one connection."""
-        return Subscription(wishes, self._find_target, self._retry, self._subscriptions)
+        brokers = Brokers(self._find_brokers, self._has_other_brokers)
+        return Subscription(wishes, brokers, self._transport.key, self._retry, self._subscriptions)
 
     def pull(
         self,
@@ -144,19 +150,24 @@ class Client:
         self._pulls.add(made)
         return made
 
-    async def _find_target(self, wish: Wish) -> Target:
-        if self._mqtt is None:
-            host, port = _listener((await self.info()).mqtt)
-            self._mqtt = (self._transport.host if host in _ANYWHERE else host, port)
-        return wish.target(*self._mqtt, password=self._transport.key)
+    def _has_other_brokers(self) -> bool:
+        return len(self._brokers) > 1 or (not self._brokers and self._transport.is_cluster)
 
-
-def _address(text: str) -> tuple[str, int]:
-    """host and port of "host:port", "[::1]:1883" or "mqtt://host:port". Raises ValueError."""
-    host, colon, port = text.removeprefix("mqtt://").rpartition(":")
-    if not colon or not port.isdigit():
-        raise ValueError(f"mqtt must be host:port, not {text!r}")
-    return host.strip("[]"), int(port)
+    async def _find_brokers(self) -> tuple[Broker, ...]:
+        """Those given, else the server's own. A cluster is asked each time: another may lead by now."""
+        if self._brokers:
+            return self._brokers
+        try:
+            answer = await self._transport.call("GET", "/v1/info")
+        except Refused as error:
+            if self._transport.is_cluster and error.problem.status in (429, 503):
+                raise Unreachable(str(error)) from error  # no leader yet: no reason to give a subscription up
+            raise
+        host, port = _listener(Info.of(answer.object()).mqtt)
+        found = ((URL(answer.url).host or "127.0.0.1") if host in _ANYWHERE else host, port)
+        if not self._transport.is_cluster:
+            self._brokers = (found,)
+        return (found,)
 
 
 def _listener(listeners: tuple[Mapping[str, Any], ...]) -> tuple[str, int]:

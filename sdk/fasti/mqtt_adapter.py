@@ -4,7 +4,8 @@ Why private access is needed at all:
 
 - aiomqtt acknowledges on arrival, before anybody has seen the message. paho can leave the ack to us
   (`manual_ack_set`), aiomqtt does not pass that on.
-- `session_present` of the CONNACK is thrown away, and so is the reason of a server's DISCONNECT.
+- `session_present` of the CONNACK is thrown away, and so is the reason of a server's DISCONNECT, and the
+  reference to another server in either.
 - aiomqtt's queue survives a reconnect and then holds packet ids of the old connection. Here each network
   connection is an object of its own with a queue of its own, and every message knows its connection. The
   queue has no bound of its own (a full one would drop): Receive Maximum bounds what can be in it.
@@ -47,7 +48,18 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from .errors import Unreachable
-from .mqtt_values import STAY_AWAY, Ended, Incoming, OutPacket, Said, Target, refused, refused_connect
+from .mqtt_values import (
+    ELSEWHERE,
+    STAY_AWAY,
+    Ended,
+    Incoming,
+    OutPacket,
+    Said,
+    Target,
+    refused,
+    refused_connect,
+    refused_or_sent_on,
+)
 from .wire import dumps
 
 _SETTLE_S = 2.0
@@ -73,6 +85,7 @@ class Connection:
         self._is_entered = False
         self._ended: Ended | None = None
         self._on_release = on_release
+        self._reference: str | None = None  # to another server
         self._why = ""  # the reason string of the last SUBACK
         self._answers: dict[
             int, asyncio.Future[tuple[ReasonCode, str]]
@@ -111,7 +124,7 @@ class Connection:
         except aiomqtt.MqttError as error:
             await asyncio.sleep(0)  # aiomqtt has asked the loop to watch the socket; let that pass first
             self._drop_socket()
-            raise refused_connect(error) from error
+            raise refused_connect(error, self._reference) from error
         except BaseException:
             self._drop_socket()
             raise
@@ -276,6 +289,7 @@ class Connection:
 
         def on_connect(client: Paho, userdata: Any, flags: ConnectFlags, code: ReasonCode, more: Any) -> None:
             self.session_present = bool(flags.session_present)
+            self._reference = getattr(more, "ServerReference", None)
             mqtt._on_connect(client, userdata, flags, code, more)
 
         def on_subscribe(
@@ -332,6 +346,7 @@ class Connection:
         self, client: Paho, userdata: Any, flags: Any, code: ReasonCode, more: Properties | None
     ) -> None:
         mqtt = self._mqtt
+        self._reference = getattr(more, "ServerReference", self._reference)
         mqtt._on_disconnect(client, userdata, flags, code, more)
         waited_for: list[asyncio.Future[Any]] = [mqtt._connected, *mqtt._pending_subscribes.values()]
         for future in waited_for:
@@ -363,8 +378,9 @@ class Connection:
     def _on_end(self, disconnected: asyncio.Future[None]) -> None:
         error = None if disconnected.cancelled() else disconnected.exception()
         code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
-        final = isinstance(code, ReasonCode) and code.value in STAY_AWAY
-        self._ended = Ended(str(error or "closed"), refused("DISCONNECT", code) if final else None)
+        final = isinstance(code, ReasonCode) and code.value in STAY_AWAY | ELSEWHERE
+        why = refused_or_sent_on("DISCONNECT", code, self._reference) if final else None
+        self._ended = Ended(str(error or "closed"), why)
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(self._ended)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, TypeVar
 
 import aiomqtt
 from paho.mqtt.reasoncodes import ReasonCode
 
 from .errors import Error, Problem, Refused, Unreachable
+
+R = TypeVar("R", bound=Refused)
 
 NEVER = 0xFFFF_FFFF
 """Session expiry interval that means: keep it as long as the server allows."""
@@ -19,8 +21,10 @@ MESSAGE_ID = "fasti-id"
 # A CONNACK with one of these may be different next time; all other refusals are final.
 _TRY_AGAIN = frozenset({0x80, 0x83, 0x88, 0x89, 0x97, 0x9F})
 # A DISCONNECT with one of these means that coming back would be wrong: not authorized, session taken over,
-# administrative action, use another server.
-STAY_AWAY = frozenset({0x87, 0x8E, 0x98, 0x9C, 0x9D})
+# administrative action.
+STAY_AWAY = frozenset({0x87, 0x8E, 0x98})
+# "Use another server", "server moved": come back, but elsewhere.
+ELSEWHERE = frozenset({0x9C, 0x9D})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +133,34 @@ class Ended(Exception):
         self.error = error
 
 
-def refused_connect(error: aiomqtt.MqttError) -> Error:
-    """Refused where CONNACK is final, Unreachable where another try may help."""
+class SentOn(Refused):
+    """Not here, but at `reference`, if it is said ("host:port"). Final where there is nowhere to go."""
+
+    reference: str | None = None
+
+
+def refused_connect(error: aiomqtt.MqttError, reference: str | None = None) -> Error:
+    """Refused where CONNACK is final, SentOn, Unreachable where another try may help."""
     code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
     if not isinstance(code, ReasonCode):
         return Unreachable(f"mqtt: {error}")
     if code.value in _TRY_AGAIN:
         return Unreachable(f"mqtt: CONNECT: {code} (0x{code.value:02X})")
-    return refused("CONNECT", code)
+    return refused_or_sent_on("CONNECT", code, reference)
 
 
-def refused(what: str, code: Any, why: str = "") -> Refused:
+def refused_or_sent_on(what: str, code: Any, reference: str | None) -> Refused:
+    """A no that is final here."""
+    if code.value not in ELSEWHERE:
+        return refused(what, code)
+    sent_on = refused(what, code, kind=SentOn)
+    sent_on.reference = reference
+    return sent_on
+
+
+def refused(what: str, code: Any, why: str = "", kind: type[R] = Refused) -> R:  # type: ignore[assignment]
     """A no with a reason code; `why`: the reason string."""
     name = str(code)
     detail = f"{what}: {why or name} (0x{code.value:02X})"
     slug = "mqtt-" + name.lower().replace(" ", "-")
-    return Refused(detail, problem=Problem(slug=slug, detail=detail), reason_code=int(code.value))
+    return kind(detail, problem=Problem(slug=slug, detail=detail), reason_code=int(code.value))

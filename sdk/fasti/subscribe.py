@@ -33,6 +33,9 @@ A message of a group with an `ack_timeout` goes to another member when that is o
 then it is not handed out: whoever gets it next is the one to do it. The server is told so, because its packet
 id counts against `max_in_flight` until then.
 
+Where there are several brokers, or one sends us on to another (`addresses`), it goes on there in the same
+session, as the same client. One that only sends on, and nowhere, is a no where it is the only one.
+
 One connection may have several subscriptions (a `Worker` has). Each has its own number then, which comes with
 its messages.
 """
@@ -44,17 +47,18 @@ import contextlib
 import math
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
+from .addresses import HOPS, Broker, Brokers
 from .delivery import Delivery, refusal
 from .errors import BadArgument, Error, Unreachable
 from .mqtt_adapter import Connection
-from .mqtt_values import NEVER, Ended, Incoming, Said, Target
+from .mqtt_values import NEVER, Ended, Incoming, Said, SentOn, Target
 from .transport import Retry
 from .wire import Span, When, moment, span
 
@@ -241,7 +245,8 @@ class Subscription:
     def __init__(
         self,
         wishes: Sequence[Wish],
-        find_target: Callable[[Wish], Awaitable[Target]],
+        brokers: Brokers,
+        password: str | None,
         retry: Retry,
         opened: WeakSet[Subscription],
     ) -> None:
@@ -250,7 +255,8 @@ class Subscription:
         wish = wishes[0]
         self._wish = wish
         self._keeps = wish.expiry_s > 0
-        self._find_target = find_target
+        self._brokers = brokers
+        self._password = password
         self._retry = retry
         self._opened = opened
         self._target: Target | None = None
@@ -285,10 +291,10 @@ class Subscription:
             try:
                 incoming = await connection.receive()
             except Ended as ended:
-                await self._end(connection)
-                if ended.error is not None and not self._closed:
+                error = await self._left(connection, ended)
+                if error is not None and not self._closed:
                     self._shut()
-                    raise ended.error from ended
+                    raise error from ended
                 continue
             self._fruitless = 0
             if self._is_to_be_handed_out(incoming, connection):
@@ -363,8 +369,8 @@ class Subscription:
             connection = await self._connected()
             try:
                 is_done = await connection.done(group, message)
-            except Ended:
-                await self._end(connection)
+            except Ended as ended:
+                await self._left(connection, ended)
                 continue
             if is_done:
                 self._finished[message] = asyncio.get_running_loop().time()
@@ -401,17 +407,31 @@ class Subscription:
             try:
                 return await self._attempt()
             except Unreachable:
+                self._brokers.turn()
                 failures += 1
-                if not self._established and failures >= self._retry.attempts:
+                if not self._established and failures >= self._retry.attempts * self._brokers.count:
                     raise
             if not self._established:
-                await asyncio.sleep(self._retry.wait_s(failures - 1))
+                await asyncio.sleep(self._retry.wait_s((failures - 1) // self._brokers.count))
         raise _Closed
 
     async def _attempt(self) -> Connection:
-        """Connect and subscribe once. Raises Refused, Unreachable."""
+        """Connect and subscribe, at once wherever we are sent on to. Raises Refused, Unreachable."""
+        for _ in range(HOPS):
+            try:
+                return await self._attempt_at(await self._brokers.current())
+            except SentOn as sent_on:
+                if not self._brokers.follow(sent_on.reference):
+                    if not self._brokers.has_others():
+                        raise
+                    raise Unreachable(f"mqtt: {sent_on}") from sent_on
+        raise Unreachable(f"mqtt: sent on {HOPS} times in a row")
+
+    async def _attempt_at(self, broker: Broker) -> Connection:
+        """Once. Raises Refused, SentOn, Unreachable."""
         if self._target is None:
-            self._target = await self._find_target(self._wish)
+            self._target = self._wish.target(*broker, password=self._password)
+        self._target = replace(self._target, host=broker[0], port=broker[1])
         self._attempts += 1
         connection = Connection(self._target, self._attempts, self._ledger.release)
         try:
@@ -442,6 +462,18 @@ class Subscription:
             self._ledger.clear()
             self._orphans.extend(self._set_aside)
         self._set_aside.clear()
+
+    async def _left(self, connection: Connection, ended: Ended) -> Error | None:
+        """After the end of a connection. Gives why there is no point in another."""
+        error, is_ours = ended.error, self._connection is connection
+        if isinstance(error, SentOn):
+            goes_on = not is_ours or self._brokers.follow(error.reference)
+            if not goes_on:
+                self._brokers.turn()
+                goes_on = self._brokers.has_others()
+            error = None if goes_on else error
+        await self._end(connection)
+        return error
 
     async def _end(self, connection: Connection) -> None:
         if self._connection is connection:

@@ -14,7 +14,7 @@ share requests too. Not for use inside a running event loop: it would block it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, Unpack
@@ -30,7 +30,7 @@ from .options import SubscribeOptions
 from .pull import DEFAULT_LEASE, DEFAULT_WAIT
 from .sync_dead import Dead
 from .sync_groups import Endpoints, Groups, Pull, Pulled
-from .sync_jobs import Jobs, Server
+from .sync_jobs import Cluster, Jobs, Server
 from .sync_messages import ByKey, Message, Messages
 from .sync_schedules import Schedules
 from .transport import Retry
@@ -39,6 +39,7 @@ from .wire import Json, Span, When
 __all__ = [
     "ByKey",
     "Client",
+    "Cluster",
     "Dead",
     "Delivery",
     "Endpoints",
@@ -184,10 +185,10 @@ class Client:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
         key: str | None = None,
-        mqtt: str | None = None,
+        mqtt: str | Sequence[str] | None = None,
         timeout: float = 30.0,
         retry: Retry | None = None,
     ) -> None:
@@ -202,6 +203,7 @@ class Client:
         self.slices = Slices(self._loop, self._inner.slices)
         self.jobs = Jobs(self._loop, self._inner.jobs)
         self.server = Server(self._loop, self._inner.server)
+        self.cluster = Cluster(self._loop, self._inner.cluster)
         self.timeline = Timeline(self._loop, self._inner.timeline)
 
     def __enter__(self) -> Self:
@@ -220,7 +222,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """The server's base URL."""
+        """The server's base URL; of a cluster, that of the node which the next call is sent to."""
         return self._inner.url
 
     def info(self) -> _admin.Info:

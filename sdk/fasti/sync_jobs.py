@@ -1,12 +1,14 @@
-"""The blocking twins of `client.jobs` and `client.server`."""
+"""The blocking twins of `client.jobs`, `client.server` and `client.cluster`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from . import admin as _admin
+from . import cluster as _cluster
 from . import jobs as _jobs
 from .blocking import Loop
+from .cluster import ClusterState
 from .jobs import POLL_S, Job
 from .wire import When
 
@@ -51,3 +53,19 @@ class Server:
     def backup(self, directory: str) -> str:
         """Have it write a consistent copy of its data into a new directory."""
         return self._loop.run(self._inner.backup(directory))
+
+
+class Cluster:
+    """See `fasti.cluster.Cluster`."""
+
+    def __init__(self, loop: Loop, inner: _cluster.Cluster) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def status(self) -> ClusterState:
+        """How the node that is asked sees the cluster. Raises NotFound."""
+        return self._loop.run(self._inner.status())
+
+    def retime(self) -> bool:
+        """Have the leader compute the fires of all schedules anew. Raises Refused, NotFound."""
+        return self._loop.run(self._inner.retime())

@@ -4,7 +4,11 @@ A request is sent again after a broken connection and after 503 or 429, with exp
 or after as long as `Retry-After` says. That is safe because every request of this package either changes
 nothing, says a final state (cancel), or carries an idempotency key (schedule). The few that would count
 twice pass `repeatable=False`: they are sent again only where the server certainly did nothing, that is when
-no connection came up or when it said 503 or 429.
+no connection came up, when it sent us on to another server, or when it said 503 or 429.
+
+Of several addresses each is tried once before the next wait, and where one of them sends us on we go
+(`addresses`). As long as a node answers that it has no leader, or sends us to one that is not there, a
+takeover goes on: that is waited for over the number of attempts, for as long as one attempt may take.
 """
 
 from __future__ import annotations
@@ -12,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -23,11 +27,14 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from .errors import Error, Unreachable, error_of, problem_of
+from .addresses import HOPS, REDIRECTS, Servers
+from .errors import Error, Refused, Unreachable, error_of, problem_of
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
 _WAIT_AND_RETRY = (429, 503)
+_TAKEOVER_WAIT_S = 1.0
+_NO_LEADER = "no-leader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A 2xx: `body` is parsed JSON, or None where there was none."""
+    """A 2xx: `body` is parsed JSON, or None where there was none; `url` is the base URL of who answered."""
 
     status: int
     body: Any
     headers: Mapping[str, str]
+    url: str = ""
 
     def object(self) -> dict[str, Any]:
         """The body as an object. Raises Error if it is something else."""
@@ -64,11 +72,73 @@ class Answer:
         return self.body
 
 
-class Transport:
-    """One server's HTTP side: base URL, key, connection pool, retry policy."""
+class _Course:
+    """One call on its way: whom it asks, and whether and when again."""
 
-    def __init__(self, url: str, *, key: str | None, timeout_s: float, retry: Retry) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, servers: Servers, retry: Retry, path: str, limit_s: float) -> None:
+        """`limit_s`: how long a takeover is waited for."""
+        self._servers = servers
+        self._retry = retry
+        self._path = path
+        self._until_s = asyncio.get_running_loop().time() + limit_s
+        self._hops = 0
+        self._misses = 0  # of this round, in which each address is tried once
+        self._rounds = 0
+        self._in_takeover = False
+        self.base = servers.current
+
+    async def sent_on(self, location: str, refused: Error) -> None:
+        """Go where the answer says. Raises Refused if nobody may, Unreachable if it goes on and on."""
+        self._in_takeover = True
+        self._hops += 1
+        if not self._servers.follow(self.base, location, self._path):
+            why = f"{self.base}: not followed to {location}: {refused}"
+            raise Refused(why, problem=refused.problem)
+        if self._hops > HOPS:
+            await self.missed(
+                Unreachable(f"{self.base}: sent on {HOPS} times in a row, at last to {location}")
+            )
+        self.base = self._servers.current
+
+    async def missed(self, error: Error, after_s: float | None = None) -> None:
+        """Nobody there, or it knows of no leader: on to the next. Raises `error` when that was the last try.
+
+        `after_s`: when it is worth another round.
+        """
+        self._servers.turn(self.base)
+        self._hops = 0
+        self._misses += 1
+        if self._misses >= len(self._servers.given):
+            await self.wait(error, after_s)
+        self.base = self._servers.current
+
+    async def no_leader(self, error: Error, after_s: float | None) -> None:
+        """As `missed`, of a node that answers."""
+        self._in_takeover = True
+        await self.missed(error, after_s)
+
+    async def wait(self, error: Error, after_s: float | None = None) -> None:
+        """Until the next round. Raises `error` if there is none, or if it is too far off."""
+        wait_s = self._retry.wait_s(self._rounds)
+        if after_s is not None:
+            wait_s = after_s
+        elif self._in_takeover:
+            wait_s = min(wait_s, _TAKEOVER_WAIT_S)
+        self._rounds, self._misses = self._rounds + 1, 0
+        is_over = self._rounds >= self._retry.attempts
+        if is_over and self._in_takeover and self._retry.attempts > 1:
+            is_over = asyncio.get_running_loop().time() + wait_s >= self._until_s
+        if is_over or wait_s > self._retry.patience_s:
+            raise error
+        await asyncio.sleep(wait_s)
+
+
+class Transport:
+    """The HTTP side of a server, or of a cluster's nodes: base URLs, key, connection pool, retry policy."""
+
+    def __init__(self, url: str | Sequence[str], *, key: str | None, timeout_s: float, retry: Retry) -> None:
+        """Raises ValueError if there is no address in `url`."""
+        self._servers = Servers(url)
         self.retry = retry
         self.key = key
         self._timeout_s = timeout_s
@@ -90,9 +160,14 @@ class Transport:
             await session.close()
 
     @property
-    def host(self) -> str:
-        """The host of the base URL."""
-        return URL(self.url).host or "127.0.0.1"
+    def url(self) -> str:
+        """The base URL of whom the next call is sent to."""
+        return self._servers.current
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether who answers may be another one later."""
+        return self._servers.is_cluster
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -119,26 +194,36 @@ class Transport:
         sent = dict(headers or {})
         if body is not None:
             sent["Content-Type"] = content_type
-        for index in range(self.retry.attempts):
-            last = index + 1 == self.retry.attempts
+        if self.retry.attempts < 1:
+            raise Unreachable(f"{self.url}: no attempt allowed")
+        course = _Course(self._servers, self.retry, path, timeout_s or self._timeout_s)
+        while True:
+            base = course.base
             try:
-                status, answered, raw = await self._once(method, path, params, body, sent, timeout_s)
+                status, answered, raw = await self._once(base, method, path, params, body, sent, timeout_s)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                unsent = isinstance(error, aiohttp.ClientConnectorError)
-                if last or not (repeatable or unsent):
-                    raise Unreachable(f"{self.url}: {_said(error)}") from error
-                await asyncio.sleep(self.retry.wait_s(index))
+                gone = Unreachable(f"{base}: {_said(error)}")
+                if not (repeatable or isinstance(error, aiohttp.ClientConnectorError)):
+                    self._servers.turn(base)
+                    raise gone from error
+                await _raised_from(course.missed(gone), error)
                 continue
             if 200 <= status < 300:
-                return Answer(status, _parsed(raw, answered), answered)
-            refused = error_of(problem_of(_parsed_or_text(raw), status))
-            if status not in _WAIT_AND_RETRY or last:
-                raise refused
-            wait_s = _retry_after_s(answered.get("Retry-After"), self.retry.wait_s(index))
-            if wait_s > self.retry.patience_s:
-                raise refused
-            await asyncio.sleep(wait_s)
-        raise Unreachable(f"{self.url}: no attempt allowed")  # attempts < 1
+                return Answer(status, _parsed(raw, answered), answered, base)
+            await self._refused(course, status, answered, raw)
+
+    async def _refused(self, course: _Course, status: int, answered: Mapping[str, str], raw: bytes) -> None:
+        """Return when it is to be asked again. Raises what the answer says."""
+        refused = error_of(problem_of(_parsed_or_text(raw), status))
+        after_s = _retry_after_s(answered.get("Retry-After"))
+        if status in REDIRECTS and answered.get("Location"):
+            await course.sent_on(answered["Location"], refused)
+        elif status == 503 and refused.slug == _NO_LEADER:
+            await course.no_leader(refused, after_s)
+        elif status in _WAIT_AND_RETRY:
+            await course.wait(refused, after_s)
+        else:
+            raise refused
 
     async def pages(
         self,
@@ -171,22 +256,33 @@ class Transport:
         Raises Refused, Unreachable, also in the middle.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=self._timeout_s)
-        try:
-            async with self._open().get(URL(self.url + path), params=params, timeout=timeout) as response:
-                if response.status != 200:
-                    raise error_of(problem_of(_parsed_or_text(await response.read()), response.status))
-                rest = b""
-                async for chunk in response.content.iter_any():
-                    *whole, rest = (rest + chunk).split(b"\n")
-                    for line in whole:
-                        yield line
-                if rest:
-                    yield rest
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{self.url}: {_said(error)}") from error
+        course = _Course(self._servers, replace(self.retry, attempts=1), path, 0)
+        while True:
+            has_begun, base = False, course.base
+            try:
+                async with self._open().get(
+                    URL(base + path), params=params, timeout=timeout, allow_redirects=False
+                ) as response:
+                    if response.status != 200:
+                        await self._refused(course, response.status, response.headers, await response.read())
+                        continue
+                    has_begun, rest = True, b""
+                    async for chunk in response.content.iter_any():
+                        *whole, rest = (rest + chunk).split(b"\n")
+                        for line in whole:
+                            yield line
+                    if rest:
+                        yield rest
+                    return
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                gone = Unreachable(f"{base}: {_said(error)}")
+                if has_begun:
+                    raise gone from error
+                await _raised_from(course.missed(gone), error)
 
     async def _once(
         self,
+        base: str,
         method: str,
         path: str,
         params: Mapping[str, str] | None,
@@ -197,10 +293,11 @@ class Transport:
         total = self._timeout_s if timeout_s is None else timeout_s
         async with self._open().request(
             method,
-            URL(self.url + path, encoded=True),
+            URL(base + path, encoded=True),
             params=params,
             data=body,
             headers=headers,
+            allow_redirects=False,  # the key and the body go along, and not to everybody: see `addresses`
             timeout=aiohttp.ClientTimeout(total=total or None, sock_connect=5),
         ) as response:
             return response.status, response.headers, await response.read()
@@ -209,6 +306,14 @@ class Transport:
 def quoted(part: str) -> str:
     """One part of a path, every reserved character percent-encoded; of nothing but dots these too."""
     return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
+
+
+async def _raised_from(step: Awaitable[None], cause: Exception) -> None:
+    """Its errors told with their cause."""
+    try:
+        await step
+    except Unreachable as error:
+        raise error from cause
 
 
 def _said(error: BaseException) -> str:
@@ -231,14 +336,14 @@ def _parsed_or_text(raw: bytes) -> Any:
         return raw.decode(errors="replace").strip()
 
 
-def _retry_after_s(said: str | None, otherwise_s: float) -> float:
-    """`Retry-After` in seconds or as an HTTP date; `otherwise_s` if there is none that can be read."""
+def _retry_after_s(said: str | None) -> float | None:
+    """`Retry-After` in seconds or as an HTTP date; None if there is none that can be read."""
     if not said:
-        return otherwise_s
+        return None
     if said.strip().isdigit():
         return float(said)
     try:
         at = parsedate_to_datetime(said)
     except ValueError:
-        return otherwise_s
+        return None
     return max(0.0, (at - datetime.now(UTC)).total_seconds())

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import fasti
-from fasti.client import _address
+from fasti.addresses import broker
 from fasti.errors import error_of, problem_of
 from fasti.transport import Retry, _retry_after_s
 from fasti.wire import instant, instant_of_id, parse_instant, span
@@ -85,17 +85,17 @@ def test_retry_waits() -> None:
     retry = Retry(first_s=1, cap_s=5)
     for index, top in enumerate([1, 2, 4, 5, 5]):
         assert top / 2 <= retry.wait_s(index) <= top
-    assert _retry_after_s("7", 1) == 7
-    assert _retry_after_s("soon", 1) == 1
-    assert _retry_after_s(None, 1) == 1
-    assert _retry_after_s("Wed, 01 Jan 2020 00:00:00 GMT", 1) == 0
+    assert _retry_after_s("7") == 7
+    assert _retry_after_s("soon") is None
+    assert _retry_after_s(None) is None
+    assert _retry_after_s("Wed, 01 Jan 2020 00:00:00 GMT") == 0
 
 
 def test_addresses() -> None:
-    assert _address("h:1") == ("h", 1)
-    assert _address("mqtt://[::1]:1883") == ("::1", 1883)
+    assert broker("h:1") == ("h", 1)
+    assert broker("mqtt://[::1]:1883") == ("::1", 1883)
     with pytest.raises(ValueError, match="host:port"):
-        _address("h")
+        broker("h")
 
 
 def test_errors_of_odd_bodies() -> None:

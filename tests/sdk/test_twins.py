@@ -16,6 +16,7 @@ import fasti
 import fasti.testing
 from fasti import (
     admin,
+    cluster,
     dead,
     delivery,
     endpoints,
@@ -40,6 +41,7 @@ TWINS: dict[type, type] = {
     admin.Server: sync.Server,
     dead.Dead: sync.Dead,
     jobs.Jobs: sync.Jobs,
+    cluster.Cluster: sync.Cluster,
     timeline.Timeline: sync.Timeline,
     groups.Groups: sync.Groups,
     endpoints.Endpoints: sync.Endpoints,

@@ -25,6 +25,7 @@ there.
     dead.py         `fasti dead`
     job.py          `fasti job`, and following one to its end
     server.py       `fasti server`
+    cluster.py      `fasti cluster`
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import typer
 import fasti
 
 from . import (
+    cluster,
     dead,
     endpoint,
     group,
@@ -34,7 +35,7 @@ from .output import Format
 from .profiles import Profile, ProfileError, chosen
 from .run import Settings
 
-_GLOBAL = ("--url", "--key", "--mqtt", "--profile", "--output", "-o")
+_GLOBAL = ("--url", "--server", "--key", "--mqtt", "--profile", "--output", "-o")
 
 app = typer.Typer(
     name="fasti",
@@ -56,6 +57,7 @@ app.add_typer(endpoint.app, name="endpoint", help="Where messages are posted tha
 app.add_typer(dead.app, name="dead", help="What was delivered too often.")
 app.add_typer(job.app, name="job", help="Work on whole slices, done by Spark.")
 app.add_typer(server.app, name="server", help="The server itself.")
+app.add_typer(cluster.app, name="cluster", help="Several machines: who leads, how far the others are.")
 message.app.command("import")(transfer.import_)
 message.app.command("export")(ranges.export)
 message.app.command("shift")(ranges.shift)
@@ -71,7 +73,12 @@ def _say_version(wanted: bool) -> None:
 def root(
     context: typer.Context,
     url: Annotated[
-        str | None, typer.Option(help="The server; else FASTI_URL, the profile, 127.0.0.1:8080.")
+        str | None,
+        typer.Option(
+            "--url",
+            "--server",
+            help="The server, a cluster's with commas; else FASTI_URL, the profile, 127.0.0.1:8080.",
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="API key; else FASTI_KEY, the profile.")] = None,
     mqtt: Annotated[str | None, typer.Option(help="host:port of MQTT; else the server is asked.")] = None,

@@ -9,6 +9,9 @@
     key = "..."
     mqtt = "fasti.example.org:1883"
 
+    [profiles.cluster]
+    url = "http://a:8080,http://b:8080,http://c:8080"
+
 An option on the command line wins over the environment, which wins over the profile `default`; a profile
 named by `--profile` wins over the environment.
 """

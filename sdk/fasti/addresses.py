@@ -1,0 +1,156 @@
+"""Where the server is: one address, or those of a cluster's nodes.
+
+One node of a cluster leads, and any of its nodes says where: HTTP by 307 with the leader's URL, MQTT by a
+reference to another server. Both are followed, and who leads is remembered for the next call; when nobody is
+there, or it knows of no leader, the others are tried in turn.
+
+Whom the API key may go to. An address that was given may name any other, because leaders announce names of
+their own; that one is followed with the key. Its word in turn counts for addresses that were given only: to
+name a third, another of the given has to be asked. From https nothing leads to http. So who can
+change what comes over the wire learns the key only where he could read it anyway, over plain http. A
+redirect changes the server alone: method, path, query and body stay what the caller said, and a `Location`
+with another path is no leader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from yarl import URL
+
+HOPS = 5
+"""How often in a row a request, or a connection, is sent on."""
+REDIRECTS = (301, 302, 307, 308)
+_MQTT_PORT = 1883
+
+Broker = tuple[str, int]
+"""Host and port of MQTT."""
+
+
+def addresses(said: str | Sequence[str]) -> tuple[str, ...]:
+    """Those of a sequence, or of text with commas between them. Raises ValueError if there is none."""
+    texts = said.split(",") if isinstance(said, str) else said
+    found = tuple(text.strip() for text in texts if text.strip())
+    if not found:
+        raise ValueError("no address of a server")
+    return found
+
+
+class Servers:
+    """The base URLs of one client, and which of them it speaks to: the first, until it learns better."""
+
+    def __init__(self, said: str | Sequence[str]) -> None:
+        self.given = tuple(url.rstrip("/") for url in addresses(said))
+        self._index = 0
+        self._told: str | None = None  # a leader that was named and not given
+        self._has_followed = False
+
+    @property
+    def current(self) -> str:
+        return self._told or self.given[self._index]
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether who answers may be another one later."""
+        return len(self.given) > 1 or self._has_followed
+
+    def turn(self, tried: str) -> None:
+        """`tried` was of no use: on to the next one, unless another call has gone on meanwhile."""
+        if tried != self.current:
+            return
+        self._index, self._told = (self._index + 1) % len(self.given), None
+
+    def follow(self, answered: str, location: str, path: str) -> bool:
+        """`answered` sent us on for `path`, encoded. False: nobody may be sent there; stay.
+
+        From a leader that was told to another that was not given: back to the given ones, which know.
+        """
+        base = _base_of(answered, location, path)
+        if base is None:
+            return False
+        self._has_followed = True
+        if base in self.given:
+            self._index, self._told = self.given.index(base), None
+        elif answered in self.given:
+            self._told = base
+        else:
+            self.turn(answered)
+        return True
+
+
+def _base_of(answered: str, location: str, path: str) -> str | None:
+    """The base URL in the location of a redirect for `path`; None: not one that may be followed."""
+    try:
+        asked, came = URL(path, encoded=True).path, URL(answered + path, encoded=True)
+        target = came.join(URL(location, encoded=True))
+        is_leader = target.scheme in ("http", "https") and target.host and target.path.endswith(asked)
+        if not is_leader or target.user is not None or (came.scheme, target.scheme) == ("https", "http"):
+            return None
+        return str(target.origin()) + target.path[: -len(asked)].rstrip("/")
+    except ValueError:
+        return None
+
+
+class Brokers:
+    """Where one subscription connects: the brokers in turn, or the one that it has been sent to."""
+
+    def __init__(
+        self, find: Callable[[], Awaitable[tuple[Broker, ...]]], has_others: Callable[[], bool]
+    ) -> None:
+        """`find` gives those that were given, or that the server names now. It is asked again each round.
+
+        `has_others`: whether that may be another one than the one that it gave.
+        """
+        self._find = find
+        self.has_others = has_others
+        self._given: tuple[Broker, ...] = ()
+        self._index = 0
+        self._told: Broker | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are to go through; 1 until it is known."""
+        return max(1, len(self._given))
+
+    async def current(self) -> Broker:
+        """Raises what `find` raises."""
+        if self._told is not None:
+            return self._told
+        if self._index >= len(self._given):
+            self._given, self._index = await self._find(), 0
+        return self._given[self._index]
+
+    def turn(self) -> None:
+        """The current one was of no use."""
+        self._index, self._told = self._index + 1, None
+
+    def follow(self, reference: str | None) -> bool:
+        """The current one sent us on. False: not to anywhere; stay."""
+        broker = _referred(reference)
+        if broker is None:
+            return False
+        if broker in self._given:
+            self._index, self._told = self._given.index(broker), None
+        elif self._told is None:
+            self._told = broker
+        else:
+            self.turn()
+        return True
+
+
+def broker(text: str) -> Broker:
+    """host and port of "host:port", "[::1]:1883" or "mqtt://host:port". Raises ValueError."""
+    host, colon, port = text.removeprefix("mqtt://").rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(f"mqtt must be host:port, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _referred(reference: str | None) -> Broker | None:
+    """The first of the servers that a reference names; None: it names none that can be read."""
+    for text in (reference or "").split():
+        has_port = text.rpartition(":")[2].isdigit() and not text.endswith("]")
+        host, port = broker(text if has_port else f"{text}:{_MQTT_PORT}")
+        if host and 0 < port <= 0xFFFF:
+            return host, port
+    return None

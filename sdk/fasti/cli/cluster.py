@@ -1,0 +1,50 @@
+"""`fasti cluster ...`."""
+
+from __future__ import annotations
+
+import typer
+
+import fasti
+
+from .output import Format, Printer, Row
+from .run import run
+
+app = typer.Typer(no_args_is_help=True)
+COLUMNS = ("node", "state", "epoch", "applied", "lag", "heard")
+_DIFFERS = "tzdata differs from the one that schedules were computed with: recompute (fasti cluster retime)"
+
+
+@app.command()
+def status(context: typer.Context) -> None:
+    """Say who leads and how far the others are, as the node sees it that answers."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        found = await client.cluster.status()
+        if out.format is not Format.table:
+            out.one(found.raw)
+            return
+        out.many([_row(node) for node in found.nodes], COLUMNS)
+        if found.leader is None:
+            out.complain(f"{found.node} knows of no leader{f': {found.why}' if found.why else ''}")
+        elif found.why:
+            out.complain(f"{found.node}: {found.why}")
+        if found.wants_retime:
+            out.complain(_DIFFERS)
+
+    run(context, work)
+
+
+@app.command()
+def retime(context: typer.Context) -> None:
+    """tzdata differs: recompute the fires of all schedules."""
+
+    async def work(client: fasti.Client, out: Printer) -> None:
+        out.one({"retime": await client.cluster.retime()})
+
+    run(context, work)
+
+
+def _row(node: fasti.ClusterNode) -> Row:
+    heard = "-" if node.heard_ms is None else f"{node.heard_ms:,} ms ago"
+    state = node.state if node.is_alive else f"{node.state} (silent)"
+    return {**node.raw, "state": state, "heard": heard}

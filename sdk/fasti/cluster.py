@@ -1,0 +1,103 @@
+"""A server of several machines: who leads, and how far the others are.
+
+Every node answers `GET /v1/cluster` for itself; the table of all nodes is the leader's, of which the others
+have the last one that they got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from .transport import Transport
+from .wire import Json
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """One of the nodes, as the leader heard of it `heard_ms` ago (None: never).
+
+    `state` is leader, follower or resync. `applied`: the record of the log up to which its disk has all;
+    `lag`: how many it is behind, None if nobody knows.
+    """
+
+    node: str
+    state: str
+    epoch: int
+    applied: int
+    lag: int | None
+    heard_ms: int | None
+    is_alive: bool
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        return cls(
+            node=str(said["node"]),
+            state=str(said.get("state", "")),
+            epoch=int(said.get("epoch") or 0),
+            applied=int(said.get("applied") or 0),
+            lag=said.get("lag"),
+            heard_ms=said.get("heard_ms"),
+            is_alive=bool(said.get("is_alive", False)),
+            raw=said,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """`GET /v1/cluster`: what the node that answered is, and what it knows of the others.
+
+    `leader`: the name of the node that leads, None if it knows of none. `why`: what is wrong with it, empty
+    if nothing is. `wants_retime`: the leader has another tzdata than the one that the fires of schedules
+    were computed with (`retime`).
+    """
+
+    name: str
+    node: str
+    state: str
+    epoch: int
+    applied: int
+    leader: str | None
+    takeovers: int
+    why: str
+    wants_retime: bool
+    nodes: tuple[ClusterNode, ...]
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, said: Json) -> Self:
+        leader = said.get("leader") or {}
+        return cls(
+            name=str(said.get("name", "")),
+            node=str(said.get("node", "")),
+            state=str(said.get("state", "")),
+            epoch=int(said.get("epoch") or 0),
+            applied=int(said.get("applied") or 0),
+            leader=leader.get("node"),
+            takeovers=int(said.get("takeovers") or 0),
+            why=str(said.get("why") or ""),
+            wants_retime=bool((said.get("tzdata") or {}).get("retime", False)),
+            nodes=tuple(ClusterNode.of(each) for each in said.get("nodes") or ()),
+            raw=said,
+        )
+
+
+class Cluster:
+    """Calls on `/v1/cluster`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def status(self) -> ClusterState:
+        """How the node that is asked sees the cluster. Raises NotFound: the server is a single one."""
+        return ClusterState.of((await self._transport.call("GET", "/v1/cluster")).object())
+
+    async def retime(self) -> bool:
+        """Have the leader compute the fires of all schedules anew, by the tzdata that it has.
+
+        True: it does. Raises Refused, NotFound.
+        """
+        answer = await self._transport.call("POST", "/v1/cluster/retime")
+        return bool(answer.object().get("retime", False))
