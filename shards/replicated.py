@@ -70,7 +70,9 @@ class ReplicatedStore:
         self._layers: tuple[Layer, ...] = ()
         self._waiting: deque[Layer] = deque()
         self._lock = Lock()
-        """Of the two above: one thread writes batches, another flushes."""
+        """Of these two, one thread writes batches, another flushes; and of what was emptied."""
+        self._compacting = Lock()
+        """The engine does not close while it compacts, and opens for nobody else."""
 
     # -- the log
 
@@ -117,9 +119,17 @@ class ReplicatedStore:
 
     def take_emptied(self) -> list[tuple[bytes, bytes]]:
         """The ranges of messages that were deleted by what has been followed since the last call: their space
-        comes back when they are compacted. For the thread that follows."""
-        taken, self._emptied = self._emptied, []
+        comes back when they are compacted."""
+        with self._lock:
+            taken, self._emptied = self._emptied, []
         return taken
+
+    def _note_emptied(self, changes: Changes) -> None:
+        with self._lock:
+            self._emptied += changes.emptied(Table.MESSAGES)
+            if len(self._emptied) > EMPTIED_MAX:
+                starts, ends = zip(*self._emptied, strict=True)
+                self._emptied = [(min(starts), max(ends))]
 
     def _check_fit(self) -> None:
         """That the store is a prefix of this log, as far as the log still says. Raises Damaged, LogError."""
@@ -140,10 +150,7 @@ class ReplicatedStore:
         if place.seq != place.epoch:
             changes = decode_changes(data)
             self._apply(changes, place)
-            self._emptied += changes.emptied(Table.MESSAGES)
-            if len(self._emptied) > EMPTIED_MAX:
-                starts, ends = zip(*self._emptied, strict=True)
-                self._emptied = [(min(starts), max(ends))]
+            self._note_emptied(changes)
             return
         claim = claim_of(data)
         if claim.has_base and not self.has_rows:
@@ -189,7 +196,8 @@ class ReplicatedStore:
         with self._lock:
             self._layers = ()
             self._waiting.clear()
-        self._store.reopen()
+        with self._compacting:
+            self._store.reopen()
         self.applied, self.leader = applied_of(self._store), leader_of(self._store)
         try:
             self.follow()
@@ -228,7 +236,8 @@ class ReplicatedStore:
     # -- the store below alone
 
     def compact(self, table: Table, start: bytes, end: bytes) -> None:
-        self._store.compact(table, start, end)
+        with self._compacting:
+            self._store.compact(table, start, end)
 
     def unload(self) -> None:
         self._store.unload()
@@ -261,7 +270,8 @@ class ReplicatedStore:
                 log.warning("nobody is told that this node leads no longer: %s", error)
         self._epoch = NOBODY
         self._log.close()
-        self._store.close()
+        with self._compacting:
+            self._store.close()
 
 
 def applied_of(store: Store) -> Applied:

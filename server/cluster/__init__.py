@@ -12,6 +12,7 @@ copy_out.py      this node's data, for another
 copy_in.py       another node's data, in place of this one's
 routes.py        the calls of a cluster
 figures.py       what a node says of the cluster to Prometheus
+space.py         the space of what the leader has deleted, given back here too
 front.py         HTTP of a node that does not lead
 doors.py         where a node that does not lead is reached
 node.py          its states, one after the other

@@ -52,6 +52,7 @@ from .members import ALIVE_S, Member, Members
 from .opening import open_hand, open_store
 from .reports import Reports
 from .routes import ClusterRoutes
+from .space import give_back
 from .trail import Trail
 from .view import Leader, NodeRow, View, places_in, urls_of
 
@@ -118,7 +119,7 @@ class Node:
         first = await self._opened()
         await self._doors.open(self._more())
         self._config = self._doors.config
-        works = (self._live(first), self._report(), self._look())
+        works = (self._live(first), self._report(), self._look(), give_back(lambda: self._store))
         self._tasks = [asyncio.ensure_future(self._guarded(work)) for work in works]
 
     async def stop(self) -> None:

@@ -24,7 +24,7 @@ from shards.store import Store, Table
 from timeline.slices import Shard, Slice
 
 STEP_ROWS = 1_000
-CHUNK_ROWS = 1_000
+CHUNK_ROWS = 500
 CHUNK_BYTES = 1 << 20
 """Of rows that go through the writer: each chunk is one group, which the loop stands still for."""
 PAUSE_S = 0.001

@@ -5,7 +5,7 @@
     commit    the files: checked and ingested in a thread, what changed meanwhile put over, then one batch
 
 A store that other nodes share takes no files: there the rows of the files that were checked go through the
-writer, 1,000 to a group, between everybody's requests, and so into the log that the others read. What
+writer, 500 to a group, between everybody's requests, and so into the log that the others read. What
 that leaves behind if it is cut off is what an ingestion leaves, rows of no shard, and goes with the job.
 
 A refused commit leaves the job as it was, so that it may correct and commit again, unless it cannot win

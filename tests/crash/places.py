@@ -68,6 +68,7 @@ FREE = {
     "server.auth.keyring:Keyring.take replace": "rights in RAM",
     "server.auth.rights:Principal.revoke replace": "rights in RAM",
     "server.http.gate:_go_ahead write": "a socket",
+    "server.jobs.jobfolder:rows mkdir": "in the folder of a job, which goes when the server starts",
     "server.mqtt.listeners:Listeners._open open": "sockets",
     "server.mqtt.turned_away:AwayListeners._open open": "sockets",
     "spark.java:": "a wrapper for Java in a temporary directory of the process, made anew each time",

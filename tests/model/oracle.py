@@ -7,12 +7,12 @@ of its payload, and a row by its position.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from server.delivery.message import Message
-from shards.memory import Change, MemoryBatch, MemoryStore
+from shards.memory import Change, MemoryBatch
 from shards.record import decode, is_stub
-from shards.store import Table
+from shards.store import Store, Table
 from shards.tables import META_CURSOR, cursor_from
 from timeline.filters import matches
 from timeline.position import END, START, MessageId, Position, at_of, id_position, message_id
@@ -22,6 +22,14 @@ from .client import Client
 
 class Violation(BaseException):
     """A promise that was broken. Not an Exception: the server goes on after those of its callers."""
+
+
+class Disk(Store, Protocol):
+    """A store that lets its batches be looked at, in their order."""
+
+    log: list[MemoryBatch]
+    durable: int
+    """So many of them can no longer be lost."""
 
 
 def need(holds: bool, complaint: str) -> None:
@@ -131,7 +139,7 @@ def _changes(batch: MemoryBatch) -> Sequence[Change]:
 class Oracle:
     """Everything that was said, and the complaints."""
 
-    def __init__(self, store: MemoryStore, wall_ms: int) -> None:
+    def __init__(self, store: Disk, wall_ms: int) -> None:
         self.letters: dict[str, Letter] = {}
         self.watches: dict[str, Watch] = {}
         self.requests = 0
@@ -151,13 +159,13 @@ class Oracle:
         self.checks = 0
         self.hidden: set[bytes] = set()
         """Prefixes of rows that nobody reads yet: a split job's."""
-        self._store = store
+        self.store = store
         self._shown: dict[tuple[str, int], int] = {}
         self._live: set[Position] = set()
         self._dead: set[Position] = set()
         self._written = 0
         self._counted = 0
-        self._pending_acks: dict[int, dict[str, set[tuple[Position, int]]]] = {}
+        self._pending_acks: dict[int, tuple[MemoryBatch, dict[str, set[tuple[Position, int]]]]] = {}
 
     # -- time
 
@@ -178,22 +186,23 @@ class Oracle:
 
     def written(self, is_broken: bool) -> None:
         """Batches have been written: which rows are dead, whose cursors were in them."""
-        log = self._store.log
+        log = self.store.log
         while self._written < len(log):
             index = self._written
             for table, key, value, _ in _changes(log[index]):
                 if table is Table.CURSORS and value is not None:
                     watch = self.watches.get(key.decode())
                     if watch is not None:
-                        self._pending_acks.setdefault(index, {})[key.decode()] = set(watch.acked)
+                        _, acked = self._pending_acks.setdefault(index, (log[index], {}))
+                        acked[key.decode()] = set(watch.acked)
                 elif table is Table.MESSAGES and value is not None and is_stub(value):
                     self._dead.add(_place(key))
             self._written += 1
 
     def synced(self) -> None:
         """More of the log has become durable."""
-        log = self._store.log
-        while self._counted < self._store.durable:
+        log = self.store.log
+        while self._counted < self.store.durable:
             index = self._counted
             for table, key, value, _ in _changes(log[index]):
                 if table is Table.META and key == META_CURSOR and value is not None:
@@ -203,8 +212,8 @@ class Oracle:
                         self._live.discard(_place(key))
                     else:
                         self._live.add(_place(key))
-            pending = self._pending_acks.pop(index, {})
-            if not log[index].is_ingested:  # else it has come to stand where a batch was that is lost
+            written, pending = self._pending_acks.pop(index, (log[index], {}))
+            if written.changes == log[index].changes:  # else this stands where a batch was that is lost
                 for client_id, acked in pending.items():
                     watch = self.watches.get(client_id)
                     if watch is not None:
@@ -216,17 +225,17 @@ class Oracle:
         self.synced()
         self._pending_acks.clear()
         self._dead = set()
-        for batch in self._store.log:
+        for batch in self.store.log:
             for table, key, value, _ in _changes(batch):
                 if table is Table.MESSAGES and value is not None and is_stub(value):
                     self._dead.add(_place(key))
-        self._written = self._counted = len(self._store.log)
+        self._written = self._counted = len(self.store.log)
 
     def undurable(self) -> Position:
         """The lowest position in what is written and not durable."""
         places = [
             _place(key)
-            for batch in self._store.log[self._store.durable :]
+            for batch in self.store.log[self.store.durable :]
             for table, key, value, _ in _changes(batch)
             if table is Table.MESSAGES and value is not None and key[:10] not in self.hidden
         ]

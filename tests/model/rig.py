@@ -44,7 +44,7 @@ from timeline.structures import overlap
 
 from .client import Client
 from .jobs import Jobs
-from .oracle import Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of, text_of
+from .oracle import Disk, Letter, Oracle, Rewind, Violation, Wanted, Watch, need, tag_of, text_of
 
 START_MS = 1_800_000_000_000 + 890_000
 """Ten seconds before a quarter of an hour ends."""
@@ -77,7 +77,7 @@ class Rig:
     """One server under test, over every restart."""
 
     def __init__(self) -> None:
-        self.store = MemoryStore()
+        self.store: Disk = self._first_store()
         self.clock = HandClock(START_MS)
         self.oracle = Oracle(self.store, START_MS)
         self.clients: dict[str, Client] = {}
@@ -97,6 +97,9 @@ class Rig:
     @property
     def core(self) -> Core:
         return self.stepper.core
+
+    def _first_store(self) -> Disk:
+        return MemoryStore()
 
     # -- requests
 
@@ -472,12 +475,16 @@ class Rig:
         self.store.crash(0)
         self.oracle.cut()
         self.clock.step(wall_by_ms)
+        self._forget()
+        self.stepper.start()
+        self._begin()
+
+    def _forget(self) -> None:
+        """What a process knew goes with it."""
         self.clients.clear()
         self.dying.clear()
         self.is_expiring = False
         self.splits += self.jobs.moved
-        self.stepper.start()
-        self._begin()
 
     def _begin(self) -> None:
         """A server has started on what there is."""

@@ -68,6 +68,9 @@ class Machine(RuleBasedStateMachine):
     @initialize(filters=st.tuples(*[st.sampled_from(FILTERS)] * len(CLIENTS)))
     def start(self, filters: tuple[str, ...]) -> None:
         self.rig = Rig()
+        self.subscribe_all(filters)
+
+    def subscribe_all(self, filters: tuple[str, ...]) -> None:
         for client_id in CLIENTS:
             self.rig.connect(client_id)
         self.rig.compose()

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from random import Random
 
+from tests.support.logs import Lost
+
+from .nodes import NodesRig
 from .rig import CLIENTS, DAY_MS, FILTERS, TOPICS, Rig
 
 DELAYS = (0, 0, -5, 1, 2, 3, 8, 15, 40, 300, 1_500, 5_000, 20_000, 100_000, 1_000_000, 3_600_000)
@@ -168,10 +171,94 @@ _NAMES = tuple(STEPS)
 _WEIGHTS = tuple(weight for weight, _ in STEPS.values())
 
 
+def _late_and_again(rig: NodesRig, r: Random) -> None:
+    """An append is given up, the server goes on without it; then it comes, or not, and is asked for again."""
+    number = r.randrange(2)
+    rig.put_keyed(number)
+    rig.put([(_delay(r), r.choice(TOPICS))])
+    rig.compose()
+    rig.fail_sync((Lost.LATE, Lost.LATE, Lost.ANSWER))
+    rig.recover(0)
+    for _ in range(2):
+        rig.tick(r.choice((40, 300, 900)))
+        rig.load(4)
+        rig.dispatch(4)
+    for index in range(3):
+        rig.arrive(index)
+    for _ in range(2):
+        rig.put_keyed(number)
+        rig.compose()
+        rig.settle()
+        rig.recover(0)
+
+
+def _two_who_lead(rig: NodesRig, r: Random) -> None:
+    """The elder comes to what is cancelled, moved or due at the new leader."""
+    rig.put([(r.choice((40, 300, 1_500, 2_500)), r.choice(TOPICS)) for _ in range(2)])
+    for _ in range(2):
+        rig.compose()
+        rig.settle()
+        rig.load(4)
+    rig.put([(_delay(r), r.choice(TOPICS))])
+    if r.random() < 0.5:
+        rig.compose()
+    rig.fail_over(r.randrange(2))
+    if r.random() < 0.5:
+        rig.cancel(0)
+    else:
+        rig.move(0, _delay(r))
+    rig.compose()
+    rig.settle()
+    for _ in range(r.randrange(6)):
+        rig.tick(r.choice((0, 40, 300, 1_500)))
+        rig.elder_step(r.randrange(6))
+
+
+NODE_STEPS: dict[str, tuple[float, Callable[[NodesRig, Random], None]]] = {
+    "fail_over": (1.2, lambda rig, r: rig.fail_over(r.randrange(2))),
+    "elder_step": (6, lambda rig, r: rig.elder_step(r.randrange(6))),
+    "end_elder": (0.5, lambda rig, r: rig.end_elder()),
+    "late_and_again": (1.2, _late_and_again),
+    "two_who_lead": (0.6, _two_who_lead),
+    "arrive": (1.5, lambda rig, r: rig.arrive(r.randrange(3))),
+    "follow": (5, lambda rig, r: rig.follow(r.randrange(3))),
+}
+
+
+def walk_nodes(seed: int, steps: int | None = None) -> NodesRig:
+    """The same on a log that several nodes share."""
+    r = Random(seed)
+    rig = NodesRig(Random(seed))
+
+    def step() -> None:
+        name = r.choices((*_NAMES, *NODE_STEPS), (*_WEIGHTS, *(weight for weight, _ in NODE_STEPS.values())))[
+            0
+        ]
+        rig.history.append(name)
+        if name in NODE_STEPS:
+            NODE_STEPS[name][1](rig, r)
+        else:
+            STEPS[name][1](rig, r)
+
+    _go(rig, r, step, steps)
+    return rig
+
+
 def walk(seed: int, steps: int | None = None) -> Rig:
     """One run; the rig as it ended. Raises Violation or whatever the server raised."""
     r = Random(seed)
     rig = Rig()
+
+    def step() -> None:
+        name = r.choices(_NAMES, _WEIGHTS)[0]
+        rig.history.append(name)
+        STEPS[name][1](rig, r)
+
+    _go(rig, r, step, steps)
+    return rig
+
+
+def _go(rig: Rig, r: Random, step: Callable[[], None], steps: int | None) -> None:
     for client_id in CLIENTS:
         rig.connect(client_id)
     rig.compose()
@@ -179,10 +266,7 @@ def walk(seed: int, steps: int | None = None) -> Rig:
     for client_id in CLIENTS:
         rig.subscribe(client_id, r.choice(FILTERS), None)
     for _ in range(steps or r.choice((30, 80, 200))):
-        name = r.choices(_NAMES, _WEIGHTS)[0]
-        rig.history.append(name)
-        STEPS[name][1](rig, r)
+        step()
         rig.check()
     rig.history.append("drain")
     rig.drain()
-    return rig

@@ -8,6 +8,7 @@ where a test may look, or end the process.
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from server.auth.aside import at_once
 from server.auth.keyring import Keyring
@@ -25,6 +26,17 @@ ROUNDS_MAX = 20_000
 
 def _nobody_looks(point: str) -> None:
     """Nobody waits for a point."""
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """A store that can be told which batches a sync takes with it: those written before it began."""
+
+    def written(self) -> int:
+        """Batches that were ever written."""
+
+    def flush_to(self, written: int) -> None:
+        """As `flush`, of so many. Raises StoreFailed."""
 
 
 class Stepper:
@@ -96,6 +108,8 @@ class Stepper:
         mark, store = self._unsynced.popleft(), self._store
         if isinstance(store, MemoryStore) and not store.fail_flushes:
             store.durable = max(store.durable, mark)
+        elif isinstance(store, Stepwise):
+            store.flush_to(mark)
         else:
             store.flush()
         self._reached("flushed")
@@ -211,4 +225,7 @@ class Stepper:
         raise AssertionError("it does not come to rest")
 
     def _written(self) -> int:
-        return len(self._store.log) if isinstance(self._store, MemoryStore) else 0
+        store = self._store
+        if isinstance(store, MemoryStore):
+            return len(store.log)
+        return store.written() if isinstance(store, Stepwise) else 0

@@ -1,0 +1,170 @@
+"""Three nodes and their log, as the disk of the server in the model.
+
+Each node has a store of its own, of which a power failure may take what was not synced, and an engine of the
+log, which loses requests, answers, or delivers late. One of them leads; its batches are the model's. One that
+led before may still believe that it does.
+"""
+
+from contextlib import suppress
+from random import Random
+
+from shards.changes import Changes, decode_changes
+from shards.errors import StoreFailed
+from shards.log.chained import open_engine
+from shards.log.contract import Log
+from shards.log.errors import LogError
+from shards.log.memory import MemoryEngine, Shelf
+from shards.log.record import opened
+from shards.memory import MemoryBatch, MemoryStore
+from shards.replicated import ReplicatedStore
+from shards.store import Batch, Table
+from tests.support.logs import Elapsing, Faulty, Lost
+
+from .oracle import need
+
+NODES = 3
+DEADLINE_S = 0.2
+LAST = b"\xff" * 64
+
+
+class Shared(ReplicatedStore):
+    """A node's store, whose batches can be looked at: those that came with the log and those written here."""
+
+    def __init__(self, below: MemoryStore, log: Log, cluster: "Cluster") -> None:
+        super().__init__(below, log)
+        self.log: list[MemoryBatch] = []
+        self.durable = 0
+        self._cluster = cluster
+
+    def lead(self, node: str, url: str) -> None:
+        super().lead(node, url)
+        self.log = self._cluster.batches()
+        self.durable = len(self.log)
+
+    def reopen(self) -> None:
+        super().reopen()
+        self.log = self._cluster.batches()
+        self.durable = len(self.log)
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        assert isinstance(batch, Changes)
+        self.log.append(_seen(batch))
+
+    def flush(self) -> None:
+        self.flush_to(self.written())
+
+    def written(self) -> int:
+        return len(self.log)
+
+    def flush_to(self, written: int) -> None:
+        """One after the other: what is written later does not go with them."""
+        while self.durable < written:
+            later = [self._waiting.pop() for _ in range(len(self._waiting) - 1)]
+            try:
+                super().flush()
+            finally:
+                self._waiting.extend(reversed(later))
+            self.durable += 1
+
+
+class Node:
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        self.name = f"node-{number}"
+        self.below = MemoryStore()
+        self.engine = Faulty(MemoryEngine(cluster.shelf))
+        self.synced = 0
+        """Up to which record its store has the log, whatever becomes of the machine."""
+        self.has_surprise = False
+        """An append of its own that it had given up has come to the log since it last read that."""
+        self._cluster = cluster
+        self.start()
+
+    def start(self) -> None:
+        """The process begins, on what the store has. What was under way of the one before may still come."""
+        clock = Elapsing()
+        self.engine.plan.clear()
+        self.below.fail_writes = False
+        self.store = Shared(self.below, open_engine(self.engine, clock, DEADLINE_S), self._cluster)
+        need(self.synced <= self.store.applied.seq, f"{self.name} has lost what it had synced")
+
+    def lose(self, r: Random) -> None:
+        """The power goes: some of what was not synced with it."""
+        self.below.crash(r.randrange(len(self.below.log) - self.below.durable + 1))
+        self.start()
+
+    def arrive(self) -> None:
+        before = self._cluster.shelf.last
+        self.engine.is_slow = False
+        self.engine.arrive()
+        self.has_surprise = self.has_surprise or self._cluster.shelf.last > before
+
+    def arrives(self, count: int) -> None:
+        """So many of the batches that wait here come to the log, and nobody is told."""
+        self.engine.is_slow = False
+        with suppress(StoreFailed):
+            self.store.flush_to(min(self.store.durable + count, self.store.written()))
+
+    def fail(self, lost: Lost) -> None:
+        """So the next append ends."""
+        self.engine.plan.extend([lost, *[Lost.REQUEST] * 50])
+
+
+class Cluster:
+    """The nodes; `leader` is the one whose server is in the model."""
+
+    def __init__(self) -> None:
+        self.shelf = Shelf()
+        self._batches: list[MemoryBatch] = []
+        self._seen = 0
+        self.nodes = [Node(self, number) for number in range(NODES)]
+        self.leader = self.nodes[0]
+
+    def batches(self) -> list[MemoryBatch]:
+        """All that the log has ever had, without the claims."""
+        while self._seen < self.shelf.last:
+            self._seen += 1
+            record = opened(self.shelf.frames[self._seen], self._seen)
+            if record.seal.epoch != self._seen:
+                self._batches.append(_seen(decode_changes(record.data)))
+        return list(self._batches)
+
+    def lead(self, node: Node) -> Shared:
+        """It reads what there is and leads."""
+        node.store.follow()
+        node.store.lead(node.name, f"http://{node.name} mqtt://{node.name}")
+        need(node.store.is_leading, f"{node.name} has claimed the log, and does not lead")
+        self.leader = node
+        return node.store
+
+    def follow(self, node: Node, fetches: int | None) -> None:
+        """As long as answers come; None: they do, to the end."""
+        if fetches is None:
+            node.store.follow()
+            return
+        node.engine.plan.extend([*[None] * fetches, *[Lost.REQUEST] * 50])
+        with suppress(LogError):
+            node.store.follow()
+        node.engine.plan.clear()
+
+    def trim(self) -> None:
+        """Up to what all of them have for good."""
+        self.batches()
+        self.leader.store._log.trim(min(node.synced for node in self.nodes))
+
+    def check(self) -> None:
+        """All of them have the same rows, those of the log."""
+        whole = MemoryStore()
+        for batch in self.batches():
+            whole.write(batch)
+        for node in self.nodes:
+            for table in Table:
+                if table is not Table.META:
+                    rows, found = (dict(store.scan(table, b"", LAST)) for store in (whole, node.below))
+                    need(rows == found, f"{node.name} has other rows than the log in {table.value}")
+
+
+def _seen(changes: Changes) -> MemoryBatch:
+    made = MemoryBatch()
+    changes.into(made)
+    return made

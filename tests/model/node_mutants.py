@@ -1,0 +1,185 @@
+"""Naive rules of nodes that share a log, planted like those of mutants.py; the walks over them find each."""
+
+import pytest
+
+from shards.changes import Changes
+from shards.errors import ShardsError, StoreFailed
+from shards.log.chained import ChainedLog
+from shards.log.errors import LogError
+from shards.overlay import Layer
+from shards.replicated import ReplicatedStore, applied_of, leader_of
+from shards.store import Table
+from shards.tables import META_APPLIED, Applied, applied_value
+
+from .mutants import Mutant, no_bound, no_refusal_after_a_start
+
+
+def _drop(store: ReplicatedStore) -> Layer:
+    layer = store._waiting.popleft()
+    store._layers = store._layers[:-1]
+    return layer
+
+
+def _place(store: ReplicatedStore) -> Applied:
+    return Applied(store.applied.seq + 1, store._epoch)
+
+
+def applied_before_it_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    """The order of the two is the same to who waits for both."""
+
+    def flush(self: ReplicatedStore) -> None:
+        while self._waiting:
+            changes, place = self._waiting[0].changes, _place(self)
+            try:
+                self._apply(changes, place)
+                self._log.append(*place, changes.encode())
+            except ShardsError as error:
+                self._refusal = error
+                raise StoreFailed("naive") from error
+            _drop(self)
+
+    patch.setattr(ReplicatedStore, "flush", flush)
+
+
+def answered_before_it_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    """The log will take it: the last batch may be on its way while its answers leave."""
+    real = ReplicatedStore.flush
+
+    def flush(self: ReplicatedStore) -> None:
+        kept = self._waiting.pop() if self._waiting else None
+        try:
+            real(self)
+        finally:
+            if kept is not None:
+                self._waiting.append(kept)
+
+    patch.setattr(ReplicatedStore, "flush", flush)
+
+
+def dropped_before_the_store_has_it(patch: pytest.MonkeyPatch) -> None:
+    """What is in the log need not be held here any more, whatever the disk says of it."""
+
+    def flush(self: ReplicatedStore) -> None:
+        while self._waiting:
+            changes, place = _drop(self).changes, _place(self)
+            try:
+                self._log.append(*place, changes.encode())
+            except ShardsError as error:
+                self._refusal = error
+                raise StoreFailed("naive") from error
+            try:
+                self._apply(changes, place)
+            except StoreFailed:
+                self.applied = place
+
+    patch.setattr(ReplicatedStore, "flush", flush)
+
+
+def where_it_stands_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A node begins with the first record there is: to apply one twice does no harm."""
+
+    def apply(self: ReplicatedStore, changes: Changes, place: Applied) -> None:
+        batch = self._store.batch()
+        changes.into(batch)
+        self._store.write(batch)
+        self.applied = place
+
+    patch.setattr(ReplicatedStore, "_apply", apply)
+
+
+def where_it_stands_is_written_first(patch: pytest.MonkeyPatch) -> None:
+    """The record's number and its rows may be two batches."""
+
+    def apply(self: ReplicatedStore, changes: Changes, place: Applied) -> None:
+        note, batch = self._store.batch(), self._store.batch()
+        note.put(Table.META, META_APPLIED, applied_value(place))
+        self._store.write(note)
+        changes.into(batch)
+        self._store.write(batch)
+        self.applied = place
+
+    patch.setattr(ReplicatedStore, "_apply", apply)
+
+
+def applied_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """What is written below is there: the log may be trimmed up to it."""
+    patch.setattr(ReplicatedStore, "sync", lambda self: self.applied)
+
+
+def who_has_read_on_goes_on(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has the log's last record may write the next one, whoever leads."""
+
+    def reopen(self: ReplicatedStore) -> None:
+        self._layers = ()
+        self._waiting.clear()
+        self._store.reopen()
+        self.applied, self.leader = applied_of(self._store), leader_of(self._store)
+        self.follow()
+        self._epoch, self._refusal = self.applied.epoch, None
+
+    patch.setattr(ReplicatedStore, "reopen", reopen)
+
+
+def the_next_place_will_do(patch: pytest.MonkeyPatch) -> None:
+    """A batch whose place is taken goes to the next one: the fence is for the place alone."""
+    write, flush = ChainedLog._write, ReplicatedStore.flush
+
+    def anyhow(self: ChainedLog, seq: int, epoch: int, data: bytes) -> None:
+        if epoch != seq:
+            epoch = self._read_before(seq, self._timer()).epoch
+        write(self, seq, epoch, data)
+
+    def naive(self: ReplicatedStore) -> None:
+        try:
+            self.follow()
+        except LogError as error:
+            raise StoreFailed("naive") from error
+        flush(self)
+
+    patch.setattr(ChainedLog, "_write", anyhow)
+    patch.setattr(ReplicatedStore, "flush", naive)
+
+
+def nothing_comes_late(patch: pytest.MonkeyPatch) -> None:
+    """What is not in the log when it is read never will be."""
+
+    def reopen(self: ReplicatedStore) -> None:
+        self._layers = ()
+        self._waiting.clear()
+        self._store.reopen()
+        self.applied, self.leader = applied_of(self._store), leader_of(self._store)
+        self.follow()
+        if self.applied.epoch != self._epoch:
+            raise StoreFailed("naive")
+        self._refusal = None
+
+    patch.setattr(ReplicatedStore, "reopen", reopen)
+
+
+def what_waits_is_given_to_the_next_term(patch: pytest.MonkeyPatch) -> None:
+    """A store that is reopened still has what it had taken."""
+    real = ReplicatedStore.reopen
+
+    def reopen(self: ReplicatedStore) -> None:
+        layers, waiting = self._layers, list(self._waiting)
+        real(self)
+        self._layers = layers
+        self._waiting.extend(waiting)
+
+    patch.setattr(ReplicatedStore, "reopen", reopen)
+
+
+NODE_MUTANTS: tuple[Mutant, ...] = (
+    applied_before_it_is_in_the_log,
+    answered_before_it_is_in_the_log,
+    dropped_before_the_store_has_it,
+    where_it_stands_is_not_written,
+    where_it_stands_is_written_first,
+    applied_is_durable,
+    who_has_read_on_goes_on,
+    the_next_place_will_do,
+    nothing_comes_late,
+    what_waits_is_given_to_the_next_term,
+    no_bound,
+    no_refusal_after_a_start,
+)

@@ -1,0 +1,153 @@
+"""The promises of tests/model/test_timeline.py on a log that three nodes share.
+
+Appends are lost, answered late or never, nodes are killed and lose what they had not synced, another one
+leads while the last one still believes that it does. What is acked survives, whoever leads; FASTI_SOAK=1 and
+FASTI_SEED=n as there, `walk_nodes(seed)` is the whole of a walk.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+
+from shards.errors import ShardsError
+from tests.support.build import OPENED
+from tests.support.logs import Lost
+from tests.support.soak import SOAK
+
+from .mutants import Mutant
+from .node_mutants import NODE_MUTANTS
+from .nodes import NodesRig
+from .oracle import Violation
+from .rig import CLIENTS, FILTERS
+from .test_timeline import Machine, small
+from .walk import walk_nodes
+
+WALKS = 10_000 if SOAK else 200
+MUTANT_WALKS = 400
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What the server says of the failures that it is made to have."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_walks_over_nodes_keep_every_promise() -> None:
+    first = int(os.environ.get("FASTI_SEED") or Random().randrange(1 << 40))
+    deliveries = terms = fenced = 0
+    for seed in range(first, first + WALKS):
+        try:
+            rig = walk_nodes(seed)
+        except BaseException:
+            print(f"walk_nodes({seed}) failed; FASTI_SEED={seed} repeats it")
+            raise
+        deliveries += rig.oracle.checks
+        terms += rig.terms
+        fenced += rig.fenced
+    assert terms > 2 * WALKS, "the walks change the leader too little to prove anything"
+    assert fenced > WALKS // 10, "those who led before write too little to prove anything"
+    assert deliveries > 5 * WALKS, "the walks deliver too little to prove anything"
+
+
+class Nodes(Machine):
+    """The same steps, and those of nodes."""
+
+    rig: NodesRig
+
+    @initialize(
+        filters=st.tuples(*[st.sampled_from(FILTERS)] * len(CLIENTS)), r=st.randoms(use_true_random=False)
+    )
+    def start(self, filters: tuple[str, ...], r: Random) -> None:
+        self.rig = NodesRig(r)
+        self.subscribe_all(filters)
+
+    @rule(index=small)
+    def fail_over(self, index: int) -> None:
+        self.rig.fail_over(index)
+
+    @rule(index=small)
+    def elder_step(self, index: int) -> None:
+        self.rig.elder_step(index)
+
+    @rule()
+    def end_elder(self) -> None:
+        self.rig.end_elder()
+
+    @rule(index=small)
+    def follow(self, index: int) -> None:
+        self.rig.follow(index)
+
+    @rule(index=small)
+    def arrive(self, index: int) -> None:
+        self.rig.arrive(index)
+
+
+def test_machine_of_nodes_keeps_every_promise() -> None:
+    run_state_machine_as_test(
+        Nodes,
+        settings=settings(
+            max_examples=1_500 if SOAK else 50,
+            stateful_step_count=80 if SOAK else 50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
+
+
+@OPENED
+@pytest.mark.parametrize("mutant", NODE_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_naive_rule_of_nodes_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof that the walks can fail."""
+    mutant(monkeypatch)
+    for seed in range(MUTANT_WALKS):
+        try:
+            walk_nodes(seed)
+        except (Violation, AssertionError, KeyError, ShardsError):
+            return
+    pytest.fail(f"{MUTANT_WALKS} walks found nothing wrong with: {mutant.__doc__}")
+
+
+class Late(Random):
+    """Each append that fails is late, and the store is reopened after it."""
+
+    def choice(self, among: "tuple[Lost, ...]") -> Lost:  # type: ignore[override]
+        return Lost.LATE if Lost.LATE in among else among[0]
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_what_the_log_takes_late_does_not_appear_behind_the_horizon() -> None:
+    """The horizon had passed its place; a request that was repeated by its key was told that it is there."""
+    rig = NodesRig(Late())
+    rig.connect("p0")
+    rig.compose()
+    rig.settle()
+    rig.subscribe("p0", "#", None)
+    rig.put_keyed(1)
+    rig.compose()
+    rig.fail_sync()
+    rig.recover(0)
+    rig.heartbeat()
+    rig.compose()
+    rig.settle()
+    rig.tick(1_200)
+    rig.load(4)
+    rig.dispatch(4)
+    rig.arrive(0)
+    for _ in range(2):
+        rig.put_keyed(1)
+        rig.compose()
+        rig.settle()
+        rig.recover(0)
+    assert rig.oracle.letters["key1"].is_acked
+    rig.drain()
