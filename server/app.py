@@ -193,7 +193,7 @@ class App:
 
     # -- work
 
-    async def ask(self, decide: Decide, *, cost: int = 1) -> Any:
+    async def ask(self, decide: Decide, *, cost: int = 1, size: int = 0) -> Any:
         """Have a request decided in the writer; its answer once it is durable.
 
         Raises what `decide` raised, Busy, StoreFailed.
@@ -205,7 +205,7 @@ class App:
             if not future.done():
                 future.set_result(answer)
 
-        self.core.writer.submit(decide, done, cost=cost)
+        self.core.writer.submit(decide, done, cost=cost, size=size)
         answer = await future
         if isinstance(answer, Exception):
             raise answer

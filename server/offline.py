@@ -28,6 +28,7 @@ from shards.verify import (
 from timeline.position import at_of
 
 from .clock import SystemClock
+from .cluster.swap import check_swapped
 from .config import Config
 from .core import timeline_of
 from .schedules.retime import note_zones, zones_version
@@ -222,6 +223,7 @@ def _check_own(store: RocksStore, instead: str) -> None:
 
 def _open_existing(path: Path, *, is_read: bool = False, for_repair: bool = False) -> RocksStore:
     """`is_read`: that is all, so a directory that cannot be written will do."""
+    check_swapped(path)
     if not (path / "CURRENT").exists():
         raise StoreFailed(f"{path} holds no data")
     read_only = is_read and not os.access(path, os.W_OK)

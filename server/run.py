@@ -14,6 +14,7 @@ from shards.rocks import RocksStore
 from .bounds import told_short
 from .build import form
 from .clock import Clock, SimulatedClock, SystemClock
+from .cluster.swap import check_swapped
 from .config import Config, ConfigError
 from .core import timeline_of
 from .files import allow_open_files
@@ -65,6 +66,7 @@ def _alone(
     is_simulated: bool,
     start_ms: int | None,
 ) -> Server:
+    check_swapped(Path(config.store.dir))
     store = RocksStore(Path(config.store.dir))
     format_of(store)  # before anything is written
     check_own(store)

@@ -91,8 +91,11 @@ Answers = list[tuple[int, Done, Any]]
 class Ask(Protocol):
     """Has a request decided in the writer: its answer, once it is durable."""
 
-    async def __call__(self, decide: Decide, *, cost: int = 1) -> Any:
-        """Raises what `decide` raised, Busy, StoreFailed."""
+    async def __call__(self, decide: Decide, *, cost: int = 1, size: int = 0) -> Any:
+        """`cost`: messages' worth; `size`: bytes that nobody else counts.
+
+        Raises what `decide` raised, Busy, StoreFailed.
+        """
 
 
 class Busy(Exception):

@@ -9,7 +9,8 @@ engine_side.py   a second hand on the log: its bounds, and trimming
 reports.py       what a node says to others and asks of them
 shown.py         whether a request is another node's
 copy_out.py      this node's data, for another
-copy_in.py       another node's data, in place of this one's
+copy_in.py       another node's data, fetched
+swap.py          and put in the place of this one's
 routes.py        the calls of a cluster
 figures.py       what a node says of the cluster to Prometheus
 space.py         the space of what the leader has deleted, given back here too

@@ -1,46 +1,41 @@
-"""Another node's data in place of this one's, whatever moment a kill comes at.
+"""Another node's data, fetched: a stream that is written beside this node's own and looked at.
 
-What comes is written below the data directory, which may be a mount of its own, and looked at before anything
-else is touched:
+Nothing of a stream is believed. Files have the names that an engine gives them and no others; there is room
+for each before it is written; and the last member says what each of them is, so that a copy that was cut off
+or has a wrong bit is none. Only one that came to its end and was found whole is left for swap.py to take.
 
-    copy/in       as it comes; a kill leaves it unfinished, and it is deleted
-    copy/ready    whole, as its manifest says, and synced: from here on it counts, the old files do not
-    copy/moving   the old files are gone; these are moved to where those were
-
-From one to the next is a rename. `recover_swap` goes on from whichever there is, at each start and before the
-store is opened.
+The loop reads from the socket, a thread writes: PIECES wait between the two at the most, and then nothing is
+read. A sender that says nothing for IDLE_S is given up.
 """
 
 import asyncio
 import hashlib
 import json
 import os
-import queue
-import re
 import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
 
 import aiohttp
 
-from ..auth.last_use import FILE as LAST_USE
-from .copy_out import FOLDER, MANIFEST, PIECE
+from .copy_out import MANIFEST, PIECE
+from .swap import FOLDER, IN, READY, is_copied, sync_folder
 
-IN, READY, MOVING = "in", "ready", "moving"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
-"""Of a file of the store: none leads out of its directory."""
-KEPT = frozenset((FOLDER, LAST_USE))
-"""What is not the store's: it stays."""
 CONNECT_S = 5.0
 IDLE_S = 30.0
-"""How long nothing may come."""
+"""How long nothing may come: the sender makes its checkpoint meanwhile."""
 PIECES = 8
 """That wait to be written."""
 SPARE_BYTES = 64 << 20
 """Of the file system, that a copy leaves free."""
 MANIFEST_BYTES = 16 << 20
+FILES = 100_000
+TRAILER_BYTES = 2 * PIECE
+"""What a tar may be filled up with at its end."""
 
 
 class CopyFailed(Exception):
@@ -48,10 +43,7 @@ class CopyFailed(Exception):
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, key: str, data: Path) -> None:
-    """Have a whole copy of the node at `url` in `data`'s copy/ready. Raises CopyFailed."""
-    pieces: queue.Queue[bytes | None] = queue.Queue(PIECES)
-    thread = ThreadPoolExecutor(1, thread_name_prefix="copy")
-    loop = asyncio.get_running_loop()
+    """Have a whole copy of the node at `url` where `recover_swap` takes it from. Raises CopyFailed."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=IDLE_S)
     headers = {"Authorization": f"Bearer {key}"}
     try:
@@ -60,91 +52,148 @@ async def fetch(session: aiohttp.ClientSession, url: str, key: str, data: Path) 
         ) as answer:
             if answer.status != 200:
                 raise CopyFailed(f"status {answer.status}")
-            work = loop.run_in_executor(thread, partial(unpack, pieces, data / FOLDER))
-            try:
-                async for piece in answer.content.iter_chunked(PIECE):
-                    await _put(pieces, piece, work)
-            finally:
-                await _put(pieces, None, work)
-                await work
+            await _take(answer.content, data)
     except (aiohttp.ClientError, TimeoutError, OSError, tarfile.TarError, ValueError) as error:
         raise CopyFailed(f"{type(error).__name__}: {error}") from error
+
+
+async def _take(content: aiohttp.StreamReader, data: Path) -> None:
+    feed = _Feed()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="copy")
+    work = asyncio.get_running_loop().run_in_executor(thread, partial(unpack, feed, data))
+    work.add_done_callback(feed.wake)
+    try:
+        async for piece in content.iter_chunked(PIECE):
+            await feed.put(piece)
+            if work.done():
+                break
+        feed.end(is_whole=True)
+    except BaseException:
+        feed.end(is_whole=False)
+        raise
     finally:
         thread.shutdown(wait=False)
+        await asyncio.wait({work})
+        work.exception()  # looked at; the first one is told
+    work.result()
 
 
-async def _put(
-    pieces: "queue.Queue[bytes | None]", piece: bytes | None, work: "asyncio.Future[None]"
-) -> None:
-    """Hand a piece on when there is room, if anybody still takes them."""
-    while not work.done():
-        try:
-            pieces.put_nowait(piece)
-        except queue.Full:
-            await asyncio.sleep(0.005)
-        else:
-            return
+class _Feed:
+    """Pieces from the loop, as a file for a thread."""
 
-
-class _Stream:
-    """Pieces as a file."""
-
-    def __init__(self, pieces: "queue.Queue[bytes | None]") -> None:
-        self._pieces = pieces
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Semaphore(PIECES)
+        self._pieces: SimpleQueue[bytes | bool] = SimpleQueue()
+        """At the end: whether it is one."""
         self._left = b""
         self._is_over = False
 
+    async def put(self, piece: bytes) -> None:
+        """Wait for room."""
+        await self._room.acquire()
+        self._pieces.put(piece)
+
+    def end(self, *, is_whole: bool) -> None:
+        self._pieces.put(is_whole)
+
+    def wake(self, _: object) -> None:
+        """Nobody takes any more: who waits for room need not."""
+        self._room.release()
+
     def read(self, size: int) -> bytes:
+        """In the thread; less only at the end. Raises ValueError: it was cut off."""
         parts, lacking = [self._left], size - len(self._left)
-        while lacking > 0 and not self._is_over:
-            piece = self._pieces.get()
-            if piece is None:
-                self._is_over = True
-                break
+        while lacking > 0 and (piece := self._next()):
             parts.append(piece)
             lacking -= len(piece)
         whole = b"".join(parts)
         self._left = whole[size:]
         return whole[:size]
 
+    def finish(self) -> None:
+        """In the thread: wait for the end. Raises ValueError: there is none, or more than that."""
+        trailer = len(self._left)
+        while piece := self._next():
+            trailer += len(piece)
+            if trailer > TRAILER_BYTES:
+                raise ValueError("something comes after the manifest")
 
-def unpack(pieces: "queue.Queue[bytes | None]", folder: Path) -> None:
-    """Write a stream into `folder`/in, and make that `ready` if it is whole.
+    def _next(self) -> bytes:
+        if self._is_over:
+            return b""
+        piece = self._pieces.get()
+        if isinstance(piece, bytes):
+            self._loop.call_soon_threadsafe(self._room.release)
+            return piece
+        self._is_over = True
+        if not piece:
+            raise ValueError("the copy was cut off")
+        return b""
 
-    In a thread. Raises OSError, TarError, ValueError.
-    """
-    target = folder / IN
-    shutil.rmtree(folder, ignore_errors=True)
-    target.mkdir(parents=True)
+
+class _Plain(tarfile.TarInfo):
+    """A file of an engine or the manifest. Anything else is refused by its head, before more is read."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Plain":
+        info = super().frombuf(buf, encoding, errors)
+        is_known = info.name == MANIFEST or is_copied(info.name)
+        if info.type != tarfile.REGTYPE or not is_known or info.size < 0:
+            raise ValueError(f"a copy has no {info.name[:100]!r}")
+        if info.name == MANIFEST and info.size > MANIFEST_BYTES:
+            raise ValueError("the manifest is too large")
+        return info
+
+
+def unpack(feed: _Feed, data: Path) -> None:
+    """Write a stream below `data`, and make it ready if it is whole. Raises OSError, TarError, ValueError."""
+    folder = data / FOLDER
+    incoming, ready = folder / IN, folder / READY
+    _forget(incoming, ready)
+    incoming.mkdir(parents=True)
+    try:
+        _write_files(feed, incoming)
+        feed.finish()
+        sync_folder(incoming)
+        incoming.rename(ready)
+        sync_folder(folder)
+        sync_folder(data)
+    except BaseException:
+        _forget(incoming, ready)
+        raise
+
+
+def _forget(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_files(feed: _Feed, folder: Path) -> None:
     found: dict[str, tuple[int, str]] = {}
-    manifest: dict[str, tuple[int, str]] | None = None
-    with tarfile.open(fileobj=_Stream(pieces), mode="r|", bufsize=PIECE) as tar:  # type: ignore[call-overload]
-        for member in tar:
-            if manifest is not None or not member.isreg() or not NAME.fullmatch(member.name):
-                raise ValueError(f"a copy has no {member.name!r}")
+    with tarfile.open(fileobj=feed, mode="r|", bufsize=PIECE, tarinfo=_Plain) as tar:  # type: ignore[call-overload]
+        while (member := tar.next()) is not None:
+            tar.members = []  # it would keep them
+            file = tar.extractfile(member)
             if member.name == MANIFEST:
-                if member.size > MANIFEST_BYTES:
-                    raise ValueError("the manifest is too large")
-                said = json.loads(_reader(tar, member).read())
-                manifest = {name: (int(size), str(sha)) for name, (size, sha) in said.items()}
-                continue
-            if shutil.disk_usage(target).free < member.size + SPARE_BYTES:
-                raise ValueError(f"there is no room for {member.name}, of {member.size:,} bytes")
-            found[member.name] = member.size, _written(_reader(tar, member), target / member.name)
-    if manifest != found:
-        raise ValueError("the copy was cut off" if manifest is None else "the copy is not what was sent")
-    _sync_folder(target)
-    target.rename(folder / READY)
-    _sync_folder(folder)
+                _check(file.read(), found)
+                return
+            if len(found) >= FILES:
+                raise ValueError(f"there are more than {FILES:,} files")
+            free = shutil.disk_usage(folder).free
+            if free < member.size + SPARE_BYTES:
+                raise ValueError(f"no room for {member.name}, {member.size:,} bytes: {free:,} are free")
+            found[member.name] = member.size, _written(file, folder / member.name)
+    raise ValueError("the copy was cut off")
 
 
-def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo) -> "tarfile.ExFileObject":
-    file = tar.extractfile(member)
-    assert file is not None, "it is a regular file"
-    return file  # type: ignore[return-value]
+def _check(manifest: bytes, found: dict[str, tuple[int, str]]) -> None:
+    said = json.loads(manifest)
+    if said != {name: list(one) for name, one in found.items()}:
+        raise ValueError("the copy is not what was sent")
 
 
-def _written(source: "tarfile.ExFileObject", path: Path) -> str:
+def _written(source: IO[bytes], path: Path) -> str:
     """The hash of what was written and synced."""
     sha = hashlib.sha256()
     with path.open("xb") as file:
@@ -154,39 +203,3 @@ def _written(source: "tarfile.ExFileObject", path: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
     return sha.hexdigest()
-
-
-def recover_swap(data: Path) -> None:
-    """Put a whole copy in the place of what is there; delete what is left of another. Nothing is open.
-
-    Raises OSError.
-    """
-    folder = data / FOLDER
-    if (folder / READY).is_dir():
-        for path in data.iterdir():
-            if path.name not in KEPT:
-                _delete(path)
-        _sync_folder(data)
-        (folder / READY).rename(folder / MOVING)
-        _sync_folder(folder)
-    if (folder / MOVING).is_dir():
-        for path in (folder / MOVING).iterdir():
-            path.rename(data / path.name)
-        _sync_folder(data)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have its names on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

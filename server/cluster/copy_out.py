@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 from aiohttp import web
 
@@ -28,11 +29,10 @@ from ..http.answers import RETRY_AFTER
 from ..http.calls import OPEN, Gives, described
 from ..http.problems import Problem
 from .shown import check_shown
+from .swap import FOLDER
 
 log = logging.getLogger(__name__)
 
-FOLDER = "copy"
-"""In the data directory: on its file system, also where that is a mount of its own."""
 OUT = "out"
 MANIFEST = "manifest.json"
 PIECE = 1 << 20
@@ -65,45 +65,61 @@ class CopyRoutes:
         if store is None or self._is_busy:
             raise Problem("store-unavailable", "no copy can be made now", headers=RETRY_AFTER)
         self._is_busy = True
+        loop = asyncio.get_running_loop()
         # A thread of its own: those that others wait for are not held by a slow client.
         thread = ThreadPoolExecutor(1, thread_name_prefix="copy")
+        gone = Event()
         try:
-            return await self._send(request, store, thread)
+            return await self._send(request, store, thread, gone)
         finally:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(thread, self._clear))
+            gone.set()
+            cleared = loop.run_in_executor(thread, self._clear)
+            cleared.add_done_callback(self._free)
             thread.shutdown(wait=False)
-            self._is_busy = False
+            await asyncio.shield(cleared)
 
     async def _send(
-        self, request: web.Request, store: Store, thread: ThreadPoolExecutor
+        self, request: web.Request, store: Store, thread: ThreadPoolExecutor, gone: Event
     ) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(thread, partial(self._check, store))
+            await loop.run_in_executor(thread, partial(self._make, store))
         except (ShardsError, OSError) as error:
             raise Problem("store-unavailable", f"no copy was made: {error}", headers=RETRY_AFTER) from None
         answer = web.StreamResponse(headers={"Content-Type": "application/x-tar"})
         await answer.prepare(request)
 
         def give(piece: bytes) -> None:
-            asyncio.run_coroutine_threadsafe(answer.write(piece), loop).result(TAKE_S)
+            if gone.is_set():
+                raise ConnectionResetError("nobody takes it any more")
+            taken = asyncio.run_coroutine_threadsafe(answer.write(piece), loop)
+            try:
+                taken.result(TAKE_S)
+            finally:
+                taken.cancel()
 
-        work = loop.run_in_executor(thread, partial(pack, self._folder, give))
         try:
-            await asyncio.shield(work)
-        except (OSError, TimeoutError) as error:
-            log.warning("a copy was not taken to its end: %s", error)
+            await loop.run_in_executor(thread, partial(pack, self._folder, give))
+        except BaseException as error:
+            # Half of it must not look like a whole; and who is in the midst of a piece waits no longer.
             if request.transport is not None:
                 request.transport.abort()
+            if not isinstance(error, OSError | TimeoutError):
+                raise
+            log.warning("a copy was not taken to its end: %s", error)
             return answer
         await answer.write_eof()
         return answer
 
-    def _check(self, store: Store) -> None:
+    def _make(self, store: Store) -> None:
         """In the thread: the checkpoint. Raises ShardsError, OSError."""
         self._clear()
         self._folder.parent.mkdir(exist_ok=True)
         store.checkpoint(self._folder)
+
+    def _free(self, _: object) -> None:
+        """The next one may come."""
+        self._is_busy = False
 
     def _clear(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -140,7 +156,7 @@ class _Hashed:
 def pack(folder: Path, give: Callable[[bytes], None]) -> None:
     """The files of a folder as a tar, piece by piece. Raises OSError, and what `give` raises."""
     manifest: dict[str, tuple[int, str]] = {}
-    with tarfile.open(fileobj=_Pieces(give), mode="w|", bufsize=PIECE, format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(fileobj=_Pieces(give), mode="w|", bufsize=PIECE, format=tarfile.GNU_FORMAT) as tar:
         for path in sorted(folder.iterdir()):
             with path.open("rb") as file:
                 info = tarfile.TarInfo(path.name)

@@ -42,7 +42,7 @@ from ..schedules.retime import note_zones, retime, zones_version
 from ..serving import Server, Term
 from ..tls import Certificates
 from ..version import server_version
-from .copy_in import CopyFailed, fetch, recover_swap
+from .copy_in import CopyFailed, fetch
 from .copy_out import CopyRoutes
 from .doors import Doors
 from .engine_side import LogSide
@@ -53,6 +53,7 @@ from .opening import open_hand, open_store
 from .reports import Reports
 from .routes import ClusterRoutes
 from .space import give_back
+from .swap import recover_swap
 from .trail import Trail
 from .view import Leader, NodeRow, View, places_in, urls_of
 

@@ -264,10 +264,10 @@ class Pipeline:
         finally:
             self._rest(job)
 
-    async def ask(self, job: Job, decide: Decide, *, cost: int = 1) -> Any:
+    async def ask(self, job: Job, decide: Decide, *, cost: int = 1, size: int = 0) -> Any:
         """The writer's answer, once it is durable. Raises JobRefused, StoreFailed, Busy."""
         try:
-            return await self._ask(decide, cost=cost)
+            return await self._ask(decide, cost=cost, size=size)
         except Refused as error:
             raise JobRefused(error.why, str(error)) from None
         except Exception as error:

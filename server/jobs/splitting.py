@@ -31,7 +31,7 @@ from shards.recover import Opened
 from timeline.position import Position, before
 from timeline.wheel import Wheel
 
-from ..writer import Busy, Decide, Entry
+from ..writer import Busy, Entry
 from . import jobfolder
 from .pipeline import Job, JobRefused, Pipeline, homes, write_row
 from .workers import Workers
@@ -160,18 +160,19 @@ class Splits:
         chunks = jobfolder.rows(self._opened.store, job.folder, files)
         try:
             while chunk := await self._workers.in_thread(partial(next, chunks, None)):
-                await self._patiently(job, partial(handover.copy, rows=chunk), len(chunk))
+                await self._put(job, chunk)
         except Corrupt as error:
             raise JobRefused("bad-manifest", f"a file cannot be read: {error}") from error
         except Exception:
             await self._workers.in_thread(chunks.close)
             raise
 
-    async def _patiently(self, job: Job, decide: Decide, cost: int) -> None:
-        """Have it decided when there is room: a busy moment is no reason to begin again."""
+    async def _put(self, job: Job, chunk: list[tuple[bytes, bytes]]) -> None:
+        """One group's worth, when there is room: a busy moment is no reason to begin again."""
+        size = sum(len(value) for _, value in chunk)
         for left in reversed(range(TRIES)):
             try:
-                await self._pipeline.ask(job, decide, cost=cost)
+                await self._pipeline.ask(job, partial(handover.copy, rows=chunk), cost=len(chunk), size=size)
             except Busy:
                 if not left:
                     raise

@@ -8,6 +8,7 @@
     repaired    rotten blocks, rows without a shard, rows that cannot be decoded
     retimed     messages by local time when the rules of their zone have changed
     keyed       the keys file, and when keys were used
+    copied      another node's data in place of this one's
 
 `prepare` makes what each try begins with; `play` says what it asks for and what was answered; `check` looks
 at what is left, has it used again, and tells what is wrong. Each runs in a process of its own.
@@ -27,11 +28,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from aiohttp import ClientSession, web
+
 from server.__main__ import main
 from server.auth import keys_file
 from server.auth.last_use import FILE, write_last_use
 from server.auth.rights import ADMIN, Grant
 from server.clock import SimulatedClock
+from server.cluster.copy_in import fetch
+from server.cluster.copy_out import CopyRoutes
+from server.cluster.swap import recover_swap
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from server.config import Config
@@ -323,6 +329,64 @@ def _check_keys(folder: Path, said: Said) -> list[str]:
     keys_file.add_key(path, "after", Grant(frozenset((ADMIN,))))
     if "after" not in {key.name for key in keys_file.read_keys(path)}:
         faults.append("acked lost: a key added afterwards")
+    return faults
+
+
+# -- copied
+
+
+COPY_KEY = "k" * 16
+
+
+def _two(folder: Path) -> None:
+    for name in ("mine", "theirs"):
+        store = RocksStore(folder / name)
+        batch = store.batch()
+        for number in range(20):
+            batch.put(Table.RETAINED, b"%d" % number, name.encode())
+        store.write(batch)
+        store.flush()
+        store.close()
+    for left in ("jobs/1", "copy/in"):
+        (folder / "mine" / left).mkdir(parents=True)
+        (folder / "mine" / left / "000001.sst").touch()
+
+
+def _copy(folder: Path, say: Say) -> None:
+    """The other node is in this process."""
+    theirs = RocksStore(folder / "theirs")
+
+    async def fetched() -> None:
+        site = web.Application()
+        site.add_routes(CopyRoutes(lambda: theirs, folder / "theirs", COPY_KEY).routes())
+        runner = web.AppRunner(site)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0]
+        async with ClientSession() as session:
+            await fetch(session, f"http://{host}:{port}", COPY_KEY, folder / "mine")
+        await runner.cleanup()
+
+    asyncio.run(fetched())
+    theirs.close()
+    say("fetched")
+    recover_swap(folder / "mine")
+    say("swapped")
+
+
+def _check_copy(folder: Path, said: Said) -> list[str]:
+    """All of the one or all of the other, at once and after another start; the sender's is as it was."""
+    faults = []
+    for name, allowed in (("mine", ["theirs"] if said else ["mine", "theirs"]), ("theirs", ["theirs"])):
+        for _ in range(2):
+            recover_swap(folder / name)
+            store = RocksStore(folder / name)
+            found = [value.decode() for _, value in store.scan(Table.RETAINED, b"", b"\xff")]
+            store.close()
+            if found not in [[one] * 20 for one in allowed]:
+                faults.append(f"acked lost: {name} has {found}")
+        if (folder / name / "copy").exists():
+            faults.append(f"strange: something of a copy is left at {name}")
     return faults
 
 
@@ -659,6 +723,7 @@ PLOTS = {
     "repaired": Plot(_spoil, _repair, _check_repair),
     "retimed": Plot(_wish_locally, _retime, _check_retime),
     "keyed": Plot(_nothing, _key, _check_keys),
+    "copied": Plot(_two, _copy, _check_copy),
     "served": Plot(_past, _serve, _check_served),
     "careless": Plot(_nothing, _key_in_place, _check_keys),
 }

@@ -29,8 +29,8 @@ from .places import Place, places, why_free
 from .plots import HAS_SPARK, PLOTS
 
 TRIES = {"worked": 200, "undone": 120, "marked": 60, "repaired": 200}
-TRIES |= {"retimed": 40, "keyed": 90, "served": 400}
-INSIDE = {"worked": 20, "repaired": 40, "served": 80}
+TRIES |= {"retimed": 40, "keyed": 90, "copied": 120, "served": 400}
+INSIDE = {"worked": 20, "repaired": 40, "copied": 40, "served": 80}
 FEW = 1
 """Tries for each plot, if not in the soak."""
 CARELESS = 12

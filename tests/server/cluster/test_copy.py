@@ -1,50 +1,61 @@
-"""A node's data for another: whole or not at all, whatever comes between."""
+"""One node's data at another: whole, or not at all; and so too after a kill at any moment of the swap."""
 
 import asyncio
+import io
 import os
-import queue
 import shutil
+import tarfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from threading import Event
-from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from server.cluster import copy_in
-from server.cluster.copy_in import FOLDER, IN, MOVING, READY, CopyFailed, fetch, recover_swap, unpack
-from server.cluster.copy_out import OUT, CopyRoutes, pack
+from server.cluster import copy_in, copy_out, swap
+from server.cluster.copy_in import CopyFailed, fetch
+from server.cluster.copy_out import CopyRoutes, pack
+from server.cluster.swap import FOLDER, IN, MOVING, READY, check_swapped, recover_swap
 from server.http.problems import problem_middleware
-from shards.errors import StoreFailed
+from server.offline import verify
+from shards.errors import StoreFailed, StoreLocked
+from shards.log.chained import open_engine
+from shards.log.memory import MemoryEngine, Shelf
+from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
-from shards.store import Table
+from shards.store import Store, Table
+from tests.support.logs import Elapsing
 
-KEY = "a key of the nodes"
-END = b"\xff" * 64
-Rows = dict[Table, list[tuple[bytes, bytes]]]
+KEY = "k" * 32
+LAST = b"\xff" * 64
+Rows = dict[Table, dict[bytes, bytes]]
 
 
-def filled(path: Path, mark: bytes, count: int = 300) -> Rows:
-    store = RocksStore(path)
+def rows_of(store: Store) -> Rows:
+    return {table: dict(store.scan(table, b"", LAST)) for table in Table}
+
+
+def fill(store: Store, word: str, count: int = 50) -> Rows:
+    batch = store.batch()
     for table in Table:
-        batch = store.batch()
         for number in range(count):
-            batch.put(table, b"k%05d" % number, mark * 40)
-        store.write(batch)
+            batch.put(table, b"row%04d" % number, word.encode() * 20)
+    store.write(batch)
     store.flush()
-    rows = rows_of(store)
+    return rows_of(store)
+
+
+def made(path: Path, word: str, count: int = 50) -> Rows:
+    store = RocksStore(path)
+    rows = fill(store, word, count)
     store.close()
     return rows
 
 
-def rows_of(store: RocksStore) -> Rows:
-    return {table: list(store.scan(table, b"", END)) for table in Table}
-
-
-def rows_in(path: Path) -> Rows:
+def opened(path: Path) -> Rows:
     store = RocksStore(path)
     try:
         return rows_of(store)
@@ -52,133 +63,205 @@ def rows_in(path: Path) -> Rows:
         store.close()
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[tuple[RocksStore, Path]]:
-    path = tmp_path / "source"
-    filled(path, b"new")
-    store = RocksStore(path)
-    yield store, path
-    store.close()
-
-
 @asynccontextmanager
-async def serving(routes: list[web.RouteDef]) -> AsyncIterator[str]:
-    site = web.Application(middlewares=[problem_middleware])
-    site.router.add_routes(routes)
-    runner = web.AppRunner(site, shutdown_timeout=0.1)
+async def serving(handler: Callable[[web.Request], object] | CopyRoutes) -> AsyncIterator[str]:
+    """A node, as far as copies go; or whoever says it is one."""
+    app = web.Application(middlewares=[problem_middleware])
+    if isinstance(handler, CopyRoutes):
+        app.router.add_routes(handler.routes())
+    else:
+        app.router.add_get("/v1/cluster/checkpoint", handler)  # type: ignore[arg-type]
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    at = web.TCPSite(runner, "127.0.0.1", 0)
-    await at.start()
-    assert runner.addresses
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        host, port = runner.addresses[0]
+        yield f"http://{host}:{port}"
     finally:
         await runner.cleanup()
 
 
-async def copied(url: str, data: Path, key: str = KEY) -> None:
-    async with aiohttp.ClientSession() as session:
-        await fetch(session, url, key, data)
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as made:
+        yield made
 
 
-async def test_a_copy_is_the_same_row_by_row(tmp_path: Path, source: tuple[RocksStore, Path]) -> None:
-    store, path = source
-    data = tmp_path / "data"
-    filled(data, b"old")
-    (data / "keys-used.json").write_text("{}")
-    async with serving(CopyRoutes(lambda: store, path, KEY).routes()) as url:
-        await copied(url, data)
-    assert not (path / FOLDER / OUT).exists(), "nothing is left where it came from"
-    recover_swap(data)
-    assert rows_in(data) == rows_of(store)
-    assert (data / "keys-used.json").exists(), "it is not the store's"
-    assert not (data / FOLDER).exists()
+@pytest.fixture
+def theirs(tmp_path: Path) -> Iterator[RocksStore]:
+    store = RocksStore(tmp_path / "theirs")
+    yield store
+    store.close()
 
 
-async def test_the_source_goes_on_meanwhile(tmp_path: Path, source: tuple[RocksStore, Path]) -> None:
-    store, path = source
-    before = rows_of(store)
-    gave = asyncio.Event()
-
-    def slow() -> RocksStore:
-        gave.set()
-        return store
-
-    async with serving(CopyRoutes(slow, path, KEY).routes()) as url:
-        work = asyncio.ensure_future(copied(url, tmp_path / "data"))
-        await gave.wait()
-        for number in range(50):
-            batch = store.batch()
-            batch.put(Table.META, b"later%03d" % number, b"x")
-            store.write(batch)
-            await asyncio.sleep(0)
-        await work
-    recover_swap(tmp_path / "data")
-    there = rows_in(tmp_path / "data")
-    del before[Table.META], there[Table.META]
-    assert there == before
+def routes_of(store: Store, path: Path) -> CopyRoutes:
+    return CopyRoutes(lambda: store, path, KEY)
 
 
-async def test_who_does_not_show_the_key_gets_nothing(
-    tmp_path: Path, source: tuple[RocksStore, Path]
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_copy_has_every_row_and_what_is_not_the_stores_stays(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
 ) -> None:
-    store, path = source
-    async with serving(CopyRoutes(lambda: store, path, KEY).routes()) as url:
+    rows, mine = fill(theirs, "new"), tmp_path / "mine"
+    made(mine, "old", 80)
+    for name in ("keys-used.json", "keys.toml", "lost+found/x", "jobs/1/plan/y"):
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text("{}")
+    async with serving(routes_of(theirs, theirs.path)) as url:
+        await fetch(session, url, KEY, mine)
+    assert not (theirs.path / FOLDER / copy_out.OUT).exists()
+    with pytest.raises(StoreFailed, match="being put in place"):
+        verify(mine, 100, repair=False)
+    recover_swap(mine)
+    check_swapped(mine)
+    assert not (mine / FOLDER).exists()
+    assert not (mine / "jobs").exists()
+    assert all((mine / name).exists() for name in ("keys-used.json", "keys.toml", "lost+found/x"))
+    assert opened(mine) == rows
+    assert opened(mine) == rows  # and its note of what was synced fits
+
+
+async def test_a_copy_under_writes_is_a_prefix(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    over = threading.Event()
+
+    def write() -> None:
+        for number in range(1_000_000):
+            batch = theirs.batch()
+            batch.put(Table.MESSAGES, b"%08d" % number, os.urandom(200))
+            batch.put(Table.META, b"last", b"%08d" % number)
+            theirs.write(batch)
+            if over.wait(0.0002):
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        await until(lambda: theirs.get(Table.META, b"last") is not None)
+        async with serving(routes_of(theirs, theirs.path)) as url:
+            await fetch(session, url, KEY, tmp_path / "mine")
+    finally:
+        over.set()
+        writer.join()
+    recover_swap(tmp_path / "mine")
+    rows, whole = opened(tmp_path / "mine"), rows_of(theirs)
+    last = int(rows[Table.META][b"last"])
+    assert last < int(whole[Table.META][b"last"])
+    assert list(rows[Table.MESSAGES]) == [b"%08d" % number for number in range(last + 1)]
+    assert rows[Table.MESSAGES].items() <= whole[Table.MESSAGES].items()
+
+
+async def test_a_copy_says_up_to_which_record_it_has_the_log(
+    tmp_path: Path, session: aiohttp.ClientSession
+) -> None:
+    shelf, below = Shelf(), RocksStore(tmp_path / "theirs")
+    leader = ReplicatedStore(below, open_engine(MemoryEngine(shelf), Elapsing(), 2.0))
+    leader.lead("a", "http://a")
+    for number in range(5):
+        fill(leader, f"w{number}", 3)
+    async with serving(routes_of(leader, below.path)) as url:
+        await fetch(session, url, KEY, tmp_path / "mine")
+        at = leader.applied
+    fill(leader, "later", 9)
+    recover_swap(tmp_path / "mine")
+    mine = RocksStore(tmp_path / "mine")
+    assert applied_of(mine) == at
+    follower = ReplicatedStore(mine, open_engine(MemoryEngine(shelf), Elapsing(), 2.0))
+    assert follower.follow() == 1
+    assert rows_of(follower) == rows_of(leader)
+    follower.close()
+    leader.close()
+
+
+async def test_only_who_shows_the_key_gets_one(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    async with serving(routes_of(theirs, theirs.path)) as url:
         with pytest.raises(CopyFailed, match="status 401"):
-            await copied(url, tmp_path / "data", "another key")
-    assert not (tmp_path / "data").exists()
+            await fetch(session, url, "x" * 32, tmp_path / "mine")
+        async with session.get(f"{url}/v1/cluster/checkpoint") as answer:
+            assert answer.status == 401
+            assert (await answer.json(content_type=None))["type"] == "/problems/unauthorized"
+    assert not (tmp_path / "mine").exists()
 
 
-async def test_one_copy_at_a_time(tmp_path: Path, source: tuple[RocksStore, Path]) -> None:
-    store, path = source
-    begun, goes_on = Event(), Event()
+async def test_one_at_a_time_and_nothing_is_left_of_who_has_gone(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    fill(theirs, "x" * 3_000, 200)
+    theirs.unload()
+    big = theirs.batch()
+    for number in range(300):
+        big.put(Table.MESSAGES, b"big%04d" % number, os.urandom(100_000))
+    theirs.write(big)
+    scratch = theirs.path / FOLDER / copy_out.OUT
+    head = {"Authorization": f"Bearer {KEY}"}
+    async with serving(routes_of(theirs, theirs.path)) as url:
+        first = await session.get(f"{url}/v1/cluster/checkpoint", headers=head)
+        assert first.status == 200
+        async with session.get(f"{url}/v1/cluster/checkpoint", headers=head) as second:
+            assert (second.status, second.headers["Retry-After"]) == (503, "1")
+        assert scratch.exists()
+        first.close()
+        await until(lambda: not scratch.exists())
+        async with asyncio.timeout(10):
+            while True:
+                async with session.get(f"{url}/v1/cluster/checkpoint", headers=head) as third:
+                    if third.status == 200:
+                        break
+        await until(lambda: not scratch.exists())
+    assert not scratch.exists()
 
-    class Slow:
-        def checkpoint(self, path: Path) -> None:
-            begun.set()
-            goes_on.wait(10)
-            store.checkpoint(path)
 
-    async with serving(CopyRoutes(Slow, path, KEY).routes()) as url:  # type: ignore[arg-type]
-        first = asyncio.ensure_future(copied(url, tmp_path / "a"))
-        while not begun.is_set():
-            await asyncio.sleep(0)
+async def test_a_store_that_is_not_open_or_gives_none_is_said(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    routes = CopyRoutes(lambda: None, theirs.path, KEY)
+    async with serving(routes) as url:
         with pytest.raises(CopyFailed, match="status 503"):
-            await copied(url, tmp_path / "b")
-        goes_on.set()
-        await first
-        await copied(url, tmp_path / "b")
+            await fetch(session, url, KEY, tmp_path / "mine")
+    async with serving(routes_of(theirs, theirs.path)) as url:
+        with patch.object(RocksStore, "checkpoint", side_effect=StoreFailed("no room")):
+            for _ in range(2):
+                with pytest.raises(CopyFailed, match="status 503"):
+                    await fetch(session, url, KEY, tmp_path / "mine")
+        await fetch(session, url, KEY, tmp_path / "mine")
 
 
-async def test_a_store_that_is_not_open_is_said(tmp_path: Path) -> None:
-    async with serving(CopyRoutes(lambda: None, tmp_path, KEY).routes()) as url:
-        with pytest.raises(CopyFailed, match="status 503"):
-            await copied(url, tmp_path / "data")
+def test_what_a_kill_left_of_a_copy_goes(tmp_path: Path) -> None:
+    rows = made(tmp_path, "old")
+    for name in (IN, copy_out.OUT):
+        (tmp_path / FOLDER / name).mkdir(parents=True)
+        (tmp_path / FOLDER / name / "CURRENT").touch()
+    check_swapped(tmp_path)
+    recover_swap(tmp_path)
+    assert not (tmp_path / FOLDER).exists()
+    assert opened(tmp_path) == rows
 
 
-async def test_who_goes_away_leaves_nothing(tmp_path: Path, source: tuple[RocksStore, Path]) -> None:
-    store, path = source
-    (path / "copy").mkdir(exist_ok=True)
-    big = RocksStore(tmp_path / "big")
-    batch = big.batch()
-    for number in range(3_000):
-        batch.put(Table.MESSAGES, b"%05d" % number, os.urandom(4_000))
-    big.write(batch)
-    async with serving(CopyRoutes(lambda: big, tmp_path / "big", KEY).routes()) as url:
-        async with aiohttp.ClientSession() as session:
-            answer = await session.get(
-                f"{url}/v1/cluster/checkpoint", headers={"Authorization": f"Bearer {KEY}"}
-            )
-            await answer.content.readany()
-            answer.close()
-        for _ in range(200):
-            if not (tmp_path / "big" / FOLDER / OUT).exists():
-                break
-            await asyncio.sleep(0.02)
-        assert not (tmp_path / "big" / FOLDER / OUT).exists()
-        await copied(url, tmp_path / "data")
-    big.close()
-    del store
+async def test_who_takes_nothing_is_given_up(theirs: RocksStore, session: aiohttp.ClientSession) -> None:
+    big = theirs.batch()
+    for number in range(300):
+        big.put(Table.MESSAGES, b"big%04d" % number, os.urandom(100_000))
+    theirs.write(big)
+    head = {"Authorization": f"Bearer {KEY}"}
+    with patch.object(copy_out, "TAKE_S", 0.05):
+        async with serving(routes_of(theirs, theirs.path)) as url:
+            answer = await session.get(f"{url}/v1/cluster/checkpoint", headers=head)
+            await until(lambda: not (theirs.path / FOLDER / copy_out.OUT).exists())
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()
+
+
+def names_below(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*"))
 
 
 def packed(folder: Path) -> bytes:
@@ -187,134 +270,200 @@ def packed(folder: Path) -> bytes:
     return b"".join(pieces)
 
 
-def unpacked(stream: bytes, data: Path) -> None:
-    pieces: queue.Queue[bytes | None] = queue.Queue()
-    for start in range(0, len(stream), 1000):
-        pieces.put(stream[start : start + 1000])
-    pieces.put(None)
-    unpack(pieces, data / FOLDER)
+def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return file.getvalue()
 
 
-@pytest.fixture
-def stream(tmp_path: Path) -> bytes:
-    folder = tmp_path / "files"
-    folder.mkdir()
-    for name in ("CURRENT", "000005.sst", "MANIFEST-000004"):
-        (folder / name).write_bytes(name.encode() * 500)
-    return packed(folder)
+def member(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, "CURRENT"
+    return info
 
 
-def test_a_stream_that_was_cut_off_is_not_taken(tmp_path: Path, stream: bytes) -> None:
-    for end in range(0, len(stream), 512):
-        if stream[end:].strip(b"\0"):
-            with pytest.raises((OSError, ValueError, copy_in.tarfile.TarError)):
-                unpacked(stream[:end], tmp_path / "data")
-        assert not (tmp_path / "data" / FOLDER / READY).exists() or not stream[end:].strip(b"\0")
-        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+async def refused(session: aiohttp.ClientSession, data: Path, *bodies: bytes, match: str) -> None:
+    """Each of them, and nothing is left."""
+    for body in bodies:
+
+        async def answer(_: web.Request, body: bytes = body) -> web.Response:
+            return web.Response(body=body)
+
+        async with serving(answer) as url:
+            with pytest.raises(CopyFailed, match=match):
+                await fetch(session, url, KEY, data)
+        assert not any((data / FOLDER / name).exists() for name in (IN, READY))
 
 
-def test_a_flipped_byte_is_seen(tmp_path: Path, stream: bytes) -> None:
-    for at in range(0, len(stream.rstrip(b"\0")), 257):
-        changed = bytearray(stream)
-        changed[at] ^= 1
-        data = tmp_path / f"data{at}"
-        try:
-            unpacked(bytes(changed), data)
-        except (OSError, ValueError, copy_in.tarfile.TarError):
-            continue
-        names = {path.name: path.read_bytes() for path in (data / FOLDER / READY).iterdir()}
-        assert names == {name: name.encode() * 500 for name in ("CURRENT", "000005.sst", "MANIFEST-000004")}
+async def test_what_was_cut_off_or_changed_is_not_taken(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    fill(theirs, "new")
+    theirs.checkpoint(tmp_path / "check")
+    whole, mine = packed(tmp_path / "check"), tmp_path / "mine"
+    rows = made(mine, "old")
+    manifest = whole.index(copy_out.MANIFEST.encode())
+    some = range(1_000, manifest, manifest // 20)
+    cuts = [
+        whole[:at] for at in (0, 100, 512, len(whole) // 2, manifest - 1, manifest, manifest + 600, *some)
+    ]
+    await refused(session, mine, *cuts, match="cut off|ReadError|unexpected end|StreamError|JSON|truncated")
+    at = whole.index(b"new" * 20) if b"new" * 20 in whole else len(whole) // 3
+    flipped = bytearray(whole)
+    flipped[at] ^= 1
+    await refused(session, mine, bytes(flipped), match="not what was sent")
+    await refused(session, mine, whole + bytes(4 << 20), match="after the manifest")
+    recover_swap(mine)
+    assert opened(mine) == rows
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", "."])
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    import io
-    import tarfile
+async def test_a_connection_that_ends_early_is_no_end(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    """Even if all of the tar has come."""
+    fill(theirs, "new")
+    theirs.checkpoint(tmp_path / "check")
+    whole = packed(tmp_path / "check")
 
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w|") as tar:
-        info = tarfile.TarInfo(name)
-        info.size = 1
-        tar.addfile(info, io.BytesIO(b"x"))
-    with pytest.raises(ValueError, match="a copy has no"):
-        unpacked(made.getvalue(), tmp_path / "data")
+    async def answer(request: web.Request) -> web.StreamResponse:
+        said = web.StreamResponse()
+        await said.prepare(request)
+        await said.write(whole)
+        await asyncio.sleep(0.05)
+        assert request.transport is not None
+        request.transport.close()
+        return said
+
+    async with serving(answer) as url:
+        with pytest.raises(CopyFailed):
+            await fetch(session, url, KEY, tmp_path / "mine")
+    assert not (tmp_path / "mine" / FOLDER / READY).exists()
+
+
+async def test_who_sends_nothing_is_given_up(tmp_path: Path, session: aiohttp.ClientSession) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        said = web.StreamResponse()
+        await said.prepare(request)
+        await said.write(b"x" * 100)
+        await asyncio.sleep(5)
+        return said
+
+    async with serving(answer) as url:
+        with patch.object(copy_in, "IDLE_S", 0.05), pytest.raises(CopyFailed, match="Timeout"):
+            await fetch(session, url, KEY, tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        *(member(name) for name in ("../x", "/etc/x", "a/CURRENT", "LOCK", "keys.toml", "..", "synced")),
+        *(member("CURRENT", kind) for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE)),
+        *(member("CURRENT", kind) for kind in (tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE)),
+        *(member("CURRENT", kind) for kind in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)),
+    ],
+    ids=lambda info: f"{info.name} {info.type!r}",
+)
+async def test_other_names_and_kinds_are_refused(
+    tmp_path: Path, session: aiohttp.ClientSession, info: tarfile.TarInfo
+) -> None:
+    await refused(session, tmp_path / "mine", tar_of((info, b"")), match="a copy has no")
+    assert names_below(tmp_path) == [FOLDER, "mine"]
+
+
+async def test_a_copy_for_which_there_is_no_room_is_refused(
+    tmp_path: Path, theirs: RocksStore, session: aiohttp.ClientSession
+) -> None:
+    with patch.object(copy_in, "SPARE_BYTES", 1 << 60):
+        async with serving(routes_of(theirs, theirs.path)) as url:
+            with pytest.raises(CopyFailed, match="no room for"):
+                await fetch(session, url, KEY, tmp_path / "mine")
+
+
+def test_a_store_that_is_open_is_not_swapped(tmp_path: Path) -> None:
+    made(tmp_path / "mine", "old")
+    (tmp_path / "mine" / FOLDER / READY).mkdir(parents=True)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:  # a lock is a process's
+        swap.fcntl.lockf(os.open(tmp_path / "mine" / "LOCK", os.O_RDWR), swap.fcntl.LOCK_EX)
+        os.write(writing, b".")
+        os.read(os.pipe()[0], 1)
+        os._exit(0)
+    os.read(reading, 1)
+    try:
+        with pytest.raises(StoreLocked):
+            recover_swap(tmp_path / "mine")
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert (tmp_path / "mine" / "CURRENT").exists()
 
 
 class Killed(BaseException):
-    """The process has ended here."""
+    """Nothing cleans up after it here either."""
 
 
-def test_a_kill_at_any_moment_leaves_the_old_rows_or_the_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed before each call that changes the disk, and again while it goes on, the swap ends with one."""
-    old = filled(tmp_path / "old", b"old", 20)
-    new = filled(tmp_path / "new", b"new", 20)
-    stream = packed(tmp_path / "new")
-    left = -1
+class Kills:
+    """Ends it before the `nth` call that changes the disk; none at all comes after that."""
 
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*given: Any, **named: Any) -> Any:
-            nonlocal left
-            if left == 0:
+    CALLS = ((os, "unlink"), (os, "rmdir"), (os, "rename"), (os, "fsync"), (os, "mkdir"))
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+        self._patches = [patch.object(owner, name, self._over(owner, name)) for owner, name in self.CALLS]
+
+    def _over(self, owner: object, name: str) -> Callable[..., object]:
+        call = getattr(owner, name)
+
+        def counted(*args: object, **named: object) -> object:
+            self.left -= 1
+            if self.left <= 0:
                 raise Killed
-            left -= 1
-            return call(*given, **named)
+            return call(*args, **named)
 
-        return counting
+        return counted
 
-    for name in ("rename", "unlink", "mkdir"):
-        monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
-    monkeypatch.setattr(copy_in.os, "fsync", counted(os.fsync))
-    monkeypatch.setattr(copy_in.shutil, "rmtree", counted(shutil.rmtree))
-    seen = set()
-    for kill in range(200):
-        data = tmp_path / f"data{kill}"
-        left = -1
-        shutil.copytree(tmp_path / "old", data)
-        left = kill
-        try:
-            unpacked(stream, data)
-            recover_swap(data)
-        except Killed:
-            pass
-        is_done = left > 0
-        for again in range(kill % 7):
-            left = again
+    def __enter__(self) -> "Kills":
+        for one in self._patches:
+            one.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._patches:
+            one.stop()
+
+
+def test_a_kill_before_any_change_of_the_disk_leaves_what_the_next_start_finishes(tmp_path: Path) -> None:
+    """And one more in the midst of that."""
+    base = tmp_path / "base"
+    made(base / "data", "old")
+    rows = made(tmp_path / "new", "new")
+    store = RocksStore(tmp_path / "new")
+    (base / "data" / FOLDER).mkdir()
+    store.checkpoint(base / "data" / FOLDER / READY)
+    store.close()
+    nth, is_over, kills = 0, False, 0
+    while not is_over:
+        nth += 1
+        data = tmp_path / "data"
+        shutil.copytree(base / "data", data)
+        with Kills(nth):
             try:
                 recover_swap(data)
+                is_over = True
             except Killed:
-                continue
-        left = -1
+                kills += 1
+        if nth % 3 == 0 and not is_over:
+            with Kills(nth // 3), suppress(Killed):
+                recover_swap(data)
+        if (data / FOLDER / READY).exists() or (data / FOLDER / MOVING).exists():
+            with pytest.raises(StoreFailed):
+                check_swapped(data)
         recover_swap(data)
-        found = rows_in(data)
-        assert found in (old, new)
-        seen.add(found == new)
-        left = -1
+        assert not (data / FOLDER).exists()
+        assert opened(data) == rows, nth
         shutil.rmtree(data)
-        if is_done:
-            break
-    else:
-        pytest.fail("it never came to its end")
-    assert seen == {False, True}
-
-
-def test_what_a_kill_left_of_a_copy_goes(tmp_path: Path) -> None:
-    for name in (IN, OUT):
-        (tmp_path / FOLDER / name).mkdir(parents=True)
-    recover_swap(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / FOLDER / MOVING).mkdir(parents=True)
-    (tmp_path / FOLDER / MOVING / "CURRENT").touch()
-    recover_swap(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["CURRENT"]
-
-
-async def test_a_checkpoint_that_fails_is_said(tmp_path: Path) -> None:
-    class Failing:
-        def checkpoint(self, path: Path) -> None:
-            raise StoreFailed("no room")
-
-    async with serving(CopyRoutes(lambda: Failing(), tmp_path, KEY).routes()) as url:  # type: ignore[arg-type,return-value]
-        with pytest.raises(CopyFailed, match="status 503"):
-            await copied(url, tmp_path / "data")
+    assert kills > 20

@@ -177,13 +177,14 @@ async def test_a_writer_that_is_full_is_waited_for(
         files = await asyncio.to_thread(moved, await work.begin(job, CUTS))
         ask = pipeline._ask
 
-        async def full(decide: Decide, *, cost: int = 1) -> object:
+        async def full(decide: Decide, *, cost: int = 1, size: int = 0) -> object:
             nonlocal offered
             if getattr(decide, "func", None) is handover.copy:
                 offered += 1
+                assert size >= len(decide.keywords["rows"])
                 if offered in (3, 4):
                     raise Busy("told to be")
-            return await ask(decide, cost=cost)
+            return await ask(decide, cost=cost, size=size)
 
         monkeypatch.setattr(pipeline, "_ask", full)
         if tries == 2:
