@@ -39,7 +39,7 @@ from .loader import Loader
 from .mending import Mending
 from .pull.pull import Pull
 from .schedules.recurring import Schedules
-from .writer import OPEN_GROUPS, SHARED_GROUPS, Busy, Entry, Writer
+from .writer import Busy, Entry, Writer
 
 NODE = 0
 UNLIMITED = 1 << 62
@@ -82,7 +82,6 @@ class Core:
             max_bytes=config.limits.queued_bytes,
             wake=wake,
             gather=gather,
-            open_groups=SHARED_GROUPS if store.is_shared else OPEN_GROUPS,
         )
         self.schedules = Schedules(
             store, self.horizon, self.writer, clock, max_schedules=config.limits.schedules

@@ -70,9 +70,6 @@ LARGE = 250
 """From so many rows on a group is worth a look at what is due before it is written: 1,000 take 3 ms. And a
 request that is worth more messages than that, each of which may have a key to be read, waits for its turn."""
 OPEN_GROUPS = 2
-SHARED_GROUPS = 5
-"""Of a store that others share: while one is appended to the log the rest gather, and become one record. Batches
-come in 1.13 times as fast as with two."""
 GATHER_BYTES = 1 << 20
 """With so much under way the disk has to be kept busy while the next group is composed."""
 TURNS_MAX = 10_000
@@ -151,10 +148,9 @@ class Writer:
         max_bytes: int,
         wake: Callable[[], None],
         gather: int = 1,
-        open_groups: int = OPEN_GROUPS,
     ) -> None:
         """`wake`: something waits for `compose`, or something new may be due. `gather`: how many messages
-        have to wait for a group to be composed while another one is being synced, `open_groups` at most."""
+        have to wait for a group to be composed while another one is being synced."""
         self._opened = opened
         self._open_group = opened.open_group
         self._wheel = wheel
@@ -164,7 +160,6 @@ class Writer:
         self._max_bytes = max_bytes
         self._wake = wake
         self._gather = gather
-        self._open_groups = open_groups
         self._queue: deque[tuple[int, int, bool, Decide, Done]] = deque()
         self._queued = 0
         self._bytes = 0
@@ -204,7 +199,7 @@ class Writer:
         if not self._open:
             return True
         is_worth = self._queued >= self._gather or self._bytes >= GATHER_BYTES
-        return is_worth and len(self._open) < self._open_groups
+        return is_worth and len(self._open) < OPEN_GROUPS
 
     @property
     def running_ms(self) -> int:

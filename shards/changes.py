@@ -2,12 +2,10 @@
 
 An engine's own batch cannot be looked into. This one is kept as it was made: per table its changes in their
 order (that of changes of different tables does not matter, they become visible together). It is written down
-as MessagePack, {table: [[key, value, end], ...]}: about 8 bytes more a row than the row. A record is an array
-of these: batches that waited for the log together go into it together.
+as MessagePack, {table: [[key, value, end], ...]}: about 8 bytes more a row than the row.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
 
 import msgspec
 
@@ -17,7 +15,7 @@ from .store import Batch, Table
 Change = tuple[bytes, bytes | None, bytes | None]
 """(key, value, None): put; (key, None, None): delete; (start, None, end): delete [start, end)."""
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[dict[str, list[Change]]]).decode
+_decode = msgspec.msgpack.Decoder(dict[str, list[Change]]).decode
 _TABLES = {table.value: table for table in Table}
 
 
@@ -49,7 +47,6 @@ class Changes:
         return [(start, end) for start, _, end in self.tables.get(table, ()) if end is not None]
 
     def encode(self) -> bytes:
-        """One part of a record."""
         return _encode({table.value: changes for table, changes in self.tables.items() if changes})
 
     def into(self, batch: Batch) -> None:
@@ -74,19 +71,14 @@ class Changes:
         return changes
 
 
-def record_of(parts: Sequence[bytes]) -> bytes:
-    """The data of a record: batches, each as it is encoded, in their order."""
-    return _encode([msgspec.Raw(part) for part in parts])
-
-
 def decode_changes(data: bytes) -> Changes:
-    """All the changes of a record as one batch. Raises UnknownVersion: it is whole, so a later one wrote it."""
+    """What `encode` has written. Raises UnknownVersion: it is whole, so a later one wrote it."""
     try:
         found = _decode(data)
     except msgspec.DecodeError as error:
         raise UnknownVersion(f"a record of {len(data)} bytes in the log: {error}") from error
     made = Changes()
-    for name, changes in chain.from_iterable(part.items() for part in found):
+    for name, changes in found.items():
         table = _TABLES.get(name)
         if table is None:
             raise UnknownVersion(f"a record in the log changes a table {name!r}: another version wrote it")

@@ -28,7 +28,7 @@ from itertools import groupby
 from pathlib import Path
 from threading import Lock
 
-from .changes import Changes, decode_changes, record_of
+from .changes import Changes, decode_changes
 from .errors import ShardsError, StoreFailed
 from .log.contract import Log
 from .log.errors import Damaged, LogError, Trimmed
@@ -41,8 +41,6 @@ log = logging.getLogger(__name__)
 
 NOBODY = 0
 """No epoch: of who does not lead."""
-TOGETHER_BYTES = 4 << 20
-"""Of batches that become one record: while one is appended others wait, and each costs a round of syncs."""
 EMPTIED_MAX = 1_000
 """Ranges that are remembered; when there are more they become one that goes over all of them."""
 
@@ -151,7 +149,7 @@ class ReplicatedStore:
         self.passed_bytes += len(data)
         if place.seq != place.epoch:
             changes = decode_changes(data)
-            self._apply([changes], place)
+            self._apply(changes, place)
             self._note_emptied(changes)
             return
         claim = claim_of(data)
@@ -159,7 +157,7 @@ class ReplicatedStore:
             raise Trimmed("the log begins with the rows of a store, and this one has none")
         changes = Changes()
         changes.put(Table.META, META_LEADER, data)
-        self._apply([changes], place)
+        self._apply(changes, place)
         self.leader = claim
 
     # -- batches
@@ -179,32 +177,20 @@ class ReplicatedStore:
             self._waiting.append(layer)
 
     def flush(self) -> None:
-        while self._waiting:
+        for _ in range(len(self._waiting)):
+            layer = self._waiting[0]
             try:
-                self._append()
+                place = Applied(self.applied.seq + 1, self._epoch)
+                data = layer.changes.encode()
+                self._log.append(*place, data)
+                self._apply(layer.changes, place)
+                self.passed_bytes += len(data)
             except ShardsError as error:
                 self._refusal = error
                 raise StoreFailed(f"a batch is not in the log: {error}") from error
-
-    def _append(self) -> None:
-        """The batches that wait, as many as go into a record of TOGETHER_BYTES, one at least."""
-        layers = list(self._waiting)
-        parts = [layers[0].changes.encode()]
-        size = len(parts[0])
-        for layer in layers[1:]:
-            part = layer.changes.encode()
-            size += len(part)
-            if size > TOGETHER_BYTES:
-                break
-            parts.append(part)
-        data, place = record_of(parts), Applied(self.applied.seq + 1, self._epoch)
-        self._log.append(*place, data)
-        self._apply([layer.changes for layer in layers[: len(parts)]], place)
-        self.passed_bytes += len(data)
-        with self._lock:
-            for _ in parts:
+            with self._lock:
                 self._waiting.popleft()
-            self._layers = self._layers[: -len(parts)]
+                self._layers = self._layers[:-1]
 
     def reopen(self) -> None:
         with self._lock:
@@ -225,10 +211,9 @@ class ReplicatedStore:
             raise StoreFailed(f"another node leads since record {self.applied.epoch} of the log")
         self._refusal = None
 
-    def _apply(self, changes: Sequence[Changes], place: Applied) -> None:
+    def _apply(self, changes: Changes, place: Applied) -> None:
         batch = self._store.batch()
-        for one in changes:
-            one.into(batch)
+        changes.into(batch)
         batch.put(Table.META, META_APPLIED, applied_value(place))
         self._store.write(batch)
         self.applied = place
