@@ -79,7 +79,8 @@ class App:
         lost: Callable[[], None] = _nothing,
     ) -> None:
         """`fatal`: called when the server cannot go on. `lease`: of a node that leads others; when it ends,
-        or the store fails, nothing is done any more, and `lost` is called.
+        or the store fails, nothing is done any more, and `lost` is called, perhaps more than once: before
+        what was under way is answered.
 
         Raises KeysFileError, WrongFormat, Corrupt, StoreFailed.
         """
@@ -94,6 +95,7 @@ class App:
             clock,
             store,
             wake=self.plan,
+            failing=_nothing if lease is None else lost,
             auth=self.keyring,
             chance=random.random,
             gather=GATHER,

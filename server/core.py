@@ -46,6 +46,10 @@ UNLIMITED = 1 << 62
 OPEN = Open()
 
 
+def _nothing() -> None:
+    """Nobody has to know."""
+
+
 class Core:
     """All parts of one server."""
 
@@ -56,12 +60,13 @@ class Core:
         store: Store,
         *,
         wake: Callable[[], None],
+        failing: Callable[[], None] = _nothing,
         auth: Auth = OPEN,
         chance: Callable[[], float],
         gather: int = 1,
     ) -> None:
         """`wake`: there is something to do. `auth`: who may do what. `chance`: from 0 up to 1, each time.
-        `gather`: of the writer.
+        `failing`, `gather`: of the writer.
 
         Raises WrongFormat, Corrupt, StoreFailed.
         """
@@ -81,6 +86,7 @@ class Core:
             max_queued=config.limits.queued,
             max_bytes=config.limits.queued_bytes,
             wake=wake,
+            failing=failing,
             gather=gather,
         )
         self.schedules = Schedules(

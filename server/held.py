@@ -15,7 +15,7 @@ from shards.recover import Opened
 from timeline.position import Position, at_of
 
 from .clock import Clock
-from .writer import Busy, Writer
+from .writer import GROUP_BYTES, Busy, Writer
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,8 @@ class Held:
         def release(commit: Commit) -> Refused | None:
             refused = None
             for place in due:
+                if commit.open_group.size >= GROUP_BYTES:
+                    break  # the others at the next step
                 try:
                     commit.release(place)
                 except Corrupt as error:

@@ -17,7 +17,7 @@ has passed it: a kill in between leaves it to the log alone.
 """
 
 import logging
-from itertools import islice
+from collections.abc import Iterator
 
 from shards import keys
 from shards.commit import Commit
@@ -32,7 +32,7 @@ from timeline.wheel import Wheel
 
 from .clock import Clock
 from .rider import Done
-from .writer import Busy, Decide, Entry, Writer
+from .writer import GROUP_BYTES, Busy, Decide, Entry, Writer
 
 log = logging.getLogger(__name__)
 
@@ -173,13 +173,13 @@ class Mending:
     def _revive(self, note: Stretch) -> None:
         start, end = self._bounds(note)
         rows = 0
-        last = b""
+        rest: Position | None = None
 
         def decide(commit: Commit) -> None:
-            nonlocal rows, last
+            nonlocal rows, rest
             # All is read before anything is changed: the scan may fail.
-            read = list(islice(self._opened.store.scan(Table.MESSAGES, start, end), STEP_ROWS))
-            rows, last = len(read), read[-1][0] if read else b""
+            read, rest = _some(self._opened.store.scan(Table.MESSAGES, start, end))
+            rows = len(read)
             for key, value in read:
                 try:
                     found = self._found(note, keys.place_of(key), value)
@@ -187,9 +187,7 @@ class Mending:
                         commit.revive(found)
                 except Corrupt as error:
                     log.error("%s: a message is passed over: %s", key.hex(), error)
-            left = None
-            if rows == STEP_ROWS:
-                left = note_value(note, Position(keys.place_of(last) + 1), self._clock.wall_ms())
+            left = None if rest is None else note_value(note, rest, self._clock.wall_ms())
             commit.row(Table.META, note_key(note), left)
 
         def done(answer: object) -> None:
@@ -199,8 +197,8 @@ class Mending:
                 self._unreadable.add(note, is_noted=True)
             elif self._is_done(answer):
                 log.warning("%d rows can be read again, what is owed goes out now: %s", rows, note)
-                if rows == STEP_ROWS:
-                    note.owed = Position(keys.place_of(last) + 1)
+                if rest is not None:
+                    note.owed = rest
                 else:
                     self._owed.pop(0)
 
@@ -237,3 +235,15 @@ class Mending:
             self._from = self._clock.mono() + LOOK_S
             return False
         return True
+
+
+def _some(scan: Iterator[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], Position | None]:
+    """A group's worth of rows, and from where on there may be more."""
+    read: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in scan:
+        read.append((key, value))
+        size += len(value)
+        if len(read) == STEP_ROWS or size >= GROUP_BYTES:
+            return read, Position(keys.place_of(key) + 1)
+    return read, None

@@ -46,7 +46,7 @@ class Term:
 
     lease: Lease
     lost: Callable[[], None]
-    """Called when it leads no longer; perhaps more than once."""
+    """Called when it leads no longer."""
     before_doors: Callable[[], Awaitable[None]]
     """To be waited for before it listens."""
     routes: Sequence[web.RouteDef]
@@ -73,7 +73,7 @@ class Server:
         if term is None:
             self.app = App(config, clock, store, fatal=self._fatal)
         else:
-            self.app = App(config, clock, store, fatal=self._fatal, lease=term.lease, lost=term.lost)
+            self.app = App(config, clock, store, fatal=self._fatal, lease=term.lease, lost=self._lose)
             self.app.metrics.registry.register(term.figures)
         if isinstance(clock, SimulatedClock):
             clock.now_ms = max(clock.now_ms, self.app.core.horizon.clock_ms)
@@ -92,6 +92,7 @@ class Server:
             handshake_s=config.http.head_timeout_ms / 1000,
         )
         self._is_started = False
+        self._is_lost = False
         self._reviewing: Iterator[None] = iter(())
 
     async def start(self) -> None:
@@ -180,6 +181,19 @@ class Server:
                 if loop.time() >= until:
                     loop.call_soon(self._go_on_reviewing, steps)
                     break
+
+    def _lose(self) -> None:
+        """It leads no longer: MQTT's clients go before what was under way is answered with a failure.
+
+        The log may have it all the same. Without an answer a client sends it again, to the next leader, who
+        knows; and there are some that take a PUBREC for granted, whatever it says.
+        """
+        assert self._term is not None
+        if not self._is_lost:
+            self._is_lost = True
+            for link in list(self._listeners.links):
+                link.shut(Closing.MOVED)
+            self._term.lost()
 
     def _fatal(self) -> None:
         self.exit_code = 1

@@ -26,12 +26,15 @@ class Changes:
         self._messages: list[Change] = []
         self.tables: dict[Table, list[Change]] = {Table.MESSAGES: self._messages}
         """What is to be done in each table, in this order."""
+        self.size = 0
 
     def put_message(self, key: bytes, value: bytes) -> None:
         self._messages.append((key, value, None))
+        self.size += len(key) + len(value)
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         self._of(table).append((key, value, None))
+        self.size += len(key) + len(value)
 
     def delete(self, table: Table, key: bytes) -> None:
         self._of(table).append((key, None, None))

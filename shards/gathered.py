@@ -38,6 +38,11 @@ class Gathered:
         self.pour()
         self.batch.delete_range(table, start, end)
 
+    @property
+    def size(self) -> int:
+        """Of what has been poured."""
+        return self.batch.size
+
     def __len__(self) -> int:
         return len(self.batch) + sum(map(len, self._rows.values()))
 

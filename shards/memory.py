@@ -28,11 +28,13 @@ def write_table(path: Path, rows: Sequence[tuple[bytes, bytes]]) -> None:
 class MemoryBatch:
     def __init__(self, *, is_ingested: bool = False) -> None:
         self.changes: list[Change] = []
+        self.size = 0
         self.is_ingested = is_ingested
         """Rows of a table file: durable by itself, in its place among the batches."""
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         self.changes.append((table, key, value, None))
+        self.size += len(key) + len(value)
 
     def put_message(self, key: bytes, value: bytes) -> None:
         self.put(Table.MESSAGES, key, value)

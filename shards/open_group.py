@@ -123,6 +123,11 @@ class OpenGroup:
         return len(self._batch), len(self._touched), len(self._slices)
 
     @property
+    def size(self) -> int:
+        """Bytes of what is composed."""
+        return self._batch.size
+
+    @property
     def first_seq(self) -> int:
         """The last seq that was issued before the open group."""
         return self._made.first_seq

@@ -193,6 +193,8 @@ class ReplicatedStore:
                 self._layers = self._layers[:-1]
 
     def reopen(self) -> None:
+        """When it fails, the rows may be older than what was acked, or another leader's: whoever reads them
+        then hands nothing on."""
         with self._lock:
             self._layers = ()
             self._waiting.clear()

@@ -121,6 +121,10 @@ class RocksBatch:
     def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
         self.raw.delete_range(start, end, self._families[table])  # type: ignore[arg-type]
 
+    @property
+    def size(self) -> int:
+        return self.raw.size_in_bytes()
+
     def __len__(self) -> int:
         return len(self.raw)
 

@@ -68,6 +68,10 @@ class Batch(Protocol):
     def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
         """Delete every key in [start, end)."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of what it puts, and of some of what it says beside that."""
+
     def __len__(self) -> int: ...
 
 

@@ -12,8 +12,10 @@ following; that is the whole election.
 
 **Clocks.** Each group of the leader says up to which time dispatch may go, 2 s beyond its clock. So who reads
 groups as they come sees how far its own clock is from the leader's. A node that is ahead by more than
-`skew_ms` does not take the lead: it would deliver early. What is read at the beginning is old and says
-nothing.
+`skew_ms` does not take the lead: it would deliver early. A group may be old when it is read: the log did not
+answer, its append took long, this process hung. It was not there when the log was read before, so it is taken
+for as old as that; and of all groups of an epoch the one counts that speaks most for this node. What is read
+at the beginning says nothing.
 """
 
 import logging
@@ -58,9 +60,13 @@ class Follower:
         self._moment_s = chance() * MOMENT_S
         self._quiet_since = mono()
         self._seen = float("-inf")
-        self._has_read = False
-        self.ahead_ms = 0
-        """Of the leader's clock, as the last group has told."""
+        self._read_at: float | None = None
+        """When all that the log had then was read."""
+        self._told_ms = 0
+        """The leader's clock, as the last group has told."""
+        self._epoch = 0
+        self._led_ms = float("-inf")
+        """What the leader's clock is beyond our monotonic one, at most; of which epoch it is said."""
         self.why = ""
         """Why it could not take the lead, or cannot follow, in words."""
 
@@ -70,6 +76,7 @@ class Follower:
         Raises Trimmed, Damaged: the store cannot go on with this log. StoreFailed, Corrupt: of the store
         itself.
         """
+        began = self._mono()
         try:
             count = self._store.follow()
         except (Trimmed, Damaged):
@@ -78,17 +85,18 @@ class Follower:
             self._missed(error)
             return False
         now = self._mono()
-        if count or not self._has_read:
+        if count or self._read_at is None:
             self._quiet_since = now
-        if count and self._has_read:
+        if count and self._read_at is not None:
             self._seen = now
-            self._compare_clocks()
-        self._has_read = True
+            self._compare_clocks(self._read_at)
+        self._read_at = began
         if now - self._quiet_since < self._patience_s:
             self.why = ""
             return False
-        if self.ahead_ms > self._skew_ms:
-            self.why = f"its clock is {self.ahead_ms / 1000:.1f} s ahead of the last leader's"
+        ahead_ms = self._wall_ms() - self._mono() * 1000 - self._led_ms
+        if self._skew_ms < ahead_ms < float("inf"):
+            self.why = f"its clock is {ahead_ms / 1000:.1f} s ahead of the last leader's"
             return False
         return self._claim()
 
@@ -121,7 +129,13 @@ class Follower:
         self.why = str(error)
         self._quiet_since = self._mono()
 
-    def _compare_clocks(self) -> None:
+    def _compare_clocks(self, since: float) -> None:
+        """`since`: when what has been read now was not there yet."""
         value = self._store.get(Table.META, META_CURSOR)
-        if value is not None:
-            self.ahead_ms = self._wall_ms() - (cursor_from(value).bound_ms - BOUND_MS)
+        told_ms = 0 if value is None else cursor_from(value).bound_ms - BOUND_MS
+        if told_ms in (0, self._told_ms):
+            return  # a claim says nothing
+        self._told_ms, led_ms = told_ms, told_ms - since * 1000
+        epoch = self._store.applied.epoch
+        self._led_ms = max(self._led_ms, led_ms) if epoch == self._epoch else led_ms
+        self._epoch = epoch

@@ -43,7 +43,7 @@ from timeline.session import FAILED, SETTLED, USUAL, Flight
 from ..clock import Clock
 from ..config import Sessions
 from ..logs import by, shown
-from ..writer import Busy, Writer
+from ..writer import GROUP_BYTES, Busy, Writer
 from .cursors import Cursors, cursor_cost
 from .leases import Leases
 from .letters import Letters
@@ -287,8 +287,8 @@ class Undone:
         return failures
 
     def _decide_all(self, commit: Commit, failures: list[Failure]) -> list[Nacked | Refused | Corrupt]:
-        """In the writer: what becomes of each, as far as there is time; one that has no place, or cannot be
-        read, fails alone."""
+        """In the writer: what becomes of each, as far as there is time and room; one that has no place,
+        or cannot be read, fails alone."""
         answers: list[Nacked | Refused | Corrupt] = []
         until = self._clock.mono() + DECIDE_S
         for failure in failures:
@@ -301,7 +301,7 @@ class Undone:
                 if commit.open_group.mark != mark:
                     raise
                 answers.append(corrupt)
-            if self._clock.mono() >= until:
+            if self._clock.mono() >= until or commit.open_group.size >= GROUP_BYTES:
                 break
         self._put_back(failures, len(answers))
         return answers

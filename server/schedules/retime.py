@@ -35,6 +35,7 @@ from shards.tables import META_ZONES
 from timeline.position import END, START, MessageId, Position, id_text, message_id, seq_of
 
 from ..times import TimeError, format_ms, parse_deliver_at
+from ..writer import GROUP_BYTES
 from .retime_schedules import SchedulesReport, retime_schedules
 
 log = logging.getLogger(__name__)
@@ -137,6 +138,7 @@ def _step(
 ) -> tuple[list[Change], Position | None]:
     """The next changes, a group of them at most, and where to go on; None at the end."""
     changes: list[Change] = []
+    size = 0
     for place, number, value in _rows(opened, start):
         if not has_zone(value) or is_stub(value) or seq_of(place) > as_of:
             continue
@@ -152,7 +154,8 @@ def _step(
             continue
         if new_ms != record.due_ms:
             changes.append(Change(name, row, wish, record.due_ms, new_ms))
-        if len(changes) == GROUP_MESSAGES:
+            size += len(value)
+        if len(changes) == GROUP_MESSAGES or size >= GROUP_BYTES:
             return changes, Position(place + 1)
     return changes, None
 

@@ -69,7 +69,7 @@ def test_a_cancel_without_an_answer_leaves_both_open(ledger: Ledger) -> None:
 def test_what_came_twice_at_qos_2(ledger: Ledger) -> None:
     deliver(ledger)
     deliver(ledger, DUE_MS + 1)
-    assert kinds(ledger) == ["doubled"]
+    assert kinds(ledger) == ["doubled", "doubled"]
     ledger.inboxes["once"].qos = 1
     assert kinds(ledger) == []
 

@@ -5,6 +5,7 @@ import asyncio
 from server.codec import wire
 from server.codec.packets import Ack, Publish
 from tests.support.cluster import Cluster, Node
+from tests.support.http import http
 from tests.support.mqtt import Peer, dial
 
 from .ledger import ELSEWHERE
@@ -34,7 +35,8 @@ async def test_each_step_of_qos_2(cluster: Cluster) -> None:
     peer, was_there = await connected(cluster.leader(), "steps")
     assert not was_there
     await peer.subscribe("steps/#", qos=2)
-    await peer.publish("steps/1", "one", qos=1)
+    async with http(cluster.leader().url) as calls:
+        await calls.schedule("steps/1", "one", qos=2)
     first = await peer.take(Publish)
 
     peer, was_there = await connected(await after_a_kill(cluster), "steps")

@@ -61,6 +61,7 @@ FREE = {
     "shards.open_group:OpenGroup.hold_back touch": "a group in RAM",
     "shards.open_group:OpenGroup.retire touch": "a group in RAM",
     "shards.recover:_read_again replace": "the directory in RAM",
+    "shards.replicated:": "the store below does it; what a kill has kept from it is read from the log again",
     "shards.rocks:RocksStore._opened ": "links in a temporary directory of the process, made anew each time",
     "server.cluster.copy_out:pack open": "a tar that goes into a socket",
     "server.auth.keyring:Keyring.take replace": "rights in RAM",

@@ -9,7 +9,7 @@ what was open.
 import shutil
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -37,13 +37,13 @@ from shards.jobs import (
     stored_jobs,
 )
 from shards.manifest import MovedFile, files_faults, manifest_faults, prefix_of
-from shards.memory import MemoryStore, write_table
+from shards.memory import write_table
 from shards.store import Table
 from tests.support.mover import move as plain_move
 from timeline.position import Position, at_of, before
 from timeline.slices import Slice
 
-from .oracle import need
+from .oracle import Disk, need
 
 OPEN_MAX = 2
 NOTED_MAX = 6
@@ -59,6 +59,8 @@ class RigJob:
     folder: Path
     cut: Cut | None = None
     files: tuple[MovedFile, ...] = ()
+    rows: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Of the files, what is still to be put into a store that takes no files."""
     is_waiting: bool = False
     """For the writer's answer."""
     is_unsettled: bool = False
@@ -67,7 +69,7 @@ class RigJob:
 class Jobs:
     """All jobs of one server's life."""
 
-    def __init__(self, core: Core, store: MemoryStore, submit: Submit, hidden: set[bytes]) -> None:
+    def __init__(self, core: Core, store: Disk, submit: Submit, hidden: set[bytes]) -> None:
         """`hidden`: prefixes under which rows may lie that are nobody's yet."""
         self._core = core
         self._store = store
@@ -136,6 +138,8 @@ class Jobs:
             self._copy(job)
         elif job.stage == "ingest":
             self._ingest(job)
+        elif job.stage == "put":
+            self._put(job)
         elif job.stage == "overwrite":
             self._overwrite(job)
         elif job.stage == "switch":
@@ -203,9 +207,24 @@ class Jobs:
         job.stage = "ingest"
 
     def _ingest(self, job: RigJob) -> None:
-        if self._core.writer.broken is None:
+        if self._store.is_shared:
+            for file in job.files:
+                job.rows += self._store.rows_in(job.folder / file.name, job.folder / "scratch")
+            job.stage = "put"
+        elif self._core.writer.broken is None:
             self._store.ingest(Table.MESSAGES, [job.folder / file.name for file in job.files])
             job.stage = "overwrite"
+
+    def _put(self, job: RigJob) -> None:
+        """Some of the rows, as a group like any other."""
+        if not job.rows:
+            job.stage = "overwrite"
+            return
+
+        def copied(answer: Any) -> None:
+            del job.rows[:2]
+
+        self._ask(job, lambda commit: handover.copy(commit, job.rows[:2]), copied)
 
     def _overwrite(self, job: RigJob) -> None:
         cut = job.cut

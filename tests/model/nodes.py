@@ -205,11 +205,6 @@ class NodesRig(Rig):
         if subscriber is not None and client_id in self.oracle.watches:
             self.oracle.watches[client_id].last = subscriber.session.read
 
-    # -- no jobs: files of rows do not come through the log
-
-    def split(self, index: int, r: Random) -> None:
-        """Not on a shared store."""
-
     def drain(self) -> None:
         self.end_elder()
         super().drain()

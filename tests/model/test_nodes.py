@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
 
 def test_walks_over_nodes_keep_every_promise() -> None:
     first = int(os.environ.get("FASTI_SEED") or Random().randrange(1 << 40))
-    deliveries = terms = fenced = 0
+    deliveries = terms = fenced = splits = 0
     for seed in range(first, first + WALKS):
         try:
             rig = walk_nodes(seed)
@@ -52,8 +52,10 @@ def test_walks_over_nodes_keep_every_promise() -> None:
         deliveries += rig.oracle.checks
         terms += rig.terms
         fenced += rig.fenced
+        splits += rig.splits + rig.jobs.moved
     assert terms > 2 * WALKS, "the walks change the leader too little to prove anything"
     assert fenced > WALKS // 10, "those who led before write too little to prove anything"
+    assert splits > WALKS // 40, "the walks split too little to prove anything"
     assert deliveries > 5 * WALKS, "the walks deliver too little to prove anything"
 
 

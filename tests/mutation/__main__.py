@@ -20,6 +20,9 @@ from .survivors import ALIVE, read, unlisted, wrong
 from .trial import KILLED, SURVIVED, TIMED_OUT, UNREACHED, Place, Trials, all_mutants, reached
 
 HERE = Path(__file__).parent
+TESTS = ["tests/timeline", "tests/shards", "tests/store", "tests/log"]
+SERVERS = ["nats", "jetstream", "postgres"]
+"""Tests that start processes of others: nobody would end those of a mutant's child."""
 OUTCOMES = (KILLED, TIMED_OUT, SURVIVED, UNREACHED)
 ENTRY = '[[survivor]]\nmodule = "{}"\nfunction = "{}"\nline = {}\nchange = {}\nreason = ""\n'
 
@@ -28,7 +31,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--root", type=Path, default=HERE.parents[1])
     parser.add_argument("--rooms", nargs="+", default=["timeline", "shards"])
-    parser.add_argument("--tests", nargs="+", default=["tests/timeline", "tests/shards", "tests/store"])
+    parser.add_argument("--tests", nargs="+", default=TESTS)
+    parser.add_argument("--without", nargs="*", default=SERVERS, help="words in names of tests to leave out")
     parser.add_argument("--survivors", type=Path, default=HERE / "survivors.toml")
     parser.add_argument(
         "--only", nargs="+", default=[""], help="what a mutant's `module function` starts with"
@@ -55,7 +59,8 @@ def main(out: TextIO) -> int:
     given = arguments()
     limit = float("inf") if given.minutes == "all" else monotonic() + 60 * float(given.minutes)
     root = given.root.resolve()
-    place = Place(root, tuple(given.rooms), tuple(given.tests), root / "build" / "mutation")
+    build = root / "build" / "mutation"
+    place = Place(root, tuple(given.rooms), tuple(given.tests), build, tuple(given.without))
     mutants = all_mutants(place)
     chosen = [one for one in mutants if f"{one.module} {one.function}".startswith(tuple(given.only))]
     Random(given.seed).shuffle(chosen)

@@ -42,6 +42,9 @@ def test_it_goes_round():
 
 def test_what_it_knows():
     assert known(7) == 7
+
+def test_of_a_server_elsewhere():
+    raise AssertionError
 """
 LISTED = """
 judged = ["planted/clock.py"]
@@ -78,7 +81,7 @@ def test_planted_mutants_are_killed_found_and_judged(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    where = ["--root", str(tmp_path), "--rooms", "planted", "--tests", "tests"]
+    where = ["--root", str(tmp_path), "--rooms", "planted", "--tests", "tests", "--without", "elsewhere"]
     more = ["--survivors", str(tmp_path / "list.toml"), "--minutes", "all"]
     command = [sys.executable, "-m", "tests.mutation", *where, *more]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

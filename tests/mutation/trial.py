@@ -66,12 +66,16 @@ Trial = Callable[[Mutant, list[str], int], None]
 
 @dataclass(frozen=True)
 class Place:
-    """What is tried: the rooms whose modules are changed, the tests, where what is known of them is kept."""
+    """What is tried: the rooms whose modules are changed, the tests, where what is known of them is kept.
+
+    `without`: words in the names of tests that are left out.
+    """
 
     root: Path
     rooms: tuple[str, ...]
     tests: tuple[str, ...]
     build: Path
+    without: tuple[str, ...] = ()
 
     def sources(self) -> dict[str, str]:
         """Module -> source, in order."""
@@ -79,7 +83,7 @@ class Place:
 
     def digest(self) -> str:
         """Another one if a module or a test has changed."""
-        text = json.dumps([self._read(self.rooms), self._read(self.tests)])
+        text = json.dumps([self._read(self.rooms), self._read(self.tests), self.without])
         return sha256(text.encode()).hexdigest()[:16]
 
     def _read(self, folders: Sequence[str]) -> dict[str, str]:
@@ -95,8 +99,9 @@ class Place:
         known = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported already.
         where = ["-c", str(self.root / "pyproject.toml"), f"--rootdir={self.root}"]
         without = [flag for name in ("cacheprovider", "xdist", "cov") for flag in ("-p", f"no:{name}")]
+        others = ["-k", " and ".join(f"not {word}" for word in self.without)] if self.without else []
         paths = [str(self.root / test) for test in tests]
-        pytest.main([*known, *where, *without, "-q", "-s", "--hypothesis-seed=0", *paths], [plugin])
+        pytest.main([*known, *where, *without, *others, "-q", "-s", "--hypothesis-seed=0", *paths], [plugin])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
+from server import mending
 from server.app import App
 from server.clock import SimulatedClock
 from server.config import Config, Shards
@@ -176,7 +177,11 @@ async def test_what_is_written_there_later_is_found(world: World) -> None:
         assert [number_of(m.record) for m in link.sent].count(gone[len(gone) // 2]) == 1
 
 
-async def test_what_can_be_read_again_is_dispatched_late_and_once(world: World) -> None:
+@pytest.mark.parametrize("most", [mending.GROUP_BYTES, 1])
+async def test_what_can_be_read_again_is_dispatched_late_and_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(mending, "GROUP_BYTES", most)
     world.damage()
     async with world.server() as server:
         gone = unread(world, server)

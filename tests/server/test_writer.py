@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server.config import Config, Limits
-from server.writer import Busy, Writer
+from server.writer import GROUP_BYTES, Busy, Writer
 from shards import keys
 from shards.commit import Commit, Draft
 from shards.errors import Corrupt, StoreFailed
@@ -80,6 +80,18 @@ class TestBytes:
         assert rig.compose()
         rig.sync()
         assert rig.writer.queued_bytes == 0
+
+    def test_what_is_written_bounds_a_group_whoever_counts_it(self) -> None:
+        rig = Rig()
+        row = bytes(GROUP_BYTES // 2 + 1)
+        for name in "abc":
+            rig.submit(name, lambda commit: commit.row(Table.META, b"large", row))
+        assert rig.compose()
+        rig.sync()
+        assert [name for name, _ in rig.answers] == ["a", "b"]
+        assert rig.compose()
+        rig.sync()
+        assert [name for name, _ in rig.answers] == ["a", "b", "c"]
 
     def test_one_is_let_in_however_large(self) -> None:
         rig = Rig()

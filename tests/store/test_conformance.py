@@ -92,6 +92,15 @@ def test_a_message_is_a_row_of_its_table(store: Store) -> None:
     assert store.get(Table.MESSAGES, b"k") == b"v"
 
 
+def test_a_batch_says_how_large_it_is(store: Store) -> None:
+    batch = store.batch()
+    assert batch.size < 100
+    batch.put(Table.META, b"k" * 100, b"v" * 1_000)
+    batch.put_message(b"k" * 100, b"v" * 1_000)
+    batch.delete(Table.META, b"k")
+    assert 2_200 <= batch.size < 2_400
+
+
 def test_a_batch_of_before_a_reopening_is_refused_or_written(store: Store) -> None:
     """It must not crash the process: what it was made for has been closed."""
     batch = store.batch()

@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shards.changes import decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.errors import Fenced, LogError, UnknownVersion
+from shards.log.errors import Damaged, Fenced, LogError, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
-from shards.log.record import opened
+from shards.log.record import Claim, claim_of, opened
 from shards.memory import MemoryStore
-from shards.replicated import ReplicatedStore
+from shards.replicated import ReplicatedStore, applied_of
 from shards.store import Table
 from shards.tables import Applied
 from tests.support.logs import Elapsing, Faulty, Lost
@@ -191,6 +191,7 @@ class Replication(RuleBasedStateMachine):
                     whole.write(batch)
             assert rows_of(node.below) == rows_of(whole)
             assert names_of(node.below) == names_of(whole)
+            assert applied_of(node.below) == place
 
     @invariant()
     def what_was_acked_is_where_it_was_and_nothing_twice(self) -> None:
@@ -297,3 +298,59 @@ def test_rows_of_a_later_version_stop_who_follows(pair: tuple[Shelf, Node, Node]
     with pytest.raises(UnknownVersion, match="another version"):
         other.store.follow()
     assert other.store.applied == Applied(1, 1), "up to there it has come"
+
+
+def last_claim(shelf: Shelf) -> Claim | None:
+    """None: the last record is no claim."""
+    record = opened(shelf.frames[shelf.last], shelf.last)
+    return claim_of(record.data) if record.seal.epoch == shelf.last else None
+
+
+def test_who_leads_and_closes_says_that_nobody_does(pair: tuple[Shelf, Node, Node]) -> None:
+    shelf, one, other = pair
+    one.store.lead("one", "http://127.0.0.1:1")
+    put(one, b"a")
+    one.store.flush()
+    one.store.close()
+    assert last_claim(shelf) is not None
+    assert last_claim(shelf).node == ""  # type: ignore[union-attr]
+    other.store.follow()
+    other.store.close()
+    assert shelf.last == 3, "who does not lead has nothing to say"
+
+
+def test_who_cannot_say_for_certain_that_nobody_leads_does_not(pair: tuple[Shelf, Node, Node]) -> None:
+    """A batch waits, or the last one may still come: its place is not to be another's by its own hand."""
+    shelf, one, other = pair
+    one.store.lead("one", "http://127.0.0.1:1")
+    put(one, b"a")
+    one.store.close()
+    assert shelf.last == 1
+    other.store.follow()
+    given_up(other, Lost.REQUEST)
+    other.store.close()
+    assert last_claim(shelf) is not None
+    assert last_claim(shelf).node == "one"  # type: ignore[union-attr]
+
+
+def test_as_many_bytes_pass_whoever_writes_them(pair: tuple[Shelf, Node, Node]) -> None:
+    shelf, one, other = pair
+    one.store.lead("one", "http://127.0.0.1:1")
+    for key in (b"a", b"b"):
+        put(one, key)
+    one.store.flush()
+    other.store.follow()
+    frames = [opened(shelf.frames[seq], seq).data for seq in range(1, shelf.last + 1)]
+    assert one.store.passed_bytes == other.store.passed_bytes == sum(map(len, frames))
+
+
+def test_a_store_of_another_log_is_told_by_its_claim(pair: tuple[Shelf, Node, Node]) -> None:
+    """Each has a record 1 of epoch 1; it is not the same one."""
+    shelf, one, _ = pair
+    elsewhere = Node(Shelf())
+    elsewhere.store.lead("one", "http://127.0.0.1:1")
+    one.store.lead("one", "http://127.0.0.1:1")
+    stranger = ReplicatedStore(one.below, open_engine(elsewhere.engine, elsewhere.clock, 2.0))
+    with pytest.raises(Damaged, match="another claim"):
+        stranger.follow()
+    assert shelf.last == 1

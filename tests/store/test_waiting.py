@@ -30,7 +30,7 @@ from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import opened
 from shards.memory import MemoryStore
 from shards.overlay import Layer, _Part, through
-from shards.replicated import ReplicatedStore
+from shards.replicated import ReplicatedStore, applied_of
 from shards.rocks import RocksStore
 from shards.store import Batch, Table
 from shards.tables import Applied
@@ -263,6 +263,11 @@ class Waiting(RuleBasedStateMachine):
                 assert rows.keys() <= set(keys)
 
     @invariant()
+    def what_was_acked_waits_no_more(self) -> None:
+        if not self.flusher.is_busy:
+            assert len(self.store._layers) == len(self.store._waiting) == len(self.batches) - self._written()
+
+    @invariant()
     def what_was_acked_is_in_the_log(self) -> None:
         wanted = [self._encoded(batch) for batch in self.batches[: self.acked]]
         assert list(self._logged())[: self.acked] == wanted
@@ -287,12 +292,20 @@ class Waiting(RuleBasedStateMachine):
             else:
                 self.is_broken = True
 
+    def _written(self) -> int:
+        """So many batches the store below has, which says so itself."""
+        seqs = [seq for seq, _ in self._records() if seq <= applied_of(self.below).seq]
+        return len(seqs)
+
     def _logged(self) -> Iterator[bytes]:
         """The batches that the log has."""
+        return (data for _, data in self._records())
+
+    def _records(self) -> Iterator[tuple[int, bytes]]:
         for seq in range(1, self.shelf.last + 1):
             record = opened(self.shelf.frames[seq], seq)
             if record.seal.epoch != seq:
-                yield decode_changes(record.data).encode()
+                yield seq, decode_changes(record.data).encode()
 
     @staticmethod
     def _encoded(batch: list[Change]) -> bytes:

@@ -36,7 +36,7 @@ from shards.record import decode, due_at
 from timeline.position import MessageId, Position, id_text, seq_of
 
 from ...clock import Clock
-from ...writer import Ask
+from ...writer import GROUP_BYTES, Ask
 from ..access import Sees, changes, sees
 from ..answers import asked, json_answer, refusal
 from ..bulk import Acted, change_each
@@ -209,13 +209,15 @@ class Control:
         selection = Selection(self._timeline, sweep.query, sweep.sees)
         most = min(STEP_MESSAGES, sweep.limit - sweep.matched)
         targets: list[Target] = []
+        size = 0
         for looked, (place, number, value) in enumerate(selection.rows(start), 1):
             start = Position(place + 1)
             if seq_of(place) <= sweep.as_of and selection.counts(place, number, value):
                 row, record = self._timeline.row_id(place, number), decode(value)
                 name = self._timeline.id_at(place, number, record)
                 targets.append(Target(name, row, due_at(place, record.due_ms)))
-                if len(targets) == most:
+                size += len(value)
+                if len(targets) == most or size >= GROUP_BYTES:
                     return targets, start
             if looked == LOOK_ROWS or turn.is_over(looked):
                 return targets, start

@@ -179,6 +179,45 @@ def test_a_clock_that_is_behind_may(made: Callable[[str], Node]) -> None:
     assert other.step(TAKEOVER_S)
 
 
+def test_what_was_read_late_does_not_make_a_clock_ahead(made: Callable[[str], Node]) -> None:
+    """The log was away for longer than clocks may differ, and its leader was lost meanwhile."""
+    leader, other = led(made)
+    leader.step(0.1)
+    leader.beat()
+    other.engine.is_cut = True
+    assert not other.step(10 * TAKEOVER_S)
+    other.engine.is_cut = False
+    assert not other.step()
+    assert other.step(TAKEOVER_S)
+
+
+def test_nor_does_one_append_that_took_long(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    leader.step(0.1)
+    leader.wall_ms += 100
+    leader.beat()
+    assert not other.step(0.1)
+    leader.wall_ms += 1
+    assert not other.step(2.9)
+    leader.beat()  # composed 2.9 s ago
+    assert not other.step(2.9)
+    leader.wall_ms += 1
+    leader.beat()  # and this one 5.8 s ago
+    assert not other.step(0.1)
+    assert other.step(TAKEOVER_S)
+
+
+def test_a_clock_that_was_set_right_leads(made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    other.wall_ms += 3_600_000
+    leader.wall_ms += 1_000
+    leader.beat()
+    assert not other.step(1.0)
+    assert not other.step(2 * TAKEOVER_S)
+    other.wall_ms -= 3_600_000
+    assert other.step()
+
+
 def test_what_is_read_at_the_beginning_says_nothing_of_clocks(made: Callable[[str], Node]) -> None:
     leader = made("a")
     leader.step()

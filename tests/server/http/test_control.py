@@ -13,6 +13,8 @@ from shards import keys
 from shards.dedupe import Refused
 from shards.draft import Draft
 from shards.errors import Corrupt
+from shards.group_commit import GroupCommit
+from shards.open_group import OpenGroup
 from shards.store import Table
 from tests.support.build import OPENED
 from timeline.position import MessageId, id_position
@@ -87,6 +89,24 @@ async def test_a_shift_moves_each_message_once(
     assert [m["deliver_at"] for m in body[99:]] == [
         time_text(START_MS + (n + 1) * MINUTE_MS + by_ms) for n in range(99, 200)
     ]
+
+
+async def test_large_ones_are_shifted_a_few_at_a_time(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, seal = [], OpenGroup.seal
+
+    def sealed(group: OpenGroup) -> GroupCommit:
+        sizes.append(group.size)
+        return seal(group)
+
+    for _ in range(20):
+        await server.schedule(payload="x" * 1_000, deliver_in="1h")
+    monkeypatch.setattr(control, "GROUP_BYTES", 5_000)
+    monkeypatch.setattr(OpenGroup, "seal", sealed)
+    said = await bulk(server, SHIFT, filter=ALL, shift="PT1H")
+    assert (said["matched"], said["changed"]) == (20, 20)
+    assert 5_000 <= max(sizes) < 9_000
 
 
 async def test_a_shift_is_resumed_with_its_as_of(server: Running) -> None:

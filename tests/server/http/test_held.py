@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from server import held
 from server.clock import SimulatedClock
 from server.config import Config
 from server.core import timeline_of
 from server.schedules import retime
 from server.times import parse_deliver_at
+from shards.group_commit import GroupCommit
+from shards.open_group import OpenGroup
 from shards.rocks import RocksStore
 
 from ..conftest import HOUR_MS, MINUTE_MS, START_MS, Running, running
@@ -94,3 +97,21 @@ async def test_retime_moves_them(
     async with running(tmp_path / "data", config, clock) as server:
         shown = [(await server.call("GET", f"/v1/messages/{name}")).body["deliver_at"] for name in names]
         assert shown == ["2026-11-21T07:31:00.000Z"] * 3 + ["2026-11-22T07:31:00.000Z"]
+
+
+async def test_large_ones_are_released_in_several_groups(
+    back: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, seal = [], OpenGroup.seal
+
+    def sealed(group: OpenGroup) -> GroupCommit:
+        sizes.append(group.size)
+        return seal(group)
+
+    for _ in range(20):
+        await back.schedule("a/b", payload="x" * 1_000, deliver_at=DUE)
+    monkeypatch.setattr(held, "GROUP_BYTES", 5_000)
+    monkeypatch.setattr(OpenGroup, "seal", sealed)
+    await back.pass_time(11 * MINUTE_MS)
+    assert back.app.core.opened.held == 0
+    assert 5_000 <= max(sizes) < 8_000

@@ -89,12 +89,19 @@ async def test_a_move_forgets_or_replaces_the_wall_time(server: Running) -> None
     assert "local" not in await show(server, name)
 
 
-async def test_many_move_in_groups(zoned: Zoned, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("bound", "most"), [("GROUP_MESSAGES", 7), ("GROUP_BYTES", 500)])
+async def test_many_move_in_groups(
+    zoned: Zoned, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
     async with zoned.running() as server:
         ids = [await server.schedule(payload=n, deliver_at=WISH) for n in range(30)]
     monkeypatch.setattr(retime, "parse_deliver_at", lambda text: parse_deliver_at(text) + HOUR_MS)
-    monkeypatch.setattr(retime, "GROUP_MESSAGES", 7)
+    monkeypatch.setattr(retime, bound, most)
+    groups, move = [], retime._move
+    monkeypatch.setattr(retime, "_move", lambda *given: (groups.append(len(given[2])), move(*given)))
     assert zoned.retimed("9999z") == retime.Report(zoned=30, moved=30)
+    assert len(groups) > 3
+    assert max(groups) <= 7
     async with zoned.running() as server:
         found = (await server.call("GET", "/v1/messages")).body["messages"]
         assert sorted(m["id"] for m in found) == sorted(ids)
