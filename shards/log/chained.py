@@ -23,12 +23,14 @@ primary).
 **Patience.** Each try gets a quarter of the deadline, 2 s at most: whoever is asked may hang while another
 would answer, and what waits for a server that was killed finds the new leader only by its next try.
 
-**Reading** fetches up to BATCH frames at a time, fewer where they are large, and starts with the record
-before the first that is wanted, so that the first one's link is checked too. The end of the log is where
-the engine's leader says it is. A leader that has just been elected may not know the newest records yet;
-what seems lost is asked for again until the deadline, before it is said to be.
+**Reading** asks whoever is near, who may be behind or have a damaged copy: what is lacking or wrong there is
+asked for again of who is sure. It fetches up to BATCH frames at a time, fewer where they are large, and
+starts with the record before the first that is wanted, so that the first one's link is checked too. The end
+of the log is where the engine's leader says it is. A leader that has just been elected may not know the
+newest records yet; what seems lost is asked for again until the deadline, before it is said to be.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -36,7 +38,9 @@ from typing import TypeVar
 from .contract import Clock
 from .engine import Engine, NoAnswer, Taken
 from .errors import Damaged, Fenced, LogDown, LogError, TooLarge, Trimmed, Unfit
-from .record import EXTRA_BYTES, ORIGIN, Claim, Seal, claim_data, digest_in, follows, frame_of, opened
+from .record import EXTRA_BYTES, ORIGIN, Claim, Record, Seal, claim_data, digest_in, follows, frame_of, opened
+
+log = logging.getLogger(__name__)
 
 PAUSE_S = 0.05
 """Between two tries."""
@@ -83,22 +87,21 @@ class ChainedLog:
         seq = after + 1 if before else after
         count, timer = 1, self._timer()
         while True:
-            frames = timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s))  # noqa: B023
+            frames = self._frames(seq, count, timer)
             if not frames:
                 first, last = timer.ask(self._engine.bounds)
                 if seq == last + 1 and seq > after:
                     return
                 if seq == after and first == seq + 1:
                     seq += 1  # the one before the first is trimmed: the first one's link cannot be checked
-                else:
+                    continue
+                sure = self._frame(seq, timer)
+                if sure is None:
                     _missed(seq, first, last, timer)
-                continue
+                    continue
+                frames = [sure]
             for frame in frames:
-                record = opened(frame, seq)
-                if before is not None and not follows(record, before):
-                    raise Damaged(
-                        f"record {seq} of the log was not written after the one that stands before it"
-                    )
+                record = self._checked(frame, seq, before, timer)
                 before = self._last = record.seal
                 if seq > after:
                     yield seq, record.seal.epoch, record.data
@@ -159,6 +162,24 @@ class ChainedLog:
             _missed(seq - 1, *timer.ask(self._engine.bounds), timer)
         return opened(frame, seq - 1).seal
 
+    def _frames(self, seq: int, count: int, timer: "_Timer") -> Sequence[bytes]:
+        """Of whoever is near."""
+        return timer.ask(lambda left_s: self._engine.fetch(seq, count, left_s, is_sure=False))
+
+    def _checked(self, frame: bytes, seq: int, before: Seal | None, timer: "_Timer") -> Record:
+        """The record in a frame that comes after `before`; where it does not, in the one that is sure.
+
+        Raises Damaged, UnknownVersion.
+        """
+        try:
+            return _following(opened(frame, seq), before)
+        except Damaged as damage:
+            sure = self._frame(seq, timer)
+            if sure is None:
+                raise
+            log.warning("%s: it is asked for again", damage)
+            return _following(opened(sure, seq), before)
+
     def _frame(self, seq: int, timer: "_Timer") -> bytes | None:
         frames = timer.ask(lambda left_s: self._engine.fetch(seq, 1, left_s))
         return frames[0] if frames else None
@@ -211,6 +232,15 @@ def open_engine(engine: Engine, clock: Clock, deadline_s: float) -> ChainedLog:
                 missed = str(error)
         clock.sleep(min(PAUSE_S, left_s))
     raise LogDown(missed)
+
+
+def _following(record: Record, before: Seal | None) -> Record:
+    """The record, if it was written after that one. Raises Damaged."""
+    if before is not None and not follows(record, before):
+        raise Damaged(
+            f"record {record.seal.seq} of the log was not written after the one that stands before it"
+        )
+    return record
 
 
 def _patience_s(deadline_s: float) -> float:

@@ -31,8 +31,11 @@ class Engine(Protocol):
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
         """Return once the frame is durable on a quorum as `seq`. Raises Taken if `seq - 1` is not last."""
 
-    def fetch(self, seq: int, count: int, timeout_s: float) -> Sequence[bytes]:
-        """The frames from `seq` on, without a gap, `count` at most; none if `seq` is not there."""
+    def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> Sequence[bytes]:
+        """The frames from `seq` on, without a gap, `count` at most; none if `seq` is not there.
+
+        Not `is_sure`: asked of whoever is near, which may lack what is there, or have it damaged.
+        """
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         """First and last sequence, asked of whoever decides about `put`; (1, 0) if there never was one."""

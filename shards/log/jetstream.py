@@ -1,13 +1,14 @@
 """NATS JetStream: a stream is the log, a message is a record, the stream's sequences are the log's.
 
     put       publish with Nats-Expected-Last-Sequence; the ack comes when a quorum of servers has stored it
-    fetch     $JS.API.STREAM.MSG.GET, which the stream's leader alone answers, several on the way at a time
+    fetch     $JS.API.DIRECT.GET, several on the way at a time: any server answers, from its own file, with
+              the bytes as they are; if it has to be sure $JS.API.STREAM.MSG.GET, which the stream's leader
+              alone answers, in Base64 and JSON. A follower's file can lack records silently, or be behind:
+              what is missing or does not fit is asked for again (chained.py)
     bounds    $JS.API.STREAM.INFO, of the leader too
     drop      $JS.API.STREAM.PURGE up to a sequence
 
-Consumers are not used: one that is asked for a trimmed sequence begins with the first that is left, and
-one may be served by a follower, whose file can lose records silently. Nor are direct gets, for the same
-reason.
+Consumers are not used: one that is asked for a trimmed sequence begins with the first that is left.
 
 **What it has to be** (else Unfit): nats-server 2.15 or later; a stream in files, of 3 replicas, which
 never gives up a record by itself (no age, a full one refuses) and whose writes are not put off
@@ -51,6 +52,7 @@ HEADER_BYTES = 256
 CLOSE_S = 1.0
 NO_STREAM = 10059
 NO_MESSAGE = 10037
+NOT_FOUND = "404"
 WRONG_LAST = (10071, 10164)
 NOT_CLUSTERED = (10074, 10005)
 """Replicas were asked for of a server alone, or of fewer servers than that."""
@@ -87,6 +89,7 @@ class Config(msgspec.Struct):
     discard: str = "new"
     num_replicas: int = REPLICAS
     deny_delete: bool = True
+    allow_direct: bool = True
     allow_msg_ttl: bool = False
     sealed: bool = False
     persist_mode: str | None = None
@@ -121,6 +124,7 @@ class JetStream:
         self._must_replicate = must_replicate
         self._largest = 0
         self._is_made = False
+        self._is_direct = False
         self._tried = 0
         self._line: Line[_Session] = Line(self._session, _Session.close, _Session.cut)
 
@@ -144,9 +148,9 @@ class JetStream:
         if answer.seq != seq:
             raise NoAnswer(f"the stream {self._name} took record {seq} as {answer.seq}")
 
-    def fetch(self, seq: int, count: int, timeout_s: float) -> list[bytes]:
-        asked = range(seq, seq + count)
-        return self._line.call(lambda session, left_s: session.fetch(asked, left_s), timeout_s)
+    def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> list[bytes]:
+        asked, is_direct = range(seq, seq + count), self._is_direct and not is_sure
+        return self._line.call(lambda session, left_s: session.fetch(asked, left_s, is_direct), timeout_s)
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         state = self._api("INFO", b"", timeout_s).state
@@ -206,6 +210,7 @@ class JetStream:
 
     def _judge(self, config: Config) -> None:
         """Raises Unfit."""
+        self._is_direct = config.allow_direct
         if config.num_replicas < REPLICAS and self._must_replicate:
             raise Unfit(
                 f"the stream {self._name} is of {config.num_replicas} replicas, fewer than {REPLICAS}"
@@ -273,9 +278,9 @@ class _Session:
     def api(self, verb: str, said: bytes, timeout_s: float) -> Answer:
         return self.ask(f"$JS.API.STREAM.{verb}.{self._stream}", said, timeout_s)
 
-    def fetch(self, asked: range, timeout_s: float) -> list[bytes]:
+    def fetch(self, asked: range, timeout_s: float, is_direct: bool) -> list[bytes]:
         """The messages of these sequences up to the first that is not there."""
-        return self._run(self._fetched(asked, timeout_s), timeout_s)
+        return self._run(self._fetched(asked, timeout_s, is_direct), timeout_s)
 
     def close(self) -> None:
         with suppress(Exception):  # it is left behind in any case
@@ -294,23 +299,33 @@ class _Session:
         answer = await self._client.request(subject, said, timeout=timeout_s, headers=headers)
         return _ANSWER.decode(answer.data)
 
-    async def _fetched(self, asked: range, timeout_s: float) -> list[bytes]:
-        subject = f"$JS.API.STREAM.MSG.GET.{self._stream}"
+    async def _fetched(self, asked: range, timeout_s: float, is_direct: bool) -> list[bytes]:
+        one = self._direct if is_direct else self._stored
         found: list[bytes] = []
         for start in range(0, len(asked), IN_FLIGHT):
-            answers = await asyncio.gather(
-                *(
-                    self._asked(subject, b'{"seq":%d}' % seq, timeout_s)
-                    for seq in asked[start : start + IN_FLIGHT]
-                )
-            )
-            for answer in answers:
-                if answer.error is not None and answer.error.err_code != NO_MESSAGE:
-                    raise NoAnswer(_said(answer.error))
-                if answer.message is None:
+            some = asked[start : start + IN_FLIGHT]
+            for data in await asyncio.gather(*(one(seq, timeout_s) for seq in some)):
+                if data is None:
                     return found
-                found.append(answer.message.data)
+                found.append(data)
         return found
+
+    async def _stored(self, seq: int, timeout_s: float) -> bytes | None:
+        answer = await self._asked(f"$JS.API.STREAM.MSG.GET.{self._stream}", b'{"seq":%d}' % seq, timeout_s)
+        if answer.error is not None and answer.error.err_code != NO_MESSAGE:
+            raise NoAnswer(_said(answer.error))
+        return None if answer.message is None else answer.message.data
+
+    async def _direct(self, seq: int, timeout_s: float) -> bytes | None:
+        subject = f"$JS.API.DIRECT.GET.{self._stream}"
+        answer = await self._client.request(subject, b'{"seq":%d}' % seq, timeout=timeout_s)
+        headers = answer.headers or {}
+        status = headers.get("Status")
+        if status == NOT_FOUND:
+            return None
+        if status is not None or headers.get("Nats-Sequence") != str(seq):
+            raise NoAnswer(f"record {seq} is not given out: {status} {headers.get('Description', '')}")
+        return answer.data
 
 
 def servers_of(url: str) -> list[str]:

@@ -40,7 +40,14 @@ class MemoryEngine:
         self._shelf.frames[seq] = frame
         self._shelf.last = seq
 
-    def fetch(self, seq: int, count: int, timeout_s: float) -> list[bytes]:
+    def fetch(
+        self,
+        seq: int,
+        count: int,
+        timeout_s: float,
+        *,
+        is_sure: bool = True,
+    ) -> list[bytes]:
         found: list[bytes] = []
         while len(found) < count and (frame := self._shelf.frames.get(seq + len(found))) is not None:
             found.append(frame)

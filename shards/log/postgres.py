@@ -92,7 +92,14 @@ class Postgres:
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
         self._line.call(lambda connection, _left_s: self._put(connection, seq, frame), timeout_s)
 
-    def fetch(self, seq: int, count: int, timeout_s: float) -> list[bytes]:
+    def fetch(
+        self,
+        seq: int,
+        count: int,
+        timeout_s: float,
+        *,
+        is_sure: bool = True,  # noqa: ARG002 - it always is
+    ) -> list[bytes]:
         rows = self._line.call(
             lambda connection, _left_s: self._rows(connection, FETCH, (seq, seq + count)), timeout_s
         )

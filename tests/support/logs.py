@@ -59,8 +59,8 @@ class Faulty:
     def put(self, seq: int, frame: bytes, timeout_s: float) -> None:
         self._called(lambda: self._engine.put(seq, frame, timeout_s))
 
-    def fetch(self, seq: int, count: int, timeout_s: float) -> Sequence[bytes]:
-        return self._called(lambda: self._engine.fetch(seq, count, timeout_s))
+    def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> Sequence[bytes]:
+        return self._called(lambda: self._engine.fetch(seq, count, timeout_s, is_sure=is_sure))
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         return self._called(lambda: self._engine.bounds(timeout_s))

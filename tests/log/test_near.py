@@ -1,0 +1,65 @@
+"""Reading from who is near, and may be behind or have a damaged copy."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from shards.log.chained import open_engine
+from shards.log.errors import Damaged
+from shards.log.memory import MemoryEngine, Shelf
+from tests.support.logs import Elapsing, Faulty
+
+
+class Near(Faulty):
+    """Its near copies lack some records, and have a flipped bit in others."""
+
+    def __init__(self, shelf: Shelf, *, lacks: Sequence[int] = (), flipped: Sequence[int] = ()) -> None:
+        super().__init__(MemoryEngine(shelf))
+        self.lacks, self.flipped = lacks, flipped
+        self.sure: list[int] = []
+
+    def fetch(self, seq: int, count: int, timeout_s: float, *, is_sure: bool = True) -> Sequence[bytes]:
+        frames = super().fetch(seq, count, timeout_s, is_sure=is_sure)
+        if is_sure:
+            self.sure.append(seq)
+            return frames
+        near = []
+        for at, frame in enumerate(frames, seq):
+            if at in self.lacks:
+                break
+            near.append(frame[:-1] + bytes([frame[-1] ^ 1]) if at in self.flipped else frame)
+        return near
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    shelf = Shelf()
+    log = open_engine(MemoryEngine(shelf), Elapsing(), 2.0)
+    log.claim(1, "a", "")
+    for seq in range(2, 11):
+        log.append(seq, 1, b"record %d" % seq)
+    return shelf
+
+
+@pytest.mark.parametrize(
+    ("lacks", "flipped"), [((4,), ()), ((1,), ()), ((10,), ()), ((), (4,)), ((), (1, 10)), ((3, 4), (5, 6))]
+)
+def test_what_is_wrong_near_is_had_from_who_is_sure(
+    shelf: Shelf, lacks: Sequence[int], flipped: Sequence[int]
+) -> None:
+    near = Near(shelf, lacks=lacks, flipped=flipped)
+    log = open_engine(near, Elapsing(), 2.0)
+    assert [seq for seq, _, _ in log.read(0)] == list(range(1, 11))
+    assert near.sure == sorted([*lacks, *flipped])
+
+
+def test_what_is_wrong_everywhere_is_damage(shelf: Shelf) -> None:
+    shelf.frames[5] = shelf.frames[5][:-1] + bytes([shelf.frames[5][-1] ^ 1])
+    log = open_engine(Near(shelf), Elapsing(), 2.0)
+    found = []
+    with pytest.raises(Damaged, match="record 5"):
+        found.extend(seq for seq, _, _ in log.read(0))
+    del shelf.frames[5]
+    log = open_engine(Near(shelf), Elapsing(), 2.0)
+    with pytest.raises(Damaged, match="missing"):
+        list(log.read(0))
