@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.log.errors import Damaged, LogDown, Trimmed
-from shards.replicated import EMPTIED_MAX, ReplicatedStore
+from shards.replicated import ReplicatedStore
 from shards.store import Table
 from shards.tables import META_ZONES
 
@@ -201,7 +201,6 @@ class Node:
         """In a thread, until this node leads: its lease; None: it is to end."""
         self._stored_zones = _zones_in(store)
         synced = self._clock.mono()
-        emptied: list[tuple[bytes, bytes]] = []
         while not self._halt.is_set():
             since = self._clock.mono()
             if follower.step():
@@ -210,10 +209,6 @@ class Node:
                 self._durable, synced = store.sync().seq, since
                 self._trail.note(store.applied.seq, store.passed_bytes)
                 self._stored_zones = _zones_in(store)
-                emptied = [*emptied, *store.take_emptied()][-EMPTIED_MAX:]
-                if emptied:
-                    # One at a time: each is a shard's, some 64 MiB, and takes a second at most.
-                    store.compact(Table.MESSAGES, *emptied.pop())
             self._why = follower.why
             self._halt.wait(FOLLOW_S)
         return None
