@@ -149,8 +149,7 @@ def stay(cluster: Cluster) -> int:
     urls = ",".join(node.url for node in cluster.nodes.values())
     say(f"try: .venv/bin/fasti --url {urls} cluster status")
     say("each node's output is in build/cluster/nodes; Ctrl-C ends all")
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.pause()
+    signal.pause()
     return 0
 
 
@@ -161,12 +160,15 @@ def main() -> int:
         folder = STAY if is_staying else Path(ending.enter_context(tempfile.TemporaryDirectory()))
         settings = {"cluster.takeover_after": TAKEOVER}
         ports = PORTS if is_staying else ()
+        ending.enter_context(contextlib.suppress(KeyboardInterrupt))
+        say("three servers of the log and three nodes are started")
         cluster = ending.enter_context(Machines(folder.absolute(), ports=ports, settings=settings))
         leader = cluster.wait_ready()
         say(told(list(cluster.nodes.values())))
         say(f"  the log {cluster.log_url}")
         say(f"node {leader.name} leads")
         return stay(cluster) if is_staying else asyncio.run(demo(cluster))
+    return 0
 
 
 if __name__ == "__main__":
