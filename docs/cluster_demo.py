@@ -160,7 +160,6 @@ def main() -> int:
         folder = STAY if is_staying else Path(ending.enter_context(tempfile.TemporaryDirectory()))
         settings = {"cluster.takeover_after": TAKEOVER}
         ports = PORTS if is_staying else ()
-        ending.enter_context(contextlib.suppress(KeyboardInterrupt))
         say("three servers of the log and three nodes are started")
         cluster = ending.enter_context(Machines(folder.absolute(), ports=ports, settings=settings))
         leader = cluster.wait_ready()
@@ -168,8 +167,8 @@ def main() -> int:
         say(f"  the log {cluster.log_url}")
         say(f"node {leader.name} leads")
         return stay(cluster) if is_staying else asyncio.run(demo(cluster))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())
