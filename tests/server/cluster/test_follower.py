@@ -8,7 +8,7 @@ from server.cluster.follower import MOMENT_S, Follower
 from shards.changes import Changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.errors import Damaged, Trimmed
+from shards.log.errors import Trimmed
 from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
 from shards.replicated import ReplicatedStore
