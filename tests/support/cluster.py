@@ -50,6 +50,8 @@ class Node:
         self.log = folder / f"{name}.log"
         self.http, self.mqtt = ("127.0.0.1", ports[0]), ("127.0.0.1", ports[1])
         self.settings = settings
+        self.environ: dict[str, str] = {}
+        """Of its process, beside the settings."""
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
@@ -76,7 +78,7 @@ class Node:
                     *("--mqtt", f"{self.mqtt[0]}:{self.mqtt[1]}"),
                 ],
                 cwd=ROOT,
-                env=environment(self.settings),
+                env={**environment(self.settings), **self.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
