@@ -70,9 +70,22 @@ def shared(nats_servers: Nats, fleeting: Path | None) -> Iterator[Shared]:  # no
 
 
 @pytest.fixture
-def cluster(shared: Shared) -> Cluster:
-    """Three nodes, together."""
-    return shared.ready()
+def cluster(shared: Shared) -> Iterator[Cluster]:
+    """Three nodes, together; in the end they have said nothing of an error that nobody expected.
+
+    aiohttp says it where it answers on a connection that has gone meanwhile.
+    """
+    made = shared.ready()
+    said = {name: len(node.output) for name, node in made.nodes.items()}
+    yield made
+    for name, node in made.nodes.items():
+        lines = node.output[said[name] :].splitlines()
+        at = [
+            n
+            for n, line in enumerate(lines)
+            if line.startswith("Traceback") and "aiohttp" not in lines[n - 1]
+        ]
+        assert not at, "\n".join(lines[at[0] - 1 : at[0] + 40])
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ class Node:
         return self._process is not None and self._process.poll() is not None
 
     def start(self) -> None:
-        assert not self.is_running
+        assert self._process is None, f"node {self.name} has ended by itself, or runs"
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [
