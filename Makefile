@@ -85,7 +85,7 @@ endif
 lock:
 	test -x build/lock/bin/pip-compile || { $(PYTHON) -m venv build/lock && \
 	    build/lock/bin/pip install --quiet --disable-pip-version-check 'pip-tools>=7.6,<8'; }
-	build/lock/bin/pip-compile --quiet $(LOCK) --generate-hashes --strip-extras --annotation-style line --no-header \
+	build/lock/bin/pip-compile --quiet $(LOCK) --extra cluster --generate-hashes --strip-extras --annotation-style line --no-header \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
 	    --output-file requirements.lock pyproject.toml
 

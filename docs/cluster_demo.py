@@ -149,8 +149,7 @@ def stay(cluster: Cluster) -> int:
     urls = ",".join(node.url for node in cluster.nodes.values())
     say(f"try: .venv/bin/fasti --url {urls} cluster status")
     say("each node's output is in build/cluster/nodes; Ctrl-C ends all")
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.pause()
+    signal.pause()
     return 0
 
 
@@ -161,6 +160,7 @@ def main() -> int:
         folder = STAY if is_staying else Path(ending.enter_context(tempfile.TemporaryDirectory()))
         settings = {"cluster.takeover_after": TAKEOVER}
         ports = PORTS if is_staying else ()
+        say("three servers of the log and three nodes are started")
         cluster = ending.enter_context(Machines(folder.absolute(), ports=ports, settings=settings))
         leader = cluster.wait_ready()
         say(told(list(cluster.nodes.values())))
@@ -170,4 +170,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -19,6 +19,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shards.log.chained import BATCH_BYTES
 from shards.rocks import CACHE_BYTES as BLOCK_CACHE_BYTES
 from shards.rocks import MEMTABLES_BYTES
 from timeline.structures import CACHE_BYTES, NODES_MAX, PATTERN_BYTES
@@ -42,6 +43,7 @@ from .mqtt.link import UNREAD_FACTOR
 from .webhook.origins import MOST
 from .webhook.sender import ANSWER_BYTES
 from .writer import ENTRY_OVERHEAD, ENTRY_PAYLOAD_BYTES
+from .writer import GROUP_BYTES as GROUP_COMMIT_BYTES
 
 MIB = 1 << 20
 
@@ -81,6 +83,10 @@ SCHEDULE_BYTES = 700
 ENDPOINT_BYTES = 16 << 10
 """With a URL and headers as long as they may be, its group and its door."""
 ORIGIN_BYTES = 500
+RECORD_COPIES = 6
+"""Of two groups as values; one of them encoded, in its frame, and at the driver twice."""
+READ_COPIES = 3
+"""Frames as they come, and their data as bytes and as values."""
 SLICE_BYTES = 1_200
 """With two shards."""
 NODE_BYTES = 300
@@ -229,6 +235,7 @@ def _shared(config: Config) -> list[Bound]:
             f"{show_size(limits.route_cache_bytes)}; all subscriptions may be in one answer, x {PAIR_BYTES}",
             ("limits.route_cache_bytes", "limits.subscriptions"),
         ),
+        *((_records(config),) if config.cluster.log else ()),
         *(_KEYS if config.auth.keys_file or config.mqtt.password_file or config.mqtt.acl_file else ()),
         Bound(
             "schedules",
@@ -261,6 +268,18 @@ def _of_endpoints(config: Config) -> list[Bound]:
             ("limits.endpoints",),
         ),
     ]
+
+
+def _records(config: Config) -> Bound:
+    """Of a node of a cluster."""
+    record = GROUP_COMMIT_BYTES + config.http.max_body
+    return Bound(
+        "records",
+        RECORD_COPIES * record + READ_COPIES * BATCH_BYTES,
+        f"{RECORD_COPIES} x {show_size(record)} that becomes a record, "
+        f"{READ_COPIES} x {show_size(BATCH_BYTES)} of records that are read",
+        ("http.max_body",),
+    )
 
 
 def _of_http(config: Config) -> list[Bound]:

@@ -95,7 +95,7 @@ def build_site(
         EndpointRoutes(ask, clock, timeline, turns, core.router, core.broker, hooks, config),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),
-        Backups(store.checkpoint, app.workers, config.store),
+        Backups(store.checkpoint, app.workers.in_thread, config.store),
         Info(
             clock,
             writer,

@@ -27,6 +27,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
+from aiohttp import web
+
 from shards.errors import Corrupt, ShardsError, StoreFailed
 from shards.log.errors import Damaged, LogDown, Trimmed
 from shards.replicated import ReplicatedStore
@@ -36,6 +38,7 @@ from shards.tables import META_ZONES
 from ..clock import SystemClock
 from ..config import Config
 from ..core import timeline_of
+from ..http.routes.backups import Backups
 from ..kinds import without_password
 from ..lease import Lease
 from ..schedules.retime import note_zones, retime, zones_version
@@ -118,7 +121,7 @@ class Node:
         """Begin to follow. Raises ConfigError, StoreLocked, WrongFormat, Unfit, OSError."""
         await _in_thread(partial(recover_swap, self._data))
         first = await self._opened()
-        await self._doors.open(self._more())
+        await self._doors.open(self._of_followers())
         self._config = self._doors.config
         works = (self._live(first), self._report(), self._look(), give_back(lambda: self._store))
         self._tasks = [asyncio.ensure_future(self._guarded(work)) for work in works]
@@ -264,7 +267,7 @@ class Node:
             self.exit_code = server.exit_code
             self.stopping.set()
         if not self.stopping.is_set():
-            await self._doors.open(self._more())
+            await self._doors.open(self._of_followers())
 
     async def _resync(self, error: ShardsError, applied: int) -> None:
         """Take another node's data in place of this one's."""
@@ -343,12 +346,19 @@ class Node:
         self._over.set()
         return True
 
-    def _more(self) -> list[Any]:
+    def _more(self) -> list[web.RouteDef]:
         """The cluster's routes, of every node."""
-        return [
-            *self._routes.routes(),
-            *CopyRoutes(lambda: self._store, self._data, self._config.cluster.key).routes(),
-        ]
+        return [*self._routes.routes(), *self._copies.routes()]
+
+    def _of_followers(self) -> list[web.RouteDef]:
+        """With a backup of a node's own data: that of one that leads is its server's."""
+        return [*self._more(), *Backups(self._checkpoint, _in_thread, self._config.store).routes()]
+
+    def _checkpoint(self, path: Path) -> None:
+        store = self._store
+        if store is None:
+            raise StoreFailed("the store is not open at the moment")
+        store.checkpoint(path)
 
     # -- what others see
 

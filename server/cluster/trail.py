@@ -1,7 +1,7 @@
 """Which record was so many bytes ago: how far back the log is kept for those who are behind.
 
-Marks are set every so many bytes, 64 of them to what is kept, so the answer is late by a 64th at most. What
-was before the process began is not known and counts as kept.
+Marks are set every so many bytes, 64 of them to what is kept: the answer is late by a 64th, and by what comes
+in the second between two notes. What was before the process began is not known and counts as kept.
 """
 
 from collections import deque

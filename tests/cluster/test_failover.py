@@ -31,7 +31,6 @@ def test_the_leader_is_killed(cluster: Cluster, load: Load, record_property: Rec
     cluster.leader(but=old)
     load.acked(ACKS)
     old.start()
-    cluster.wait_ready()
     check(load, record_property)
 
 
@@ -43,7 +42,6 @@ def test_the_logs_leader_is_killed(
     load.acked(ACKS)
     nats_servers.start(gone)
     nats_servers.wait_ready()
-    cluster.wait_ready()
     check(load, record_property)
 
 
@@ -127,7 +125,6 @@ def test_two_standbys_claim_at_once(cluster: Cluster, load: Load, record_propert
     assert states == ["follower", "leader"]
     load.acked(ACKS)
     old.start()
-    cluster.wait_ready()
     check(load, record_property)
 
 
@@ -140,5 +137,4 @@ def test_the_leader_ends(cluster: Cluster, load: Load, record_property: Record) 
     load.acked(1)
     record_property("counted", f"another one leads {time.monotonic() - asked:.1f} s after SIGTERM")
     old.start()
-    cluster.wait_ready()
     check(load, record_property)

@@ -55,7 +55,7 @@ class Mishaps:
         old.start()
 
     def leader_ends(self) -> None:
-        self.cluster.leader().terminate()
+        assert self.cluster.leader().terminate() == 0
 
     def follower_killed(self) -> None:
         self._follower().kill()

@@ -56,5 +56,5 @@ def test_this_test_sees_what_it_should() -> None:
         ("server/a.py", "c"),
         ("timeline/x/d.py", ""),
     ]
-    assert len(walks()) == 4
+    assert len(walks()) == 5
     assert all(len(lines) > 8 for lines in walks())

@@ -17,9 +17,11 @@ LOCKED = {canonicalize_name(name): version for name, version, _ in PIN.findall(L
 
 
 def wanted() -> list[Requirement]:
-    """What pyproject.toml asks for, to run the server."""
+    """What pyproject.toml asks for, to run the server, also as a node of a cluster."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [Requirement(text) for text in project["dependencies"]]
+    return [
+        Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["cluster"])
+    ]
 
 
 def missing(asked: list[Requirement]) -> list[str]:

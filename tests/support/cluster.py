@@ -50,6 +50,8 @@ class Node:
         self.log = folder / f"{name}.log"
         self.http, self.mqtt = ("127.0.0.1", ports[0]), ("127.0.0.1", ports[1])
         self.settings = settings
+        self.environ: dict[str, str] = {}
+        """Of its process, beside the settings."""
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
@@ -67,7 +69,7 @@ class Node:
         return self._process is not None and self._process.poll() is not None
 
     def start(self) -> None:
-        assert not self.is_running
+        assert self._process is None, f"node {self.name} has ended by itself, or runs"
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [
@@ -76,7 +78,7 @@ class Node:
                     *("--mqtt", f"{self.mqtt[0]}:{self.mqtt[1]}"),
                 ],
                 cwd=ROOT,
-                env=environment(self.settings),
+                env={**environment(self.settings), **self.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

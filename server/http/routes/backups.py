@@ -13,7 +13,7 @@ engine clears `x.tmp` before it makes `x`, which might be somebody's backup that
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from aiohttp import web
 from shards.errors import StoreFailed
 
 from ...config import Store
-from ...jobs.workers import Workers
 from ..answers import json_answer
 from ..calls import ADMIN, Gives, described
 from ..problems import Problem
 from ..requests import body_of
 from ..values import shapes
 from ..values.bodies import FieldError
+
+Work = Callable[[], Path]
 
 
 class BackupWish(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,10 +45,12 @@ _WISH = msgspec.json.Decoder(BackupWish)
 class Backups:
     """The route."""
 
-    def __init__(self, checkpoint: Callable[[Path], None], workers: Workers, config: Store) -> None:
-        """`checkpoint`: the store's."""
+    def __init__(
+        self, checkpoint: Callable[[Path], None], in_thread: Callable[[Work], Awaitable[Path]], config: Store
+    ) -> None:
+        """`checkpoint`: the store's. `in_thread`: has work done in a thread."""
         self._checkpoint = checkpoint
-        self._workers = workers
+        self._in_thread = in_thread
         self._root = config.backups_dir
         self._data = Path(config.dir)
         self._turn = asyncio.Lock()
@@ -66,7 +69,7 @@ class Backups:
         wish = await body_of(request, _WISH)
         try:
             async with self._turn:
-                path = await self._workers.in_thread(partial(self._copy, wish.dir))
+                path = await self._in_thread(partial(self._copy, wish.dir))
         except StoreFailed as error:
             raise Problem("store-unavailable", f"no backup was made: {error}") from None
         return json_answer({"dir": str(path)}, 201)

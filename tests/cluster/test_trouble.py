@@ -1,0 +1,102 @@
+"""The log is full, or slow; and rows that were there before it."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.cluster import KEY, Cluster
+from tests.support.nats import Nats, free_ports
+from tests.support.server import ROOT
+
+from .ledger import Load
+from .test_failover import ACKS, check
+
+Record = Callable[[str, object], None]
+READY_S = 20.0
+
+
+def bounded(nats: Nats, stream: str, max_bytes: int) -> None:
+    """A full log refuses what is more."""
+    config = nats.api(f"STREAM.INFO.{stream}", {})["config"]
+    said = nats.api(f"STREAM.UPDATE.{stream}", {**config, "max_bytes": max_bytes})
+    assert "error" not in said, said
+
+
+def test_a_full_log(cluster: Cluster, load: Load, nats_servers: Nats, record_property: Record) -> None:
+    """Nothing is acked, nobody leads, and each says why; with room everything goes on."""
+    leader = cluster.leader()
+    bounded(nats_servers, cluster.name, 1)
+    cluster.until(lambda: not any(node.is_ready() for node in cluster.nodes.values()), "it leads on", READY_S)
+    cluster.until(
+        lambda: "maximum bytes" in str((leader.status() or {}).get("why")), "it does not say why", READY_S
+    )
+    bounded(nats_servers, cluster.name, -1)
+    cluster.leader(READY_S)
+    load.acked(ACKS)
+    check(load, record_property)
+
+
+def test_a_slow_log(cluster: Cluster, load: Load, nats_servers: Nats, record_property: Record) -> None:
+    """Without a quorum for less than it takes others to claim: the leader waits, and leads on."""
+    leader = cluster.leader()
+    before = (leader.status() or {})["epoch"]
+    away = [name for name in nats_servers.names if name != nats_servers.leader(cluster.name)]
+    nats_servers.stop(*away)
+    try:
+        time.sleep(0.7)
+    finally:
+        nats_servers.resume(*away)
+    load.acked(ACKS)
+    assert cluster.leader() is leader
+    assert (leader.status() or {})["epoch"] == before
+    check(load, record_property)
+
+
+def test_rows_that_were_there_before_the_log(nats_servers: Nats, tmp_path: Path) -> None:
+    """A server alone becomes the first of three: the others take a copy, and its messages are delivered."""
+    http, mqtt = free_ports(2)
+    alone = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "server", "--data", str(tmp_path / "nodes" / "a")),
+            *("--http", f"127.0.0.1:{http}", "--mqtt", f"127.0.0.1:{mqtt}"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert alone.stdout is not None
+        assert b"listening" in alone.stdout.readline()
+        body = json.dumps([{"topic": "old", "payload": n, "deliver_in": "1h"} for n in range(500)]).encode()
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{http}/v1/messages:batch", body, headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked) as answer:
+            assert answer.status == 201
+    finally:
+        alone.send_signal(signal.SIGTERM)
+        alone.communicate(timeout=20)
+    with Cluster(tmp_path / "nodes", nats_servers.url, name="grown", is_cuttable=False) as cluster:
+        cluster.start("a")
+        first = cluster.leader(READY_S)
+        cluster.start()
+        cluster.wait_ready(READY_S)
+        assert cluster.leader() is first
+        assert re.search("has a copy of the data of", cluster.nodes["b"].output)
+        with urllib.request.urlopen(f"{first.url}/v1/messages?limit=1000") as answer:
+            assert len(json.load(answer)["messages"]) == 500
+        first.kill()
+        second = cluster.leader(READY_S, but=first)
+        with urllib.request.urlopen(f"{second.url}/v1/messages?limit=1000") as answer:
+            assert len(json.load(answer)["messages"]) == 500
+        cluster.kill_all()
+        rows, differences = cluster.differences()
+        assert not differences
+        assert rows > 500
+        assert KEY not in first.output
