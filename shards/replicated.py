@@ -31,7 +31,7 @@ from threading import Lock
 from .changes import Changes, decode_changes
 from .errors import ShardsError, StoreFailed
 from .log.contract import Log
-from .log.errors import Damaged, LogError, Trimmed
+from .log.errors import LogError, OtherLog, Trimmed
 from .log.record import Claim, claim_of
 from .overlay import Layer, look, through
 from .store import Batch, Contents, Store, Table
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 NOBODY = 0
 """No epoch: of who does not lead."""
+FOLLOW_BYTES = 16 << 20
+"""Of records that are followed in one go."""
 EMPTIED_MAX = 1_000
 """Ranges that are remembered; when there are more they become one that goes over all of them."""
 
@@ -82,16 +84,18 @@ class ReplicatedStore:
         return self._epoch != NOBODY
 
     def follow(self) -> int:
-        """Write into the store what the log has beyond it: how many records that were.
+        """Write into the store what the log has beyond it, some FOLLOW_BYTES of it: how many records; 0: all.
 
-        Raises Trimmed and Damaged if the store cannot go on with this log, UnknownVersion for a record that
-        it does not understand, other LogErrors, StoreFailed.
+        Raises Trimmed and Damaged if the store cannot go on with this log, OtherLog if it is not of this log,
+        UnknownVersion for a record that it does not understand, other LogErrors, StoreFailed.
         """
-        start = self.applied.seq
+        start, passed_bytes = self.applied.seq, self.passed_bytes
         if not self._has_fit:
             self._check_fit()
         for seq, epoch, data in self._log.read(start):
             self._take(Applied(seq, epoch), data)
+            if self.passed_bytes - passed_bytes > FOLLOW_BYTES:
+                break
         return self.applied.seq - start
 
     def lead(self, node: str, url: str) -> None:
@@ -132,15 +136,18 @@ class ReplicatedStore:
                 self._emptied = [(min(starts), max(ends))]
 
     def _check_fit(self) -> None:
-        """That the store is a prefix of this log, as far as the log still says. Raises Damaged, LogError."""
+        """That the store is a prefix of this log, as far as the log still says. Raises OtherLog, LogError."""
         seq, epoch = self.applied
+        _, last = self._log.bounds()
+        if last < seq:
+            raise OtherLog(f"the log ends at {last}, the store has record {seq} of one")
         there = self._log.epoch_at(seq)
         if there is not None and there != epoch:
-            raise Damaged(f"record {seq} of the log is of epoch {there}, the store has it of epoch {epoch}")
+            raise OtherLog(f"record {seq} of the log is of epoch {there}, the store has it of epoch {epoch}")
         if self.leader is not None and self._log.epoch_at(epoch) is not None:
             for _, _, data in self._log.read(epoch - 1):
                 if claim_of(data) != self.leader:
-                    raise Damaged(f"record {epoch} of the log is another claim than the store knows")
+                    raise OtherLog(f"record {epoch} of the log is another claim than the store knows")
                 break
         self._has_fit = True
 
@@ -202,7 +209,8 @@ class ReplicatedStore:
             self._store.reopen()
         self.applied, self.leader = applied_of(self._store), leader_of(self._store)
         try:
-            self.follow()
+            while self.follow():
+                pass
             if self.leader is not None and self.applied.epoch == self._epoch:
                 self.lead(self.leader.node, self.leader.url)
         except LogError as error:

@@ -103,15 +103,18 @@ class Follower:
     @property
     def hears_leader(self) -> bool:
         """Whether something new has come lately."""
-        leader = self._store.leader
-        is_led = leader is not None and leader.node not in ("", self._node)
-        return is_led and self._mono() - self._seen < self._takeover_s
+        return self._is_led and self._mono() - self._seen < self._takeover_s
 
     @property
     def _patience_s(self) -> float:
+        return self._takeover_s if self._is_led else self._moment_s
+
+    @property
+    def _is_led(self) -> bool:
+        """Whether another has claimed the log last. One with our name and another address is another."""
         leader = self._store.leader
-        waits = leader is not None and leader.node not in ("", self._node)
-        return self._takeover_s if waits else self._moment_s
+        mine = self._node, self._urls
+        return leader is not None and leader.node != "" and (leader.node, leader.url) != mine
 
     def _claim(self) -> bool:
         try:

@@ -23,6 +23,10 @@ class Damaged(LogError):
     """The log is not what was written: bytes have changed, records are missing, or it is another log."""
 
 
+class OtherLog(LogError):
+    """A store has records that this log never had, or has no more: it is another log, or has lost its end."""
+
+
 class UnknownVersion(LogError):
     """A whole record in a form that only a later version of this software reads."""
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shards.changes import decode_changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.errors import Damaged, Fenced, LogError, UnknownVersion
+from shards.log.errors import Fenced, LogError, OtherLog, UnknownVersion
 from shards.log.memory import MemoryEngine, Shelf
 from shards.log.record import Claim, claim_of, opened
 from shards.memory import MemoryStore
@@ -351,6 +351,6 @@ def test_a_store_of_another_log_is_told_by_its_claim(pair: tuple[Shelf, Node, No
     elsewhere.store.lead("one", "http://127.0.0.1:1")
     one.store.lead("one", "http://127.0.0.1:1")
     stranger = ReplicatedStore(one.below, open_engine(elsewhere.engine, elsewhere.clock, 2.0))
-    with pytest.raises(Damaged, match="another claim"):
+    with pytest.raises(OtherLog, match="another claim"):
         stranger.follow()
     assert shelf.last == 1

@@ -8,10 +8,10 @@ from server.cluster.follower import MOMENT_S, Follower
 from shards.changes import Changes
 from shards.errors import StoreFailed
 from shards.log.chained import open_engine
-from shards.log.errors import Damaged, Trimmed
+from shards.log.errors import Trimmed
 from shards.log.memory import MemoryEngine, Shelf
 from shards.memory import MemoryStore
-from shards.replicated import ReplicatedStore
+from shards.replicated import FOLLOW_BYTES, ReplicatedStore
 from shards.store import Table
 from shards.tables import (
     META_APPLIED,
@@ -259,5 +259,42 @@ def test_rows_of_another_log_are_told(shelf: Shelf, made: Callable[[str], Node],
     batch = stranger.below.batch()
     batch.put(Table.META, META_APPLIED, applied_value(applied))
     stranger.below.write(batch)
-    with pytest.raises(Damaged):
-        Node(shelf, "x", stranger.below).step()
+    again = Node(shelf, "x", stranger.below)
+    assert not again.step()
+    assert "store" in again.follower.why
+    assert not again.step(10 * TAKEOVER_S), "it neither leads nor gives its rows up"
+
+
+def test_a_log_that_was_made_anew_is_told(shelf: Shelf, made: Callable[[str], Node]) -> None:
+    leader, _ = led(made)
+    leader.store.close()
+    empty = Node(Shelf(), "a", leader.below)
+    assert not empty.step()
+    assert "the log ends at 0" in empty.follower.why
+    assert not empty.step(10 * TAKEOVER_S)
+
+
+def test_another_node_of_our_name_is_another(shelf: Shelf, made: Callable[[str], Node]) -> None:
+    """Two that are named alike by mistake: neither takes the other's claim for its own."""
+    leader, _ = led(made)
+    twin = Node(shelf, "a")
+    twin.follower._urls = "http://elsewhere"
+    assert not twin.step()
+    leader.beat()
+    assert not twin.step(MOMENT_S)
+    assert twin.step(TAKEOVER_S)
+
+
+def test_much_is_followed_in_pieces(shelf: Shelf, made: Callable[[str], Node]) -> None:
+    leader, other = led(made)
+    for number in range(5):
+        batch = Changes()
+        batch.put(Table.META, b"large%d" % number, bytes(FOLLOW_BYTES // 2))
+        leader.store.write(batch)
+        leader.store.flush()
+    before = other.store.applied.seq
+    assert not other.step()
+    assert before < other.store.applied.seq < leader.store.applied.seq
+    for _ in range(3):
+        assert not other.step()
+    assert other.store.applied.seq == leader.store.applied.seq
