@@ -20,6 +20,7 @@ from . import recorded
 from .budget import budget
 from .catching_up import replay, structures
 from .due import drain, lateness
+from .failover import failover, standby
 from .growth import growth, plot
 from .holding import holds
 from .idle import idle
@@ -27,6 +28,7 @@ from .log import log
 from .plain import plain
 from .pulling import pulling
 from .ram import ram
+from .replicated import cluster, rows, waits
 from .results import FULL, QUICK, Env, Result, Seen, Sizes, table
 from .scheduling import batch, single
 from .spark import spark
@@ -48,6 +50,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "structures": structures,
     "spark": spark,
     "splitting": splitting,
+    "cluster": cluster,
+    "rows": rows,
+    "waits": waits,
+    "failover": failover,
+    "standby": standby,
     "budget": budget,
     "growth": growth,
     "holds": holds,

@@ -22,7 +22,7 @@ from .exchange import Lines
 from .http import send_all, taken_end
 from .mqtt import Client, all_of, connect
 from .peers import redis as rd
-from .process import Address, Running, Server, peering
+from .process import Address, Listens, Running, Server, peering
 from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result, percentile
 from .workload import BATCH, Wish, batches, item, next_month, now_ms, payload, wishes
@@ -49,7 +49,7 @@ async def lateness(env: Env) -> list[Result]:
             ("lateness p99", "< 1.5, early 0", 0),
             (f"lateness p99, {BESIDE // 1000} k/s scheduled", "< 3, early 0", BESIDE),
         ):
-            entries = [_late(env, who, server, per_s) for who, server in servers]
+            entries = [late(env, who, server, per_s) for who, server in servers]
             if redis is not None:
                 entries.append(_polled(env, redis, per_s))
             if not per_s:
@@ -58,7 +58,7 @@ async def lateness(env: Env) -> list[Result]:
     return results
 
 
-def _late(env: Env, name: str, server: Server, per_s: int) -> Entry:
+def late(env: Env, name: str, server: Listens, per_s: int) -> Entry:
     async def round_(run: int) -> Sample:
         with ExitStack() as stack:
             beside = per_s and stack.enter_context(
@@ -110,7 +110,7 @@ async def _paced(lines: Lines, requests: Sequence[bytes], start_ms: int, every_s
 
 
 async def lateness_once(
-    env: Env, server: Server, run: int, beside: Callable[[int], Awaitable[None]] | None = None
+    env: Env, server: Listens, run: int, beside: Callable[[int], Awaitable[None]] | None = None
 ) -> list[float]:
     """How late each message came, ms; the payload begins with when it was due. `beside` is told the first."""
     late: list[float] = []

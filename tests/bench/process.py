@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 ROOT = Path(__file__).parents[2]
 START_S = 120.0
@@ -25,6 +25,23 @@ STOP_S = 20.0
 _LISTENING = re.compile(r"^listening http=(\S+) mqtt=(\S+).*$", re.MULTILINE)
 
 Address = tuple[str, int]
+
+
+class Spends(Protocol):
+    """Something that runs."""
+
+    def cpu_s(self) -> float:
+        """Processor time so far."""
+
+
+class Listens(Protocol):
+    """A server of fasti."""
+
+    @property
+    def http(self) -> Address: ...
+
+    @property
+    def mqtt(self) -> Address: ...
 
 
 class Process:

@@ -28,7 +28,7 @@ from .http import post, send_all, taken_end
 from .mqtt import LEVEL, Sender, connect
 from .peers import postgres as pg
 from .peers import redis as rd
-from .process import Address, Process, Server, peering
+from .process import Address, Server, Spends, peering
 from .race import Entry, Sample, contenders, peer, race
 from .results import Env, Result, percentile
 from .workload import BATCH, Wish, batches, bodies, item, wishes
@@ -50,18 +50,18 @@ async def batch(env: Env) -> list[Result]:
         entries = []
         for name, server in stack.enter_context(contenders(env)):
             lines = await Lines.open(server.http, IN_FLIGHT, taken_end)
-            entries.append(_entry(name, SYNCED, server, lines, requests, len(some)))
+            entries.append(entry(name, SYNCED, server, lines, requests, len(some)))
         found = peer(env, stack, "Redis", rd.redis)
         if found is not None:
             lines = await Lines.open(found.at, IN_FLIGHT, rd.lines(2 * min(BATCH, len(some))))
             pipelines = _cut([rd.scheduled(wish, n) for n, wish in enumerate(some)])
-            entries.append(_entry("Redis", rd.ACK, found.process, lines, pipelines, len(some)))
+            entries.append(entry("Redis", rd.ACK, found.process, lines, pipelines, len(some)))
         found = peer(env, stack, "PostgreSQL", pg.postgres)
         if found is not None:
             await pg.prepare(found)
             lines = await Lines.open(found.at, IN_FLIGHT, pg.answer_end, pg.hello(pg.PUT_ALL))
             rows = [pg.put_all(some[at : at + BATCH]) for at in range(0, len(some), BATCH)]
-            entries.append(_entry("PostgreSQL", pg.ACK, found.process, lines, rows, len(some)))
+            entries.append(entry("PostgreSQL", pg.ACK, found.process, lines, rows, len(some)))
         entries.append(_log(env.folder / "log", bodies([item(*wish) for wish in some]), len(some)))
         return await race(env, "batch", "msg/s", entries, target="150 k")
 
@@ -70,16 +70,14 @@ def _cut(pieces: Sequence[bytes]) -> list[bytes]:
     return [b"".join(pieces[at : at + BATCH]) for at in range(0, len(pieces), BATCH)]
 
 
-def _entry(
-    name: str, ack: str, process: Process, lines: Lines, requests: Sequence[bytes], count: int
-) -> Entry:
+def entry(name: str, ack: str, process: Spends, lines: Lines, requests: Sequence[bytes], count: int) -> Entry:
     async def round_(_: int) -> Sample:
-        return await _timed(process, lambda: lines.send_all(requests), count)
+        return await timed(process, lambda: lines.send_all(requests), count)
 
     return Entry(name, round_, ack)
 
 
-async def _timed(process: Process, send: Send, count: int) -> Sample:
+async def timed(process: Spends, send: Send, count: int) -> Sample:
     cpu, own, started = process.cpu_s(), time.process_time(), time.perf_counter()
     waits = await send()
     seconds = time.perf_counter() - started
@@ -135,7 +133,7 @@ async def single(env: Env) -> list[Result]:
 
 async def _http(name: str, server: Server, requests: Sequence[bytes], in_flight: int) -> Entry:
     lines = await Lines.open(server.http, in_flight, taken_end)
-    return _entry(name, SYNCED, server, lines, requests, len(requests))
+    return entry(name, SYNCED, server, lines, requests, len(requests))
 
 
 def _sdk(name: str, server: Server, some: Sequence[Wish]) -> Entry:
@@ -152,7 +150,7 @@ def _sdk(name: str, server: Server, some: Sequence[Wish]) -> Entry:
         return []
 
     async def round_(_: int) -> Sample:
-        return await _timed(server, send, len(some))
+        return await timed(server, send, len(some))
 
     return Entry(name, round_, SYNCED)
 
@@ -178,7 +176,7 @@ def _mqtt(name: str, server: Server, some: Sequence[Wish]) -> Entry:
             await sender.send(packets)
             return []
 
-        sample = await _timed(server, send, len(some))
+        sample = await timed(server, send, len(some))
         sender.close()
         return sample
 
@@ -191,13 +189,13 @@ async def _peers(env: Env, stack: ExitStack, some: Sequence[Wish]) -> list[Entry
     if redis is not None:
         lines = await Lines.open(redis.at, CALLERS, rd.lines(2))
         commands = [rd.scheduled(wish, n) for n, wish in enumerate(some)]
-        entries.append(_entry("Redis", rd.ACK, redis.process, lines, commands, len(some)))
+        entries.append(entry("Redis", rd.ACK, redis.process, lines, commands, len(some)))
     postgres = peer(env, stack, "PostgreSQL", pg.postgres)
     if postgres is not None:
         await pg.prepare(postgres)
         lines = await Lines.open(postgres.at, CALLERS, pg.answer_end, pg.hello(pg.PUT))
         entries.append(
-            _entry("PostgreSQL", pg.ACK, postgres.process, lines, [pg.put(wish) for wish in some], len(some))
+            entry("PostgreSQL", pg.ACK, postgres.process, lines, [pg.put(wish) for wish in some], len(some))
         )
     return entries
 

@@ -1,6 +1,6 @@
 """The benchmarks still run, on next to nothing. No figure is looked at, but that nothing is early.
 
-Those of Spark: tests/spark/test_benchmarks.py, test_program.py.
+With FASTI_SOAK=1 all of a cluster. Those of Spark: tests/spark/test_benchmarks.py, test_program.py.
 """
 
 import json
@@ -12,7 +12,10 @@ from tests.bench import hostile
 from tests.bench.__main__ import run
 from tests.bench.attacks import ATTACKS
 from tests.bench.crowds import CROWDS
+from tests.bench.failover import back
+from tests.bench.replicated import JETSTREAM, POSTGRESQL, is_installed
 from tests.bench.results import TINY, Result, percentile, table
+from tests.support.soak import SOAK
 
 
 @pytest.mark.parametrize("name", ["batch", "single", "lateness", "drain", "replay", "webhook"])
@@ -33,6 +36,24 @@ def test_it_is_measured_beside_what_is_installed(name: str, tmp_path: Path) -> N
     assert results
     assert all(json.loads(result.line())["value"] > 0 for result in results)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["cluster", *(["rows", "waits", "failover", "standby"] if SOAK else [])])
+def test_a_cluster_is_measured_beside_a_server_that_is_alone(name: str, tmp_path: Path) -> None:
+    results = run(name, TINY, tmp_path)
+    assert bool(results) == is_installed(POSTGRESQL if name == "rows" else JETSTREAM)
+    for result in results:
+        told = json.loads(result.line())
+        assert told["value"] > 0
+        assert told.get("early", 0) == told.get("their_early", 0) == 0
+        assert not result.name.startswith("cluster on") or told["log_us"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_came_back_is_the_end_of_the_longest_gap() -> None:
+    assert back([0.5, 0.9, 1.1, 1.2, 4.5, 4.6, 5.0], 1.0) == 4.5
+    assert back([0.9, 3.0, 3.1, 4.0], 1.0) == 3.0
+    assert back([0.9], 1.0) == 1.0
 
 
 def test_an_attack_is_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,12 @@ class Node:
         return f"http://{self.http[0]}:{self.http[1]}"
 
     @property
+    def pid(self) -> int:
+        """Of one that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

@@ -97,6 +97,11 @@ class Nats:
         """Those that do not run."""
         return [name for name in self.names if name not in self._running]
 
+    @property
+    def pids(self) -> dict[str, list[int]]:
+        """Of those that run."""
+        return {name: [process.pid] for name, process in self._running.items()}
+
     def start(self, name: str) -> None:
         with (self.folder / name / "log").open("ab") as log:
             self._running[name] = subprocess.Popen(

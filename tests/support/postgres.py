@@ -81,6 +81,11 @@ class Postgres:
         hosts = ",".join(f"127.0.0.1:{port}" for port in reversed(self.ports.values()))
         return f"postgresql://postgres@{hosts}/postgres"
 
+    @property
+    def pids(self) -> dict[str, list[int]]:
+        """Of those that run, each with its processes."""
+        return {name: [process.pid, *self._children(name)] for name, process in self._running.items()}
+
     def start(self, name: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
