@@ -218,7 +218,7 @@ async def test_one_that_goes_while_it_is_set_back_is_not_found(
     writer = server.app.core.writer
     submit = writer.submit
 
-    def late(decide: Decide, done: Done, *, cost: int, size: int = 0) -> None:
+    def late(decide: Decide, done: Done, *, cost: int, size: int) -> None:
         if cost:  # a heartbeat has none
             monkeypatch.undo()
             server.app.core.broker.drop("c")
