@@ -64,7 +64,6 @@ FREE = {
     "shards.replicated:": "the store below does it; what a kill has kept from it is read from the log again",
     "shards.rocks:RocksStore._opened ": "links in a temporary directory of the process, made anew each time",
     "server.cluster.copy_out:pack open": "a tar that goes into a socket",
-    "server.cluster.node:": "sockets; a backup, as the routes make one; nodes are killed in tests/cluster",
     "server.auth.keyring:Keyring.take replace": "rights in RAM",
     "server.auth.rights:Principal.revoke replace": "rights in RAM",
     "server.http.gate:_go_ahead write": "a socket",
