@@ -7,7 +7,7 @@
     kinds.py         how a value of config.toml is read and shown
     config.py        what can be set, and where each value is from
     logs.py          logging: one line an event, as text or JSON
-    networks.py      where clients come from, and how many connections each network has open
+    networks.py      where clients come from, how many are there and how many begin in a second
     files.py         how many files the process may have open
     watch.py         files of keys and certificates, read again when they change
     accepting.py     sockets that listen, and connections before they have a protocol

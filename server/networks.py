@@ -1,4 +1,4 @@
-"""Where clients come from, and how many connections each network has open.
+"""Where clients come from, how many connections each network has open, and how many begin in a second.
 
 A network is an address, of IPv6 its first 64 bits: a host has the others for itself, and would be as many
 addresses as it likes.
@@ -27,6 +27,22 @@ class Networks:
         self._open[network] -= 1
         if not self._open[network]:
             del self._open[network]
+
+
+class Rate:
+    """So many in each second."""
+
+    def __init__(self, rate: int) -> None:
+        """0: any number."""
+        self._rate = rate
+        self._second = self._count = 0
+
+    def admits(self, now_s: float) -> bool:
+        """Whether there is room for one more in this second; it counts."""
+        if int(now_s) != self._second:
+            self._second, self._count = int(now_s), 0
+        self._count += 1
+        return not self._rate or self._count <= self._rate
 
 
 def network_of(address: str) -> str:

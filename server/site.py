@@ -67,7 +67,7 @@ def build_site(
     cursors = Cursors(secrets.token_bytes(32))
     site = web.Application(
         middlewares=[
-            _counting(metrics),
+            count_answers(metrics),
             preflight(pages),
             problem_middleware,
             access.middleware(),
@@ -141,7 +141,8 @@ def _patient(route: web.RouteDef) -> web.RouteDef:
     return web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, "expect_handler": unasked})
 
 
-def _counting(metrics: Metrics) -> Middleware:
+def count_answers(metrics: Metrics) -> Middleware:
+    """Outermost."""
     answers = metrics.answers
 
     @web.middleware

@@ -46,7 +46,7 @@ class Doors:
         self._metrics.registry.register(figures)
         self._checks = Threads()
         self._keyring = Keyring(config, SystemClock(), self._checks)
-        self._watch = Watch([self._keyring], _nothing)
+        self._watch: Watch | None = None
         self._front: Front | None = None
         self._away: AwayListeners | None = None
         self._is_announced = False
@@ -78,14 +78,19 @@ class Doors:
             http=replace(config.http, listen=replace(config.http.listen, port=port)),
             mqtt=replace(config.mqtt, listen=tuple(replace(one, port=port) for one, port in at)),
         )
+        # Another each time: while this node leads the server's watch looks after the same certificates.
+        self._watch = Watch([self._keyring, *(one for one in self._tls if one is not None)], _nothing)
+        self._watch.start()
         if not self._is_announced:
             self._is_announced = True
-            self._watch.start()
             http, mqtt = self.config.http.listen, self.config.mqtt.listen[0]
             print(f"listening http={http} mqtt={mqtt.host}:{mqtt.port}", flush=True)  # noqa: T201
 
     async def close(self) -> None:
         """They may be opened again."""
+        if self._watch is not None:
+            await self._watch.stop()
+            self._watch = None
         if self._away is not None:
             self._away.close()
             self._away = None
@@ -96,13 +101,12 @@ class Doors:
     async def end(self) -> None:
         """For good."""
         await self.close()
-        if self._is_announced:
-            await self._watch.stop()
         self._checks.stop()
 
     def hang_up(self) -> None:
-        """Read the keys again."""
-        self._watch.hurry()
+        """Read keys and certificates again."""
+        if self._watch is not None:
+            self._watch.hurry()
 
     def _where(self, what: str) -> str:
         leader = self._leader()

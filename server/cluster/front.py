@@ -3,42 +3,46 @@
     the calls of the cluster, /livez, /readyz, /metrics     answered here
     everything else                                         307 to the node that leads, or 503 and Retry-After
 
-Nobody is asked for a key before a redirect: where the leader is each node tells whoever comes. A connection
-has one request, whose head has to come within `http.head_timeout`; its body is not read, but for a while, so
-that the answer arrives. Connections are bounded as a server's are.
+Nobody is asked for a key before a redirect: where the leader is each node tells whoever comes. Path and query
+go along byte by byte. A connection is one of a server's (server/http/front.py), with all bounds of these, but
+for the quick path; so what cannot be read, or is for another host, is refused here and not sent on.
+
+No body is read for a redirect. What has been announced is dropped as it comes, as after any answer that does
+not wait for it, and the connection goes on behind it. After that of a client that waits for "100 Continue",
+or whose body has no end yet, it ends: nobody could tell what comes next.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from functools import partial
 
 from aiohttp import web
-from aiohttp.typedefs import Middleware
-from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..accepting import Acceptor, Opening
 from ..auth.keyring import Keyring
-from ..browsers import ForeignHost, ForeignOrigin, Pages, http_pages
+from ..browsers import Pages, http_pages
 from ..config import Config, Http
 from ..http.access import Access
-from ..http.answers import RETRY_AFTER, Handler, json_answer, name_server
+from ..http.answers import RETRY_AFTER, json_answer, name_server
 from ..http.calls import OPEN, READ, Gives, described
+from ..http.connections import Connections
 from ..http.cors import opening, preflight
+from ..http.front import Front as Connection
+from ..http.front import Others
+from ..http.gate import unasked
 from ..http.problems import Problem, problem_middleware
+from ..http.protocol import Protocol
 from ..http.values import shapes
-from ..logs import by
+from ..http.written import Written
 from ..metrics import Metrics
-from ..networks import Networks
+from ..site import count_answers
 from ..tls import Certificates
 
-log = logging.getLogger(__name__)
-
-LINGER_S = 2.0
-"""How long a body that nobody wants is read after its answer."""
-SHUTDOWN_S = 0.5
-READING = ("GET", "HEAD", "OPTIONS", "TRACE")
+REPORTS_BYTES = 1 << 20
+"""Of a body that the cluster's calls read."""
+HANDLERS_S = 0.5
+"""How long handlers may go on, twice, once their connections have been ended."""
 
 
 class Front:
@@ -54,99 +58,85 @@ class Front:
         where: Callable[[], str],
     ) -> None:
         """`routes`: the cluster's. `where`: the leader's URL, empty: none is known."""
-        self._config = config.http
+        self._config = config
         self._tls = tls
         self._metrics = metrics
-        self._networks = Networks()
-        self._all: set[Turned] = set()
+        self._pages = http_pages(config)
         self._acceptor = Acceptor(
             metrics.bounded,
             handshake_bound="http.head_timeout",
             handshake_s=config.http.head_timeout_ms / 1000,
         )
-        pages = http_pages(config)
-        site = web.Application(
-            middlewares=[_once(pages), preflight(pages), problem_middleware, Access(keyring).middleware()],
-            client_max_size=1 << 20,
-        )
-        site.on_response_prepare.append(opening(pages))
-        site.on_response_prepare.append(name_server)
-        site.router.add_routes(routes)
-        site.router.add_routes(Away(metrics, where).routes())
-        self._runner = web.AppRunner(site, shutdown_timeout=SHUTDOWN_S)
+        site = build_front(self._pages, keyring, metrics, routes, where)
+        self._runner = web.AppRunner(site, shutdown_timeout=HANDLERS_S)
+        self._lobby: Lobby | None = None
 
     async def open(self) -> int:
         """Start listening; the port. Raises OSError."""
         await self._runner.setup()
+        assert self._runner.server is not None
+        others = partial(Protocol, self._runner.server, loop=asyncio.get_running_loop())
+        self._lobby = Lobby(self._config.http, self._metrics, self._pages, others)
         context = None if self._tls is None else self._tls.context
-        return await self._acceptor.open(self._config.listen, self._begin, context)
+        return await self._acceptor.open(self._config.http.listen, self._lobby.connection, context)
 
     async def close(self) -> None:
         """Accept no more, give what is answered a moment, and end all."""
         self._acceptor.close()
+        if self._lobby is not None:
+            await self._lobby.connections.close()
         await self._runner.cleanup()
-        for turned in list(self._all):
-            turned.cut()
 
-    def discard(self, turned: "Turned") -> None:
-        if turned in self._all:
-            self._all.discard(turned)
-            self._networks.discard(turned.address)
 
-    def _begin(self, peer: str) -> Opening | None:
-        config = self._config
-        bound = ""
-        if len(self._all) >= config.connections:
-            bound = "http.connections"
-        elif self._networks.count(peer) >= config.connections_per_address:
-            bound = "http.connections_per_address"
-        if bound:
-            self._metrics.bounded[bound] += 1
-            log.warning("connection refused: as many are open as %s", bound, extra=by(peer))
+class Lobby:
+    """What the connections share: what `server.http.front.Place` says."""
+
+    quick = None
+
+    def __init__(self, http: Http, metrics: Metrics, pages: Pages, others: Others) -> None:
+        """`others`: what answers."""
+        self.http = http
+        self.pages = pages
+        self.others = others
+        self.connections = Connections(http, metrics)
+        self._written = Written(metrics, pages)
+
+    def connection(self, address: str) -> Opening | None:
+        """The protocol of a new connection from there, if there is room for one."""
+        if not self.connections.admits(address):
             return None
-        assert self._runner.server is not None
-        turned = Turned(self._runner.server, self, peer, config)
-        self._all.add(turned)
-        self._networks.add(peer)
-        return cast("Opening", turned)
+        self.connections.look_on()
+        return Connection(self, address, asyncio.get_running_loop())
+
+    def check_length(self, length: int | None) -> None:
+        """Whatever it is, the leader will say."""
+
+    def refusal(self, problem: Problem, head: bytes) -> bytes:
+        return self._written.refusal(problem, head)
 
 
-class Turned(RequestHandler):
-    """One connection of aiohttp's, with a bound on its head."""
-
-    __slots__ = ("_front", "_timer", "address", "is_begun")
-
-    def __init__(self, server: web.Server, front: Front, address: str, config: Http) -> None:
-        loop = asyncio.get_running_loop()
-        super().__init__(
-            server,
-            loop=loop,
-            access_log=None,  # type: ignore[arg-type]
-            lingering_time=LINGER_S,
-            auto_decompress=False,
-        )
-        self.address = address
-        self.is_begun = False
-        self._front = front
-        self._timer = loop.call_later(config.head_timeout_ms / 1000, self.cut)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.is_begun = True
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._timer.cancel()
-        self._front.discard(self)
-        if self.is_begun:
-            super().connection_lost(exc)
-
-    def has_head(self) -> None:
-        """The request is being answered."""
-        self._timer.cancel()
-
-    def cut(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+def build_front(
+    pages: Pages,
+    keyring: Keyring,
+    metrics: Metrics,
+    routes: Sequence[web.RouteDef],
+    where: Callable[[], str],
+) -> web.Application:
+    """The application of a node that does not lead."""
+    site = web.Application(
+        middlewares=[
+            count_answers(metrics),
+            preflight(pages),
+            problem_middleware,
+            Access(keyring).middleware(),
+        ],
+        client_max_size=REPORTS_BYTES,
+    )
+    site.on_response_prepare.append(opening(pages))
+    site.on_response_prepare.append(name_server)
+    site.router.add_routes(routes)
+    site.router.add_routes(Away(metrics, where).routes())
+    return site
 
 
 class Away:
@@ -161,7 +151,7 @@ class Away:
             web.get("/livez", self.live),
             web.get("/readyz", self.ready),
             web.get("/metrics", self.metrics),
-            web.route("*", "/{path:.*}", self.away),
+            web.route("*", "/{path:.*}", self.away, expect_handler=unasked),
         ]
 
     @described("Whether the process lives", OPEN, Gives(200, shapes.Status), query=None)
@@ -180,36 +170,16 @@ class Away:
     async def away(self, request: web.Request) -> web.Response:
         """The path and query go along as they came."""
         where = self._where()
-        if not where:
-            raise Problem("no-leader", "no node leads at the moment", headers=RETRY_AFTER)
-        return web.Response(status=307, headers={"Location": where + request.raw_path})
-
-
-def _once(pages: Pages) -> Middleware:
-    """Outermost: one request to a connection, and only for this host and from pages that may."""
-
-    @web.middleware
-    async def once(request: web.Request, handler: Handler) -> web.StreamResponse:
-        cast("Any", request.protocol).has_head()
-        answer = await _checked(request, handler)
-        answer.force_close()
+        if where:
+            answer = web.Response(status=307, headers={"Location": where + _target_of(request)})
+        else:
+            answer = Problem("no-leader", "no node leads at the moment", headers=RETRY_AFTER).response()
+        if request.body_exists and (request.content_length is None or "Expect" in request.headers):
+            answer.force_close()
         return answer
 
-    async def _checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        headers, transport = request.headers, request.transport
-        assert transport is not None
-        try:
-            pages.check(
-                headers.get("Host", ""),
-                headers.get("Origin"),
-                headers.get("Sec-Fetch-Site", ""),
-                transport,
-                changes=request.method not in READING,
-            )
-        except ForeignHost as error:
-            return Problem("foreign-host", str(error)).response()
-        except ForeignOrigin as error:
-            return Problem("foreign-origin", str(error)).response()
-        return await handler(request)
 
-    return once
+def _target_of(request: web.Request) -> str:
+    """Path and query; a target may be a whole URL, of which the head has been compared with Host."""
+    raw = request.raw_path
+    return raw if raw.startswith("/") else "/" + raw.partition("://")[2].partition("/")[2]

@@ -178,6 +178,7 @@ class Node:
         self._state = "follower"
         self._store = store
         cluster = self._config.cluster
+        self._trail = Trail(cluster.keep)
         follower = self._follower = Follower(
             store,
             node=cluster.node,
@@ -281,7 +282,9 @@ class Node:
             return
         for url in self._reports.others():
             try:
-                await fetch(self._reports.session, url, self._config.cluster.key, self._data)
+                copy = fetch(self._reports.session, url, self._config.cluster.key, self._data)
+                if not await _ends(copy, before=self.stopping):
+                    return
                 await _in_thread(partial(recover_swap, self._data))
             except CopyFailed as failure:
                 log.warning("no copy from %s: %s", url, failure)
@@ -429,6 +432,21 @@ def _unsaid(_: str) -> None:
 
 async def _in_thread(work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def _ends(work: Coroutine[Any, Any, None], before: asyncio.Event) -> bool:
+    """Whether it ends before the event is set, which cancels it. Raises what it raises."""
+    task, set_ = asyncio.ensure_future(work), asyncio.ensure_future(before.wait())
+    try:
+        await asyncio.wait((task, set_), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        await task
+        return True
+    finally:
+        set_.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _first(*events: asyncio.Event) -> None:

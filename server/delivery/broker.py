@@ -34,6 +34,7 @@ from timeline.session import USUAL, Flight, Subscription, Terms
 from ..clock import Clock
 from ..config import Config
 from ..logs import by, shown
+from ..networks import Rate
 from ..writer import Busy, Writer
 from .cursors import Cursors
 from .dispatch import Dispatch
@@ -143,7 +144,7 @@ class Broker:
         self._replay = replay
         self._publishing = publishing
         self._assigned = 0
-        self._second = self._connects = 0
+        self._rate = Rate(config.limits.connect_rate)
         self._dispatch = dispatch
         self._writer = writer
 
@@ -162,11 +163,7 @@ class Broker:
 
     def admits(self, now_s: float) -> bool:
         """Whether `limits.connect_rate` leaves room for one more connection in this second."""
-        rate = self.config.limits.connect_rate
-        if int(now_s) != self._second:
-            self._second, self._connects = int(now_s), 0
-        self._connects += 1
-        return not rate or self._connects <= rate
+        return self._rate.admits(now_s)
 
     # -- sessions
 

@@ -29,6 +29,7 @@ The calls
 
 Connections
     cors.py         which pages in a browser may read answers
+    written.py      answers as bytes, where aiohttp does not write them
     gate.py         how many bytes of bodies may be in the server at once
     connections.py  all that are open, and the bounds on them
     heads.py        the head of a request, read strictly

@@ -7,6 +7,7 @@ one is cut, as often as it takes: of the network that holds most the one that ho
 of all, a hundred that hold a little each would have everybody else's answers cut.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from ..networks import Networks, network_of
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+CLOSE_S = 3.0
+"""How long answers may take when the server stops."""
 
 
 class Bounded(Protocol):
@@ -54,6 +57,7 @@ class Connections:
         self._networks = Networks()
         self._kept_bytes = 0
         self._looked_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._all)
@@ -107,6 +111,30 @@ class Connections:
         for connection in self:
             connection.check(now_s, passed_s)
         self.relieve()
+
+    def look_on(self) -> None:
+        """Do so twice a second from now on."""
+        if self._timer is None:
+            self._look()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.look(loop.time())
+        self._timer = loop.call_later(TICK_S, self._look)
+
+    async def close(self) -> None:
+        """End them: who waits for an answer gets it, for `CLOSE_S` at most."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in self:
+            connection.stop()
+        deadline = loop.time() + CLOSE_S
+        # Bounded, and only at the end.
+        while self._all and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for connection in self:
+            connection.cut()
 
     def relieve(self) -> None:
         """Cut connections, while all hold more than they may."""

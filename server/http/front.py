@@ -36,15 +36,12 @@ refuses is read a little longer, so that the answer arrives.
 import asyncio
 import logging
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from email.utils import formatdate
 from enum import IntEnum
 from functools import partial
-from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from shards.dedupe import Refused
 from shards.draft import Draft, Known
@@ -58,22 +55,22 @@ from ..logs import by
 from ..metrics import Metrics
 from ..writer import Busy, Writer
 from .access import Access, Rights, charge, check_send, may_send
-from .answers import SERVER, WRITE_ERRORS, problem_of_write, refusal
+from .answers import WRITE_ERRORS, problem_of_write, refusal
 from .batching import accepted, fresh, line_of, said
-from .connections import TICK_S, Connections
-from .cors import opened, origin_in
+from .connections import Connections
 from .framing import Body, FramingError, body_of
 from .gate import Gate
 from .heads import HEAD_MAX, HEADERS_MAX, HOST, Head, check_begun, read_head
 from .posting import first_answer, place, place_all, place_each
 from .problems import MEDIA_TYPE, Problem
-from .protocol import Protocol
+from .protocol import Protocol as Inner
 from .timeline import Timeline
 from .values.batch_body import is_ndjson
 from .values.bodies import RequestError, check_json
 from .values.drafts import draft_of, late_ones
 from .values.message_body import parse_one
 from .values.usual import usual_batch
+from .written import Written
 
 PATH = "/v1/messages"
 BATCH_PATH = "/v1/messages:batch"
@@ -98,8 +95,6 @@ NDJSON = "application/x-ndjson"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing."""
-CLOSE_S = 3.0
-"""How long answers may take when the server stops."""
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +108,7 @@ _MATTERS = re.compile(
 """Names of headers that change how a request is read or answered."""
 
 Answer = Callable[[bytes], None]
-Others = Callable[[Callable[[bool], None]], Protocol]
+Others = Callable[[Callable[[bool], None]], Inner]
 """Makes what answers the calls that are not answered here, given whom to tell of each answer."""
 
 
@@ -191,6 +186,32 @@ def read_request(data: bytes) -> Request | None:
     return Request(stop + 4, end, name, known[b"host"].decode(), authorization, kind)
 
 
+class Place(Protocol):
+    """What a connection asks of where it belongs."""
+
+    @property
+    def http(self) -> Http: ...
+
+    @property
+    def pages(self) -> Pages: ...
+
+    @property
+    def connections(self) -> Connections: ...
+
+    @property
+    def others(self) -> Others: ...
+
+    @property
+    def quick(self) -> "Desk | None":
+        """Where usual requests are decided; None: aiohttp answers all."""
+
+    def check_length(self, length: int | None) -> None:
+        """Of a body, bytes, as it is announced. Raises Problem if none so large is read."""
+
+    def refusal(self, problem: Problem, head: bytes) -> bytes:
+        """The last answer on a connection; `head`: what has come of the one that is refused."""
+
+
 class Desk:
     """What the connections share: where requests are decided, and who takes over the rest."""
 
@@ -218,8 +239,7 @@ class Desk:
         self._access = access
         self.others = others
         self.connections = Connections(http, metrics)
-        self._timer: asyncio.TimerHandle | None = None
-        self._date = (0, b"")
+        self._written = Written(metrics, pages)
         self._max_items = min(http.max_batch, BATCH_ITEMS)
         self._batched = 0
         """Items of batches that have been read in this turn of the loop."""
@@ -232,9 +252,15 @@ class Desk:
         """The protocol of a new connection from there, if there is room for one."""
         if not self.connections.admits(address):
             return None
-        if self._timer is None:
-            self._look()
+        self.connections.look_on()
         return Front(self, address, asyncio.get_running_loop())
+
+    @property
+    def quick(self) -> "Desk":
+        return self
+
+    def check_length(self, length: int | None) -> None:
+        self.gate.size(length)
 
     def start(self, request: Request, body: bytes, answer: Answer) -> bool:
         """Have a request decided, `answer` it later; False if it is not for here, with nothing done.
@@ -366,31 +392,14 @@ class Desk:
             status, text = 201, accepted(placed, drafts)
             self._metrics.accepted.inc(fresh(placed, drafts))
         self._metrics.answers["POST", BATCH_PATH, status] += 1
-        return self._said(status, headers, text, media)
+        return self._written.said(status, headers, text, media)
 
     def refusal(self, problem: Problem, head: bytes) -> bytes:
-        """The last answer on a connection; `head`: what has come of the one that is refused."""
-        self._metrics.answers["", "", problem.status] += 1
-        headers = {**opened(self.pages, origin_in(head)), **problem.headers, "Connection": "close"}
-        return self._said(problem.status, headers, problem.to_bytes(), MEDIA_TYPE)
+        return self._written.refusal(problem, head)
 
     async def close(self) -> None:
-        """End the connections: who waits for an answer gets it, for `CLOSE_S` at most."""
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            self._timer.cancel()
-        for connection in self.connections:
-            connection.stop()
-        deadline = loop.time() + CLOSE_S
-        while self.connections and loop.time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        for connection in self.connections:
-            connection.cut()
-
-    def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.connections.look(loop.time())
-        self._timer = loop.call_later(TICK_S, self._look)
+        """End the connections: who waits for an answer gets it, for a moment."""
+        await self.connections.close()
 
     def _answer(self, placed: Any, due_ms: int, now_ms: int) -> bytes:
         media = "application/json"
@@ -404,20 +413,7 @@ class Desk:
                 self._metrics.accepted.inc()
             status, headers, body = first_answer(one, due_ms, now_ms, self._timeline)
         self._metrics.answers["POST", PATH, status] += 1
-        return self._said(status, headers, body, media)
-
-    def _said(self, status: int, headers: Mapping[str, str], body: bytes, media: str) -> bytes:
-        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        head = f"{_STATUS[status]}Content-Type: {media}\r\n{more}Content-Length: {len(body)}\r\n"
-        return b"".join((head.encode(), self._dated(), body))
-
-    def _dated(self) -> bytes:
-        """The headers Date and Server and the end of the head, made once a second."""
-        now_s = int(time.time())
-        if self._date[0] != now_s:
-            text = f"Date: {formatdate(now_s, usegmt=True)}\r\nServer: {SERVER}\r\n\r\n"
-            self._date = (now_s, text.encode())
-        return self._date[1]
+        return self._written.said(status, headers, body, media)
 
 
 class Front(Opening):
@@ -439,6 +435,7 @@ class Front(Opening):
         "_is_full",
         "_is_part",
         "_loop",
+        "_quick",
         "_since_s",
         "_transport",
         "_unsent",
@@ -447,13 +444,14 @@ class Front(Opening):
         "kept_bytes",
     )
 
-    def __init__(self, desk: Desk, address: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, desk: Place, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self._desk = desk
+        self._quick = desk.quick
         self.address = address
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._is_begun = False
-        self._inner: Protocol | None = None
+        self._inner: Inner | None = None
         """aiohttp's side, once it has been needed."""
         self.is_busy = False
         """A request is being answered."""
@@ -609,19 +607,20 @@ class Front(Opening):
 
     def _take(self, data: bytes) -> None:
         """The next request, or what has come of it."""
-        request = read_request(data) if self._inner is None else None
-        if request is not None:
+        quick = self._quick if self._inner is None else None
+        request = None if quick is None else read_request(data)
+        if quick is not None and request is not None:
             if len(data) < request.end <= request.whole_max:
                 self._wait(data, is_part=True)
                 return
             is_whole = request.end <= len(data)
-            if is_whole and request.kind and not self._desk.has_turn(data[request.start : request.end]):
-                self._defer(data)
+            if is_whole and request.kind and not quick.has_turn(data[request.start : request.end]):
+                self._defer(data, quick)
                 return
             if (
                 is_whole
                 and (request.host == self._host or self._knows(request.host))
-                and self._desk.start(request, data[request.start : request.end], self._answered)
+                and quick.start(request, data[request.start : request.end], self._answered)
             ):
                 self.is_busy = True
                 self._is_fresh = self._is_part = False
@@ -629,12 +628,12 @@ class Front(Opening):
                 return
         self._take_other(data)
 
-    def _defer(self, data: bytes) -> None:
+    def _defer(self, data: bytes, desk: Desk) -> None:
         """What has come is taken in the next turn of the loop. Until then it counts as being answered."""
         self.is_busy = True
         self._is_fresh = self._is_part = False
         self._keep(data)
-        self._desk.later(self)
+        desk.later(self)
 
     def go_on(self) -> None:
         """That turn has come."""
@@ -656,7 +655,7 @@ class Front(Opening):
                 return
             head = read_head(data[: stop + 4])
             self._check_page(head)
-            self._desk.gate.size(head.length)
+            self._desk.check_length(head.length)
         except Problem as problem:
             self._refuse(problem, data)
             return
@@ -810,6 +809,3 @@ def _problem_of(error: Exception, path: str) -> Problem:
         return Problem("unreadable")
     log.error("POST %s failed", path, exc_info=error, extra=by("clients"))
     return Problem("internal")
-
-
-_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}

@@ -421,13 +421,9 @@ class Connection:
     def _refuse_bytes(self, error: MqttError) -> None:
         """What came is no CONNECT."""
         log.info("connect refused: %s, %s", self._peer.address, error, extra=self._peer.cause)
-        if isinstance(error, UnsupportedLevel):
-            self._outbox.write(error.connack)
-        elif error.spoken == 5:
-            # [MQTT-3.1.4-1], [MQTT-3.1.4-2]. At 3.1.1 the connection is closed without a word.
-            known = error.reason in CONNACK_REASONS
-            reason = error.reason if known else int(Reason.MALFORMED_PACKET)
-            self._outbox.write(encode(Connack(False, reason), 5))
+        answer = answer_to(error)
+        if answer:
+            self._outbox.write(answer)
         self._outbox.end()
 
     # -- what the inbound and the outbox ask for
@@ -488,3 +484,16 @@ class Connection:
     def put(self, packet: Packet) -> None:
         """Queue an answer."""
         self._outbox.put(packet)
+
+
+def answer_to(error: MqttError) -> bytes:
+    """What is said to bytes that are no CONNECT: CONNACK, or, empty, nothing.
+
+    [MQTT-3.1.4-1], [MQTT-3.1.4-2]. At 3.1.1 the connection is closed without a word.
+    """
+    if isinstance(error, UnsupportedLevel):
+        return error.connack
+    if error.spoken != 5:
+        return b""
+    is_known = error.reason in CONNACK_REASONS
+    return encode(Connack(False, error.reason if is_known else Reason.MALFORMED_PACKET), 5)

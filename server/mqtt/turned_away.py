@@ -4,15 +4,18 @@
                 0x88 "server unavailable" while none is known
     3.1, 3.1.1  return code 3, "server unavailable"; the client tries its next address
 
-Nobody is asked for a key: where the leader is each node tells whoever comes. The listeners, their TLS and
-their websockets are those of a server (listeners.py); a connection lasts `limits.connect_timeout` at most,
-and one CONNECT is all that is read of it.
+Nobody is asked for a key: where the leader is each node tells whoever comes. What is no CONNECT is answered
+as a server answers it. Listeners, TLS and websockets are those of a server (listeners.py), and so are the
+bounds: `limits.connections` and those of an address, `limits.connect_rate`, `limits.in_bytes` of
+CONNECTs that are not whole. A connection lasts `limits.connect_timeout` at most; one CONNECT is all that is
+read of it, and then, so that the answer arrives, what comes is dropped until the client has hung up, for
+`LINGER_S` and `LINGER_BYTES`.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
@@ -27,15 +30,16 @@ from ..codec.reasons import Reason
 from ..config import Config
 from ..kinds import Address
 from ..logs import by
-from ..networks import Networks
+from ..networks import Networks, Rate
 from ..tls import Certificates
 from .listeners import TRANSPORTS
+from .state import answer_to
 from .websocket import Websocket
 
 log = logging.getLogger(__name__)
 
 LINGER_S = 1.0
-"""How long a client may take to read the answer."""
+LINGER_BYTES = 16 << 20
 
 
 class AwayListeners:
@@ -56,11 +60,19 @@ class AwayListeners:
         self._bounded = bounded
         self._all: set[Away] = set()
         self._networks = Networks()
+        self._kept_bytes = 0
+        self._rate = Rate(config.limits.connect_rate)
         self._acceptor = Acceptor(
             bounded,
             handshake_bound="limits.connect_timeout",
             handshake_s=config.limits.connect_timeout_ms / 1000,
         )
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> "Iterator[Away]":
+        return iter(list(self._all))
 
     async def open(self) -> list[dict[str, object]]:
         """Start listening; where, as /v1/info tells it. Raises OSError."""
@@ -69,13 +81,25 @@ class AwayListeners:
     def close(self) -> None:
         """Accept no more, and end those that are here."""
         self._acceptor.close()
-        for away in list(self._all):
+        for away in self:
             away.cut()
 
     def discard(self, away: "Away") -> None:
         if away in self._all:
+            self.keep(away, 0)
             self._all.discard(away)
             self._networks.discard(away.address)
+
+    def keep(self, away: "Away", kept_bytes: int) -> None:
+        """Note what a connection keeps. Above `limits.in_bytes` in all the one that keeps most is cut."""
+        self._kept_bytes += kept_bytes - away.kept_bytes
+        away.kept_bytes = kept_bytes
+        while self._kept_bytes > self.config.limits.in_bytes:
+            largest = max(self._all, key=lambda one: one.kept_bytes)
+            self._bounded["limits.in_bytes"] += 1
+            text = "connection closed: limits.in_bytes: no other keeps so much that is not handled"
+            log.warning(text, extra=by(largest.address))
+            largest.cut()
 
     async def _open(self, address: Address) -> dict[str, object]:
         scheme = address.scheme or "mqtt"
@@ -89,20 +113,25 @@ class AwayListeners:
         return {"transport": TRANSPORTS[scheme], "host": address.host, "port": port}
 
     def _begin(self, peer: str, *, pages: Pages | None) -> Opening | None:
-        limits = self.config.limits
-        bound = ""
-        if len(self._all) >= limits.connections:
-            bound = "limits.connections"
-        elif 0 < limits.connections_per_address <= self._networks.count(peer):
-            bound = "limits.connections_per_address"
+        bound = self._bound_of(peer)
         if bound:
             self._bounded[bound] += 1
-            log.warning("connection refused: as many are open as %s", bound, extra=by(peer))
+            log.warning("connection refused: no more are taken by %s", bound, extra=by(peer))
             return None
         away = Away(self, peer)
         self._all.add(away)
         self._networks.add(peer)
         return away if pages is None else Websocket(away, pages)
+
+    def _bound_of(self, peer: str) -> str:
+        """The setting that leaves no room for one more from there, if one does; the rate comes last."""
+        limits = self.config.limits
+        if len(self._all) >= limits.connections:
+            return "limits.connections"
+        if 0 < limits.connections_per_address <= self._networks.count(peer):
+            return "limits.connections_per_address"
+        is_taken = self._rate.admits(asyncio.get_running_loop().time())
+        return "" if is_taken else "limits.connect_rate"
 
 
 class Away(Opening):
@@ -111,12 +140,18 @@ class Away(Opening):
     def __init__(self, listeners: AwayListeners, address: str) -> None:
         """`address`: of its client, without the port."""
         self.address = address
+        self.kept_bytes = 0
+        """As `listeners` have noted it."""
         self._listeners = listeners
         limits = listeners.config.limits
         self._decoder = Decoder(listeners.config.mqtt.maximum_packet_size, users_max=limits.user_properties)
+        self._frame_bytes = 0
+        self._dropped_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._is_over = False
         self._timer = asyncio.get_running_loop().call_later(limits.connect_timeout_ms / 1000, self.cut)
+
+    # -- asyncio.Protocol
 
     @property
     def is_begun(self) -> bool:
@@ -124,22 +159,28 @@ class Away(Opening):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self._is_over:  # its time was up in the midst of the TLS handshake
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
+            self._drop(len(data))
             return
         try:
-            packets = self._decoder.feed(data)
+            packets = self._decoder.feed(data, 1)
         except MqttError as error:
-            log.info("connection closed: %s", error, extra=by(self.address))
-            self.cut()
+            log.info("connect refused: %s", error, extra=by(self.address))
+            self._say(answer_to(error))
             return
         if packets:
             assert isinstance(packets[0], Connect), "the decoder takes nothing else first"
-            self._answer(packets[0])
+            self._say(self._answer(packets[0]))
+        else:
+            self._keep()
 
     def eof_received(self) -> None:
-        self.end()
+        """The loop closes the transport."""
+        self._is_over = True
 
     def pause_writing(self) -> None:
         """There is one small answer."""
@@ -152,30 +193,65 @@ class Away(Opening):
         self._timer.cancel()
         self._listeners.discard(self)
 
+    # -- for a websocket
+
     def keep_frames(self, count: int) -> None:
-        """Of a websocket: bounded by the one packet that is read."""
+        """So many bytes of frames are not read yet."""
+        self._frame_bytes = count
+        if not self._is_over:
+            self._keep()
+
+    # -- the end
 
     def end(self) -> None:
-        """Nothing more is to be said."""
+        """Nothing more is said; close when the client has had time to read what was."""
+        transport = self._transport
+        if self._is_over or transport is None:
+            return
         self._is_over = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.close()
+        self._decoder = Decoder(4)
+        self._listeners.keep(self, 0)
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self.cut)
+        if not transport.can_write_eof():
+            transport.close()  # TLS: says that this is the end, and reads until the client has said so too
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client has gone meanwhile
+            transport.abort()
 
     def cut(self) -> None:
+        """End it, whatever it is doing."""
         self._is_over = True
+        self._listeners.keep(self, 0)
         if self._transport is not None:
             self._transport.abort()
 
-    def _answer(self, packet: Connect) -> None:
+    def _say(self, data: bytes) -> None:
+        """The last word, if it is one."""
         assert self._transport is not None
+        if data:
+            self._transport.write(data)
+        self.end()
+
+    def _answer(self, packet: Connect) -> bytes:
         where = self._listeners.where()
-        reason = Reason.USE_ANOTHER_SERVER if where and packet.level == 5 else Reason.SERVER_UNAVAILABLE
-        properties = Properties(server_reference=where) if where and packet.level == 5 else None
-        self._transport.write(encode(Connack(False, reason, properties), packet.level))
-        self._is_over = True
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(LINGER_S, self.cut)
-        else:
-            self._transport.close()
+        if packet.level < 5 or not where:
+            return encode(Connack(False, Reason.SERVER_UNAVAILABLE), packet.level)
+        asked = packet.properties
+        most = (asked.maximum_packet_size if asked is not None else None) or 0
+        data = encode(Connack(False, Reason.USE_ANOTHER_SERVER, Properties(server_reference=where)), 5)
+        if 0 < most < len(data):
+            data = encode(Connack(False, Reason.USE_ANOTHER_SERVER), 5)
+        return data
+
+    def _keep(self) -> None:
+        kept_bytes = self._decoder.kept_bytes + self._frame_bytes
+        if kept_bytes != self.kept_bytes:
+            self._listeners.keep(self, kept_bytes)
+
+    def _drop(self, count: int) -> None:
+        self._dropped_bytes += count
+        if self._dropped_bytes > LINGER_BYTES:
+            self.cut()

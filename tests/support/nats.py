@@ -115,9 +115,10 @@ class Nats:
         process.wait()
 
     def stop(self, *names: str) -> None:
-        """SIGSTOP: it holds its connections and says nothing."""
+        """SIGSTOP: it holds its connections and says nothing. Returns when it has come to its effect."""
         for name in names:
             os.kill(self._running[name].pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, self._running[name].pid, os.WSTOPPED)
 
     def resume(self, *names: str) -> None:
         for name in names:

@@ -389,10 +389,10 @@ class Rig:
         self.store.crash(survivors)
         self.stepper.start(settings)
 
-    def restart(self) -> None:
+    def restart(self, why: Closing = Closing.STOPPING) -> None:
         """Stopped in order and started again."""
         for peer in list(self.peers):
-            peer.connection.close(Closing.STOPPING)
+            peer.connection.close(why)
         self.pump()
         self.core.cursors.finish()
         self.core.broker.submit(lambda commit: None, lambda durable: None)

@@ -295,6 +295,46 @@ def test_a_stored_will_without_a_place_survives_a_kill(delay: int) -> None:
     assert rig.lasting("watch").take_all() == ["gone"]
 
 
+@pytest.mark.parametrize("why", [Closing.STOPPING, Closing.MOVED])
+def test_a_server_that_leaves_publishes_it_once(why: Closing) -> None:
+    """Be it for good or for another that leads."""
+    rig = Rig()
+    _watch(rig)
+    rig.lasting("a", will=WILL)
+    rig.connected("b", will=Will(b"w", b"gone too", 1))
+    rig.lasting("c", will=_delayed(5))
+    rig.restart(why)
+    watch = rig.lasting("watch")
+    assert sorted(watch.take_all()) == ["gone", "gone too"]
+    rig.pass_ms(10_000)
+    assert watch.take_all() == ["gone"]
+    rig.pass_ms(10_000)  # that the watcher has it is written now and then
+    rig.crash()
+    rig.pass_ms(10_000)
+    assert rig.lasting("watch").take_all() == []
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_a_will_of_whoever_is_sent_away_comes_from_the_next_leader(delay: int, survivors: int) -> None:
+    """Nothing can be written any more; the group that was under way may be in the log, or not."""
+    rig = Rig()
+    _watch(rig)
+    rig.connected("p").publish("x", "y", 1, pump=False)
+    peer = rig.lasting("a", will=_delayed(delay) if delay else WILL)
+    rig.core.writer.fail(StoreFailed("told to"))
+    rig.store.fail_writes = True
+    peer.connection.close(Closing.MOVED)
+    rig.pump()
+    assert peer.gone_with == 0x9D
+    rig.store.fail_writes = False
+    for expected in (["gone"], []):
+        rig.crash(survivors)
+        rig.pass_ms(10_000)
+        assert rig.lasting("watch").take_all() == expected
+        rig.pass_ms(10_000)
+
+
 @pytest.mark.parametrize("survivors", [0, 1])
 def test_a_will_in_a_group_that_failed_comes_once(survivors: int) -> None:
     """The store comes back with the group in it, or without."""
