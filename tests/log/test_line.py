@@ -19,11 +19,20 @@ class Wires:
         self.closed: list[int] = []
         self.cut: list[int] = []
         self.released = threading.Event()
-        self.line: Line[int] = Line(self._connect, self.closed.append, self.cut.append)
+        self._has_closed = threading.Semaphore(0)
+        self.line: Line[int] = Line(self._connect, self._close, self.cut.append)
 
     def _connect(self, _timeout_s: float) -> int:
         self.made.append(len(self.made))
         return self.made[-1]
+
+    def _close(self, connection: int) -> None:
+        self.closed.append(connection)
+        self._has_closed.release()
+
+    def wait_closed(self, count: int) -> None:
+        for _ in range(count):
+            assert self._has_closed.acquire(timeout=5)
 
     def hang(self, _connection: int, _timeout_s: float) -> None:
         self.released.wait()
@@ -60,6 +69,7 @@ def test_who_hangs_is_left_and_cut(wires: Wires) -> None:
     assert wires.line.call(number, 1) == 1
     wires.released.set()
     wires.line.close()
+    wires.wait_closed(2)  # the one that hung closes its own, when it comes to it
     assert sorted(wires.closed) == [0, 1]
 
 
