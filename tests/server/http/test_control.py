@@ -91,6 +91,7 @@ async def test_a_shift_moves_each_message_once(
     ]
 
 
+@OPENED
 async def test_large_ones_are_shifted_a_few_at_a_time(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from server.times import parse_deliver_at
 from shards.group_commit import GroupCommit
 from shards.open_group import OpenGroup
 from shards.rocks import RocksStore
+from tests.support.build import OPENED
 
 from ..conftest import HOUR_MS, MINUTE_MS, START_MS, Running, running
 
@@ -99,6 +100,7 @@ async def test_retime_moves_them(
         assert shown == ["2026-11-21T07:31:00.000Z"] * 3 + ["2026-11-22T07:31:00.000Z"]
 
 
+@OPENED
 async def test_large_ones_are_released_in_several_groups(
     back: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
