@@ -477,6 +477,8 @@ def _check_cluster(config: Config) -> None:
     for key, listener in (("url", config.http.listen), ("mqtt", config.mqtt.listen[0])):
         if listener.host in EVERYWHERE and not getattr(cluster, key):
             raise ConfigError(f"cluster.{key}", f"is needed: {listener} is no address that others can use")
+    if cluster.url and not cluster.url.startswith(("http://", "https://")):
+        raise ConfigError("cluster.url", f"must begin with http:// or https://, got {cluster.url!r}")
     for key, value in (("node", cluster.node), ("key", cluster.key)):
         if not value:
             raise ConfigError(f"cluster.{key}", "is needed: cluster.log is set")

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from shards.errors import Corrupt, ShardsError, StoreFailed
-from shards.log.errors import Damaged, LogDown, Trimmed
+from shards.log.errors import Damaged, LogDown, Trimmed, Unfit
 from shards.replicated import ReplicatedStore
 from shards.store import Table
 from shards.tables import META_ZONES
@@ -150,7 +150,10 @@ class Node:
         """One state after the other until the node stops. `store`: if it is open already."""
         while not self.stopping.is_set():
             if store is None:
-                store = await self._opened()
+                try:
+                    store = await self._opened()
+                except Unfit as error:  # at the start it is refused; later the log may become fit again
+                    self._fault(error)
             if store is None:
                 await self._pause()
                 continue

@@ -120,6 +120,11 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ('[mqtt]\nlisten = "mqtts://127.0.0.1:8883"', "mqtt.tls_cert", "is needed"),
         ('[mqtt]\nlisten = "http://127.0.0.1:80"', "mqtt.listen", "must begin with one of"),
         ('[mqtt]\nlisten = "example.org:1883"', "mqtt.allow_anonymous", "reached from elsewhere"),
+        (
+            '[cluster]\nlog = "nats://a"\nnode = "a"\nkey = "0123456789abcdef"\nurl = "127.0.0.1:8080"',
+            "cluster.url",
+            "must begin with http",
+        ),
     ],
 )
 def test_a_bad_setting_is_named(tmp_path: Path, text: str, key: str, said: str) -> None:
