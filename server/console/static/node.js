@@ -6,13 +6,13 @@ import { bytes, count, instant, span } from "./format.js";
 
 export async function open(root, { api, every }) {
   async function load() {
-    const [info, text, cluster, ready] = await Promise.all([
+    const [info, text, ready] = await Promise.all([
       api.get("/v1/info"),
       api.get("/metrics").catch(denied),
-      api.get("/v1/cluster").catch(denied),
       api.get("/readyz").then(() => "yes", (error) => error.message),
     ]);
     const metrics = text === null ? null : new Metrics(text);
+    const cluster = metrics?.has("fasti_cluster_") ? await api.get("/v1/cluster").catch(denied) : null;
     fill(root, h("h1", {}, "Node"), h("div", { class: "columns" },
       h("section", {}, h("h2", {}, "Server"), facts([
         ["Version", info.version], ["Build", info.build], ["Node", info.node], ["Clock", info.clock], ["Its time", instant(info.now)],
@@ -47,6 +47,8 @@ class Metrics {
       if (found) this.samples.push([found[1], labels(found[2] ?? ""), Number(found[3].replace("+Inf", "Infinity"))]);
     }
   }
+
+  has(prefix) { return this.samples.some(([name]) => name.startsWith(prefix)); }
 
   value(name) { return this.samples.find(([one]) => one === name)?.[2]; }
 

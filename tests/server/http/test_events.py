@@ -106,7 +106,7 @@ class TestNone:
 
 async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
     file = KeysFile(tmp_path / "keys.toml")
-    wide, narrow = file.add("wide", "read"), file.add("narrow", "read", publish=["a/#"], subscribe=["a/#"])
+    wide, narrow = file.add("wide", "read"), file.add("narrow", "read", deliver=["a/#"])
     writer = file.add("writer", "schedule")
     async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
         await server.call("GET", PATH, status=401)
