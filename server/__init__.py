@@ -39,6 +39,8 @@
     mqtt/            one connection, and where it comes in
     http/            the calls, and what they read and answer
 
+    console/         pages in the browser, drawn from the calls
+
     core.py          the parts, built and connected, without a loop, a thread or a socket
     bounds.py        the RAM that the configured bounds allow, as a sum
     figures.py       what the server says of itself: /metrics and $SYS/#

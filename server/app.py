@@ -29,6 +29,7 @@ from .core import Core
 from .disk_thread import DiskThread
 from .figures import Figures
 from .housekeeping import Housekeeping
+from .http.streams import Streams
 from .jobs.expiring import Expiries
 from .jobs.launch import Launcher
 from .jobs.leavings import Leavings
@@ -140,8 +141,9 @@ class App:
         self.webhooks = Webhooks(
             registry, core.broker, core.writer, self.ask, config.webhook, clock, SystemClock()
         )
-        figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks)
-        self.metrics.registry.register(figures)
+        self.figures = Figures(core, self.metrics, self.pipeline, self.expiries, self.webhooks)
+        self.metrics.registry.register(self.figures)
+        self.streams = Streams(config.http.event_streams)
         overfull = Overfull(
             self.pipeline,
             self.launcher,
@@ -152,7 +154,7 @@ class App:
             split_above=config.slices.split_above,
         )
         self.housekeeping = Housekeeping(
-            core, self.ask, figures, self.pipeline, self.expiries, overfull, self.leavings
+            core, self.ask, self.figures, self.pipeline, self.expiries, overfull, self.leavings
         )
         self.simulation = Simulation(core, self.ask, self.quiet, self.housekeeping)
 

@@ -91,6 +91,7 @@ class Http:
     body_timeout_ms: int = _key(MS, "10s")
     idle_timeout_ms: int = _key(MS, "75s")
     buffered_bytes: int = _key(size(1 << 20), "64MiB")
+    event_streams: int = _key(count(0), 100)
     tls_cert: str = _key(TEXT, "")
     tls_key: str = _key(TEXT, "")
     hosts: tuple[str, ...] = _key(HOSTS, [])

@@ -10,11 +10,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shards.fields import Record
+from timeline.position import at_of
 
 from .core import Core
+from .http.values.shapes import Figures as Moving
 from .jobs.expiring import Expiries
 from .jobs.pipeline import Pipeline
 from .metrics import Metrics
+from .times import format_ms
 from .version import server_version
 from .webhook.verdicts import Outcome
 from .webhook.webhooks import Webhooks
@@ -160,7 +163,7 @@ class Figures(Collector):
         yield "subscriptions", "Subscriptions of all sessions", quota.count
         yield "subscription_bytes", "Bytes of their filters", quota.bytes
         yield "route_cache_bytes", "Bytes of the cache of who gets which topic", core.router.cached_bytes
-        behind_ms = max(0, core.clock.wall_ms() - (core.horizon.position >> 48))
+        behind_ms = max(0, core.clock.wall_ms() - at_of(core.horizon.position))
         yield "horizon_behind_seconds", "How far dispatch is behind the clock", behind_ms / 1_000
 
     def _sessions(self) -> Iterator[tuple[str, str, float]]:
@@ -174,6 +177,30 @@ class Figures(Collector):
         yield "connections", "Sessions with a connection", connected
         yield "in_flight", "Messages sent at QoS 1 or 2 and not acked", in_flight
         yield "replay_queue", "Sessions that wait for their turn to read on", waiting
+
+    # -- for who looks on
+
+    def moving(self) -> Moving:
+        """What changes from second to second; nothing here is counted for the answer."""
+        core = self._core
+        now_ms, horizon_ms = core.clock.wall_ms(), at_of(core.horizon.position)
+        return {
+            "time": format_ms(now_ms),
+            "horizon": format_ms(horizon_ms),
+            "behind_ms": max(0, now_ms - horizon_ms),
+            "pending": core.opened.pending,
+            "held": core.opened.held,
+            "dispatched": core.dispatch.counts.dispatched,
+            "delivered": core.broker.traffic.sent,
+            "sessions": len(core.sessions),
+            "groups": len(core.groups),
+            "schedules": len(core.schedules),
+            "dead_letters": core.letters.totals.count,
+            "slices": len(core.directory),
+            "jobs_open": self._pipeline.open,
+            "store_writable": core.writer.broken is None,
+            "lateness": self._metrics.late(),
+        }
 
     # -- $SYS
 

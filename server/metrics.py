@@ -59,14 +59,17 @@ class Metrics:
         self._commit_s.observe(seconds)
         self._commit_rows.observe(rows)
 
+    def late(self) -> list[tuple[str, int]]:
+        """The upper bound, seconds as text, and how many messages were that late at most."""
+        bounds = [*(f"{bound / 1_000}" for bound in LATENESS_MS), "+Inf"]
+        return list(zip(bounds, accumulate(self._late), strict=True))
+
     def lateness(self) -> Metric:
         """Dispatch time minus due, as a histogram in seconds."""
-        bounds = [*(f"{bound / 1_000}" for bound in LATENESS_MS), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self._late), strict=True))
         return HistogramMetricFamily(
             "fasti_lateness_seconds",
             "Dispatch time minus due, per stored message",
-            buckets=buckets,
+            buckets=self.late(),
             sum_value=self._late_ms / 1_000,
         )
 

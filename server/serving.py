@@ -154,6 +154,7 @@ class Server:
         self._listeners.close()
         self._acceptor.close()
         self.app.core.pull.stop()
+        self.app.streams.stop()
         await asyncio.gather(self._stop_http(), self._stop_mqtt())
         await self.app.stop()
 

@@ -17,6 +17,7 @@ from shards.borrow import counting
 
 from .app import App
 from .browsers import http_pages
+from .console.pages import Console, shipped
 from .delivery.deliveries import Deliveries
 from .http.access import Access
 from .http.answers import Handler, name_server
@@ -33,6 +34,7 @@ from .http.routes.clock import ClockRoutes
 from .http.routes.control import Control
 from .http.routes.dead import DeadRoutes
 from .http.routes.endpoints import EndpointRoutes
+from .http.routes.events import Events
 from .http.routes.explain import Explain
 from .http.routes.export import Export
 from .http.routes.groups import GroupRoutes
@@ -104,6 +106,7 @@ def build_site(
         SessionRoutes(ask, clock, timeline, turns, core.sessions, core.router, core.broker),
         GroupRoutes(ask, clock, timeline, turns, core.router, core.broker),
         EndpointRoutes(ask, clock, timeline, turns, core.router, core.broker, hooks, config),
+        Events(app.streams, app.figures.moving),
         ClockRoutes(app.simulation.advance),
         JobRoutes(app.pipeline, app.splits, app.expiries, slices),
         Backups(store.checkpoint, app.workers.in_thread, config.store),
@@ -116,6 +119,7 @@ def build_site(
             is_ready=lambda: app.is_ready and app.has_lease,
         ),
         OpenApi(has_keys=app.keyring.has_keys),
+        Console(shipped()),
     ):
         site.router.add_routes([_patient(route) for route in resource.routes()])
     site.router.add_routes([_patient(route) for route in more])

@@ -18,6 +18,7 @@ What calls share
     spread.py      the emptiest moment of a window
     lag.py        how far a session or group is behind, and what sets it back
     turns.py       long calls take turns, step by step
+    streams.py     answers without an end: how many, and that they end
     bulk.py        changes of many in one go of the writer
     posting.py     drafts placed in the writer, and the answer to a single one
     batching.py    what a batch is answered with

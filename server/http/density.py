@@ -1,4 +1,4 @@
-"""How many messages are pending in each stretch of time, exactly.
+"""How many messages are pending in each stretch of time, exactly; asked for it, how many have been there too.
 
 A shard knows how many live messages it holds and where the first and the last row stand. If both fall into
 one bucket the number is the answer and nothing is read, which is so for every whole slice when buckets are
@@ -31,10 +31,15 @@ Wanted = Callable[[Row], bool]
 class Density:
     """Counts over [start_ms, end_ms) in buckets of `width_ms`, the last one clipped at the end."""
 
-    def __init__(self, timeline: Timeline, start_ms: int, end_ms: int, width_ms: int) -> None:
+    def __init__(
+        self, timeline: Timeline, start_ms: int, end_ms: int, width_ms: int, *, with_past: bool = False
+    ) -> None:
+        """`with_past`: what the horizon has passed counts too, delivered or expired, while it is kept."""
         self._timeline = timeline
         self._start_ms, self._width_ms = start_ms, width_ms
-        self._low = max(before(start_ms), Position(timeline.horizon.position + 1))
+        self._low = before(start_ms)
+        if not with_past:
+            self._low = max(self._low, Position(timeline.horizon.position + 1))
         self._end = before(end_ms)
         self.counts = [0] * -(-(end_ms - start_ms) // width_ms)
 

@@ -232,7 +232,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("codec", "delivery", "schedules", "jobs", "auth"),
     ("pull", "webhook"),
     ("mqtt", "http"),
-    ("core", "bounds"),
+    ("core", "bounds", "console"),
     ("figures", "resting"),
     ("housekeeping",),
     ("simulation",),

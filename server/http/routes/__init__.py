@@ -17,6 +17,7 @@
     jobs.py        `/v1/jobs`: the hand-over of the pipeline
     clock.py       `/v1/clock:advance`: a simulated clock moved
     backups.py     `/v1/backups`: a copy to start a server on
+    events.py      `/v1/events`: what moves, as it moves
     info.py        `/v1/info`, `/livez`, `/readyz`, `/metrics`
 
 None knows another.

@@ -11,13 +11,13 @@ from ..access import sees
 from ..answers import json_answer
 from ..calls import READ, Gives, described
 from ..density import Density
-from ..requests import instant_parameter
+from ..requests import flag, instant_parameter
 from ..selection import Selection, query_over
 from ..timeline import Timeline
 from ..turns import Turns
 from ..values import shapes
 from ..values.bodies import FieldError, delay_ms
-from ..values.scalars import Delay, Filter, Point
+from ..values.scalars import FLAG, Delay, Filter, Point
 
 BUCKETS_MAX = 10_000
 BUCKET_BYTES = 64
@@ -38,10 +38,10 @@ class TimelineRoutes:
         return [web.get("/v1/timeline/density", self.density)]
 
     @described(
-        "Pending messages per bucket",
+        "Pending messages per bucket, with `past` those too that the horizon has passed",
         READ,
         Gives(200, shapes.Density),
-        query={"from": Point, "to": Point, "bucket": Bucket, "topic": Filter},
+        query={"from": Point, "to": Point, "bucket": Bucket, "topic": Filter, "past": FLAG},
     )
     async def density(self, request: web.Request) -> web.Response:
         start_ms, end_ms, width_ms = self._buckets(request)
@@ -50,7 +50,7 @@ class TimelineRoutes:
         selection = Selection(self._timeline, query, may_see)
         turn, starts = self._turns.of(request), range(start_ms, end_ms, width_ms)
         async with turn.room(BUCKET_BYTES * len(starts)):
-            density = Density(self._timeline, start_ms, end_ms, width_ms)
+            density = Density(self._timeline, start_ms, end_ms, width_ms, with_past=flag(request, "past"))
             counts = await density.count(
                 turn,
                 query.topic,

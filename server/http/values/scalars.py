@@ -101,6 +101,7 @@ PATH: Query = {
     "name": Name,
     "group": GroupName,
     "key": Key,
+    "file": Annotated[str, _meta(minLength=1)],
 }
 FLAG = Annotated[bool, _meta(default=False)]
 LIMIT = Annotated[int, _meta(minimum=1, maximum=LIMIT_MAX, default=LIMIT_DEFAULT)]

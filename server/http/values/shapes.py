@@ -575,6 +575,30 @@ class Tried(TypedDict):
 # -- the server
 
 
+class Figures(TypedDict):
+    """How the server stands. Who does not see every message is told `time`, `horizon` and `behind_ms` alone.
+
+    `behind_ms`: how far dispatch is behind the clock; `lateness`: messages dispatched so far by how late they
+    were, the upper bound in seconds ("+Inf" the last) and how many up to it.
+    """
+
+    time: Instant
+    horizon: Instant
+    behind_ms: int
+    pending: NotRequired[int]
+    held: NotRequired[int]
+    dispatched: NotRequired[int]
+    delivered: NotRequired[int]
+    sessions: NotRequired[int]
+    groups: NotRequired[int]
+    schedules: NotRequired[int]
+    dead_letters: NotRequired[int]
+    slices: NotRequired[int]
+    jobs_open: NotRequired[int]
+    store_writable: NotRequired[bool]
+    lateness: NotRequired[list[tuple[str, int]]]
+
+
 class Backup(TypedDict):
     """Where the copy is."""
 

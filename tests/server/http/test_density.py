@@ -124,6 +124,21 @@ class TestStructures:
         assert patterns == {"#", "one/+/x"}
 
 
+async def test_what_has_been_counts_if_it_is_asked_for(server: Running) -> None:
+    known = await fill(server, 4)
+    await server.pass_time(35 * MINUTE_MS)
+    for width in (MINUTE_MS, HOUR_MS):
+        query = {"from_": START_MS, "to": START_MS + 2 * HOUR_MS, "bucket": f"{width}ms"}
+        said = await asked(server, **query, past="true")
+        assert [b["count"] for b in said["buckets"]] == expected(
+            known, 0, START_MS, START_MS + 2 * HOUR_MS, width
+        )
+        assert said["total"] > (await asked(server, **query))["total"]
+        topic = await asked(server, **query, past="true", topic="a/%23")
+        only = {name: one for name, one in known.items() if one[0].startswith("a/")}
+        assert topic["total"] == sum(expected(only, 0, START_MS, START_MS + 2 * HOUR_MS, width))
+
+
 async def test_a_day_from_now_by_default(server: Running) -> None:
     await server.schedule(deliver_in="90s")
     said = await asked(server)

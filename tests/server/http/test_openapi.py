@@ -25,6 +25,7 @@ SAMPLES = {
     "client_id": "nobody",
     "name": "nightly",
     "key": "k",
+    "file": "main.js",
 }
 
 
@@ -104,7 +105,7 @@ async def test_what_it_says_of_queries_holds(server: Running) -> None:
     """A parameter that is described is known, one that is not is refused."""
     for method, path, call in calls_of(server):
         if call.query is None:
-            assert path in ("/livez", "/readyz", "/metrics")
+            assert path in ("/livez", "/readyz", "/metrics", "/", "/console/main.js")
             continue
         async with server.http.request(method, f"{path}?nonsense=1") as response:
             assert response.status == 422, (method, path)

@@ -1,0 +1,75 @@
+// The HTTP API as everybody has it. The key, if one is asked for, is kept for this tab alone, and is sent to
+// this server alone.
+
+const KEY = "fasti-key";
+
+/** What the server says no with: RFC 9457. */
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body.detail ?? body.title ?? `HTTP ${status}`);
+    this.status = status;
+    this.slug = (body.type ?? "").split("/").pop();
+    this.errors = body.errors ?? [];
+    this.body = body;
+  }
+}
+
+export class Api {
+  /** `askKey(why)`: a promise of a key, or null. */
+  constructor(askKey) {
+    this.askKey = askKey;
+    this.asking = null;
+  }
+
+  get key() { return sessionStorage.getItem(KEY); }
+
+  set key(value) { value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY); }
+
+  get = (path, query) => this.call("GET", path, { query });
+  post = (path, body, query) => this.call("POST", path, { body, query });
+  put = (path, body) => this.call("PUT", path, { body });
+  patch = (path, body, headers) => this.call("PATCH", path, { body, headers });
+  remove = (path, query) => this.call("DELETE", path, { query });
+
+  /** The answer's JSON, or its text. Throws Problem, and TypeError where there is no server. */
+  async call(method, path, { query = {}, body, headers = {} } = {}) {
+    const response = await this.fetch(method, path, { query, body, headers });
+    const isJson = (response.headers.get("Content-Type") ?? "").includes("json");
+    return isJson ? response.json() : response.text();
+  }
+
+  /** The answer itself, if it is no problem. With a wrong key or none its user is asked for one. */
+  async fetch(method, path, { query = {}, body, headers = {}, signal } = {}) {
+    for (;;) {
+      const shown = this.key;
+      const response = await fetch(path + search(query), {
+        method, signal, cache: "no-store",
+        headers: {
+          ...(shown ? { Authorization: `Bearer ${shown}` } : {}),
+          ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+          ...headers,
+        },
+        body: body === undefined ? undefined : JSON.stringify(body),
+      });
+      if (response.ok) return response;
+      const problem = new Problem(response.status, await response.json().catch(() => ({})));
+      // Another call may have been given a key in the meantime: then that one is tried.
+      if (response.status !== 401 || (shown === this.key && !(await this.askOnce(problem.message)))) throw problem;
+    }
+  }
+
+  /** Whether there is a key now; several calls ask as one. */
+  async askOnce(why) {
+    this.asking ??= this.askKey(why).finally(() => { this.asking = null; });
+    const key = await this.asking;
+    if (key) this.key = key;
+    return Boolean(key);
+  }
+}
+
+export function search(query) {
+  const said = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return said.length ? `?${new URLSearchParams(said)}` : "";
+}
+
+export const part = encodeURIComponent;

@@ -1,0 +1,72 @@
+// Elements made of values. What comes from the server becomes text and attributes here, never markup: there is
+// no other place where elements are made, and nothing here reads HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+const SVG_TAGS = new Set(["svg", "g", "rect", "line", "text", "title", "polyline"]);
+
+/** An element. `attributes`: `onclick` and its like are listeners, `class` and others attributes, true an empty
+ *  one; null, undefined and false leave it out. `children`: nodes, texts, lists of them; null is nobody. */
+export function h(tag, attributes = {}, ...children) {
+  const node = SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "value") node.value = value;
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+/** Put these in the place of what is there. */
+export function fill(node, ...children) {
+  node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+}
+
+/** A table. `columns`: [heading, row -> cell, class of the cells]. */
+export function table(columns, rows, caption) {
+  const cell = (tag, kind, content) => h(tag, { class: kind, scope: tag === "th" ? "col" : null }, content);
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", {},
+      h("thead", {}, h("tr", {}, columns.map(([name, , kind]) => cell("th", kind === "number" ? kind : null, name)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, columns.map(([, of, kind]) => cell("td", kind, of(row))))))));
+}
+
+/** Names and what they are; pairs whose value is null or undefined are left out. */
+export function facts(pairs) {
+  const told = pairs.filter(([, value]) => value !== null && value !== undefined);
+  return h("dl", {}, told.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+/** A labelled input. `options`: texts for a select. */
+export function field(label, name, { value = "", type = "text", options = null, wide = false, ...more } = {}) {
+  const id = `field-${name}`;
+  let input;
+  if (options) {
+    input = h("select", { id, name, ...more }, options.map((one) => h("option", { value: one, selected: one === value }, one || "–")));
+  } else if (type === "area") {
+    input = h("textarea", { id, name, ...more });
+    input.value = value;
+  } else {
+    input = h("input", { id, name, type, value, autocomplete: "off", spellcheck: "false", ...more });
+  }
+  return h("label", { for: id, class: wide ? "wide" : null }, label, input);
+}
+
+/** What a form holds, without what is empty. */
+export function entries(form) {
+  return Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value !== ""));
+}
+
+export function button(text, onclick, kind = null, more = {}) {
+  return h("button", { type: "button", class: kind, onclick, ...more }, text);
+}
+
+/** A line of values, the newest at the right. */
+export function spark(values, label, width = 160, height = 30) {
+  const most = Math.max(1, ...values);
+  const step = width / Math.max(1, values.length - 1);
+  const points = values.map((value, index) => `${(index * step).toFixed(1)},${(height - 2 - (height - 4) * (value / most)).toFixed(1)}`);
+  return h("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label },
+    h("polyline", { class: "spark", points: points.join(" ") }));
+}

@@ -1,0 +1,70 @@
+// What moves: the server's events, for whoever on the page wants them. One stream a tab, none while it is hidden.
+
+const RETRY_MS = 5_000;
+
+export class Live {
+  constructor(api) {
+    this.api = api;
+    this.listeners = new Set();
+    this.last = null;
+    this.stream = null;
+    document.addEventListener("visibilitychange", () => this.follow());
+    this.follow();
+  }
+
+  /** `listener(figures)` at each event, null when there are none any more. Gives what ends that. */
+  on(listener) {
+    this.listeners.add(listener);
+    listener(this.last);
+    return () => this.listeners.delete(listener);
+  }
+
+  follow() {
+    if (document.hidden) {
+      this.stream?.abort();
+      this.stream = null;
+    } else if (!this.stream) {
+      this.stream = new AbortController();
+      this.run(this.stream);
+    }
+  }
+
+  async run(stream) {
+    while (!stream.signal.aborted) {
+      try {
+        const response = await this.api.fetch("GET", "/v1/events", { signal: stream.signal });
+        for await (const [event, data] of events(response.body)) {
+          if (event === "figures") this.tell(JSON.parse(data));
+        }
+      } catch (error) {
+        if (stream.signal.aborted) return;
+      }
+      this.tell(null);
+      await new Promise((done) => setTimeout(done, RETRY_MS));
+    }
+  }
+
+  tell(figures) {
+    this.last = figures;
+    for (const listener of this.listeners) listener(figures);
+  }
+}
+
+/** The events of a text/event-stream: [name, data]. Source: HTML Living Standard, 9.2.6. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    held += value;
+    const blocks = held.split(/\r?\n\r?\n/);
+    held = blocks.pop();
+    for (const block of blocks) {
+      const lines = block.split(/\r?\n/);
+      const of = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trimStart());
+      const data = of("data").join("\n");
+      if (data) yield [of("event")[0] ?? "message", data];
+    }
+  }
+}

@@ -1,0 +1,111 @@
+// This node: version, what its bounds leave, how long syncs take, how late messages were, who leads.
+
+import { Problem } from "./api.js";
+import { facts, fill, h, table } from "./dom.js";
+import { bytes, count, instant, span } from "./format.js";
+
+export async function open(root, { api, every }) {
+  async function load() {
+    const [info, text, ready] = await Promise.all([
+      api.get("/v1/info"),
+      api.get("/metrics").catch(denied),
+      api.get("/readyz").then(() => "yes", (error) => error.message),
+    ]);
+    const metrics = text === null ? null : new Metrics(text);
+    const cluster = metrics?.has("fasti_cluster_") ? await api.get("/v1/cluster").catch(denied) : null;
+    fill(root, h("h1", {}, "Node"), h("div", { class: "columns" },
+      h("section", {}, h("h2", {}, "Server"), facts([
+        ["Version", info.version], ["Build", info.build], ["Node", info.node], ["Clock", info.clock], ["Its time", instant(info.now)],
+        ["Ready", ready], ["MQTT", info.mqtt.map((one) => `${one.transport} ${String(one.host).includes(":") ? `[${one.host}]` : one.host}:${one.port}`).join(", ")],
+        ["The API", h("a", { href: "/docs" }, "described")],
+        ...(metrics ? memory(metrics) : []),
+      ])),
+      metrics ? [
+        h("section", {}, h("h2", {}, "How late messages were"), histogram(metrics.histogram("fasti_lateness_seconds"), "messages")),
+        h("section", {}, h("h2", {}, "From write to durable"), histogram(metrics.histogram("fasti_commit_seconds"), "group commits")),
+        limits(metrics),
+      ] : null,
+      cluster ? h("section", {}, h("h2", {}, "Cluster"), members(cluster)) : null));
+  }
+
+  await load();
+  every(5_000, load);
+}
+
+/** What this key may not see, or this server has not, is left out. */
+function denied(error) {
+  if (error instanceof Problem && [403, 404].includes(error.status)) return null;
+  throw error;
+}
+
+/** The text that Prometheus reads. */
+class Metrics {
+  constructor(text) {
+    this.samples = [];
+    for (const line of text.split("\n")) {
+      const found = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/.exec(line);
+      if (found) this.samples.push([found[1], labels(found[2] ?? ""), Number(found[3].replace("+Inf", "Infinity"))]);
+    }
+  }
+
+  has(prefix) { return this.samples.some(([name]) => name.startsWith(prefix)); }
+
+  value(name) { return this.samples.find(([one]) => one === name)?.[2]; }
+
+  all(name) { return this.samples.filter(([one]) => one === name).map(([, of, value]) => [of, value]); }
+
+  /** [upper bound in s, how many], not added up. */
+  histogram(name) {
+    let before = 0;
+    return this.all(`${name}_bucket`).map(([of, value]) => {
+      const own = value - before;
+      before = value;
+      return [Number(of.le.replace("+Inf", "Infinity")), own];
+    });
+  }
+}
+
+const labels = (text) => Object.fromEntries([...text.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map((one) => [one[1], one[2]]));
+
+function histogram(buckets, what) {
+  const total = buckets.reduce((sum, [, n]) => sum + n, 0);
+  if (!total) return h("p", { class: "empty" }, `No ${what} so far.`);
+  const last = buckets.findLastIndex(([, n]) => n > 0);
+  return table([
+    ["Up to", ([bound]) => (bound === Infinity ? "more" : bound < 0.001 ? `${bound * 1_000} ms` : span(bound * 1_000)), "nowrap"],
+    ["How many", ([, n]) => count(n), "number"],
+    ["", ([, n]) => h("meter", { min: "0", max: String(total), value: String(n), "aria-label": `${((100 * n) / total).toFixed(1)} %`, title: `${((100 * n) / total).toFixed(2)} %` })],
+  ], buckets.slice(0, last + 1), what);
+}
+
+function limits(metrics) {
+  const used = new Map(metrics.all("fasti_limit_used").map(([of, value]) => [of.name, value]));
+  const rows = metrics.all("fasti_limit").filter(([of]) => used.has(of.name)).map(([of, bound]) => ({ name: of.name, bound, used: used.get(of.name) }));
+  return rows.length ? h("section", {}, h("h2", {}, "Limits and their use"), table([
+    ["Limit", (one) => h("code", {}, one.name), "text"],
+    ["Used", (one) => count(one.used), "number"],
+    ["Of", (one) => count(one.bound), "number"],
+    ["", (one) => h("meter", { min: "0", max: String(one.bound), high: String(one.bound * 0.9), value: String(one.used), "aria-label": `${one.used} of ${one.bound}` })],
+  ], rows, "Limits and their use")) : null;
+}
+
+function memory(metrics) {
+  const value = (name, as) => { const found = metrics.value(name); return found === undefined ? null : as(found); };
+  return [
+    ["RAM", value("process_resident_memory_bytes", bytes)],
+    ["Store", value("fasti_store_bytes", bytes)],
+    ["Free disk", value("fasti_disk_free_bytes", bytes)],
+    ["In the wheel", value("fasti_wheel_entries", count)],
+    ["Open files", value("process_open_fds", count)],
+  ];
+}
+
+function members(cluster) {
+  return [facts([["Name", cluster.name], ["State", cluster.state], ["Epoch", cluster.epoch], ["Why", cluster.why || null]]), table([
+    ["Node", (one) => one.node, "text"],
+    ["State", (one) => h("span", { class: "tag" }, one.is_alive ? one.state : "silent")],
+    ["Lag", (one) => `${count(one.lag)} records`, "number"],
+    ["Heard", (one) => `${span(one.heard_ms)} ago`, "nowrap"],
+    ["Version", (one) => one.version, "nowrap"],
+  ], cluster.nodes, "Nodes")];
+}

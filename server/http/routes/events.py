@@ -1,0 +1,74 @@
+"""`GET /v1/events`: what moves, as server-sent events, for who looks at a server.
+
+    event: figures
+    data: {"time":"2026-11-21T08:00:01.000Z","horizon":"2026-11-21T08:00:01.000Z","behind_ms":0,...}
+
+One a second, the first at once. The figures are those of `/metrics` (server/figures.py), read when they are
+sent. Whoever does not see every message is told the time and the horizon alone: the totals are of all.
+
+Source: HTML Living Standard, 9.2 "Server-sent events".
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+
+from ..access import client_of, rights_of, sees
+from ..calls import READ, Gives, described
+from ..streams import Streams
+from ..values import shapes
+
+EVERY_S = 1.0
+MEDIA = "text/event-stream"
+OF_ALL = ("time", "horizon", "behind_ms")
+"""What is told to everybody."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Events:
+    """The route."""
+
+    def __init__(self, streams: Streams, figures: Callable[[], shapes.Figures]) -> None:
+        self._streams = streams
+        self._figures = figures
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/events", self.get, allow_head=False)]
+
+    @described(
+        "What moves, as server-sent events, one a second",
+        READ,
+        Gives(200, str, media=MEDIA, said="events `figures`, their data as Figures in JSON"),
+        problems=("over-quota",),
+    )
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        with self._streams.seat(client_of(request)) as stopping:
+            response = web.StreamResponse(
+                headers={"Content-Type": MEDIA, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            )
+            await response.prepare(request)
+            rights = rights_of(request)
+            while not stopping.is_set() and (rights is None or rights.is_live):
+                await response.write(self._event(request))
+                await _wait(stopping)
+            response.force_close()
+            await response.write_eof()
+            return response
+
+    def _event(self, request: web.Request) -> bytes:
+        """What its key may be told by now."""
+        figures = self._figures()
+        told = figures if sees(request) is None else {name: figures[name] for name in OF_ALL}  # type: ignore[literal-required]
+        return b"event: figures\ndata: " + _encode(told) + b"\n\n"
+
+
+async def _wait(stopping: asyncio.Event) -> None:
+    """Until the next is due, or none is any more."""
+    try:
+        async with asyncio.timeout(EVERY_S):
+            await stopping.wait()
+    except TimeoutError:
+        pass

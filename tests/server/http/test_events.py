@@ -1,0 +1,122 @@
+"""Server-sent events: what they tell, to whom, how many there may be, and that they end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from server.clock import SimulatedClock
+from server.config import Config, Http
+from server.http.routes import events
+from tests.support.keys import KeysFile, with_keys
+
+from ..conftest import Running, running
+
+PATH = "/v1/events"
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "EVERY_S", 0.01)
+
+
+@asynccontextmanager
+async def stream(server: Running, **headers: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    async with server.http.get(PATH, headers=headers) as answer:
+        assert answer.status == 200
+        yield answer
+
+
+async def figures(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+    """The next event's."""
+    async with asyncio.timeout(5):
+        event, data, end = [await answer.content.readline() for _ in range(3)]
+    assert (event, end) == (b"event: figures\n", b"\n")
+    found: dict[str, Any] = json.loads(data.removeprefix(b"data: "))
+    return found
+
+
+async def test_tells_what_changes(server: Running) -> None:
+    async with stream(server) as answer:
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        assert answer.headers["Cache-Control"] == "no-store"
+        first = await figures(answer)
+        assert (first["pending"], first["dispatched"], first["store_writable"]) == (0, 0, True)
+        await server.schedule(deliver_in="1m")
+        while (now := await figures(answer))["pending"] != 1:
+            pass
+        await server.pass_time(60_000)
+        while (now := await figures(answer))["dispatched"] != 1:
+            pass
+        assert (now["pending"], now["time"], now["behind_ms"]) == (0, "2026-11-21T08:01:00.000Z", 0)
+        assert now["lateness"][0] == ["0.001", 1]
+        assert now["lateness"][-1] == ["+Inf", 1]
+
+
+async def test_ends_when_the_server_stops(server: Running) -> None:
+    async with stream(server) as answer:
+        await figures(answer)
+        assert len(server.app.streams) == 1
+        server.app.streams.stop()
+        async with asyncio.timeout(5):
+            await answer.content.read()
+    assert len(server.app.streams) == 0
+
+
+async def test_who_leaves_makes_room(server: Running) -> None:
+    async with stream(server) as answer:
+        await figures(answer)
+    async with asyncio.timeout(5):
+        while len(server.app.streams):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_head_is_not_a_stream(server: Running) -> None:
+    async with server.http.head(PATH) as answer:
+        assert answer.status == 405
+
+
+class TestBound:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), http=replace(Http(), event_streams=2))
+
+    async def test_a_client_leaves_room_for_others(self, server: Running) -> None:
+        async with stream(server) as answer:
+            await figures(answer)
+            said = await server.call("GET", PATH, status=429)
+            assert said.body["type"] == "/problems/over-quota"
+            assert said.headers["Retry-After"] == "1"
+
+
+class TestNone:
+    @pytest.fixture
+    def config(self) -> Config:
+        return replace(Config(), http=replace(Http(), event_streams=0))
+
+    async def test_they_can_be_forbidden(self, server: Running) -> None:
+        await server.call("GET", PATH, status=429)
+
+
+async def test_keys(tmp_path: Path, config: Config, clock: SimulatedClock) -> None:
+    file = KeysFile(tmp_path / "keys.toml")
+    wide, narrow = file.add("wide", "read"), file.add("narrow", "read", deliver=["a/#"])
+    writer = file.add("writer", "schedule")
+    async with running(tmp_path / "data", with_keys(config, file.path), clock) as server:
+        await server.call("GET", PATH, status=401)
+        await server.call("GET", PATH, status=403, Authorization=f"Bearer {writer}")
+        async with stream(server, Authorization=f"Bearer {narrow}") as answer:
+            assert set(await figures(answer)) == {"time", "horizon", "behind_ms"}
+        async with stream(server, Authorization=f"Bearer {wide}") as answer:
+            assert "pending" in await figures(answer)
+            file.revoke("wide")
+            ring = server.app.keyring
+            ring.take(ring.read())
+            async with asyncio.timeout(5):
+                await answer.content.read()
